@@ -1,0 +1,66 @@
+"""RunSummary: what is known of a run, collected rank by rank and then merged.
+
+An aggregate is a small value with `collect` (from one rank's trace) and an associative `merge`, so
+8 or 8,000 ranks take the same path, serially or in a pool. A rule reads aggregates and nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class RankClock:
+    """How a rank's trace times map to the time line of the run: `run_ns = trace_ns + offset_ns`.
+
+    The true offset lies within `bound_ns` of `offset_ns`; 0 on the host and boot of the reference.
+    """
+
+    offset_ns: int = 0
+    bound_ns: int = 0
+
+
+A = TypeVar("A", bound="Aggregate")
+
+
+class Aggregate(ABC):
+    """One kind of fact about a run: a frozen dataclass in a file of its own in `aggregates/`."""
+
+    @classmethod
+    @abstractmethod
+    def collect(cls: type[A], trace: RankTrace, clock: RankClock) -> A:
+        """Read the fact from one rank's trace."""
+
+    @abstractmethod
+    def merge(self: A, other: A) -> A:
+        """Join the facts of two disjoint sets of ranks; associative."""
+
+
+class RunSummary:
+    """The aggregates of a run, by their type: `summary[Communication].rows`."""
+
+    def __init__(self, parts: Iterable[Aggregate]) -> None:
+        self._parts: dict[type[Aggregate], Aggregate] = {type(part): part for part in parts}
+
+    def __getitem__(self, kind: type[A]) -> A:
+        return cast(A, self._parts[kind])
+
+    def __contains__(self, kind: type[Aggregate]) -> bool:
+        return kind in self._parts
+
+    def merge(self, other: RunSummary) -> RunSummary:
+        """Join two summaries that hold the same kinds of aggregates."""
+        return RunSummary(_merged(part, other[kind]) for kind, part in self._parts.items())
+
+    def only(self, kinds: Iterable[type[Aggregate]]) -> RunSummary:
+        """Return a summary of the named aggregates alone, so that a rule sees what it declared."""
+        return RunSummary(self._parts[kind] for kind in kinds if kind in self._parts)
+
+
+def _merged(one: Any, other: Any) -> Aggregate:
+    return cast(Aggregate, one.merge(other))

@@ -1,0 +1,1 @@
+"""Config: defaults < YAML file < DSPROF_* variables < enable(**options)."""

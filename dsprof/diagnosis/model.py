@@ -1,0 +1,265 @@
+"""Diagnosis: the one value that every report shows; written as JSON and readable back.
+
+The JSON form is a stable interface: fields are added, never renamed, within a `schema_version`.
+Times are nanoseconds, sizes bytes, bandwidths bytes per second; null means "not measurable here".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.rules.rule import Finding
+
+SCHEMA_VERSION = 1
+
+
+class _Part(msgspec.Struct, kw_only=True):
+    """A part of a diagnosis."""
+
+
+class RunInfo(_Part):
+    """Which run this is."""
+
+    world_size: int
+    ranks: list[int]  # present in the traces
+    hosts: list[str]
+    steps: int  # optimizer steps recorded by the ranks present
+    backend: str = ""
+    device: str = ""
+    versions: dict[str, str] = {}
+    run_key: str = ""
+    started: str = ""  # ISO 8601, UTC
+    setup: str = ""  # e.g. "DeepSpeed ZeRO-2, bf16, accumulation 2"
+    source: list[str] = []  # files read
+
+
+class HookNote(_Part):
+    """A hook that was not in place, or that switched itself off."""
+
+    name: str
+    why: str
+    ranks: list[int] = []
+
+
+class Quality(_Part):
+    """How far the figures can be trusted."""
+
+    missing_ranks: list[int] = []
+    unclean_ranks: list[int] = []  # their files have no trailer
+    strangers: list[str] = []  # files passed over, each with the reason
+    dropped_events: int = 0
+    broken_lines: int = 0
+    counted_only_steps: int = 0
+    unmatched_waits: int = 0
+    waits: int = 0
+    open_collectives: int = 0
+    clock_bound_ns: int = 0
+    clock_method: str = ""  # e.g. "one host: shared clock"
+    training_cost_share: float | None = None  # dsprof in the training threads / step time
+    writer_cost_share: float | None = None  # CPU time of the writer thread / step time
+    hooks: list[HookNote] = []
+    notes: list[str] = []
+
+
+class StepParts(_Part):
+    """One step split into parts that sum to `total_ns`; mean over the ranks present."""
+
+    step: int | None  # None: all steps together
+    compute_ns: int | None
+    exposed_comm_ns: int | None
+    copies_ns: int | None
+    idle_ns: int | None
+    other_ns: int
+    total_ns: int
+    micro_steps: int = 0
+    slowest_rank: int | None = None
+    fastest_total_ns: int | None = None
+    slowest_total_ns: int | None = None
+
+
+class Steps(_Part):
+    """Every step and their sum."""
+
+    total: StepParts
+    rows: list[StepParts] = []
+    warmup_steps: int = 0  # first steps that `rows` shows but `total` and the rules leave out
+    method: str = ""  # how the parts were measured
+
+
+class CommunicationRow(_Part):
+    """Collectives of one kind. `calls` and `bytes` are sums over ranks and steps of `steps.total`."""
+
+    op: str
+    requested: str
+    group: str
+    group_size: int
+    phase: str
+    size_class: str  # e.g. "1-4 MiB"
+    dtype: str
+    is_async: bool
+    on_wire: bool
+    calls: int
+    bytes: int
+    calls_per_step: float  # of one rank
+    bytes_per_step: float  # of one rank
+    in_flight_ns: int | None
+    exposed_ns: int | None
+    algbw: float | None
+    busbw: float | None
+    site: str = ""  # the commonest calling site
+
+
+class FlushRow(_Part):
+    """Bucket flushes that are alike, over ranks and steps of `steps.total`."""
+
+    stage: int
+    cause: str
+    dtype: str
+    elements: int
+    capacity: int
+    fill: float | None
+    bytes: int  # of one flush
+    parameters: int
+    slot: int
+    flushes: int
+    flushes_per_step: float  # of one rank
+    wire_ops: list[str]  # kinds issued
+    wire_calls: int
+    duration_ns: int  # mean
+    exposed_ns: int  # mean
+
+
+class FetchRow(_Part):
+    """ZeRO-3 parameter fetches of one kind and phase."""
+
+    kind: str
+    phase: str
+    calls: int
+    calls_per_step: float
+    elements: int
+    wait_ns: int
+
+
+class RankMemory(_Part):
+    """Memory of one rank; null where it could not be read."""
+
+    rank: int
+    peak_rss_bytes: int | None = None
+    last_rss_bytes: int | None = None
+    host_total_bytes: int | None = None
+    least_host_available_bytes: int | None = None
+    shm_total_bytes: int | None = None
+    least_shm_free_bytes: int | None = None
+    device: dict[str, int] = {}  # largest value of each counter
+    steps: list[int] = []  # samples at step ends: step, then the values below
+    rss_bytes: list[int] = []
+    allocated_bytes: list[int] = []
+    reserved_bytes: list[int] = []
+
+
+class Difference(_Part):
+    """Something that is not the same on all ranks."""
+
+    name: str
+    values: dict[str, list[int]]  # value ("" for unset) -> ranks
+
+
+class EnvironmentInfo(_Part):
+    """Variables, versions, limits; what differs between ranks stands apart."""
+
+    variables: dict[str, str] = {}  # common to all ranks present
+    effective: dict[str, str] = {}
+    files: dict[str, dict[str, str]] = {}
+    versions: dict[str, str] = {}
+    gpus: list[str] = []
+    network_devices: list[str] = []
+    limits: dict[str, int] = {}
+    redacted: list[str] = []
+    differences: list[Difference] = []
+    written_config: dict[str, Any] = {}  # DeepSpeed configuration of the first engine
+    effective_config: dict[str, Any] = {}
+
+
+class Bar(_Part):
+    """One rectangle of a timeline."""
+
+    rank: int
+    lane: str  # "phase", "communication" or "blocked"
+    kind: str  # op or phase name
+    start_ns: int  # from the start of the step
+    end_ns: int
+    label: str = ""
+
+
+class Timeline(_Part):
+    """One step in detail."""
+
+    step: int
+    why: str  # "worst" or "median"
+    duration_ns: int
+    bars: list[Bar] = []
+    left_out: int = 0  # bars merged or dropped to keep the figure light
+
+
+class WaitMatrix(_Part):
+    """Exposed communication by rank (rows) and step (columns), in ns; -1 for no data."""
+
+    ranks: list[int] = []
+    steps: list[int] = []
+    exposed_ns: list[list[int]] = []
+    left_out_ranks: int = 0
+
+
+class ThresholdInfo(_Part):
+    """A threshold in force."""
+
+    rule: str
+    name: str
+    value: float | int | str | bool | list[Any] | None
+    is_default: bool = True
+
+
+class Diagnosis(_Part):
+    """What a run did, what it cost and why."""
+
+    run: RunInfo
+    quality: Quality
+    steps: Steps
+    schema_version: int = SCHEMA_VERSION
+    dsprof_version: str = ""
+    verdict: str = ""  # one sentence
+    findings: list[Finding] = []  # most valuable first; every rule at least once
+    communication: list[CommunicationRow] = []
+    flushes: list[FlushRow] = []
+    fetches: list[FetchRow] = []
+    memory: list[RankMemory] = []
+    environment: EnvironmentInfo = msgspec.field(default_factory=EnvironmentInfo)
+    timelines: list[Timeline] = []
+    waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
+    thresholds: list[ThresholdInfo] = []
+
+
+def to_json(diagnosis: Diagnosis) -> bytes:
+    """Encode a diagnosis as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=1)
+
+
+def from_json(data: bytes, where: str) -> Diagnosis:
+    """Decode what `to_json` wrote; `where` names the source in messages.
+
+    Raises:
+        TraceError: the data is no diagnosis of this schema version.
+    """
+    try:
+        diagnosis = msgspec.json.decode(data, type=Diagnosis)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{where}: not a dsprof diagnosis: {error}") from None
+    if diagnosis.schema_version != SCHEMA_VERSION:
+        raise TraceError(
+            f"{where}: diagnosis of schema version {diagnosis.schema_version}, this dsprof reads "
+            f"{SCHEMA_VERSION}; render it with the dsprof that wrote it"
+        )
+    return diagnosis

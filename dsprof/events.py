@@ -1,0 +1,141 @@
+"""The vocabulary: what hooks record, as flat structs of ints, short strings and each other.
+
+All times are `time.perf_counter_ns()` of the recording process. No record holds a tensor, a group,
+a module or a Work: `Group` and `Scope` are our own small descriptions of them. `gc=False` keeps
+the garbage collector from walking a million records; it is safe because none refers to a cycle.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Group(msgspec.Struct, gc=False):
+    """A process group, described once when its first collective is seen."""
+
+    id: int
+    key: str  # the same string on every member rank: generation, name and ranks
+    label: str  # group_desc, mesh dimension or "world"
+    name: str
+    ranks: list[int]
+    size: int
+    backend: str
+    generation: int
+
+
+class Scope(msgspec.Struct, gc=False, frozen=True):
+    """Where training stands: replaced as a whole when any part changes, shared by records."""
+
+    step: int
+    micro_step: int
+    phase: str  # "forward", "backward", "step", "" outside all of them
+
+
+class Request(msgspec.Struct, gc=False):
+    """One call into a communication library above c10d (deepspeed.comm)."""
+
+    id: int
+    op: str
+    wire_ops: int = 0  # collectives that it caused on the wire
+
+
+class Collective(msgspec.Struct, gc=False):
+    """One operation on the wire (or, with `on_wire` false, one that never reached c10d)."""
+
+    id: int
+    op: str
+    group: Group
+    seq: int  # n-th collective of the group; n-th of (group, peer, direction) for point-to-point
+    nbytes: int  # S of nccl-tests: size of the whole array
+    elements: int
+    tensors: int
+    dtype: str
+    is_async: bool
+    reduce_op: str
+    peer: int  # root or peer as a global rank, -1 when there is none
+    site: int  # index into the interned calling sites, 0 when unknown
+    scope: Scope
+    request: Request | None
+    flush: int  # id of the bucket flush that issued it, 0 for none
+    fetch: int  # id of the parameter fetch that issued it, 0 for none
+    thread: int
+    stream: int
+    issue_ns: int
+    return_ns: int = 0
+    pending_ns: int = 0  # last seen pending
+    done_ns: int = 0  # first seen done; 0: completion was not seen
+    wait_ns: int = 0  # start of the first wait
+    waited_ns: int = 0  # end of the last wait
+    blocked_ns: int = 0  # host time blocked in the sync call and in waits
+    waits: int = 0
+    on_wire: bool = True
+
+
+class Phase(msgspec.Struct, gc=False):
+    """A span of the training loop: forward, backward, step, or a name from `annotate`."""
+
+    name: str
+    scope: Scope
+    start_ns: int
+    end_ns: int
+    thread: int
+    is_annotation: bool = False
+
+
+class Step(msgspec.Struct, gc=False):
+    """One optimizer step, from the end of the one before it to its own end."""
+
+    step: int
+    micro_steps: int
+    start_ns: int
+    end_ns: int
+    source: str  # "deepspeed", "optimizer" or "user"
+
+
+class Flush(msgspec.Struct, gc=False):
+    """One reduction of a gradient bucket."""
+
+    id: int
+    stage: int
+    elements: int
+    capacity: int  # elements; 0: the bucket has no bound
+    nbytes: int
+    dtype: str
+    parameters: int
+    cause: str  # "full", "end of backward" or "other"
+    slot: int  # double-buffer slot, -1 when there is none
+    scope: Scope
+    start_ns: int
+    end_ns: int
+    thread: int
+
+
+class Fetch(msgspec.Struct, gc=False):
+    """One ZeRO-3 fetch, prefetch or release of parameters."""
+
+    id: int
+    kind: str  # "fetch", "prefetch" or "release"
+    elements: int
+    wait_ns: int  # host time spent waiting for the parameters of this module
+    scope: Scope
+    start_ns: int
+    end_ns: int
+    thread: int
+
+
+class MemorySample(msgspec.Struct, gc=False):
+    """Memory at one moment; -1 where it could not be read."""
+
+    at: str  # "step", "flush" or "writer"
+    time_ns: int
+    step: int
+    rss_bytes: int = -1
+    peak_rss_bytes: int = -1
+    host_available_bytes: int = -1
+    host_total_bytes: int = -1
+    shm_free_bytes: int = -1
+    shm_total_bytes: int = -1
+    device: dict[str, int] | None = None  # chosen counters of torch.cuda.memory_stats()
+
+
+Record = Collective | Phase | Step | Flush | Fetch | MemorySample

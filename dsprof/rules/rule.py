@@ -1,0 +1,97 @@
+"""What a rule is, and what it says: the contract between rules, the diagnosis and the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from dsprof.analysis.summary import Aggregate, RunSummary
+
+Cell = str | int | float | bool | None
+
+ColumnKind = Literal["text", "count", "bytes", "ns", "ms", "share", "rate"]
+"""How a renderer shows a column: `ns` and `bytes` scaled, `share` as per cent, `rate` in bytes/s."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """Heading of a table column; `kind` carries the unit, so no number is without one."""
+
+    label: str
+    kind: ColumnKind = "text"
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Evidence as typed data: renderers decide how it looks. Each row has one cell a column."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+
+
+class Status(str, Enum):
+    """Outcome of a rule."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INFO = "info"  # true and worth knowing, but no setting would better it
+    NOT_APPLICABLE = "not-applicable"
+    UNKNOWN = "unknown"  # an input is missing: could not tell
+    ERROR = "error"  # the rule itself broke
+
+
+class Severity(str, Enum):
+    """How much a failed rule matters."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    NONE = "none"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """What one rule has to say about one run."""
+
+    rule: str
+    title: str
+    status: Status
+    summary: str  # one sentence with the figures
+    severity: Severity = Severity.NONE
+    category: str = ""
+    cause: str = ""  # why it is so
+    action: str = ""  # what to do, imperative
+    evidence: tuple[Table, ...] = ()
+    ranks: tuple[int, ...] = ()  # () means all
+    config_patch: dict[str, Any] | None = None  # DeepSpeed keys to merge into the user's file
+    saving_ms_per_step: tuple[float, float] | None = None  # low, high
+    saving_bytes_per_step: int | None = None
+    confidence: Literal["", "low", "medium", "high"] = ""
+    docs: str = ""  # page of the rule, relative to docs/
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleMeta:
+    """What a rule is called and what it needs."""
+
+    id: str  # noun of the failing state; also the name of its file and docs page
+    title: str  # shown when it passes
+    failing_title: str  # shown when it fails
+    why: str  # one or two sentences: why it matters
+    category: str  # "communication", "overlap", "memory", "configuration", "environment", "quality"
+    needs: tuple[type[Aggregate], ...]
+    min_steps: int = 0  # fewer recorded steps: could not tell
+
+
+class Rule(Protocol):
+    """One judgement. `thresholds` is a frozen dataclass, overridable from YAML by field name."""
+
+    meta: RuleMeta
+    thresholds: Any
+
+    def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
+        """Judge `run`; yield no finding to say that the rule passed without a remark."""
+        ...

@@ -1,0 +1,380 @@
+"""The native trace: Chrome Trace Event JSON, an array with one event a line.
+
+The field `cat` says which kind of event a line is; Perfetto shows the file as it is. `ts` and `dur`
+are microseconds since the start of the trace (three decimals: nanoseconds); every field in `args`
+whose name ends in `_ns` is an offset from the same start in integer nanoseconds, or a duration
+where its comment says so. A field that has its default value is not written.
+
+docs/trace-format.md describes the file for people who write other readers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+FILE_PATTERN = "trace*.rank*.json"
+"""How native trace files are found in a folder."""
+
+
+class _Event(msgspec.Struct, gc=False, omit_defaults=True, tag_field="cat", kw_only=True):
+    """What every line has."""
+
+    name: str = ""
+    ph: str = "X"
+    pid: int = 0  # the rank
+    tid: int = 0
+    ts: float = 0.0
+    dur: float = 0.0
+
+
+class Header(msgspec.Struct, omit_defaults=True):
+    """Who wrote the file, in which run, with which clock."""
+
+    schema_version: int
+    run_key: str  # equal on all ranks: launcher's id, master address and port, restarts, world
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    started_epoch_ns: int
+    started_monotonic_ns: int
+    boot_id: str = ""
+    local_rank: int = -1
+    backend: str = ""
+    device: str = "cpu"
+    versions: dict[str, str] = {}
+    config: dict[str, Any] = {}
+    anonymized: bool = False
+
+
+class HookStatus(msgspec.Struct, omit_defaults=True):
+    """Whether a hook is in place, and why not."""
+
+    name: str
+    installed: bool
+    why: str = ""
+
+
+class Environment(msgspec.Struct, omit_defaults=True):
+    """What the environment said: see `dsprof.environment.snapshot`."""
+
+    variables: dict[str, str] = {}
+    effective: dict[str, str] = {}  # names whose value after the first collective differs
+    files: dict[str, dict[str, str]] = {}  # configuration files of NCCL and RCCL
+    versions: dict[str, str] = {}
+    gpus: list[str] = []
+    network_devices: list[str] = []
+    limits: dict[str, int] = {}  # memlock_bytes, nofile, shm_bytes, cpus, numa_nodes; -1: unlimited
+    redacted: list[str] = []
+
+
+class EngineConfig(msgspec.Struct, omit_defaults=True):
+    """One DeepSpeed engine: what the user wrote, and what it came to."""
+
+    engine: int
+    written: dict[str, Any] = {}
+    effective: dict[str, Any] = {}
+    kind: str = ""  # class of the engine
+    optimizer: str = ""  # class of the ZeRO optimizer
+    parameters: int = 0  # elements of trainable parameters, whole model
+    parameter_dtype: str = ""
+
+
+class Trailer(msgspec.Struct, omit_defaults=True):
+    """The last line; a file without it is of a run that ended badly."""
+
+    reason: str  # "exit", "disable", "signal 15"
+    steps: int = 0
+    events: int = 0
+    dropped: int = 0
+    counted_only_steps: int = 0  # steps whose collectives are in counters alone
+    unmatched_waits: int = 0
+    hooks_ns: int = 0  # estimated host time of dsprof in the training threads (a duration)
+    writer_ns: int = 0  # CPU time of the writer thread (a duration)
+    budget_spent: bool = False
+    failed_hooks: dict[str, str] = {}  # hook -> why it switched itself off
+
+
+class CollectiveArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.Collective`, times relative to the start of the trace."""
+
+    id: int
+    group: int
+    seq: int
+    nbytes: int
+    elements: int
+    issue_ns: int
+    tensors: int = 1
+    dtype: str = ""
+    requested: str = ""
+    request: int = 0
+    is_async: bool = False
+    reduce_op: str = ""
+    peer: int = -1
+    site: int = 0
+    step: int = -1
+    micro_step: int = 0
+    phase: str = ""
+    flush: int = 0
+    fetch: int = 0
+    thread: int = 0
+    stream: int = 0
+    return_ns: int = 0
+    pending_ns: int = 0
+    done_ns: int = 0
+    wait_ns: int = 0
+    waited_ns: int = 0
+    blocked_ns: int = 0  # a duration
+    waits: int = 0
+    on_wire: bool = True
+
+
+class SpanArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """Fields shared by phases and annotations."""
+
+    start_ns: int
+    end_ns: int
+    step: int = -1
+    micro_step: int = 0
+
+
+class StepArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.Step`."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    micro_steps: int = 0
+    source: str = ""
+
+
+class FlushArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.Flush`."""
+
+    id: int
+    stage: int
+    elements: int
+    start_ns: int
+    end_ns: int
+    capacity: int = 0
+    nbytes: int = 0
+    dtype: str = ""
+    parameters: int = 0
+    cause: str = "other"
+    slot: int = -1
+    step: int = -1
+    micro_step: int = 0
+    phase: str = ""
+
+
+class FetchArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.Fetch`."""
+
+    id: int
+    kind: str
+    elements: int
+    start_ns: int
+    end_ns: int
+    wait_ns: int = 0  # a duration
+    step: int = -1
+    micro_step: int = 0
+    phase: str = ""
+
+
+class MemoryArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.MemorySample`."""
+
+    at: str
+    time_ns: int
+    step: int = -1
+    rss_bytes: int = -1
+    peak_rss_bytes: int = -1
+    host_available_bytes: int = -1
+    host_total_bytes: int = -1
+    shm_free_bytes: int = -1
+    shm_total_bytes: int = -1
+    device: dict[str, int] | None = None
+
+
+class GroupArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.Group`."""
+
+    id: int
+    key: str
+    label: str
+    name: str = ""
+    ranks: list[int] = []
+    size: int = 0
+    backend: str = ""
+    generation: int = 0
+
+
+class SiteArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """A calling site: the first frame outside torch, deepspeed and dsprof."""
+
+    id: int
+    file: str
+    line: int
+    function: str = ""
+
+
+class CounterRow(msgspec.Struct, gc=False, omit_defaults=True):
+    """Collectives of one step that are not in the trace one by one."""
+
+    op: str
+    group: int
+    calls: int
+    nbytes: int
+    requested: str = ""
+    dtype: str = ""
+    phase: str = ""
+    is_async: bool = False
+    blocked_ns: int = 0  # a duration, summed
+
+
+class CounterArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """Counters of one step outside the capture window or after the budget was spent."""
+
+    step: int
+    rows: list[CounterRow]
+
+
+class NoteArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """Something that a reader must know: a hook switched off, a clock step, a fork."""
+
+    text: str
+    time_ns: int = 0
+
+
+class HeaderEvent(_Event, tag="header"):
+    """First line of a file."""
+
+    args: Header
+
+
+class HooksEvent(_Event, tag="hooks"):
+    """Which hooks are in place; again when that changes."""
+
+    args: dict[str, list[HookStatus]]
+
+
+class EnvironmentEvent(_Event, tag="environment"):
+    """The environment; a later one replaces an earlier one."""
+
+    args: Environment
+
+
+class EngineEvent(_Event, tag="engine"):
+    """A DeepSpeed engine."""
+
+    args: EngineConfig
+
+
+class GroupEvent(_Event, tag="group"):
+    """Definition of a process group."""
+
+    args: GroupArgs
+
+
+class SiteEvent(_Event, tag="site"):
+    """Definition of a calling site."""
+
+    args: SiteArgs
+
+
+class CollectiveEvent(_Event, tag="comm"):
+    """A finished collective; `name` is the operation on the wire."""
+
+    args: CollectiveArgs
+
+
+class OpenCollectiveEvent(_Event, tag="open"):
+    """A collective still in flight; a `comm` line with the same id replaces it."""
+
+    args: CollectiveArgs
+
+
+class PhaseEvent(_Event, tag="phase"):
+    """forward, backward or step."""
+
+    args: SpanArgs
+
+
+class AnnotationEvent(_Event, tag="user"):
+    """A span named by `dsprof.annotate`."""
+
+    args: SpanArgs
+
+
+class StepEvent(_Event, tag="step"):
+    """One optimizer step."""
+
+    args: StepArgs
+
+
+class FlushEvent(_Event, tag="flush"):
+    """One bucket flush."""
+
+    args: FlushArgs
+
+
+class FetchEvent(_Event, tag="fetch"):
+    """One ZeRO-3 fetch, prefetch or release."""
+
+    args: FetchArgs
+
+
+class MemoryEvent(_Event, tag="memory"):
+    """One memory sample."""
+
+    args: MemoryArgs
+
+
+class CounterEvent(_Event, tag="counters"):
+    """Counters of one step."""
+
+    args: CounterArgs
+
+
+class NoteEvent(_Event, tag="note"):
+    """A remark."""
+
+    args: NoteArgs
+
+
+class LaneEvent(_Event, tag="__metadata"):
+    """Chrome's own metadata: names of processes and lanes."""
+
+    args: dict[str, str]
+
+
+class TrailerEvent(_Event, tag="trailer"):
+    """Last line of a file that was closed."""
+
+    args: Trailer
+
+
+Event = (
+    HeaderEvent
+    | HooksEvent
+    | EnvironmentEvent
+    | EngineEvent
+    | GroupEvent
+    | SiteEvent
+    | CollectiveEvent
+    | OpenCollectiveEvent
+    | PhaseEvent
+    | AnnotationEvent
+    | StepEvent
+    | FlushEvent
+    | FetchEvent
+    | MemoryEvent
+    | CounterEvent
+    | NoteEvent
+    | LaneEvent
+    | TrailerEvent
+)

@@ -1,0 +1,209 @@
+"""Reads native traces: a chunk at a time, and whatever a killed process left behind."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.trace.format import (
+    SCHEMA_VERSION,
+    AnnotationEvent,
+    CollectiveEvent,
+    CounterEvent,
+    EngineEvent,
+    EnvironmentEvent,
+    Event,
+    FetchEvent,
+    FlushEvent,
+    GroupEvent,
+    Header,
+    HeaderEvent,
+    HooksEvent,
+    MemoryEvent,
+    NoteEvent,
+    OpenCollectiveEvent,
+    PhaseEvent,
+    SiteEvent,
+    StepEvent,
+    TrailerEvent,
+)
+from dsprof.trace.table import CollectivesBuilder, RankTrace, Span
+
+_CHUNK_BYTES = 1 << 19
+_HEADER_BYTES = 1 << 20
+_LINE_END = b",\n"
+
+_event = msgspec.json.Decoder(Event)
+_events = msgspec.json.Decoder(list[Event])
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+class _VersionEvent(msgspec.Struct, tag_field="cat", tag="header"):
+    args: _Version
+
+
+def read_header(path: Path) -> Header:
+    """Read only the first line of a native trace.
+
+    Raises:
+        TraceError: the file is missing, empty, or not a trace of this version.
+    """
+    with _open(path) as file:
+        start = file.read(_HEADER_BYTES)
+    if not start.strip():
+        raise TraceError(f"{path}: the file is empty: the run ended before anything was recorded")
+    line = start.lstrip(b"[ \r\n\t").split(b"\n", 1)[0].rstrip(b",\r ]")
+    try:
+        version = msgspec.json.decode(line, type=_VersionEvent).args.schema_version
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise TraceError(
+            f"{path}: not a dsprof trace: its first line is no trace header; "
+            "give a trace*.rank*.json file that a run under dsprof wrote, or its folder"
+        ) from None
+    if version != SCHEMA_VERSION:
+        raise TraceError(
+            f"{path}: written in trace version {version}, this dsprof reads version "
+            f"{SCHEMA_VERSION}; use the dsprof that recorded it"
+        )
+    try:
+        header = msgspec.json.decode(line, type=HeaderEvent).args
+    except msgspec.DecodeError as error:
+        raise TraceError(f"{path}: line 1: damaged trace header: {error}") from None
+    if header.rank < 0 or header.world_size <= header.rank:
+        raise TraceError(
+            f"{path}: line 1: rank {header.rank} of {header.world_size} cannot be: "
+            "the header is damaged"
+        )
+    return header
+
+
+def read_trace(path: Path) -> RankTrace:
+    """Read one native trace, cut anywhere.
+
+    Raises:
+        TraceError: the file is missing, empty, or not a trace of this version.
+    """
+    trace = RankTrace(path=str(path), header=read_header(path), collectives=_NO_COLLECTIVES)
+    finished = CollectivesBuilder()
+    opened: dict[int, OpenCollectiveEvent] = {}
+    try:
+        for events, broken in _chunks(path):
+            trace.broken_lines += broken
+            comm = [event for event in events if type(event) is CollectiveEvent]
+            finished.add(comm)
+            if opened:
+                for event in comm:
+                    opened.pop(event.args.id, None)
+            if len(comm) < len(events):
+                _take(trace, events, opened)
+    except (EOFError, gzip.BadGzipFile, OSError) as error:
+        if len(trace.groups) == 0:
+            raise TraceError(f"{path}: cannot be read: {error}") from None
+    finished.add(list(opened.values()))
+    trace.collectives = finished.build()
+    trace.nbytes = path.stat().st_size
+    return trace
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        file = path.open("rb")
+        magic = file.peek(2)[:2]
+        return cast(IO[bytes], gzip.open(file)) if magic == b"\x1f\x8b" else file
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be opened: {error.strerror}") from None
+
+
+def _chunks(path: Path) -> Iterator[tuple[list[Event], int]]:
+    """Yield events and the number of broken lines, about a megabyte of the file at a time."""
+    with _open(path) as file:
+        rest = b""
+        while block := file.read(_CHUNK_BYTES):
+            head, sep, rest = (rest + block).rpartition(_LINE_END)
+            if sep:
+                yield _decode(head)
+        yield _decode(rest)
+
+
+def _decode(lines: bytes) -> tuple[list[Event], int]:
+    body = lines.strip(b"[],\r\n ")
+    if not body:
+        return [], 0
+    try:
+        return _events.decode(b"[" + body + b"]"), 0
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_one_by_one(lines)
+
+
+def _decode_one_by_one(lines: bytes) -> tuple[list[Event], int]:
+    events: list[Event] = []
+    broken = 0
+    for line in lines.split(b"\n"):
+        text = line.strip(b"[],\r ")
+        if not text:
+            continue
+        try:
+            events.append(_event.decode(text))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            broken += 1
+    return events, broken
+
+
+def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiveEvent]) -> None:
+    """Put the rarer events where they belong."""
+    for event in events:
+        match event:
+            case CollectiveEvent() | HeaderEvent():
+                pass
+            case OpenCollectiveEvent():
+                opened[event.args.id] = event
+            case PhaseEvent() | AnnotationEvent():
+                trace.spans.append(_span(event))
+            case StepEvent():
+                trace.steps.append(event.args)
+            case FlushEvent():
+                trace.flushes.append(event.args)
+            case FetchEvent():
+                trace.fetches.append(event.args)
+            case MemoryEvent():
+                trace.memory.append(event.args)
+            case CounterEvent():
+                trace.counters.append(event.args)
+            case GroupEvent():
+                trace.groups[event.args.id] = event.args
+            case SiteEvent():
+                trace.sites[event.args.id] = event.args
+            case HooksEvent():
+                trace.hooks = event.args.get("hooks", [])
+            case EnvironmentEvent():
+                trace.environment = event.args
+            case EngineEvent():
+                trace.engines[event.args.engine] = event.args
+            case NoteEvent():
+                trace.notes.append(event.args)
+            case TrailerEvent():
+                trace.trailer = event.args
+
+
+def _span(event: PhaseEvent | AnnotationEvent) -> Span:
+    args = event.args
+    return Span(
+        name=event.name,
+        start_ns=args.start_ns,
+        end_ns=args.end_ns,
+        step=args.step,
+        micro_step=args.micro_step,
+        thread=event.tid,
+        is_annotation=isinstance(event, AnnotationEvent),
+    )
+
+
+_NO_COLLECTIVES = CollectivesBuilder().build()
