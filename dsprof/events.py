@@ -7,6 +7,8 @@ the garbage collector from walking a million records; it is safe because none re
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -17,7 +19,7 @@ class Group(msgspec.Struct, gc=False):
     key: str  # the same string on every member rank: generation, name and ranks
     label: str  # group_desc, mesh dimension or "world"
     name: str
-    ranks: list[int]
+    ranks: list[int]  # global ranks in the order of group ranks
     size: int
     backend: str
     generation: int
@@ -31,12 +33,17 @@ class Scope(msgspec.Struct, gc=False, frozen=True):
     phase: str  # "forward", "backward", "step", "" outside all of them
 
 
-class Request(msgspec.Struct, gc=False):
-    """One call into a communication library above c10d (deepspeed.comm)."""
+class Context(msgspec.Struct, gc=False):
+    """On whose behalf a thread communicates: set by hooks of meaning, read by the wire hook.
 
-    id: int
-    op: str
-    wire_ops: int = 0  # collectives that it caused on the wire
+    Replaced as a whole when any part changes, shared by the records made meanwhile.
+    """
+
+    request: int = 0  # id of the call into a library above c10d (deepspeed.comm)
+    requested: str = ""  # what that call asked for
+    flush: int = 0  # id of the bucket flush
+    fetch: int = 0  # id of the parameter fetch
+    wire_ops: int = 0  # collectives that the request caused on the wire
 
 
 class Collective(msgspec.Struct, gc=False):
@@ -51,17 +58,15 @@ class Collective(msgspec.Struct, gc=False):
     tensors: int
     dtype: str
     is_async: bool
-    reduce_op: str
+    reduce_op: Any  # a name, or None, or what `Recorder.reduce_op_name` turns into one
     peer: int  # root or peer as a global rank, -1 when there is none
     site: int  # index into the interned calling sites, 0 when unknown
     scope: Scope
-    request: Request | None
-    flush: int  # id of the bucket flush that issued it, 0 for none
-    fetch: int  # id of the parameter fetch that issued it, 0 for none
+    context: Context
     thread: int
-    stream: int
     issue_ns: int
-    return_ns: int = 0
+    return_ns: int
+    stream: int = 0
     pending_ns: int = 0  # last seen pending
     done_ns: int = 0  # first seen done; 0: completion was not seen
     wait_ns: int = 0  # start of the first wait

@@ -1,0 +1,200 @@
+"""Recorder: where hooks leave what they saw. It never raises, and holds nothing of the user's.
+
+The one exception: on CPU backends `in_flight` keeps a Work until it is complete, because only the
+object that is kept can be recognised when it is waited for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from dsprof.events import Collective, Context, Phase, Record, Scope, Step
+
+clock = time.perf_counter_ns
+
+BUFFER_RECORDS = 200_000
+"""Records that may wait for the writer; more are dropped and counted."""
+
+COST_SAMPLE = 64
+"""Every so many collectives the hook times itself."""
+
+_OUTSIDE = Scope(step=-1, micro_step=0, phase="")
+
+_SOURCES = ("optimizer", "deepspeed", "user")  # of steps, the best one last
+
+
+class Local(threading.local):
+    """On whose behalf this thread communicates: hooks of meaning set it, the wire hook reads it."""
+
+    context = Context()
+
+
+class Recorder:
+    """Takes records from hooks in any thread; a writer drains `buffer`."""
+
+    def __init__(self, on_first_collective: Callable[[], bool]) -> None:
+        self.recording = False
+        self.stopped = False
+        self.scope = _OUTSIDE
+        self.local = Local()
+        self.buffer: deque[Record] = deque()
+        self.definitions: deque[Any] = deque()  # structs of dsprof.trace.format, written first
+        self.in_flight: dict[int, tuple[Any, Collective]] = {}
+        self.blocking: dict[int, Collective] = {}  # thread -> its sync call that is under way
+        self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
+        self.ids = itertools.count(1)
+        self.dropped = 0
+        self.unmatched_waits = 0
+        self.sampled_cost_ns = 0
+        self.failures: dict[str, str] = {}
+        self.step_start_ns = 0
+        self.steps = 0
+        self.step_source = ""
+        self.step_listeners: list[Callable[[int], None]] = []
+        self.reduce_op_name: Callable[[Any], str] = str
+        self._on_first_collective = on_first_collective
+        self._arming = threading.Lock()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def arm(self) -> bool:
+        """Start recording if a process group is up; called at each collective until it is."""
+        if self.stopped or not self._arming.acquire(blocking=False):
+            return False
+        try:
+            if not self.recording and self._on_first_collective():
+                self.step_start_ns = clock()
+                self.recording = True
+        except Exception as error:
+            self.fail("session", error)
+            self.stopped = True
+        finally:
+            self._arming.release()
+        return self.recording
+
+    def stop(self) -> None:
+        """Record no more; hooks that stay in someone's chain only pass calls through."""
+        self.recording = False
+        self.stopped = True
+
+    def fail(self, hook: str, error: BaseException) -> None:
+        """Remember that a hook broke; the caller makes it inert."""
+        self.failures.setdefault(hook, f"{type(error).__name__}: {error}")
+
+    # -- steps and phases ---------------------------------------------------------------------
+
+    def enter(self, phase: str) -> Scope:
+        """Begin a phase; returns the scope to give back to `leave`."""
+        outer = self.scope
+        if outer.step < 0:
+            self.step_start_ns = clock()
+            outer = Scope(0, 0, "")
+        self.scope = Scope(outer.step, outer.micro_step, phase)
+        return outer
+
+    def leave(self, outer: Scope, start_ns: int) -> None:
+        """End a phase that began at `start_ns`; steps may have ended meanwhile."""
+        inner = self.scope
+        begun = Scope(outer.step, outer.micro_step, inner.phase)
+        self.add(Phase(inner.phase, begun, start_ns, clock(), get_ident()))
+        self.scope = Scope(inner.step, inner.micro_step, outer.phase)
+
+    def end_micro_step(self) -> None:
+        """Count a micro-step that ended without an optimizer step."""
+        scope = self.scope
+        self.scope = Scope(scope.step, scope.micro_step + 1, scope.phase)
+
+    def end_step(self, source: str) -> None:
+        """Count an optimizer step; of several sources of steps only the best one counts."""
+        if _SOURCES.index(source) < _SOURCES.index(self.step_source or source):
+            return
+        self.step_source = source
+        now, scope = clock(), self.scope
+        step = max(scope.step, 0)
+        self.poll()
+        self.add(Step(step, scope.micro_step + 1, self.step_start_ns, now, source))
+        self.step_start_ns = now
+        self.steps += 1
+        self.scope = Scope(step + 1, 0, scope.phase)
+        for listener in self.step_listeners:
+            listener(step)
+
+    # -- records ------------------------------------------------------------------------------
+
+    def add(self, record: Record) -> None:
+        """Hand a finished record to the writer."""
+        if len(self.buffer) < BUFFER_RECORDS:
+            self.buffer.append(record)
+        else:
+            self.dropped += 1
+
+    def define(self, definition: Any) -> None:
+        """Hand the writer a description (group, site, engine, hook status)."""
+        self.definitions.append(definition)
+
+    def poll(self) -> None:
+        """Note which collectives in flight are complete by now."""
+        now = clock()
+        for key, (work, record) in list(self.in_flight.items()):
+            if work.is_completed():
+                record.done_ns = now
+                self._complete(key, work, record)
+            else:
+                record.pending_ns = now
+
+    def _complete(self, key: int, work: Any, record: Collective) -> None:
+        """Let go of a Work, but know it if it is waited for later."""
+        if self.in_flight.pop(key, None) is None:
+            return
+
+        def gone(_: object) -> None:
+            if self.completed.pop(key, None) is not None:
+                self.add(record)
+
+        self.completed[key] = (weakref.ref(work, gone), record)
+
+    def waited(self, work: Any, start_ns: int, end_ns: int, finished: bool) -> None:
+        """Note a wait that has ended, and hand over the record of what was waited for.
+
+        `finished` is false if the wait raised; then nothing is known of the completion.
+        """
+        record = self.blocking.pop(get_ident(), None)
+        if record is None:
+            record = self._known(work)
+            if record is None:
+                self.unmatched_waits += 1
+                return
+        if finished and not record.done_ns:
+            record.done_ns = end_ns
+        record.wait_ns = start_ns
+        record.waited_ns = end_ns
+        record.blocked_ns = end_ns - start_ns
+        record.waits = 1
+        if len(self.buffer) < BUFFER_RECORDS:
+            self.buffer.append(record)
+        else:
+            self.dropped += 1
+
+    def _known(self, work: Any) -> Collective | None:
+        """Take the record of an asynchronous collective out of the tables, by its Work."""
+        key = id(work)
+        entry = self.in_flight.pop(key, None)
+        if entry is not None:
+            return entry[1]
+        done = self.completed.get(key)
+        if done is None or done[0]() is not work:
+            return None
+        del self.completed[key]
+        return done[1]
+
+    def unfinished(self) -> list[Collective]:
+        """Return the records not handed over yet: in flight, or complete and not waited for."""
+        entries = [*self.in_flight.values(), *self.completed.values()]
+        return [*self.blocking.values(), *(record for _, record in entries)]

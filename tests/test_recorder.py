@@ -1,0 +1,165 @@
+"""The recorder knows which wait belongs to which collective, and never holds more than it may."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from dsprof import recorder as module
+from dsprof.events import Collective, Context, Group, Phase, Scope, Step
+from dsprof.recorder import Recorder
+
+GROUP = Group(1, "key", "world", "0", [0, 1], 2, "gloo", 1)
+
+
+class Work:
+    """Stands for a c10d Work: complete when told so."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def is_completed(self) -> bool:
+        return self.done
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    recorder = Recorder(lambda: True)
+    assert recorder.arm()
+    return recorder
+
+
+def issued(recorder: Recorder, work: Any, is_async: bool = True) -> Collective:
+    record = Collective(
+        next(recorder.ids), "all_reduce", GROUP, 1, 8, 2, 1, "float32", is_async, None, -1, 0,
+        Scope(0, 0, ""), Context(), 1, 100, 110,
+    )  # fmt: skip
+    recorder.in_flight[id(work)] = (work, record)
+    return record
+
+
+def test_a_wait_finds_its_collective(recorder: Recorder) -> None:
+    work, other = Work(), Work()
+    record = issued(recorder, work)
+    issued(recorder, other)
+    recorder.waited(work, 200, 250, finished=True)
+    assert (record.wait_ns, record.waited_ns, record.blocked_ns, record.done_ns) == (
+        200, 250, 50, 250,
+    )  # fmt: skip
+    assert list(recorder.buffer) == [record]
+    assert recorder.unmatched_waits == 0
+
+
+def test_a_wait_after_completion_was_seen_still_finds_it(recorder: Recorder) -> None:
+    work = Work()
+    record = issued(recorder, work)
+    recorder.poll()
+    assert record.pending_ns > 0
+    work.done = True
+    recorder.poll()
+    seen_ns = record.done_ns
+    assert seen_ns >= record.pending_ns
+    assert not recorder.buffer
+    recorder.waited(work, seen_ns + 5, seen_ns + 6, finished=True)
+    assert record.done_ns == seen_ns
+    assert record.blocked_ns == 1
+    assert list(recorder.buffer) == [record]
+
+
+def test_a_completed_work_is_not_kept_alive(recorder: Recorder) -> None:
+    work = Work()
+    record = issued(recorder, work)
+    work.done = True
+    recorder.poll()
+    alive = weakref.ref(work)
+    del work
+    gc.collect()
+    assert alive() is None
+    assert list(recorder.buffer) == [record]
+    assert recorder.unfinished() == []
+
+
+def test_an_unknown_wait_is_counted(recorder: Recorder) -> None:
+    recorder.waited(Work(), 1, 2, finished=True)
+    assert recorder.unmatched_waits == 1
+    assert not recorder.buffer
+
+
+def test_a_wait_that_raised_says_nothing_of_completion(recorder: Recorder) -> None:
+    work = Work()
+    record = issued(recorder, work)
+    recorder.waited(work, 200, 300, finished=False)
+    assert record.done_ns == 0
+    assert record.blocked_ns == 100
+
+
+def test_unfinished_lists_what_is_under_way(recorder: Recorder) -> None:
+    record = issued(recorder, Work())
+    assert recorder.unfinished() == [record]
+
+
+def test_a_full_buffer_drops_and_counts(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUFFER_RECORDS", 1)
+    for _ in range(3):
+        recorder.add(Phase("forward", Scope(0, 0, ""), 0, 1, 1))
+    assert len(recorder.buffer) == 1
+    assert recorder.dropped == 2
+
+
+def test_phases_and_steps(recorder: Recorder) -> None:
+    outer = recorder.enter("forward")
+    assert recorder.scope == Scope(0, 0, "forward")
+    recorder.leave(outer, 1)
+    recorder.end_micro_step()
+    assert recorder.scope == Scope(0, 1, "")
+    outer = recorder.enter("step")
+    recorder.leave(outer, 2)
+    recorder.end_step("deepspeed")
+    assert recorder.scope == Scope(1, 0, "")
+    phases = [r for r in recorder.buffer if isinstance(r, Phase)]
+    steps = [r for r in recorder.buffer if isinstance(r, Step)]
+    assert [(p.name, p.scope.step, p.scope.micro_step) for p in phases] == [
+        ("forward", 0, 0),
+        ("step", 0, 1),
+    ]
+    assert [(s.step, s.micro_steps, s.source) for s in steps] == [(0, 2, "deepspeed")]
+
+
+def test_the_best_source_of_steps_wins(recorder: Recorder) -> None:
+    recorder.end_step("optimizer")
+    recorder.end_step("deepspeed")
+    recorder.end_step("optimizer")
+    recorder.end_step("user")
+    recorder.end_step("deepspeed")
+    assert [r.source for r in recorder.buffer if isinstance(r, Step)] == [
+        "optimizer",
+        "deepspeed",
+        "user",
+    ]
+
+
+def test_steps_follow_each_other_without_a_gap(recorder: Recorder) -> None:
+    for _ in range(3):
+        recorder.end_step("user")
+    steps = [r for r in recorder.buffer if isinstance(r, Step)]
+    assert [s.start_ns for s in steps[1:]] == [s.end_ns for s in steps[:-1]]
+
+
+def test_arming_fails_for_good_when_the_session_does() -> None:
+    def broken() -> bool:
+        raise OSError("no such thing")
+
+    recorder = Recorder(broken)
+    assert not recorder.arm()
+    assert recorder.stopped
+    assert recorder.failures == {"session": "OSError: no such thing"}
+
+
+def test_a_stopped_recorder_does_not_arm_again(recorder: Recorder) -> None:
+    recorder.stop()
+    assert not recorder.arm()
