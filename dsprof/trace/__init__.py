@@ -1,0 +1,1 @@
+"""The trace: its format, writer and readers."""

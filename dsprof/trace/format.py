@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from dsprof.environment import EnvSnapshot
+
 SCHEMA_VERSION = 1
 
 FILE_PATTERN = "trace*.rank*.json"
@@ -57,19 +59,6 @@ class HookStatus(msgspec.Struct, omit_defaults=True):
     name: str
     installed: bool
     why: str = ""
-
-
-class Environment(msgspec.Struct, omit_defaults=True):
-    """What the environment said: see `dsprof.environment.snapshot`."""
-
-    variables: dict[str, str] = {}
-    effective: dict[str, str] = {}  # names whose value after the first collective differs
-    files: dict[str, dict[str, str]] = {}  # configuration files of NCCL and RCCL
-    versions: dict[str, str] = {}
-    gpus: list[str] = []
-    network_devices: list[str] = []
-    limits: dict[str, int] = {}  # memlock_bytes, nofile, shm_bytes, cpus, numa_nodes; -1: unlimited
-    redacted: list[str] = []
 
 
 class EngineConfig(msgspec.Struct, omit_defaults=True):
@@ -265,7 +254,7 @@ class HooksEvent(_Event, tag="hooks"):
 class EnvironmentEvent(_Event, tag="environment"):
     """The environment; a later one replaces an earlier one."""
 
-    args: Environment
+    args: EnvSnapshot
 
 
 class EngineEvent(_Event, tag="engine"):

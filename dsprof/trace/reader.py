@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, cast
 
 import msgspec
 
@@ -13,6 +14,7 @@ from dsprof.errors import TraceError
 from dsprof.trace.format import (
     SCHEMA_VERSION,
     AnnotationEvent,
+    CollectiveArgs,
     CollectiveEvent,
     CounterEvent,
     EngineEvent,
@@ -35,8 +37,9 @@ from dsprof.trace.format import (
 from dsprof.trace.table import CollectivesBuilder, RankTrace, Span
 
 _CHUNK_BYTES = 1 << 19
-_HEADER_BYTES = 1 << 20
+_HEADER_BYTES = 1 << 16
 _LINE_END = b",\n"
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _event = msgspec.json.Decoder(Event)
 _events = msgspec.json.Decoder(list[Event])
@@ -57,13 +60,13 @@ def read_header(path: Path) -> Header:
         TraceError: the file is missing, empty, or not a trace of this version.
     """
     with _open(path) as file:
-        start = file.read(_HEADER_BYTES)
+        start = _read(file, _HEADER_BYTES)
     if not start.strip():
         raise TraceError(f"{path}: the file is empty: the run ended before anything was recorded")
     line = start.lstrip(b"[ \r\n\t").split(b"\n", 1)[0].rstrip(b",\r ]")
     try:
         version = msgspec.json.decode(line, type=_VersionEvent).args.schema_version
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNDECODABLE:
         raise TraceError(
             f"{path}: not a dsprof trace: its first line is no trace header; "
             "give a trace*.rank*.json file that a run under dsprof wrote, or its folder"
@@ -75,7 +78,7 @@ def read_header(path: Path) -> Header:
         )
     try:
         header = msgspec.json.decode(line, type=HeaderEvent).args
-    except msgspec.DecodeError as error:
+    except _UNDECODABLE as error:
         raise TraceError(f"{path}: line 1: damaged trace header: {error}") from None
     if header.rank < 0 or header.world_size <= header.rank:
         raise TraceError(
@@ -94,39 +97,46 @@ def read_trace(path: Path) -> RankTrace:
     trace = RankTrace(path=str(path), header=read_header(path), collectives=_NO_COLLECTIVES)
     finished = CollectivesBuilder()
     opened: dict[int, OpenCollectiveEvent] = {}
-    try:
-        for events, broken in _chunks(path):
-            trace.broken_lines += broken
-            comm = [event for event in events if type(event) is CollectiveEvent]
-            finished.add(comm)
-            if opened:
-                for event in comm:
-                    opened.pop(event.args.id, None)
-            if len(comm) < len(events):
-                _take(trace, events, opened)
-    except (EOFError, gzip.BadGzipFile, OSError) as error:
-        if len(trace.groups) == 0:
-            raise TraceError(f"{path}: cannot be read: {error}") from None
-    finished.add(list(opened.values()))
+    for events, broken in _chunks(path):
+        comm = [event for event in events if isinstance(event, CollectiveEvent)]
+        trace.broken_lines += broken + _add(finished, comm)
+        if len(comm) < len(events):
+            _take(trace, events, opened)
+        if opened:
+            for event in comm:
+                opened.pop(event.args.id, None)
+    trace.broken_lines += _add(finished, list(opened.values()))
     trace.collectives = finished.build()
     trace.nbytes = path.stat().st_size
     return trace
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> BufferedIOBase:
     try:
         file = path.open("rb")
         magic = file.peek(2)[:2]
-        return cast(IO[bytes], gzip.open(file)) if magic == b"\x1f\x8b" else file
+        return gzip.GzipFile(fileobj=file) if magic == b"\x1f\x8b" else file
     except OSError as error:
         raise TraceError(f"{path}: cannot be opened: {error.strerror}") from None
+
+
+def _read(file: BufferedIOBase, size: int) -> bytes:
+    """Read up to `size` bytes; where a file cannot be read on (a cut gzip file), it ends."""
+    parts = []
+    try:
+        while size > 0 and (part := file.read1(size)):
+            parts.append(part)
+            size -= len(part)
+    except (EOFError, zlib.error, OSError):
+        pass
+    return b"".join(parts)
 
 
 def _chunks(path: Path) -> Iterator[tuple[list[Event], int]]:
     """Yield events and the number of broken lines, about a megabyte of the file at a time."""
     with _open(path) as file:
         rest = b""
-        while block := file.read(_CHUNK_BYTES):
+        while block := _read(file, _CHUNK_BYTES):
             head, sep, rest = (rest + block).rpartition(_LINE_END)
             if sep:
                 yield _decode(head)
@@ -139,7 +149,7 @@ def _decode(lines: bytes) -> tuple[list[Event], int]:
         return [], 0
     try:
         return _events.decode(b"[" + body + b"]"), 0
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _UNDECODABLE:
         return _decode_one_by_one(lines)
 
 
@@ -152,9 +162,27 @@ def _decode_one_by_one(lines: bytes) -> tuple[list[Event], int]:
             continue
         try:
             events.append(_event.decode(text))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except _UNDECODABLE:
             broken += 1
     return events, broken
+
+
+def _add(
+    builder: CollectivesBuilder, events: Sequence[CollectiveEvent | OpenCollectiveEvent]
+) -> int:
+    """Add rows; return the number of those left out because a number is beyond 64 bits."""
+    try:
+        builder.add(events)
+    except OverflowError:
+        fitting = [event for event in events if _fits(event.args)]
+        builder.add(fitting)
+        return len(events) - len(fitting)
+    return 0
+
+
+def _fits(args: CollectiveArgs) -> bool:
+    numbers = (value for value in msgspec.structs.astuple(args) if isinstance(value, int))
+    return all(-(2**63) < number < 2**63 for number in numbers)
 
 
 def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiveEvent]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dsprof.environment import EnvSnapshot
 from dsprof.trace.format import (
     CollectiveArgs,
     CollectiveEvent,
     CounterArgs,
     EngineConfig,
-    Environment,
     FetchArgs,
     FlushArgs,
     GroupArgs,
@@ -112,23 +112,31 @@ class CollectivesBuilder:
         self._vocabulary = Vocabulary()
         self._parts: dict[str, list[npt.NDArray[Any]]] = {}
 
-    def add(self, events: list[CollectiveEvent] | list[OpenCollectiveEvent]) -> None:
-        """Append the rows of `events`."""
+    def add(self, events: Sequence[CollectiveEvent | OpenCollectiveEvent]) -> None:
+        """Append the rows of `events`: all of them, or none if one is refused.
+
+        Raises:
+            OverflowError: a number is beyond 64 bits.
+        """
         if not events:
             return
         count = len(events)
         rows = list(map(attrgetter("args"), events))
         code = self._vocabulary.__getitem__
-        self._append("op", np.fromiter(map(code, map(_NAME, events)), np.int32, count))
+        columns: dict[str, npt.NDArray[Any]] = {
+            "op": np.fromiter(map(code, map(_NAME, events)), np.int32, count)
+        }
         # fromiter over map(attrgetter) is 2.5 times faster than np.array over a list of getattr.
         for name, get in _WORDS.items():
-            self._append(name, np.fromiter(map(code, map(get, rows)), np.int32, count))
+            columns[name] = np.fromiter(map(code, map(get, rows)), np.int32, count)
         for name, get in _NUMBERS.items():
-            self._append(name, _narrow(np.fromiter(map(get, rows), np.int64, count)))
+            columns[name] = _narrow(np.fromiter(map(get, rows), np.int64, count))
         for name, get in _FLAGS.items():
-            self._append(name, np.fromiter(map(get, rows), np.bool_, count))
+            columns[name] = np.fromiter(map(get, rows), np.bool_, count)
         is_open = isinstance(events[0], OpenCollectiveEvent)
-        self._append("is_open", np.full(count, is_open, np.bool_))
+        columns["is_open"] = np.full(count, is_open, np.bool_)
+        for name, values in columns.items():
+            self._parts.setdefault(name, []).append(values)
 
     def build(self) -> Collectives:
         """Return all rows added so far."""
@@ -138,9 +146,6 @@ class CollectivesBuilder:
             parts = self._parts.pop(name, [])
             columns[name] = np.concatenate(parts) if parts else np.zeros(0, _dtype(name))
         return Collectives(words=list(self._vocabulary), **columns)
-
-    def _append(self, name: str, values: npt.NDArray[Any]) -> None:
-        self._parts.setdefault(name, []).append(values)
 
 
 def _narrow(values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -175,7 +180,7 @@ class RankTrace:
     collectives: Collectives
     trailer: Trailer | None = None
     hooks: list[HookStatus] = field(default_factory=list)
-    environment: Environment | None = None
+    environment: EnvSnapshot | None = None
     engines: dict[int, EngineConfig] = field(default_factory=dict)
     groups: dict[int, GroupArgs] = field(default_factory=dict)
     sites: dict[int, SiteArgs] = field(default_factory=dict)

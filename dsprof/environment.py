@@ -1,0 +1,275 @@
+"""The environment of a rank: variables, configuration files, versions, devices and limits.
+
+Only names on the allow-list are read, so a secret under another name never enters the process's
+records; what looks like a credential under an allowed name is replaced by `REDACTED`. Every probe
+tolerates the absence of what it reads, and none imports torch or starts a process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+REDACTED = "<redacted>"
+
+_PREFIXES = (
+    *("DSPROF", "PYTHON_DSPROF", "DS_", "DEEPSPEED_"),
+    *("NCCL_", "RCCL_", "OFI_", "FI_", "UCX_", "UCC_", "CCL_", "HCCL_", "GLOO_", "TP_", "CXI_"),
+    *("TORCH_", "PYTORCH_", "CUDA_", "NVIDIA_", "NVTE_", "OMP_"),
+    *("HIP_", "HSA_", "ROCR_", "GPU_", "AMD_", "MIOPEN_"),
+    *("SLURM_", "OMPI_", "PMI_", "MPICH_", "LOCAL_", "MASTER_"),
+)
+_NAMES = frozenset(
+    ("RANK", "WORLD_SIZE", "GROUP_RANK", "LD_LIBRARY_PATH", "LD_PRELOAD", "USE_LIBUV")
+    + ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+)
+
+# Compiled at first use, by re: an import pays nothing for them.
+_SECRET_NAME = r"TOKEN|SECRET|PASSW|CREDENTIAL|(?:^|_)(?:KEY|APIKEY|JWT|AUTH)(?:_|$)"
+_SECRET_VALUE = (
+    r"://[^/\s@]*:[^/\s@]*@"  # user and password in an address
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30}"  # AWS, Google
+    r"|\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|nvapi|sk|xox[abp])[-_][\w-]{12,}"
+    r"|\beyJ[\w-]{8,}\.|-----BEGIN "  # JSON web token, private key
+    # A long run of random letters and digits that is no part of a path, or a whole such value.
+    r"|(?<![\w/.-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{16,}"
+    r"|(?<![\w/.-])(?=[A-Za-z+]*\d)(?=[\d+]*[A-Za-z])[A-Za-z0-9+]{32,}"
+    r"|(?<![\w/.-])(?=[\dA-Z+/]*[a-z])(?=[\da-z+/]*[A-Z])[A-Za-z0-9+][A-Za-z0-9+/]{39}(?![\w/.-])"
+    r"|^(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[\w-]{32,}$"
+)
+_UUID = r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
+
+_LARGEST_FILE_BYTES = 64 * 1024
+_MOST_DEVICES = 64
+
+T = TypeVar("T")
+
+
+class EnvSnapshot(msgspec.Struct, omit_defaults=True):
+    """The environment of one rank; what could not be read is absent."""
+
+    variables: dict[str, str] = {}
+    effective: dict[str, str] = {}  # names whose value after the first collective differs
+    files: dict[str, dict[str, str]] = {}  # configuration files of NCCL and RCCL
+    versions: dict[str, str] = {}
+    gpus: list[str] = []
+    network_devices: list[str] = []
+    limits: dict[str, int] = {}  # memlock_bytes, nofile, shm_bytes, cpus, numa_nodes; -1: unlimited
+    redacted: list[str] = []
+
+
+def is_recorded(name: str) -> bool:
+    """Whether a variable of this name may be read."""
+    return name in _NAMES or name.startswith(_PREFIXES)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether the name or the value looks like a credential. Device UUIDs are not secrets."""
+    if re.search(_SECRET_NAME, name):
+        return True
+    return re.search(_SECRET_VALUE, re.sub(_UUID, "", value)) is not None
+
+
+def snapshot(environ: Mapping[str, str]) -> EnvSnapshot:
+    """Read the environment of this process; never raises.
+
+    Configuration files set variables inside NCCL with C `setenv`: they are absent from `environ`,
+    so they are read here, and `effective_values` asks the C library after the first collective.
+    """
+    found = EnvSnapshot(
+        variables={name: environ.get(name, "") for name in list(environ) if is_recorded(name)},
+        files=_conf_values(environ),
+        versions=_or(_versions, {}),
+        gpus=_or(_gpus, []),
+        network_devices=_or(_network_devices, []),
+        limits=_limits(),
+    )
+    _redact(found)
+    return found
+
+
+def effective_values(snapshot: EnvSnapshot) -> dict[str, str]:
+    """Return what the C library now holds for known names, where it differs from the snapshot.
+
+    Call it after the first collective: by then NCCL has added the values of its configuration
+    files. A name that is no longer set has the value "".
+    """
+    return _or(_changed, {}, snapshot)
+
+
+def boot_id() -> str:
+    """Return an id of this boot of this machine, "" where there is none."""
+    return _or(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "")
+
+
+_RUN_IDS = (
+    "TORCHELASTIC_RUN_ID",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "OMPI_MCA_ess_base_jobid",
+    "PMI_JOBID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+)
+
+
+def run_key(environ: Mapping[str, str], world_size: int) -> str:
+    """Return a short key of the run: the same on all its ranks, and of no node's own values.
+
+    Launchers that reuse master address and port give successive runs the same key; the time at
+    which a trace began tells those apart.
+    """
+    parts = [environ.get(name, "") for name in _RUN_IDS] + [str(world_size)]
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:12]
+
+
+def dsprof_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the `DSPROF*` variables; each falls back to its `PYTHON_DSPROF*` mirror."""
+    mirrored = {
+        name.removeprefix("PYTHON_"): value
+        for name, value in environ.items()
+        if name.startswith("PYTHON_DSPROF")
+    }
+    return mirrored | {n: value for n, value in environ.items() if n.startswith("DSPROF")}
+
+
+def mirror(environ: MutableMapping[str, str]) -> None:
+    """Copy each `DSPROF*` to `PYTHON_DSPROF*`, a prefix that DeepSpeed's launchers forward."""
+    for name in [name for name in environ if name.startswith("DSPROF")]:
+        environ[f"PYTHON_{name}"] = environ[name]
+
+
+def _or(probe: Callable[..., T], absent: T, *arguments: Any) -> T:
+    """Return what `probe` finds, or `absent`: no machine has everything that is looked for."""
+    try:
+        return probe(*arguments)
+    except Exception:  # noqa: BLE001 - a probe must not stop a training run, whatever it meets
+        return absent
+
+
+def _redact(found: EnvSnapshot) -> None:
+    hidden = set()
+    for values in (found.variables, found.effective, *found.files.values()):
+        for name, value in values.items():
+            if is_secret(name, value):
+                values[name] = REDACTED
+                hidden.add(name)
+    found.redacted = sorted(hidden)
+
+
+def _changed(snapshot: EnvSnapshot) -> dict[str, str]:
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    names = {name for name in os.environ if is_recorded(name)}
+    names.update(snapshot.variables, *snapshot.files.values())
+    changed = {}
+    for name in sorted(names):
+        held = getenv(name.encode())
+        value = "" if held is None else os.fsdecode(held)
+        if is_secret(name, value):
+            value = REDACTED
+        if value != snapshot.variables.get(name, ""):
+            changed[name] = value
+    return changed
+
+
+def _conf_files(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files that NCCL and RCCL read; NCCL_CONF_FILE stands in for ~/.nccl.conf."""
+    home = Path(environ.get("HOME", "/nonexistent"))
+    user = Path(environ["NCCL_CONF_FILE"]) if "NCCL_CONF_FILE" in environ else home / ".nccl.conf"
+    return [Path("/etc/nccl.conf"), user, Path("/etc/rccl.conf"), home / ".rccl.conf"]
+
+
+def _conf_values(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    found = {}
+    for path in _conf_files(environ):
+        if values := _or(_read_conf, None, path):
+            found[str(path)] = values
+    return found
+
+
+def _read_conf(path: Path) -> dict[str, str]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        lines = file.read(_LARGEST_FILE_BYTES).splitlines()
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, value in pairs if is_recorded(name.strip())}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for package in ("torch", "deepspeed"):
+        if version := _or(importlib.metadata.version, "", package):
+            found[package] = version
+    torch = sys.modules.get("torch")
+    for name, probe in _torch_versions(torch).items():
+        if version := _or(probe, None):
+            found[name] = version if isinstance(version, str) else ".".join(map(str, version))
+    return found
+
+
+def _torch_versions(torch: Any) -> dict[str, Callable[[], Any]]:
+    return {
+        "torch": lambda: str(torch.__version__),
+        "cuda": lambda: torch.version.cuda,
+        "hip": lambda: torch.version.hip,
+        "nccl": lambda: torch.cuda.nccl.version(),
+    }
+
+
+def _gpus() -> list[str]:
+    """Name the GPUs if CUDA is already in use; asking earlier would initialise it."""
+    cuda = sys.modules["torch"].cuda
+    if not cuda.is_initialized():
+        return []
+    return [str(cuda.get_device_name(index)) for index in range(cuda.device_count())]
+
+
+def _network_devices() -> list[str]:
+    """Describe network devices; a speed of -1, as in virtual machines, is unknown and left out."""
+    root = Path("/sys/class")
+    found = []
+    for device in _listed(root / "net"):
+        speed = _first_line(device / "speed")
+        described = [device.name, _first_line(device / "operstate")]
+        found.append(" ".join([*described, f"{speed} Mbit/s"] if speed.isdigit() else described))
+    for port in _listed(root / "infiniband", "*/ports/*"):
+        facts = [_first_line(port / name) for name in ("link_layer", "rate")]
+        found.append(" ".join([f"{port.parent.parent.name}:{port.name}", *facts]).strip())
+    return [device for device in found if not device.startswith("lo ")][:_MOST_DEVICES]
+
+
+def _listed(folder: Path, pattern: str = "*") -> list[Path]:
+    return _or(lambda: sorted(folder.glob(pattern)), [])
+
+
+def _first_line(path: Path) -> str:
+    return _or(lambda: path.read_text(encoding="utf-8", errors="replace").split("\n")[0], "")
+
+
+def _limits() -> dict[str, int]:
+    probes: dict[str, Callable[[], int]] = {
+        "memlock_bytes": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "nofile": lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "shm_bytes": lambda: _size_bytes("/dev/shm"),
+        "cpus": lambda: os.cpu_count() or 0,
+        "usable_cpus": lambda: len(os.sched_getaffinity(0)),
+        "numa_nodes": lambda: len(_listed(Path("/sys/devices/system/node"), "node[0-9]*")),
+    }
+    found = {name: _or(probe, None) for name, probe in probes.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _size_bytes(folder: str) -> int:
+    system = os.statvfs(folder)
+    return system.f_blocks * system.f_frsize

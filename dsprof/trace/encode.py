@@ -1,0 +1,232 @@
+"""Turns records into the lines of a native trace: relative times, lanes that Perfetto can nest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dsprof.environment import EnvSnapshot
+from dsprof.events import Collective, Fetch, Flush, MemorySample, Phase, Record, Step
+from dsprof.trace.format import (
+    AnnotationEvent,
+    CollectiveArgs,
+    CollectiveEvent,
+    EngineConfig,
+    EngineEvent,
+    EnvironmentEvent,
+    Event,
+    FetchArgs,
+    FetchEvent,
+    FlushArgs,
+    FlushEvent,
+    GroupArgs,
+    GroupEvent,
+    HooksEvent,
+    HookStatus,
+    LaneEvent,
+    MemoryArgs,
+    MemoryEvent,
+    NoteArgs,
+    NoteEvent,
+    OpenCollectiveEvent,
+    PhaseEvent,
+    SiteArgs,
+    SiteEvent,
+    SpanArgs,
+    StepArgs,
+    StepEvent,
+)
+
+_FIRST_COLLECTIVE_LANE = 1000
+_STEP_LANE = 1
+
+
+class Encoder:
+    """Encodes records of one rank, whose trace started at `start_ns`."""
+
+    def __init__(self, rank: int, start_ns: int, reduce_op_name: Callable[[Any], str]) -> None:
+        self._rank = rank
+        self._start_ns = start_ns
+        self._reduce_op_name = reduce_op_name
+        self._lane_ends: list[int] = []
+        self._lanes: dict[int, int] = {}  # thread -> lane
+        self._new_lanes: list[Event] = [self._name_lane(_STEP_LANE, "steps")]
+
+    def record(self, record: Record) -> list[Event]:
+        """Return the line of a record, after the names of lanes that it is first to use."""
+        line: Event
+        match record:
+            case Collective():
+                line = self.collective(record)
+            case Phase():
+                line = self._phase(record)
+            case Step():
+                line = self._step(record)
+            case Flush():
+                line = self._flush(record)
+            case Fetch():
+                line = self._fetch(record)
+            case MemorySample():
+                line = self._memory(record)
+        if not self._new_lanes:
+            return [line]
+        lines = [*self._new_lanes, line]
+        self._new_lanes = []
+        return lines
+
+    def collective(self, record: Collective) -> CollectiveEvent:
+        """Return the line of a finished collective, on a lane where it overlaps no other."""
+        args = self._collective_args(record)
+        end_ns = args.done_ns or args.waited_ns or args.return_ns
+        return CollectiveEvent(
+            args=args,
+            name=record.op,
+            pid=self._rank,
+            tid=self._collective_lane(args.issue_ns, end_ns),
+            ts=args.issue_ns / 1000,
+            dur=(end_ns - args.issue_ns) / 1000,
+        )
+
+    def open_collective(self, record: Collective) -> OpenCollectiveEvent:
+        """Return the line of a collective that is still in flight."""
+        args = self._collective_args(record)
+        ts = args.issue_ns / 1000
+        return OpenCollectiveEvent(args=args, name=record.op, ph="i", pid=self._rank, ts=ts)
+
+    def definition(self, definition: Any) -> Event:
+        """Return the line of a description that hooks or the session gave."""
+        rank = self._rank
+        match definition:
+            case GroupArgs():
+                return GroupEvent(args=definition, ph="M", name=definition.label, pid=rank)
+            case SiteArgs():
+                return SiteEvent(args=definition, ph="M", pid=rank)
+            case EngineConfig():
+                return EngineEvent(args=definition, ph="M", pid=rank)
+            case EnvSnapshot():
+                return EnvironmentEvent(args=definition, ph="M", pid=rank)
+            case NoteArgs():
+                return NoteEvent(args=definition, ph="M", pid=rank)
+            case [HookStatus(), *_]:
+                return HooksEvent(args={"hooks": definition}, ph="M", pid=rank)
+        raise TypeError(f"no line for {type(definition).__name__}")
+
+    def _at(self, time_ns: int) -> int:
+        return time_ns - self._start_ns if time_ns else 0
+
+    def _collective_args(self, record: Collective) -> CollectiveArgs:
+        at, context, scope = self._at, record.context, record.scope
+        return CollectiveArgs(
+            id=record.id,
+            group=record.group.id,
+            seq=record.seq,
+            nbytes=record.nbytes,
+            elements=record.elements,
+            issue_ns=at(record.issue_ns),
+            tensors=record.tensors,
+            dtype=record.dtype,
+            requested=context.requested,
+            request=context.request,
+            is_async=bool(record.is_async),
+            reduce_op=self._reduce_op_name(record.reduce_op),
+            peer=record.peer,
+            site=record.site,
+            step=scope.step,
+            micro_step=scope.micro_step,
+            phase=scope.phase,
+            flush=context.flush,
+            fetch=context.fetch,
+            thread=self._thread_lane(record.thread),
+            stream=record.stream,
+            return_ns=at(record.return_ns),
+            pending_ns=at(record.pending_ns),
+            done_ns=at(record.done_ns),
+            wait_ns=at(record.wait_ns),
+            waited_ns=at(record.waited_ns),
+            blocked_ns=record.blocked_ns,
+            waits=record.waits,
+            on_wire=record.on_wire,
+        )
+
+    def _span(self, start_ns: int, end_ns: int) -> dict[str, Any]:
+        """Return what Chrome wants of a span."""
+        ts = (start_ns - self._start_ns) / 1000
+        return {"pid": self._rank, "ts": ts, "dur": (end_ns - start_ns) / 1000}
+
+    def _phase(self, record: Phase) -> Event:
+        kind = AnnotationEvent if record.is_annotation else PhaseEvent
+        args = SpanArgs(
+            start_ns=self._at(record.start_ns),
+            end_ns=self._at(record.end_ns),
+            step=record.scope.step,
+            micro_step=record.scope.micro_step,
+        )
+        span = self._span(record.start_ns, record.end_ns)
+        return kind(args=args, name=record.name, tid=self._thread_lane(record.thread), **span)
+
+    def _step(self, record: Step) -> Event:
+        args = StepArgs(
+            step=record.step,
+            start_ns=self._at(record.start_ns),
+            end_ns=self._at(record.end_ns),
+            micro_steps=record.micro_steps,
+            source=record.source,
+        )
+        span = self._span(record.start_ns, record.end_ns)
+        return StepEvent(args=args, name=f"step {record.step}", tid=_STEP_LANE, **span)
+
+    def _flush(self, record: Flush) -> Event:
+        args = self._fields(record, FlushArgs)
+        span = self._span(record.start_ns, record.end_ns)
+        lane = self._thread_lane(record.thread)
+        return FlushEvent(args=args, name=f"flush: {record.cause}", tid=lane, **span)
+
+    def _fetch(self, record: Fetch) -> Event:
+        args = self._fields(record, FetchArgs)
+        span = self._span(record.start_ns, record.end_ns)
+        return FetchEvent(args=args, name=record.kind, tid=self._thread_lane(record.thread), **span)
+
+    def _memory(self, record: MemorySample) -> Event:
+        fields = msgspec.structs.asdict(record)
+        fields["time_ns"] = self._at(record.time_ns)
+        ts = fields["time_ns"] / 1000
+        return MemoryEvent(args=MemoryArgs(**fields), name="memory", ph="i", pid=self._rank, ts=ts)
+
+    def _fields(self, record: Flush | Fetch, kind: type[Any]) -> Any:
+        """Copy the fields of the same name; the scope is spread, times become relative."""
+        own = {name: getattr(record, name) for name in kind.__struct_fields__ if name not in _MADE}
+        scope = record.scope
+        return kind(
+            **own,
+            start_ns=self._at(record.start_ns),
+            end_ns=self._at(record.end_ns),
+            step=scope.step,
+            micro_step=scope.micro_step,
+            phase=scope.phase,
+        )
+
+    def _collective_lane(self, start_ns: int, end_ns: int) -> int:
+        for lane, lane_end in enumerate(self._lane_ends):
+            if lane_end <= start_ns:
+                self._lane_ends[lane] = end_ns
+                return _FIRST_COLLECTIVE_LANE + lane
+        lane = len(self._lane_ends)
+        self._lane_ends.append(end_ns)
+        tid = _FIRST_COLLECTIVE_LANE + lane
+        self._new_lanes.append(self._name_lane(tid, f"collectives {lane + 1}"))
+        return tid
+
+    def _thread_lane(self, thread: int) -> int:
+        lane = self._lanes.get(thread)
+        if lane is None:
+            lane = self._lanes[thread] = _STEP_LANE + 1 + len(self._lanes)
+            self._new_lanes.append(self._name_lane(lane, f"thread {len(self._lanes)}"))
+        return lane
+
+    def _name_lane(self, tid: int, name: str) -> LaneEvent:
+        return LaneEvent(args={"name": name}, name="thread_name", ph="M", pid=self._rank, tid=tid)
+
+
+_MADE = {"start_ns", "end_ns", "step", "micro_step", "phase"}

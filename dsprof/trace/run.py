@@ -1,0 +1,199 @@
+"""From paths to one run: which files belong together, and which are passed over and why."""
+
+from __future__ import annotations
+
+import os.path  # its questions answer False where Path's raise: in folders we may not enter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.trace.format import FILE_PATTERN, Header
+from dsprof.trace.reader import read_header, read_trace
+from dsprof.trace.table import RankTrace
+
+_PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz")
+_LATEST_START_NS = 30 * 60 * 10**9
+"""A rank that comes later than torch's longest default timeout finds no group to join."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A file that was passed over."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of one run, in the order of their ranks; `headers[i]` is of `files[i]`."""
+
+    files: tuple[Path, ...]
+    headers: tuple[Header, ...]
+    strangers: tuple[Stranger, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    header: Header
+
+    @property
+    def start_ns(self) -> int:
+        return self.header.started_epoch_ns
+
+
+def find_run(paths: Iterable[str | Path]) -> RunFiles:
+    """Find the newest run among trace files and folders of trace files.
+
+    Files of other runs, copies, and files that cannot be read stand in `strangers`.
+
+    Raises:
+        TraceError: a path does not exist, or no file among them is a readable trace.
+    """
+    files, strangers = _read_headers(_trace_files([Path(path) for path in paths]))
+    files, copies = _without_copies(files)
+    *earlier, newest = sorted(_runs(files), key=_start_and_size)
+    newest.sort(key=lambda file: file.header.rank)
+    others = [_of_earlier_run(file) for run in earlier for file in run]
+    return RunFiles(
+        files=tuple(file.path for file in newest),
+        headers=tuple(file.header for file in newest),
+        strangers=(*strangers, *copies, *others),
+    )
+
+
+def read_run(run: RunFiles) -> Iterator[RankTrace]:
+    """Read the traces of a run, one rank in memory at a time.
+
+    Raises:
+        TraceError: a file has become unreadable since `find_run`.
+    """
+    return map(read_trace, run.files)
+
+
+class _DiagnosisMarks(msgspec.Struct):
+    schema_version: int
+    findings: msgspec.Raw
+
+
+def is_diagnosis(path: Path) -> bool:
+    """Say whether a file is a diagnosis that `--format json` wrote; false if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            # Traces are arrays: their first byte spares reading the rest.
+            start = file.read(1)
+            if start != b"{":
+                return False
+            msgspec.json.decode(start + file.read(), type=_DiagnosisMarks)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _trace_files(paths: Sequence[Path]) -> list[Path]:
+    files: dict[Path, Path] = {}
+    for path in paths:
+        for file in _in_folder(path) if os.path.isdir(path) else [path]:
+            files.setdefault(file.resolve(), file)
+    if not files:
+        raise TraceError(
+            f"{', '.join(map(str, paths))}: no trace files ({FILE_PATTERN}) here; "
+            "give the folder that the run named in its last line"
+        )
+    return list(files.values())
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    try:
+        names = sorted(folder.iterdir())
+    except OSError as error:
+        raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
+    return [path for path in names if any(path.match(pattern) for pattern in _PATTERNS)]
+
+
+def _read_headers(paths: Sequence[Path]) -> tuple[list[_File], list[Stranger]]:
+    files: list[_File] = []
+    strangers: list[Stranger] = []
+    for path in paths:
+        try:
+            files.append(_File(path, read_header(path)))
+        except TraceError as error:
+            if len(paths) == 1 or not os.path.exists(path):
+                raise
+            strangers.append(Stranger(path, str(error).removeprefix(f"{path}: ")))
+    if not files:
+        first = strangers[0]
+        raise TraceError(
+            f"{first.path}: {first.reason} (and none of the other {len(strangers) - 1} files "
+            "can be read)"
+        )
+    return files, strangers
+
+
+def _without_copies(files: Sequence[_File]) -> tuple[list[_File], list[Stranger]]:
+    kept: dict[tuple[str, int, int, str, int], _File] = {}
+    copies: list[Stranger] = []
+    for file in files:
+        header = file.header
+        writer = (header.run_key, header.rank, file.start_ns, header.host, header.pid)
+        original = kept.setdefault(writer, file)
+        if original is not file:
+            copies.append(Stranger(file.path, f"a copy of {original.path}"))
+    return list(kept.values()), copies
+
+
+def _runs(files: Iterable[_File]) -> Iterator[list[_File]]:
+    def key(file: _File) -> tuple[str, int]:
+        return file.header.run_key, file.header.world_size
+
+    for _, group in groupby(sorted(files, key=lambda file: (key(file), file.start_ns)), key):
+        yield from _split(list(group))
+
+
+def _split(files: list[_File]) -> Iterator[list[_File]]:
+    """Split files in the order of their starts at the widest pause, until each part is one run.
+
+    Runs that share a key (the same command, typed twice) are told apart by what one run cannot
+    have: a rank twice, or a start later than the others would have waited for it.
+    """
+    parts = [files]
+    while parts:
+        part = parts.pop()
+        if _is_one_run(part):
+            yield part
+            continue
+        pauses = [after.start_ns - before.start_ns for before, after in pairwise(part)]
+        cut = pauses.index(max(pauses)) + 1
+        parts += [part[:cut], part[cut:]]
+
+
+def _is_one_run(files: Sequence[_File]) -> bool:
+    ranks = {file.header.rank for file in files}
+    return len(ranks) == len(files) and files[-1].start_ns - files[0].start_ns <= _LATEST_START_NS
+
+
+def _start_and_size(run: Sequence[_File]) -> tuple[int, int]:
+    return run[0].start_ns, len(run)
+
+
+def _of_earlier_run(file: _File) -> Stranger:
+    header = file.header
+    return Stranger(
+        file.path,
+        f"rank {header.rank} of {header.world_size} of an earlier run (started "
+        f"{_moment(header.started_epoch_ns)}); give the files of that run by name to read it",
+    )
+
+
+def _moment(epoch_ns: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(epoch_ns / 1e9, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return "at an unknown time"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,256 @@
+"""Writes one rank's trace from a daemon thread, so that a killed process loses half a second.
+
+Each chunk is one unbuffered write of whole lines. A failing disk ends the trace, never the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dsprof.events import Collective, MemorySample, Record, Step
+from dsprof.trace.encode import Encoder
+from dsprof.trace.format import (
+    CounterArgs,
+    CounterEvent,
+    CounterRow,
+    Event,
+    Header,
+    HeaderEvent,
+    Trailer,
+    TrailerEvent,
+)
+
+INTERVAL_S = 0.25
+CHUNK_RECORDS = 1000
+OPEN_AFTER_NS = 300_000_000
+"""A collective in flight for so long is written as open, in case the process gets killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which steps are recorded in full; of the others only counters are kept."""
+
+    start_step: int = 0
+    steps: int | None = None
+    every: int = 1
+
+    def holds(self, step: int) -> bool:
+        """Tell whether `step` is recorded in full; what lies outside all steps is."""
+        if step < 0:
+            return True
+        since = step - self.start_step
+        inside = since >= 0 and (self.steps is None or since < self.steps)
+        return inside and since % self.every == 0
+
+
+class Counters:
+    """Collectives of steps that are not in the trace one by one."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[tuple[Any, ...], CounterRow]] = {}
+
+    def add(self, record: Collective) -> None:
+        """Count one collective."""
+        scope, requested = record.scope, record.context.requested
+        group, is_async = record.group.id, bool(record.is_async)
+        key = (record.op, group, requested, record.dtype, scope.phase, is_async)
+        rows = self._steps.setdefault(scope.step, {})
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = CounterRow(
+                record.op, group, 0, 0, requested, record.dtype, scope.phase, is_async
+            )
+        row.calls += 1
+        row.nbytes += record.nbytes
+        row.blocked_ns += record.blocked_ns
+
+    def take(self, before: int) -> list[CounterArgs]:
+        """Take out the counters of steps before `before`."""
+        steps = sorted(step for step in self._steps if step < before)
+        return [CounterArgs(step, list(self._steps.pop(step).values())) for step in steps]
+
+
+@dataclass(slots=True)
+class Source:
+    """Where the writer gets everything from; the session fills it from the recorder."""
+
+    records: deque[Record]
+    definitions: deque[Any]
+    unfinished: Callable[[], list[Collective]]
+    reduce_op_name: Callable[[Any], str]
+    sample_memory: Callable[[str, int], MemorySample]
+    prepare: Callable[[], list[Any]]  # definitions that take I/O to find out
+    prepare_late: Callable[[], list[Any]]  # the same, of what is known after the first step
+    disclose: Callable[[Any], Any]  # rewrites a definition before it is written
+
+
+class TraceWriter:
+    """One file, one thread. `close` writes the trailer."""
+
+    def __init__(
+        self, folder: Path, header: Header, source: Source, window: Window, budget_bytes: int
+    ) -> None:
+        self.path = folder
+        self.error: OSError | None = None
+        self.events = 0
+        self.dropped = 0
+        self.cpu_ns = 0
+        self.counted_only_steps = 0
+        self.budget_spent = False
+        self._folder = folder
+        self._header = header
+        self._source = source
+        self._window = window
+        self._budget_bytes = budget_bytes
+        self._written_bytes = 0
+        self._file = -1
+        self._step = -1
+        self._counters = Counters()
+        self._opened: set[int] = set()
+        self._json = msgspec.json.Encoder()
+        self._lines = Encoder(header.rank, header.started_monotonic_ns, source.reduce_op_name)
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="dsprof-writer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; everything else, opening the file included, happens there."""
+        self._thread.start()
+
+    def close(self, trailer: Callable[[], Trailer], timeout_s: float = 10.0) -> None:
+        """Write what is left and the trailer; give up after `timeout_s`."""
+        self._trailer = trailer
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    # -- in the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._open()
+            while not self._closing:
+                self._wake.wait(INTERVAL_S)
+                self._drain()
+                self._write_open()
+            self._finish()
+        except OSError as error:
+            self.error = error
+            self._discard()
+        finally:
+            if self._file >= 0:
+                os.close(self._file)
+
+    def _open(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file, self.path = _create(self._folder, self._header.rank)
+        line = self._json.encode(HeaderEvent(args=self._header, ph="M", pid=self._header.rank))
+        os.write(self._file, b"[\n" + line + b",\n")
+        self._write(self._define(self._source.prepare()))
+
+    def _drain(self) -> None:
+        """Write all that is there, a chunk at a time so that the GIL is free in between."""
+        definitions, records = self._source.definitions, self._source.records
+        while definitions or records:
+            # Definitions first: a record is added only after what it refers to.
+            lines = self._define(definitions.popleft() for _ in range(len(definitions)))
+            count = min(len(records), CHUNK_RECORDS)
+            for _ in range(count):
+                lines.extend(self._take(records.popleft()))
+            self._write(lines)
+        self.cpu_ns = time.thread_time_ns()
+
+    def _define(self, definitions: Iterable[Any]) -> list[Event]:
+        return [self._lines.definition(self._source.disclose(part)) for part in definitions]
+
+    def _take(self, record: Record) -> list[Event]:
+        """Return the lines for one record; outside the window collectives are only counted."""
+        if isinstance(record, Step):
+            return self._end_step(record)
+        step = record.step if isinstance(record, MemorySample) else record.scope.step
+        if self._window.holds(step) and not self.budget_spent:
+            return self._lines.record(record)
+        if isinstance(record, Collective):
+            self._counters.add(record)
+        return []
+
+    def _end_step(self, record: Step) -> list[Event]:
+        if self._step < 0:
+            self._write(self._define(self._source.prepare_late()))
+        self._step = record.step
+        sample = self._source.sample_memory("step", record.step)
+        lines = [*self._lines.record(record), *self._lines.record(sample)]
+        return lines + self._counter_lines(record.step)
+
+    def _counter_lines(self, before: int) -> list[Event]:
+        """Return the counters of finished steps: a late wait may still change the newest one."""
+        taken = self._counters.take(before)
+        self.counted_only_steps += len(taken)
+        rank = self._header.rank
+        return [CounterEvent(args=args, name="counters", ph="i", pid=rank) for args in taken]
+
+    def _write_open(self) -> None:
+        before = time.perf_counter_ns() - OPEN_AFTER_NS
+        late = [
+            record
+            for record in self._source.unfinished()
+            if record.issue_ns < before and record.id not in self._opened
+        ]
+        self._opened.update(record.id for record in late)
+        self._write([self._lines.open_collective(record) for record in late])
+
+    def _write(self, lines: list[Event]) -> None:
+        if not lines:
+            return
+        data = b",\n".join(map(self._json.encode, lines)) + b",\n"
+        _write_all(self._file, data)
+        self.events += len(lines)
+        self._written_bytes += len(data)
+        self.budget_spent = self._written_bytes > self._budget_bytes
+
+    def _finish(self) -> None:
+        self._drain()
+        lines: list[Event] = []
+        for record in self._source.unfinished():
+            finished = record.done_ns or record.waits
+            encode = self._lines.collective if finished else self._lines.open_collective
+            lines.append(encode(record))
+        lines += self._lines.record(self._source.sample_memory("writer", self._step))
+        self._write(lines + self._counter_lines(self._step + 2))
+        self.cpu_ns = time.thread_time_ns()
+        trailer = TrailerEvent(args=self._trailer(), ph="M", pid=self._header.rank)
+        _write_all(self._file, self._json.encode(trailer) + b"\n]\n")
+
+    def _discard(self) -> None:
+        """After a failure of the disk: keep the buffers empty, so that memory stays bounded."""
+        while not self._closing:
+            self.dropped += len(self._source.records)
+            self._source.records.clear()
+            self._source.definitions.clear()
+            self._wake.wait(INTERVAL_S)
+
+
+def _create(folder: Path, rank: int) -> tuple[int, Path]:
+    """Create a file that no run has used: the second run in a folder gets trace.1.rank00000."""
+    for run in itertools.count():
+        path = folder / f"trace{f'.{run}' if run else ''}.rank{rank:05d}.json"
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), path
+        except FileExistsError:
+            continue
+    raise AssertionError("unreachable: count() does not end")
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]

@@ -1,0 +1,195 @@
+"""From paths to one run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dsprof.diagnosis.model import to_json
+from dsprof.errors import TraceError
+from dsprof.trace.run import find_run, is_diagnosis, read_run
+from tests.factories import trace as make
+from tests.factories.diagnosis import diagnosis
+from tests.factories.trace_files import write_run, write_trace
+
+EPOCH_NS = 1_700_000_000 * make.SECOND
+MINUTE = 60 * make.SECOND
+
+
+def test_a_folder_is_one_run_in_the_order_of_ranks(tmp_path: Path) -> None:
+    write_run(tmp_path, world_size=3)
+    run = find_run([tmp_path])
+    assert [path.name for path in run.files] == [f"trace.rank{rank:05d}.json" for rank in range(3)]
+    assert [head.rank for head in run.headers] == [0, 1, 2]
+    assert run.strangers == ()
+
+
+def test_files_may_come_in_any_order_and_twice(tmp_path: Path) -> None:
+    files = write_run(tmp_path)
+    run = find_run([files[1], files[0], tmp_path])
+    assert run.files == (files[0], files[1])
+    assert run.strangers == ()
+
+
+def test_other_files_of_the_folder_are_not_looked_at(tmp_path: Path) -> None:
+    files = write_run(tmp_path)
+    (tmp_path / "notes.json").write_text("{}")
+    assert find_run([tmp_path]).files == tuple(files)
+
+
+def test_gzipped_files_are_found_and_read(tmp_path: Path) -> None:
+    [plain] = write_run(tmp_path, world_size=1)
+    packed = plain.with_suffix(".json.gz")
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    run = find_run([tmp_path])
+    assert run.files == (packed,)
+    assert len(next(read_run(run)).steps) == 4
+
+
+def test_the_newest_of_two_runs_is_taken(tmp_path: Path) -> None:
+    old = write_run(tmp_path, run_key="a", started_epoch_ns=EPOCH_NS)
+    new = write_run(tmp_path, name="trace2", run_key="b", started_epoch_ns=EPOCH_NS + MINUTE)
+    run = find_run([tmp_path])
+    assert run.files == tuple(new)
+    assert [stranger.path for stranger in run.strangers] == old
+    assert "started 2023-11-14 22:13:20 UTC" in run.strangers[0].reason
+    assert "by name" in run.strangers[0].reason
+
+
+def test_files_given_by_name_reach_the_older_run(tmp_path: Path) -> None:
+    old = write_run(tmp_path, run_key="a", started_epoch_ns=EPOCH_NS)
+    write_run(tmp_path, name="trace2", run_key="b", started_epoch_ns=EPOCH_NS + MINUTE)
+    assert find_run(old).files == tuple(old)
+
+
+def test_two_runs_with_one_key_stay_two_runs(tmp_path: Path) -> None:
+    write_run(tmp_path, started_epoch_ns=EPOCH_NS)
+    new = write_run(tmp_path, name="trace2", started_epoch_ns=EPOCH_NS + MINUTE)
+    run = find_run([tmp_path])
+    assert run.files == tuple(new)
+    assert len(run.strangers) == 2
+
+
+def test_a_rank_missing_from_the_first_run_takes_none_from_the_second(tmp_path: Path) -> None:
+    first = write_trace(
+        tmp_path / "trace.rank00000.json", make.header(0, started_epoch_ns=EPOCH_NS)
+    )
+    later = EPOCH_NS + MINUTE
+    second = [
+        write_trace(tmp_path / "trace2.rank00000.json", make.header(0, started_epoch_ns=later)),
+        write_trace(
+            tmp_path / "trace2.rank00001.json",
+            make.header(1, started_epoch_ns=later - make.SECOND),
+        ),
+    ]
+    run = find_run([tmp_path])
+    assert run.files == tuple(second)
+    assert [stranger.path for stranger in run.strangers] == [first]
+
+
+def test_a_rank_missing_from_the_second_run_takes_none_from_the_first(tmp_path: Path) -> None:
+    first = write_run(tmp_path, started_epoch_ns=EPOCH_NS)
+    second = make.header(0, started_epoch_ns=EPOCH_NS + MINUTE)
+    last = write_trace(
+        tmp_path / "trace.rank00001.json", make.header(1, started_epoch_ns=EPOCH_NS + make.SECOND)
+    )
+    newest = write_trace(tmp_path / "trace2.rank00000.json", second)
+    run = find_run([tmp_path])
+    assert run.files == (newest,)
+    assert [stranger.path for stranger in run.strangers] == [first[0], last]
+
+
+def test_ranks_of_one_run_may_start_minutes_apart(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_trace(
+            tmp_path / f"trace.rank{rank:05d}.json",
+            make.header(rank, started_epoch_ns=EPOCH_NS + rank * 20 * MINUTE),
+        )
+    assert len(find_run([tmp_path]).files) == 2
+
+
+def test_a_rank_an_hour_later_is_another_run(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_trace(
+            tmp_path / f"trace.rank{rank:05d}.json",
+            make.header(rank, started_epoch_ns=EPOCH_NS + rank * 60 * MINUTE),
+        )
+    run = find_run([tmp_path])
+    assert [head.rank for head in run.headers] == [1]
+    assert len(run.strangers) == 1
+
+
+def test_a_different_world_size_is_another_run(tmp_path: Path) -> None:
+    write_run(tmp_path, world_size=2, started_epoch_ns=EPOCH_NS)
+    write_run(tmp_path, world_size=4, name="trace2", started_epoch_ns=EPOCH_NS + make.SECOND)
+    assert [head.world_size for head in find_run([tmp_path]).headers] == [4] * 4
+
+
+def test_a_copy_is_a_stranger_and_not_a_run(tmp_path: Path) -> None:
+    files = write_run(tmp_path)
+    copy = tmp_path / "trace-copy.rank00000.json"
+    copy.write_bytes(files[0].read_bytes())
+    run = find_run([tmp_path])
+    assert len(run.files) == 2
+    assert [stranger.reason.split(" of ")[0] for stranger in run.strangers] == ["a copy"]
+
+
+def test_a_broken_file_beside_good_ones_is_a_stranger(tmp_path: Path) -> None:
+    files = write_run(tmp_path)
+    broken = tmp_path / "trace.rank00002.json"
+    broken.write_bytes(b"")
+    run = find_run([tmp_path])
+    assert run.files == tuple(files)
+    assert run.strangers[0].path == broken
+    assert run.strangers[0].reason.startswith("the file is empty")
+
+
+def test_only_broken_files_are_an_error_of_one_line(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(b"")
+    with pytest.raises(TraceError, match=r"is empty.*none of the other 2 files") as caught:
+        find_run([tmp_path])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_an_error_even_beside_good_ones(tmp_path: Path) -> None:
+    files = write_run(tmp_path)
+    with pytest.raises(TraceError, match=r"nothing\.json: cannot be opened"):
+        find_run([*files, tmp_path / "nothing.json"])
+
+
+def test_an_empty_folder_says_what_it_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"no trace files \(trace\*\.rank\*\.json\)"):
+        find_run([tmp_path])
+
+
+def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(TraceError, match="the folder cannot be read: Permission denied"):
+        find_run([tmp_path])
+
+
+def test_an_absurd_start_does_not_break_the_reason(tmp_path: Path) -> None:
+    write_run(tmp_path, run_key="a", started_epoch_ns=-(10**30))
+    write_run(tmp_path, name="trace2", run_key="b")
+    assert "started at an unknown time" in find_run([tmp_path]).strangers[0].reason
+
+
+def test_a_saved_diagnosis_is_known_from_a_trace_and_from_other_json(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    saved.write_bytes(to_json(diagnosis()))
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"schema_version": 1, "results": []}))
+    [trace] = write_run(tmp_path / "run", world_size=1)
+    assert is_diagnosis(saved)
+    assert not is_diagnosis(other)
+    assert not is_diagnosis(trace)
+    assert not is_diagnosis(tmp_path)
+    assert not is_diagnosis(tmp_path / "missing.json")

@@ -1,0 +1,197 @@
+"""The writer's file: whole lines, definitions first, window and budget kept, runs kept apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsprof.events import Collective, Context, Group, MemorySample, Phase, Record, Scope, Step
+from dsprof.trace.format import FILE_PATTERN, GroupArgs, Header, Trailer
+from dsprof.trace.reader import read_trace
+from dsprof.trace.table import RankTrace
+from dsprof.trace.writer import Source, TraceWriter, Window
+
+GROUP = Group(1, "key", "world", "0", [0, 1], 2, "gloo", 1)
+START_NS = 1_000_000
+WHOLE_RUN = Window()
+
+
+def collective(number: int, step: int, **fields: Any) -> Collective:
+    issue_ns = START_NS + number * 1000
+    record = Collective(
+        number, "all_reduce", GROUP, number, 64, 16, 1, "float32", False, "SUM", -1, 0,
+        Scope(step, 0, "backward"), Context(requested="all_reduce", request=number), 7,
+        issue_ns, issue_ns + 10, done_ns=issue_ns + 500, wait_ns=issue_ns + 20,
+        waited_ns=issue_ns + 500, blocked_ns=480, waits=1,
+    )  # fmt: skip
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
+
+
+def step_end(step: int) -> Step:
+    return Step(step, 1, START_NS + step, START_NS + step + 1, "user")
+
+
+class Run:
+    """A writer over hand-made records; `close` returns what a reader makes of the file."""
+
+    def __init__(self, folder: Path, window: Window = WHOLE_RUN, budget: int = 10**9) -> None:
+        self.records: deque[Record] = deque()
+        self.definitions: deque[Any] = deque()
+        self.unfinished: list[Collective] = []
+        header = Header(1, "run", 0, 2, "host", os.getpid(), 5, START_NS)
+        source = Source(
+            records=self.records,
+            definitions=self.definitions,
+            unfinished=lambda: self.unfinished,
+            reduce_op_name=str,
+            sample_memory=lambda at, step: MemorySample(at, START_NS, step, rss_bytes=9),
+            prepare=list,
+            prepare_late=list,
+            disclose=lambda definition: definition,
+        )
+        self.writer = TraceWriter(folder, header, source, window, budget)
+
+    def close(self) -> RankTrace:
+        self.writer.start()
+        self.writer.close(lambda: Trailer("disable", events=self.writer.events))
+        assert self.writer.error is None
+        return read_trace(self.writer.path)
+
+
+def test_everything_written_is_read_back(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.definitions.append(GroupArgs(1, "key", "world", ranks=[0, 1], size=2))
+    run.records.extend([collective(1, 0), collective(2, 0, reduce_op="MAX"), step_end(0)])
+    trace = run.close()
+    assert list(trace.collectives.id) == [1, 2]
+    assert list(trace.collectives.issue_ns) == [1000, 2000]
+    assert list(trace.collectives.done_ns) == [1500, 2500]
+    assert [trace.collectives.words[code] for code in trace.collectives.reduce_op] == ["SUM", "MAX"]
+    assert trace.groups[1].ranks == [0, 1]
+    assert [step.step for step in trace.steps] == [0]
+    assert [sample.rss_bytes for sample in trace.memory] == [9, 9]
+    assert trace.trailer is not None
+    assert trace.trailer.reason == "disable"
+    assert trace.broken_lines == 0
+
+
+def test_the_file_is_a_chrome_trace(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.records.extend(collective(number, 0) for number in range(1, 4))
+    run.close()
+    events = json.loads(run.writer.path.read_text())
+    assert {"cat", "ph", "args"} <= events[0].keys()
+    spans = [event for event in events if event.get("cat") == "comm"]
+    assert [span["ts"] for span in spans] == [1.0, 2.0, 3.0]
+    assert all(span["dur"] == 0.5 for span in spans)
+
+
+def test_overlapping_collectives_are_on_lanes_of_their_own(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.records.extend([collective(1, 0, done_ns=START_NS + 9000), collective(2, 0)])
+    run.close()
+    events = json.loads(run.writer.path.read_text())
+    lanes = [event["tid"] for event in events if event.get("cat") == "comm"]
+    assert len(set(lanes)) == 2
+
+
+def test_outside_the_window_collectives_are_counted(tmp_path: Path) -> None:
+    run = Run(tmp_path, Window(start_step=1, steps=2, every=1))
+    for step in range(4):
+        run.records.extend(
+            [
+                collective(step * 10 + 1, step),
+                collective(step * 10 + 2, step),
+                Phase("forward", Scope(step, 0, ""), START_NS, START_NS + 1, 1),
+                step_end(step),
+            ]
+        )
+    trace = run.close()
+    assert sorted(set(trace.collectives.step)) == [1, 2]
+    assert sorted({span.step for span in trace.spans}) == [1, 2]
+    assert [step.step for step in trace.steps] == [0, 1, 2, 3]
+    assert {part.step: [(r.op, r.calls, r.nbytes, r.blocked_ns) for r in part.rows]
+            for part in trace.counters} == {
+        0: [("all_reduce", 2, 128, 960)],
+        3: [("all_reduce", 2, 128, 960)],
+    }  # fmt: skip
+    assert run.writer.counted_only_steps == 2
+
+
+def test_after_the_budget_there_are_counters_only(tmp_path: Path) -> None:
+    run = Run(tmp_path, budget=2000)
+    for number in range(1, 3001):
+        run.records.append(collective(number, 0))
+    trace = run.close()
+    assert run.writer.budget_spent
+    counted = sum(row.calls for part in trace.counters for row in part.rows)
+    assert 0 < len(trace.collectives) < 3000
+    assert len(trace.collectives) + counted == 3000
+
+
+@pytest.mark.parametrize(
+    ("window", "wanted"),
+    [
+        (Window(), [0, 1, 2, 3, 4, 5]),
+        (Window(start_step=2), [2, 3, 4, 5]),
+        (Window(start_step=1, steps=3), [1, 2, 3]),
+        (Window(start_step=1, every=2), [1, 3, 5]),
+    ],
+)
+def test_window(window: Window, wanted: list[int]) -> None:
+    assert [step for step in range(6) if window.holds(step)] == wanted
+    assert window.holds(-1)
+
+
+def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
+    for number in (1, 2):
+        run = Run(tmp_path)
+        run.records.append(collective(number, 0))
+        run.close()
+    files = sorted(tmp_path.glob(FILE_PATTERN))
+    assert len(files) == 2
+    assert sorted(int(read_trace(file).collectives.id[0]) for file in files) == [1, 2]
+
+
+def test_what_is_in_flight_at_the_end_is_open(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.unfinished.append(collective(5, 0, done_ns=0, wait_ns=0, waited_ns=0, waits=0))
+    trace = run.close()
+    assert list(trace.collectives.id) == [5]
+    assert list(trace.collectives.is_open) == [True]
+
+
+def test_a_finished_line_replaces_the_open_one(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    late = collective(5, 0, issue_ns=time.perf_counter_ns() - 10**10, done_ns=0, waits=0)
+    run.unfinished.append(late)
+    run.writer.start()
+    while (
+        not (tmp_path / "trace.rank00000.json").exists()
+        or b'"open"' not in (tmp_path / "trace.rank00000.json").read_bytes()
+    ):
+        os.sched_yield()
+    run.unfinished.clear()
+    late.done_ns = time.perf_counter_ns()
+    run.records.append(late)
+    run.writer.close(lambda: Trailer("disable"))
+    trace = read_trace(run.writer.path)
+    assert list(trace.collectives.id) == [5]
+    assert list(trace.collectives.is_open) == [False]
+
+
+def test_a_failing_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run = Run(tmp_path / "file")
+    run.records.append(collective(1, 0))
+    run.writer.start()
+    run.writer.close(lambda: Trailer("disable"))
+    assert isinstance(run.writer.error, OSError)
