@@ -14,7 +14,7 @@ from dsprof.analysis.summary import Aggregate, RunSummary
 Cell = str | int | float | bool | None
 
 ColumnKind = Literal["text", "count", "bytes", "ns", "ms", "share", "rate"]
-"""How a renderer shows a column: `ns` and `bytes` scaled, `share` as per cent, `rate` in bytes/s."""
+"""How a column is shown: `ns` and `bytes` scaled, `share` as per cent, `rate` in bytes/s."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -53,6 +53,11 @@ class Severity(str, Enum):
     NONE = "none"
 
 
+def worst(severities: Iterable[Severity]) -> Severity:
+    """Return the gravest of `severities`; the enumeration lists them from the gravest down."""
+    return min(severities, key=list(Severity).index)
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """What one rule has to say about one run."""
 
@@ -84,6 +89,23 @@ class RuleMeta:
     category: str  # "communication", "overlap", "memory", "configuration", "environment", "quality"
     needs: tuple[type[Aggregate], ...]
     min_steps: int = 0  # fewer recorded steps: could not tell
+
+    def finding(self, status: Status, summary: str, **details: Any) -> Finding:
+        """Return a finding of this rule; `details` are the further fields of `Finding`."""
+        return Finding(
+            rule=self.id,
+            title=self.failing_title if status is Status.FAIL else self.title,
+            status=status,
+            summary=summary,
+            category=self.category,
+            docs=f"rules/{self.id}.md",
+            **details,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoThresholds:
+    """The thresholds of a rule that compares with no number."""
 
 
 class Rule(Protocol):

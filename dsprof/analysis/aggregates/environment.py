@@ -1,0 +1,177 @@
+"""What the environment said, and on which ranks: variables, files, versions, limits, configuration.
+
+A set of ranks is an int in which bit r stands for rank r: a value shared by 8,000 ranks costs one
+kilobyte, and joining two sets is one operation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from operator import or_
+from typing import Any, TypeVar
+
+import msgspec
+
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.environment import EnvSnapshot
+from dsprof.trace.format import EngineConfig
+from dsprof.trace.table import RankTrace
+
+RankSet = int
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V", bound=Hashable)
+
+Facts = Mapping[K, Mapping[V, RankSet]]
+"""Name -> value -> the ranks where it has that value."""
+
+_OWN_TO_EACH_RANK = re.compile(r"(?:^|_)(?:RANK|PROCID|LOCALID|NODEID|TASK_PID|GTIDS)$")
+"""Numbers that are different on every rank by definition: they would be kept 8,000 times."""
+
+
+def ranks_of(ranks: RankSet) -> tuple[int, ...]:
+    """Return the ranks of a set in ascending order."""
+    return tuple(rank for rank, bit in enumerate(reversed(f"{ranks:b}")) if bit == "1")
+
+
+def written_ranks(ranks: RankSet) -> str:
+    """Return a set of ranks as people write it: "0-3, 7"."""
+    runs: list[list[int]] = []
+    for rank in ranks_of(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def union(sets: Iterable[RankSet]) -> RankSet:
+    """Return the ranks that are in any of `sets`."""
+    return reduce(or_, sets, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts(Aggregate):
+    """The environment of a run.
+
+    `variables` holds the values in force: those of the process, replaced by what the C library
+    held after the first collective. `hidden` holds the latter alone: values that `os.environ`
+    does not show. Engine configurations are those of each rank's first engine, with nested keys
+    joined by dots and values as JSON.
+    """
+
+    recorded: RankSet = 0  # ranks whose environment is in the trace
+    missing: RankSet = 0
+    variables: Facts[str, str] = field(default_factory=dict)
+    hidden: Facts[str, str] = field(default_factory=dict)
+    files: Facts[tuple[str, str], str] = field(default_factory=dict)  # (file, name)
+    versions: Facts[str, str] = field(default_factory=dict)
+    limits: Facts[str, int] = field(default_factory=dict)
+    devices: Facts[str, tuple[str, ...]] = field(default_factory=dict)  # "gpus", "network"
+    redacted: Facts[str, str] = field(default_factory=dict)  # name -> "" -> ranks
+    backends: Facts[str, str] = field(default_factory=dict)  # "backend", "device", "host"
+    written: Facts[str, str] = field(default_factory=dict)
+    effective: Facts[str, str] = field(default_factory=dict)
+    engine_rank: int = -1  # the rank of `first_engine`
+    first_engine: EngineConfig | None = None
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> EnvironmentFacts:
+        """Read the environment of one rank."""
+        me, header, found = 1 << trace.rank, trace.header, trace.environment
+        engine = trace.engines[min(trace.engines)] if trace.engines else None
+        place = {"backend": header.backend, "device": header.device, "host": header.host}
+        own = found or EnvSnapshot()
+        return cls(
+            recorded=me if found else 0,
+            missing=0 if found else me,
+            variables=_of(me, _in_force(own)),
+            hidden=_of(me, own.effective),
+            files=_of(me, {(file, n): v for file, kv in own.files.items() for n, v in kv.items()}),
+            versions=_of(me, header.versions | own.versions),
+            limits=_of(me, own.limits),
+            devices=_of(me, {"gpus": tuple(own.gpus), "network": tuple(own.network_devices)}),
+            redacted=_of(me, dict.fromkeys(own.redacted, "")),
+            backends=_of(me, place),
+            written=_of(me, dict(_flat(engine.written)) if engine else {}),
+            effective=_of(me, dict(_flat(engine.effective)) if engine else {}),
+            engine_rank=trace.rank if engine else -1,
+            first_engine=engine,
+        )
+
+    def merge(self, other: EnvironmentFacts) -> EnvironmentFacts:
+        """Join the environments of two disjoint sets of ranks."""
+        joined = {
+            f.name: _joined(getattr(self, f.name), getattr(other, f.name))
+            for f in fields(self)
+            if f.default_factory is dict
+        }
+        first = min((self, other), key=lambda part: (part.first_engine is None, part.engine_rank))
+        return EnvironmentFacts(
+            recorded=self.recorded | other.recorded,
+            missing=self.missing | other.missing,
+            engine_rank=first.engine_rank,
+            first_engine=first.first_engine,
+            **joined,
+        )
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether the run communicates by NCCL or RCCL (torch calls both "nccl")."""
+        return any("nccl" in backend for backend in self.backends.get("backend", ()))
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a rank trains on something else than a CPU."""
+        return any(device.split(":")[0] != "cpu" for device in self.backends.get("device", ()))
+
+    def settings(self) -> Iterator[tuple[str, str, RankSet]]:
+        """Yield name, value in force and ranks of each variable, by name."""
+        for name in sorted(self.variables):
+            for value, ranks in sorted(self.variables[name].items()):
+                yield name, value, ranks
+
+    def differing(self, facts: Facts[str, str]) -> dict[str, dict[str, RankSet]]:
+        """Return those of `facts` that are not the same on all recorded ranks; "" is unset."""
+        found = {}
+        for name, values in sorted(facts.items()):
+            complete = dict(values)
+            if unset := self.recorded & ~union(values.values()):
+                complete[""] = complete.get("", 0) | unset
+            if len(complete) > 1:
+                found[name] = complete
+        return found
+
+
+def _of(rank: RankSet, values: Mapping[K, V]) -> dict[K, dict[V, RankSet]]:
+    return {name: {value: rank} for name, value in values.items()}
+
+
+def _joined(one: Facts[K, V], other: Facts[K, V]) -> dict[K, dict[V, RankSet]]:
+    joined = {name: dict(values) for name, values in one.items()}
+    for name, values in other.items():
+        here = joined.setdefault(name, {})
+        for value, ranks in values.items():
+            here[value] = here.get(value, 0) | ranks
+    return joined
+
+
+def _in_force(found: EnvSnapshot) -> dict[str, str]:
+    merged = found.variables | found.effective
+    cleared = {name for name, value in found.effective.items() if value == ""}
+    return {
+        name: value
+        for name, value in merged.items()
+        if name not in cleared and not _OWN_TO_EACH_RANK.search(name)
+    }
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", msgspec.json.encode(value).decode()

@@ -1,0 +1,67 @@
+"""What is known of the variables of NCCL, RCCL, libfabric, torch and their plugins.
+
+known_names.txt      names that a release reads; a `*` stands for any characters
+harmless_names.txt   names that no library reads but that images and build scripts set
+retired_names.csv    names that never existed or are read no more, and what to do instead
+integer_variables.txt  names whose value NCCL or RCCL parses with strtoll
+agreement.csv        whether ranks must, should or may not need to agree; first match wins
+
+UCX and UCC are left out: they warn about unused variables themselves.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+
+
+@cache
+def known_names() -> frozenset[str]:
+    """Return the names that some release reads, patterns included."""
+    return frozenset(_text("known_names.txt").split())
+
+
+@cache
+def integer_variables() -> frozenset[str]:
+    """Return the variables that NCCL or RCCL reads as an integer."""
+    return frozenset(_text("integer_variables.txt").split())
+
+
+@cache
+def retired_names() -> dict[str, str]:
+    """Return names that have no effect, each with what to do instead."""
+    return {row["name"]: row["instead"] for row in _rows("retired_names.csv")}
+
+
+def is_known(name: str) -> bool:
+    """Whether a library reads `name`, or something harmless is known to set it."""
+    return name in known_names() or _matches(name, _patterns())
+
+
+@cache
+def agreement(name: str) -> str:
+    """Return "must", "should" or "may": how far ranks need the same value; "" when not known."""
+    rows = _rows("agreement.csv")
+    return next((row["agreement"] for row in rows if fnmatchcase(name, row["name"])), "")
+
+
+@cache
+def _patterns() -> tuple[str, ...]:
+    known = (name for name in known_names() if "*" in name)
+    return (*_text("harmless_names.txt").split(), *known)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(_text(file).splitlines()))
+
+
+@cache
+def _text(file: str) -> str:
+    return files("dsprof.rules.knowledge").joinpath(file).read_text(encoding="utf-8")

@@ -1,0 +1,110 @@
+"""misspelt-variable: a variable that no library reads, close to one that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    EnvironmentFacts,
+    RankSet,
+    ranks_of,
+    union,
+    written_ranks,
+)
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.variables import is_known, known_names, retired_names
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table, worst
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How like a known name an unknown one must be."""
+
+    similarity: float = 0.86  # difflib ratio; below it an unknown name is taken as somebody's own
+
+
+_CHECKED_PREFIXES = (
+    *("NCCL_", "RCCL_", "OFI_NCCL_", "FI_", "CCL_", "HCCL_", "GLOO_"),
+    *("TORCH_NCCL_", "TORCH_FR_", "TORCH_DISTRIBUTED_", "PYTORCH_", "CUDA_"),
+)
+"""Prefixes of libraries whose names are known completely enough to call one a mistake."""
+
+
+class _Suspect(NamedTuple):
+    name: str
+    value: str
+    ranks: RankSet
+    instead: str
+    severity: Severity
+
+
+class MisspeltVariable:
+    """Looks for names that were set for nothing."""
+
+    meta = RuleMeta(
+        id="misspelt-variable",
+        title="No variable is misspelt",
+        failing_title="A variable is set that no library reads",
+        why="NCCL, libfabric and torch ignore names that they do not know, without a word: the "
+        "setting that somebody relied on is not in force.",
+        category="environment",
+        needs=(EnvironmentFacts,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Report unknown names that are close to a known one, and names that are read no more."""
+        facts = run[EnvironmentFacts]
+        if not facts.recorded:
+            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            return
+        suspects = list(_suspects(facts, thresholds.similarity))
+        if not suspects:
+            return
+        advice = {suspect.name: _advice(suspect.instead) for suspect in suspects}
+        others = f" and {len(advice) - 1} more" if len(advice) > 1 else ""
+        yield self.meta.finding(
+            Status.FAIL,
+            f"{suspects[0].name}{others}: set, but read by no library.",
+            severity=worst(suspect.severity for suspect in suspects),
+            cause="A misspelt or retired name is ignored without a message.",
+            action="; ".join(f"{name}: {what}" for name, what in advice.items()) + ".",
+            evidence=(_table(suspects),),
+            ranks=ranks_of(union(suspect.ranks for suspect in suspects)),
+            confidence="medium",
+        )
+
+
+def _suspects(facts: EnvironmentFacts, similarity: float) -> Iterator[_Suspect]:
+    names = {name: _instead(name, similarity) for name in facts.variables}
+    for name, value, ranks in facts.settings():
+        if instead := names[name]:
+            misses = name not in retired_names() and (facts.uses_nccl or "NCCL" not in name)
+            severity = Severity.HIGH if misses else Severity.LOW
+            yield _Suspect(name, value, ranks, instead, severity)
+
+
+def _instead(name: str, similarity: float) -> str:
+    """Return the name that was meant, or what to do instead; "" when nothing is wrong."""
+    if name in retired_names():
+        return retired_names()[name]
+    if not name.startswith(_CHECKED_PREFIXES) or is_known(name):
+        return ""
+    return next(iter(get_close_matches(name, known_names(), n=1, cutoff=similarity)), "")
+
+
+def _advice(instead: str) -> str:
+    return f"set {instead} instead" if instead.isupper() else instead
+
+
+def _table(suspects: list[_Suspect]) -> Table:
+    return Table(
+        (Column("variable"), Column("value"), Column("ranks"), Column("instead")),
+        tuple((s.name, s.value, written_ranks(s.ranks), s.instead) for s in suspects),
+    )
+
+
+RULE = MisspeltVariable()

@@ -1,0 +1,158 @@
+"""variable-differs-across-ranks: a setting that is not the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    EnvironmentFacts,
+    RankSet,
+    ranks_of,
+    written_ranks,
+)
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.variables import agreement
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+    worst,
+)
+
+_HANGS = frozenset(("NCCL_ALGO", "NCCL_PROTO"))
+"""Public reports of hangs exist for these; of the others the effect is inferred from source."""
+
+_FORWARDED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL")
+"""Prefixes that DeepSpeed's multi-node launchers export; NCCL on CUDA only."""
+
+_EXPECTED = {"must": "must agree", "should": "should agree", "": "not known"}
+
+
+class _Difference(NamedTuple):
+    name: str
+    values: dict[str, RankSet]  # "" where it is not set
+    expected: str  # "must", "should", "": not known
+
+    @property
+    def is_missing_somewhere(self) -> bool:
+        return "" in self.values
+
+
+class VariableDiffersAcrossRanks:
+    """Compares the environment and the DeepSpeed configuration of all ranks."""
+
+    meta = RuleMeta(
+        id="variable-differs-across-ranks",
+        title="Ranks agree in the variables that matter",
+        failing_title="Ranks run with different settings",
+        why="Each rank chooses algorithm, protocol and buffer sizes from its own variables. Where "
+        "they differ, the slowest choice holds all ranks up, and some choices hang.",
+        category="environment",
+        needs=(EnvironmentFacts,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report differing variables and DeepSpeed keys; not those that differ by design."""
+        facts = run[EnvironmentFacts]
+        if not facts.recorded:
+            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            return
+        if facts.recorded.bit_count() == 1:
+            count = "Only one rank recorded its environment: nothing to compare."
+            yield self.meta.finding(Status.NOT_APPLICABLE, count)
+            return
+        differences = list(_differences(facts))
+        severities = {d.name: _severity(d, facts) for d in differences}
+        harmful = [d for d in differences if severities[d.name] is not Severity.NONE]
+        if harmful:
+            yield self._variables(harmful, worst(severities[d.name] for d in harmful))
+        if rest := [d for d in differences if severities[d.name] is Severity.NONE]:
+            summary = f"{len(rest)} more variables differ between ranks, without known harm."
+            yield self.meta.finding(Status.INFO, summary, evidence=(_table(rest),))
+        if keys := facts.differing(facts.written):
+            found = [_Difference(name, values, "must") for name, values in keys.items()]
+            yield self._configuration(found)
+
+    def _variables(self, found: list[_Difference], severity: Severity) -> Finding:
+        lost = [d.name for d in found if d.is_missing_somewhere]
+        action = "Give all ranks the same value."
+        if lost:
+            forwarded = ", ".join(_FORWARDED)
+            action = (
+                f"Set {', '.join(lost)} on every node: put NAME=value lines into "
+                f"~/.deepspeed_env, or set them in the job script. DeepSpeed's multi-node "
+                f"launchers forward names that begin with {forwarded} alone (NCCL on CUDA only)."
+            )
+        return self.meta.finding(
+            Status.FAIL,
+            f"{_listed(found)} differ{'s' if len(found) == 1 else ''} across ranks.",
+            severity=severity,
+            cause="The launcher did not pass them on to all nodes." if lost else "",
+            action=action,
+            evidence=(_table(found),),
+            ranks=_outliers(found),
+            confidence="medium",
+        )
+
+    def _configuration(self, found: list[_Difference]) -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            f"The DeepSpeed configuration differs across ranks: {_listed(found)}.",
+            severity=Severity.HIGH,
+            cause="Ranks read different configuration files, or build theirs from what differs.",
+            action="Give all ranks the same configuration file.",
+            evidence=(_table(found),),
+            ranks=_outliers(found),
+            confidence="high",
+        )
+
+
+def _differences(facts: EnvironmentFacts) -> Iterator[_Difference]:
+    for name, values in facts.differing(facts.variables).items():
+        expected = agreement(name)
+        if expected != "may":
+            yield _Difference(name, values, expected)
+
+
+def _severity(found: _Difference, facts: EnvironmentFacts) -> Severity:
+    if "NCCL" in found.name and not facts.uses_nccl:
+        return Severity.NONE
+    if found.name in _HANGS:
+        return Severity.CRITICAL
+    return {"must": Severity.HIGH, "should": Severity.MEDIUM}.get(found.expected, Severity.NONE)
+
+
+def _listed(found: list[_Difference], most: int = 3) -> str:
+    names = [d.name for d in found]
+    rest = [f"{len(names) - most} more"] if len(names) > most else []
+    return " and ".join(filter(None, [", ".join(names[:most]), *rest]))
+
+
+def _outliers(found: list[_Difference]) -> tuple[int, ...]:
+    """Return the ranks that do not have the commonest value of each variable."""
+    outliers = 0
+    for difference in found:
+        *rare, _ = sorted(difference.values.values(), key=int.bit_count)
+        for ranks in rare:
+            outliers |= ranks
+    return ranks_of(outliers)
+
+
+def _table(found: list[_Difference]) -> Table:
+    return Table(
+        (Column("name"), Column("value"), Column("ranks"), Column("ranks should")),
+        tuple(
+            (d.name, value or "not set", written_ranks(ranks), _EXPECTED[d.expected])
+            for d in found
+            for value, ranks in sorted(d.values.items())
+        ),
+    )
+
+
+RULE = VariableDiffersAcrossRanks()

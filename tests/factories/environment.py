@@ -1,0 +1,46 @@
+"""Makes the environment facts of a run by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.summary import RankClock, RunSummary
+from dsprof.rules.rule import Finding, Rule
+from dsprof.trace.format import EngineConfig, Environment, Header
+from dsprof.trace.table import CollectivesBuilder, RankTrace
+
+
+def rank_trace(
+    rank: int = 0,
+    variables: Mapping[str, str] | None = None,
+    *,
+    backend: str = "nccl",
+    device: str = "cuda",
+    engine: Mapping[str, Any] | None = None,
+    recorded: bool = True,
+    **environment: Any,
+) -> RankTrace:
+    """A trace with nothing in it but its environment and, given `engine`, a DeepSpeed engine."""
+    header = Header(1, "run-1", rank, 2, "node-a", 100, 0, 0, backend=backend, device=device)
+    found = Environment(variables=dict(variables or {}), **environment)
+    return RankTrace(
+        path=f"trace.rank{rank:05d}.json",
+        header=header,
+        collectives=CollectivesBuilder().build(),
+        environment=found if recorded else None,
+        engines={} if engine is None else {1: EngineConfig(1, written=dict(engine))},
+    )
+
+
+def facts_of(*traces: RankTrace) -> EnvironmentFacts:
+    """The facts of a run of these ranks."""
+    parts = [EnvironmentFacts.collect(trace, RankClock()) for trace in traces]
+    return reduce(EnvironmentFacts.merge, parts)
+
+
+def judge(rule: Rule, *traces: RankTrace) -> list[Finding]:
+    """What `rule` finds in a run of these ranks, with its own thresholds."""
+    return list(rule.check(RunSummary([facts_of(*traces)]), rule.thresholds))

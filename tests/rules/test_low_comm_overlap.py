@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.low_comm_overlap import RULE
+from dsprof.rules.rule import Status
+from tests.factories.trace import header, issued, rank_trace, said, step, zero_rank
+
+
+def gathering(wait: float, **fields):
+    """ZeRO-3 ranks whose gathers are in flight for 20 ms of each 100 ms, waited for from `wait`."""
+
+    def gather(number, start):
+        times = {"wait": start + wait, "waited": start + 20}
+        return [issued("all_gather", start, start + 20, **times, step=number)]
+
+    return zero_rank(stage=3, op="reduce_scatter", comm_ms=1, extra=gather, **fields)
+
+
+def test_hidden_communication_passes():
+    assert said(RULE, gathering(wait=17)).status is Status.PASS
+
+
+def test_waits_that_no_setting_explains_are_mentioned():
+    finding = said(RULE, gathering(wait=2))
+    assert finding.status is Status.INFO
+    assert "10% of asynchronous communication is hidden" in finding.summary
+    assert "18.0 ms" in finding.summary
+
+
+def test_prefetching_switched_off_fails():
+    finding = said(RULE, gathering(wait=2, zero={"stage3_prefetch_bucket_size": 0}))
+    assert finding.status is Status.FAIL
+    assert finding.config_patch == {
+        "zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}
+    }
+    assert finding.saving_ms_per_step == (0.0, pytest.approx(18.0))
+
+
+def test_waits_that_are_short_pass_however_little_is_hidden():
+    assert said(RULE, gathering(wait=2), exposed_share=0.2).status is Status.PASS
+
+
+def test_synchronous_by_design_is_informed():
+    finding = said(RULE, zero_rank())
+    assert finding.status is Status.INFO
+    assert "Intent missed" not in finding.summary
+
+
+def test_overlap_asked_for_where_it_cannot_act_is_an_intent_missed():
+    finding = said(RULE, zero_rank(zero={"overlap_comm": True}))
+    assert "Intent missed: overlap_comm" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        zero_rank(head=header(device="cuda", backend="nccl")),
+        zero_rank(extra=lambda n, t: [issued("all_reduce", t, t + 9, step=n)]),
+        zero_rank(extra=lambda n, t: [issued("send", t, None, wait=t, waited=t + 1, step=n)]),
+    ],
+    ids=["device", "unwaited", "no end"],
+)
+def test_what_was_not_measured_is_unknown(trace):
+    assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_no_collectives_are_not_applicable():
+    trace = rank_trace(steps=[step(n, n * 9, n * 9 + 9) for n in range(6)])
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE

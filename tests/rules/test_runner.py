@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules import RULES
+from dsprof.rules.rule import RuleMeta, Severity, Status
+from dsprof.rules.runner import judge
+from tests.factories.trace import header, rank_trace, summary, zero_rank
+
+
+@dataclass(frozen=True)
+class Limits:
+    steps: int = 3
+
+
+class Spoken:
+    """A rule that says what it was told to say."""
+
+    def __init__(self, name: str, *said, needs=(Steps,), min_steps=0, **details) -> None:
+        self.meta = RuleMeta(
+            id=name,
+            title="All is well",
+            failing_title="All is lost",
+            why="",
+            category="quality",
+            needs=needs,
+            min_steps=min_steps,
+        )
+        self.thresholds = Limits()
+        self._said = said
+        self._details = details
+        self.seen = None
+
+    def check(self, run, thresholds):
+        self.seen = (run, thresholds)
+        return [self.meta.finding(status, "text", **self._details) for status in self._said]
+
+
+class Broken(Spoken):
+    def check(self, run, thresholds):
+        yield self.meta.finding(Status.FAIL, "half a finding")
+        raise ZeroDivisionError("by nothing")
+
+
+def answer(rule, run: RunSummary | None = None, **thresholds):
+    given = {rule.meta.id: Limits(**thresholds)} if thresholds else {}
+    (finding,) = judge(run or summary(zero_rank()), [rule], given)
+    return finding
+
+
+def test_silence_is_a_pass():
+    finding = answer(Spoken("quiet"))
+    assert (finding.status, finding.title) == (Status.PASS, "All is well")
+
+
+def test_a_failure_takes_the_failing_title_and_the_page():
+    finding = answer(Spoken("loud", Status.FAIL))
+    assert (finding.title, finding.docs) == ("All is lost", "rules/loud.md")
+
+
+def test_a_rule_that_breaks_is_an_error_and_the_others_go_on():
+    first, second = judge(summary(zero_rank()), [Broken("broken"), Spoken("quiet")])
+    assert (first.status, second.status) == (Status.ERROR, Status.PASS)
+    assert "ZeroDivisionError: by nothing" in first.summary
+
+
+def test_too_few_steps_are_unknown():
+    few = summary(zero_rank(steps=3))
+    assert answer(Spoken("many", Status.FAIL, min_steps=3), few).status is Status.UNKNOWN
+    assert answer(Spoken("many", Status.FAIL, min_steps=2), few).status is Status.FAIL
+
+
+def test_a_missing_aggregate_is_unknown_and_named():
+    finding = answer(Spoken("blind", Status.FAIL), summary(zero_rank()).only([Run]))
+    assert finding.status is Status.UNKNOWN
+    assert "Steps" in finding.summary
+
+
+def test_a_rule_sees_its_needs_and_its_thresholds_alone():
+    rule = Spoken("shy")
+    answer(rule, steps=9)
+    run, thresholds = rule.seen
+    assert Steps in run
+    assert Run not in run
+    assert thresholds == Limits(steps=9)
+
+
+def test_savings_never_exceed_what_was_exposed():
+    # comm_ms=5 is all that each step waits.
+    rules = [Spoken(name, Status.FAIL, saving_ms_per_step=(1.0, 4.0)) for name in "abc"]
+    findings = judge(summary(zero_rank(comm_ms=5)), rules)
+    assert [finding.saving_ms_per_step for finding in findings] == [(1.0, 4.0), (1.0, 1.0), None]
+
+
+def test_the_most_valuable_comes_first():
+    rules = [
+        Spoken("passed", Status.PASS),
+        Spoken("could-not-tell", Status.UNKNOWN),
+        Spoken("told", Status.INFO),
+        Spoken("low", Status.FAIL, severity=Severity.LOW),
+        Spoken("high", Status.FAIL, severity=Severity.HIGH),
+        Spoken("saves", Status.FAIL, severity=Severity.LOW, saving_ms_per_step=(0.0, 2.0)),
+        Spoken("not-here", Status.NOT_APPLICABLE),
+    ]
+    order = [finding.rule for finding in judge(summary(zero_rank()), rules)]
+    assert order == ["saves", "high", "low", "told", "could-not-tell", "not-here", "passed"]
+
+
+def test_ids_are_unique_and_every_rule_has_its_page(request):
+    ids = [rule.meta.id for rule in RULES]
+    assert len(set(ids)) == len(ids)
+    pages = {page.stem for page in (request.config.rootpath / "docs" / "rules").glob("*.md")}
+    assert set(ids) <= pages
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
+@pytest.mark.parametrize(
+    "run",
+    [
+        (rank_trace(),),
+        (rank_trace(0, 8, trailer=None),),
+        (rank_trace(head=header(device="cuda", backend="nccl")),),
+        (zero_rank(steps=1),),
+        (zero_rank(stage=3, op="odd_op", nbytes=0, comm_ms=0),),
+    ],
+    ids=["empty", "alone and cut", "device", "one step", "odd"],
+)
+def test_no_rule_breaks_on_poor_data(rule, run):
+    findings = judge(summary(*run), [rule])
+    assert findings
+    assert Status.ERROR not in {finding.status for finding in findings}
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("comm_ms", [2, 12])
+def test_a_healthy_run_comes_out_without_a_failure(stage, accumulation, comm_ms):
+    reductions = accumulation if stage == 2 else 1
+    ranks = [
+        zero_rank(rank, stage=stage, accumulation=reductions, comm_ms=comm_ms) for rank in (0, 1)
+    ]
+    statuses = {finding.status for finding in judge(summary(*ranks), RULES)}
+    assert statuses.isdisjoint({Status.FAIL, Status.ERROR})
