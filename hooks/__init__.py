@@ -1,0 +1,1 @@
+"""Hooks: what watches torch and DeepSpeed. One file a library; `registry.py` lists them."""

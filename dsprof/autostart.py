@@ -1,0 +1,24 @@
+"""What torch calls at the end of its import (entry point group torch.backends).
+
+An exception here would fail the user's `import torch`: whatever is wrong with dsprof or its
+dependencies is said in one line, and the run goes on without it.
+"""
+
+import os
+
+
+def autostart() -> None:
+    """Start recording if DSPROF, or its mirror for remote nodes, asks for it."""
+    if not (os.environ.get("DSPROF") or os.environ.get("PYTHON_DSPROF")):
+        return
+    try:
+        from dsprof import session
+        from dsprof.config import is_switched_on, load_config, mirrored
+
+        if is_switched_on(os.environ):
+            os.environ.update(mirrored(os.environ))
+            session.start(load_config(os.environ, {}), torch_is_complete=True)
+    except Exception as error:
+        import sys
+
+        print(f"dsprof: not recording: {error}", file=sys.stderr)

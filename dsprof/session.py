@@ -1,0 +1,292 @@
+"""Session: configuration -> hooks -> recorder -> writer. The one place that wires them.
+
+Hooks go in as the modules that they watch get imported. Recording starts at the first collective
+of an initialised process group, so never in launchers, agents or data-loading workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dsprof import environment
+from dsprof._version import __version__
+from dsprof.anonymize import Anonymizer
+from dsprof.config import Config
+from dsprof.disclosure import Disclosure
+from dsprof.events import MemorySample, Phase
+from dsprof.patching import PatchSet, forget_imports, when_imported
+from dsprof.recorder import COST_SAMPLE, Recorder, clock
+from dsprof.trace.format import (
+    FILE_PATTERN,
+    SCHEMA_VERSION,
+    Header,
+    HookStatus,
+    NoteArgs,
+    Trailer,
+)
+from dsprof.trace.writer import Source, TraceWriter, Window
+
+if TYPE_CHECKING:
+    from dsprof.hooks.base import Hook
+
+
+class Session:
+    """One recording, from `enable` to `disable` or the end of the process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.recorder = Recorder(self._arm)
+        self.writer: TraceWriter | None = None
+        self._hooks: list[Hook] = []
+        self._patches = PatchSet()
+        self._status: dict[str, HookStatus] = {}
+        self._rank = 0
+
+    # -- hooks --------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Put hooks in now, or as soon as what they watch is imported. torch must be imported."""
+        from dsprof.hooks.registry import FALLBACKS, create_hooks
+
+        self._fallbacks = FALLBACKS
+        for hook in create_hooks(self.config, self.recorder):
+            self._install(hook)
+
+    def _install(self, hook: Hook) -> None:
+        self._hooks.append(hook)
+        for module in hook.modules():
+            self._set_status(hook, module, HookStatus(hook.name, False, f"{module} not imported"))
+            when_imported(module, partial(self._install_module, hook, module))
+
+    def _install_module(self, hook: Hook, module: str) -> None:
+        if self.recorder.stopped:
+            return
+        try:
+            hook.install(module)
+            self._patches.apply(hook.patches(module))
+        except Exception as error:
+            self._set_status(hook, module, HookStatus(hook.name, False, f"{module}: {error}"))
+            fallback = self._fallbacks.get(type(hook))
+            if fallback is not None:
+                self._install(fallback(self.recorder))
+        else:
+            self._set_status(hook, module, HookStatus(hook.name, True, module))
+
+    def _set_status(self, hook: Hook, module: str, status: HookStatus) -> None:
+        self._status[f"{type(hook).__name__}/{module}"] = status
+        if self.writer is not None:
+            self.recorder.define(list(self._status.values()))
+
+    # -- recording ----------------------------------------------------------------------------
+
+    def _arm(self) -> bool:
+        """Start the writer if a process group is up; called by the recorder."""
+        dist = sys.modules["torch.distributed"]
+        if not dist.is_initialized():
+            return False
+        self._rank = dist.get_rank()
+        recorder, config = self.recorder, self.config
+        run_key = environment.run_key(os.environ, dist.get_world_size())
+        anonymizer = Anonymizer(run_key) if config.anonymize else None
+        self._disclose = Disclosure(anonymizer)
+        source = Source(
+            records=recorder.buffer,
+            definitions=recorder.definitions,
+            unfinished=recorder.unfinished,
+            reduce_op_name=recorder.reduce_op_name,
+            sample_memory=_sample_memory,
+            prepare=self._describe_environment,
+            prepare_late=self._describe_effective_environment,
+            disclose=self._disclose,
+        )
+        self.writer = TraceWriter(
+            Path(config.out),
+            self._disclose(self._header(dist, run_key)),
+            source,
+            Window(config.start_step, config.steps, config.every),
+            config.budget_mb * 1_000_000,
+        )
+        recorder.define(list(self._status.values()))
+        self.writer.start()
+        return True
+
+    def _header(self, dist: Any, run_key: str) -> Header:
+        torch = sys.modules["torch"]
+        deepspeed = sys.modules.get("deepspeed")
+        versions = {"dsprof": __version__, "torch": str(torch.__version__)}
+        if deepspeed is not None:
+            versions["deepspeed"] = str(getattr(deepspeed, "__version__", ""))
+        config = {name: getattr(self.config, name) for name in self.config.__dataclass_fields__}
+        return Header(
+            schema_version=SCHEMA_VERSION,
+            run_key=run_key,
+            rank=self._rank,
+            world_size=dist.get_world_size(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_epoch_ns=time.time_ns(),
+            started_monotonic_ns=time.perf_counter_ns(),
+            boot_id=environment.boot_id(),
+            local_rank=int(os.environ.get("LOCAL_RANK", -1)),
+            backend=str(dist.get_backend()),
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            versions=versions,
+            config=config,
+            anonymized=self.config.anonymize,
+        )
+
+    def _describe_environment(self) -> list[Any]:
+        self._environment = environment.snapshot(os.environ)
+        return [self._environment]
+
+    def _describe_effective_environment(self) -> list[Any]:
+        """Ask again after the first step: NCCL has read its configuration files by then."""
+        effective = environment.effective_values(self._environment)
+        if not effective:
+            return []
+        return [msgspec.structs.replace(self._environment, effective=effective)]
+
+    # -- end ----------------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        """Take all hooks out and finish the trace."""
+        forget_imports()
+        self.recorder.stop()
+        left = self._patches.revert()
+        for hook in self._hooks:
+            try:
+                hook.uninstall()
+            except Exception as error:
+                self.recorder.fail(hook.name, error)
+        if self.writer is None:
+            return
+        for patch in left:
+            text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
+            self.recorder.define(NoteArgs(text))
+        self.writer.close(lambda: self._trailer(reason))
+        self._report()
+
+    def abandon(self) -> None:
+        """Stop recording in a forked child: the writer's thread does not live on there."""
+        self.recorder.stop()
+        self.writer = None
+
+    def _trailer(self, reason: str) -> Trailer:
+        recorder, writer = self.recorder, self.writer
+        assert writer is not None
+        return Trailer(
+            reason=reason,
+            steps=recorder.steps,
+            events=writer.events,
+            dropped=recorder.dropped,
+            counted_only_steps=writer.counted_only_steps,
+            unmatched_waits=recorder.unmatched_waits,
+            hooks_ns=recorder.sampled_cost_ns * COST_SAMPLE,
+            writer_ns=writer.cpu_ns,
+            budget_spent=writer.budget_spent,
+            failed_hooks=recorder.failures,
+        )
+
+    def _report(self) -> None:
+        """Say once, on rank 0, where the trace is and what to type next."""
+        writer = self.writer
+        assert writer is not None
+        if writer.error is not None:
+            _say(f"the trace in {self.config.out} ends early: {writer.error}")
+        elif self._rank == 0:
+            files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
+            _say(
+                f"{self.recorder.steps} steps recorded, {files} trace files in {self.config.out}; "
+                f"see them with: dsprof report {self.config.out}"
+            )
+
+
+def _sample_memory(at: str, step: int) -> MemorySample:
+    from dsprof.hooks.memory import sample
+
+    return sample(at, step)
+
+
+def _say(text: str) -> None:
+    print(f"dsprof: {text}", file=sys.stderr, flush=True)
+
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """Return the session of this process, if one is on."""
+    return _current
+
+
+def start(config: Config, torch_is_complete: bool = False) -> None:
+    """Begin a session; does nothing if one is on already.
+
+    `torch_is_complete` is for the caller that runs in the last lines of torch's own import.
+    """
+    global _current
+    if _current is not None:
+        return
+    _current = Session(config)
+    install = _guarded(_current.install)
+    if torch_is_complete:
+        install()
+    else:
+        when_imported("torch", install)
+
+
+def stop(reason: str = "disable") -> None:
+    """End the session, if one is on."""
+    global _current
+    session, _current = _current, None
+    if session is not None:
+        session.close(reason)
+
+
+@contextmanager
+def annotate(name: str) -> Iterator[None]:
+    """Record the time inside as a span called `name`, if a recording is on."""
+    recorder = _current.recorder if _current is not None else None
+    if recorder is None or not recorder.recording:
+        yield
+        return
+    scope, start_ns = recorder.scope, clock()
+    try:
+        yield
+    finally:
+        recorder.add(Phase(name, scope, start_ns, clock(), get_ident(), is_annotation=True))
+
+
+def _guarded(install: Callable[[], None]) -> Callable[[], None]:
+    """Keep a failure of ours from failing the import of torch."""
+
+    def guarded() -> None:
+        try:
+            install()
+        except Exception as error:
+            _say(f"not recording: {type(error).__name__}: {error}")
+
+    return guarded
+
+
+def _after_fork() -> None:
+    global _current
+    session, _current = _current, None
+    if session is not None:
+        session.abandon()
+
+
+atexit.register(stop, "exit")
+os.register_at_fork(after_in_child=_after_fork)

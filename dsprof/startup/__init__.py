@@ -1,0 +1,1 @@
+"""The folder that `dsprof run` puts on PYTHONPATH where torch loads no plugins."""

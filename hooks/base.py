@@ -1,0 +1,135 @@
+"""What a hook is: named targets, and how to wrap them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsprof.patching import Patch, when_imported
+from dsprof.recorder import Recorder
+
+Before = Callable[..., Any]
+After = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One attribute that a hook replaces; as data, so that one test covers all hooks."""
+
+    module: str
+    owner: str  # a class in the module
+    name: str
+    why: str
+    optional: bool = False  # absent in some releases; its absence is no fault
+    after: str = ""  # the module whose import makes it ready, if not its own
+
+    @property
+    def needs(self) -> str:
+        """The module that must have been imported before the attribute is there."""
+        return self.after or self.module
+
+    def resolve(self) -> Any:
+        """Return the class that owns the attribute; the module must be imported.
+
+        Modules are found by name, never by attribute path: `deepspeed.comm.torch` as an attribute
+        is the top-level torch.
+
+        Raises:
+            AttributeError: this release has no such class or attribute.
+        """
+        owner = getattr(importlib.import_module(self.module), self.owner)
+        getattr(owner, self.name)
+        return owner
+
+    def is_there(self) -> bool:
+        """Tell whether this release has the attribute."""
+        try:
+            self.resolve()
+        except AttributeError:
+            return False
+        return True
+
+
+class Hook:
+    """Watches one library; installed per module as the modules get imported."""
+
+    name: str
+    targets: tuple[Target, ...] = ()
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.broken = False
+
+    def modules(self) -> tuple[str, ...]:
+        """Return the modules that have targets, each once."""
+        return tuple(dict.fromkeys(target.needs for target in self.targets))
+
+    def patches(self, module: str) -> list[Patch]:
+        """Return the patches for the targets in `module`.
+
+        Raises:
+            AttributeError: a target that is not optional is missing.
+        """
+        wanted = [target for target in self.targets if target.needs == module]
+        there = [target for target in wanted if not target.optional or target.is_there()]
+        return [Patch(t.resolve(), t.name, functools.partial(self.wrap, t)) for t in there]
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what replaces `original`: same signature, result, exceptions."""
+        raise NotImplementedError(f"{self.name} has targets and must wrap them")
+
+    def install(self, module: str) -> None:
+        """Do what is needed beside patches, once `module` is imported."""
+
+    def uninstall(self) -> None:
+        """Undo `install`."""
+
+    def around(
+        self, original: Callable[..., Any], before: Before, after: After
+    ) -> Callable[..., Any]:
+        """Wrap a method: `before` gets its arguments and gives `after` a token, both guarded.
+
+        `after` runs also when the method raises; neither runs while nothing is recorded or while
+        torch.compile traces.
+        """
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not recorder.recording or hook.broken:
+                return original(*args, **kwargs)
+            try:
+                token = before(*args, **kwargs)
+            except Exception as error:
+                hook.fail(error)
+                return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                try:
+                    after(token)
+                except Exception as error:
+                    hook.fail(error)
+
+        return method
+
+    def fail(self, error: BaseException) -> None:
+        """Become inert after an inner failure: the run goes on, the trace says so."""
+        self.broken = True
+        self.recorder.fail(self.name, error)
+
+
+def hide_from_dynamo(function: Callable[..., Any]) -> None:
+    """Keep torch.compile from tracing into a hook, which would break the graph."""
+
+    def skip() -> None:
+        eval_frame = sys.modules["torch._dynamo.eval_frame"]
+        eval_frame.skip_code(function.__code__)
+
+    when_imported("torch._dynamo.eval_frame", skip)

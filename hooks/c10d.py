@@ -1,0 +1,303 @@
+"""The wire: every collective that is really issued, once, whoever issues it.
+
+`DispatcherInterceptor` puts a Python kernel below each `c10d::*` operation at dispatch key
+BackendSelect. All callers of a ProcessGroup, C++ ones included, pass there, once a collective, with
+the GIL released while the collective runs. `ProcessGroupInterceptor` replaces methods of the class
+ProcessGroup instead: cheaper, but blind to collectives that C++ issues.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from dsprof.events import Collective
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.hooks.groups import Groups
+from dsprof.hooks.sites import Sites
+from dsprof.hooks.wire import METHODS, WIRE_OPS, WireOp
+from dsprof.recorder import COST_SAMPLE, Recorder, clock
+
+_KEY = "BackendSelect"
+
+
+class _WireHook(Hook):
+    """Makes one record of each collective that a subclass gets to see."""
+
+    name = "c10d"
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self.groups = Groups(recorder)
+        self.sites = Sites(recorder)
+        self.dtypes = _DtypeNames()
+        recorder.reduce_op_name = reduce_op_name
+
+    def make_note(self, op: WireOp, unbox: Callable[[Any], Any]) -> Callable[..., None]:
+        """Return the function that records one collective of kind `op`.
+
+        A closure and not a method: it runs for each collective, and names bound here cost less
+        than attributes. Its caller stands one frame below whoever issued the collective.
+        """
+        recorder, local, dtypes = self.recorder, self.recorder.local, self.dtypes
+        group_state, site_of, next_id = self.groups.state, self.sites.of, recorder.ids.__next__
+        in_flight, blocking, frame_at = recorder.in_flight, recorder.blocking, sys._getframe
+        name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
+        plain = torch.Tensor
+
+        def note(
+            tensors: Sequence[torch.Tensor],
+            pg: Any,
+            is_async: bool,
+            reduce_op: Any,
+            peer: int,
+            work: Any,
+            issue_ns: int,
+            return_ns: int,
+        ) -> None:
+            state = group_state(pg)
+            group = state.group
+            on_host = state.is_host
+            nbytes = elements = 0
+            dtype = ""
+            count = len(tensors)
+            if count:
+                tensor = tensors[-1]
+                on_host = on_host or tensor.is_cpu
+                if type(tensor) is not plain and is_traced(tensor):
+                    return
+                nbytes = tensor.nbytes if count == 1 else sum(t.nbytes for t in tensors)
+                dtype, item_bytes = dtypes[tensor.dtype]
+                elements = nbytes // item_bytes
+                if per_rank:
+                    nbytes *= group.size
+                    elements *= group.size
+            if in_flight:
+                recorder.poll()
+            if peer >= 0:
+                peer = group.ranks[peer]
+            context = local.context
+            context.wire_ops += 1
+            thread = get_ident()
+            record = Collective(
+                next_id(),
+                name,
+                group,
+                state.next_seq(name, peer) if is_point_to_point else next(state.collectives),
+                nbytes,
+                elements,
+                count,
+                dtype,
+                is_async,
+                reduce_op,
+                peer,
+                site_of(frame_at(2)),
+                recorder.scope,
+                context,
+                thread,
+                issue_ns,
+                return_ns,
+            )
+            if on_host and work is not None:
+                record.pending_ns = return_ns
+                if is_async:
+                    work = unbox(work)
+                    in_flight[id(work)] = (work, record)
+                else:
+                    # The library waits for it at once, in this thread.
+                    blocking[thread] = record
+            else:
+                if on_host:
+                    record.done_ns = return_ns
+                    record.blocked_ns = return_ns - issue_ns
+                elif count and tensor.is_cuda:
+                    record.stream = torch.cuda.current_stream(tensor.device).cuda_stream
+                recorder.add(record)
+            if not record.id % COST_SAMPLE:
+                recorder.sampled_cost_ns += clock() - return_ns
+
+        return note
+
+
+class DispatcherHook(_WireHook):
+    """Sees collectives in the dispatcher, below every caller of a process group."""
+
+    def modules(self) -> tuple[str, ...]:
+        return ("torch.distributed",)
+
+    def install(self, module: str) -> None:
+        """Register the kernels.
+
+        Raises:
+            RuntimeError: another tool already holds the kernel of an operation.
+        """
+        ops = {name: op for name, op in WIRE_OPS.items() if hasattr(torch.ops.c10d, name)}
+        for name in ops:
+            if torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", _KEY):
+                raise RuntimeError(f"another tool holds the {_KEY} kernel of c10d::{name}")
+        self._library = torch.library.Library("c10d", "IMPL")
+        for name, op in ops.items():
+            self._library.impl(name, self._kernel(name, op), _KEY, with_keyset=True)
+
+    def uninstall(self) -> None:
+        self._library._destroy()
+
+    def _kernel(self, name: str, op: WireOp) -> Callable[..., Any]:
+        overload = getattr(torch.ops.c10d, name).default
+        redispatch = overload._handle.redispatch_boxed
+        below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+        recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
+        unbox_group = dist.ProcessGroup.unbox
+        at = _positions(overload._schema)
+        group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            if not recorder.recording and not recorder.arm():
+                return redispatch(keyset & below, *args)
+            issue_ns = clock()
+            result = redispatch(keyset & below, *args)
+            return_ns = clock()
+            if not self.broken:
+                try:
+                    work = result[-1] if type(result) is tuple else result
+                    note(
+                        sized(args),
+                        unbox_group(args[group_at]),
+                        # An argument that equals its default (asynchronous) is not passed.
+                        args[async_at] if 0 < async_at < len(args) else work is not None,
+                        args[reduce_at] if reduce_at else None,
+                        args[peer_at] if peer_at else -1,
+                        work,
+                        issue_ns,
+                        return_ns,
+                    )
+                except Exception as error:
+                    self.fail(error)
+            return result
+
+        hide_from_dynamo(kernel)
+        return kernel
+
+
+class ProcessGroupHook(_WireHook):
+    """Sees the methods of class ProcessGroup: all that Python issues, nothing that C++ issues."""
+
+    targets = tuple(
+        Target("torch.distributed", "ProcessGroup", method, "issues a collective", optional=True)
+        for method in METHODS
+    )
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        op = WIRE_OPS[METHODS[target.name]]
+        hook, recorder, note = self, self.recorder, self.make_note(op, _as_it_is)
+        is_plain, sized = op.name in _TAKES_LIST, op.sized
+        has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
+        has_reduce_op = "reduce" in op.name
+
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not recorder.recording and not recorder.arm():
+                return original(self, *args, **kwargs)
+            issue_ns = clock()
+            work = original(self, *args, **kwargs)
+            return_ns = clock()
+            if not hook.broken:
+                try:
+                    given = (*args, *kwargs.values()) if kwargs else args
+                    is_list = is_plain and type(given[0]) is list
+                    options = given[-1] if given else None
+                    peer = -1
+                    if has_root:
+                        peer = getattr(options, "rootRank", -1)
+                    elif has_peer and len(given) > 2:
+                        peer = given[1]
+                    note(
+                        given[0] if is_list else sized(_as_lists(given, op)),
+                        self,
+                        getattr(options, "asyncOp", work is not None),
+                        getattr(options, "reduceOp", None) if has_reduce_op else None,
+                        peer,
+                        work,
+                        issue_ns,
+                        return_ns,
+                    )
+                except Exception as error:
+                    hook.fail(error)
+            return work
+
+        hide_from_dynamo(method)
+        return method
+
+
+class _Positions(NamedTuple):
+    """Where an operation's schema has what; 0 (never right: tensors come first) for nowhere."""
+
+    group: int
+    is_async: int
+    reduce_op: int
+    peer: int
+
+
+def _positions(schema: Any) -> _Positions:
+    names = [argument.name for argument in schema.arguments]
+
+    def first(*wanted: str) -> int:
+        return next((names.index(name) for name in wanted if name in names), 0)
+
+    return _Positions(
+        group=first("process_group"),
+        is_async=first("async_op", "asyncOp"),
+        reduce_op=first("reduce_op"),
+        peer=first("root_rank", "dst", "src"),
+    )
+
+
+_NESTED = {"all_gather": 0, "gather": 0, "scatter": 1, "reduce_scatter": 1}
+_TAKES_LIST = {"all_reduce", "broadcast", "reduce", "all_reduce_coalesced", "send", "recv"}
+_HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}
+
+
+def _as_lists(given: Sequence[Any], op: WireOp) -> Sequence[Any]:
+    """Bring the overloads that take lone tensors into the form of the operation's schema."""
+    if op.name not in _TAKES_LIST and op.name not in _NESTED:
+        return given
+    args = [(a,) if isinstance(a, torch.Tensor) else a for a in given]
+    position = _NESTED.get(op.name)
+    if position is not None and args[position] and isinstance(args[position][0], torch.Tensor):
+        args[position] = [args[position]]
+    return args
+
+
+def reduce_op_name(value: Any) -> str:
+    """Return the name of what an operation got as its reduce op: "SUM", "MAX"..., "" for none.
+
+    Reading it costs 2 us in the dispatcher's form, so the writer asks and not the hook.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, torch.ScriptObject):
+        return str(dist.ReduceOp.RedOpType(value._get_method("op")()).name)
+    return str(getattr(value, "op", value).name)
+
+
+def is_traced(tensor: torch.Tensor) -> bool:
+    """Tell whether a collective on `tensor` is only traced: nothing is sent then."""
+    return tensor.is_meta or type(tensor).__name__ == "FakeTensor"
+
+
+class _DtypeNames(dict[torch.dtype, tuple[str, int]]):
+    """Name and size in bytes of each dtype; `str(dtype)` alone costs more than a lookup."""
+
+    def __missing__(self, dtype: torch.dtype) -> tuple[str, int]:
+        known = self[dtype] = (str(dtype).removeprefix("torch."), dtype.itemsize)
+        return known
+
+
+def _as_it_is(work: Any) -> Any:
+    return work

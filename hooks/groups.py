@@ -1,0 +1,101 @@
+"""Process groups: described once, told apart across re-initialisation, counted on their own."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+from dsprof.events import Group
+from dsprof.recorder import Recorder
+from dsprof.trace.format import GroupArgs
+
+_HOST_BACKENDS = ("gloo", "mpi", "fake", "ucc")
+
+
+class GroupState:
+    """A group's description and its counters."""
+
+    __slots__ = ("collectives", "group", "is_host", "point_to_point", "ref")
+
+    def __init__(self, group: Group, ref: weakref.ref[Any]) -> None:
+        self.group = group
+        self.ref = ref
+        self.is_host = group.backend in _HOST_BACKENDS
+        self.collectives: Iterator[int] = itertools.count(1)
+        self.point_to_point: dict[tuple[int, str], Iterator[int]] = {}
+
+    def next_seq(self, op: str, peer: int) -> int:
+        """Count a point-to-point operation: n-th of (peer, direction) here meets n-th there."""
+        counter = self.point_to_point.setdefault((peer, op), itertools.count(1))
+        return next(counter)
+
+
+class Groups:
+    """The groups seen, found by the identity of the ProcessGroup without keeping it alive."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._by_id: dict[int, GroupState] = {}
+        self._by_key: dict[str, GroupState] = {}
+        self._world: weakref.ref[Any] | None = None
+        self._generation = 0
+
+    def state(self, pg: Any) -> GroupState:
+        """Return the state of `pg`, describing the group if it is new."""
+        state = self._by_id.get(id(pg))
+        if state is not None and state.ref() is pg:
+            return state
+        return self._describe(pg)
+
+    def _describe(self, pg: Any) -> GroupState:
+        self._follow_generation()
+        ranks = list(dist.get_process_group_ranks(pg))
+        name = str(pg.group_name)
+        key = _key(self._generation, name, ranks)
+        known = self._by_key.get(key)
+        if known is not None:
+            known.ref = weakref.ref(pg)
+            self._by_id[id(pg)] = known
+            return known
+        group = Group(
+            id=len(self._by_key) + 1,
+            key=key,
+            label=_label(pg, name),
+            name=name,
+            ranks=ranks,
+            size=len(ranks),
+            backend=str(dist.get_backend(pg)),
+            generation=self._generation,
+        )
+        state = GroupState(group, weakref.ref(pg))
+        self._by_key[key] = self._by_id[id(pg)] = state
+        fields = {name: getattr(group, name) for name in GroupArgs.__struct_fields__}
+        self._recorder.define(GroupArgs(**fields))
+        return state
+
+    def _follow_generation(self) -> None:
+        """Count re-initialisations: after an elastic restart names and ranks repeat."""
+        world = dist.group.WORLD
+        if world is None or (self._world is not None and self._world() is world):
+            return
+        self._world = weakref.ref(world)
+        self._generation += 1
+
+
+def _key(generation: int, name: str, ranks: list[int]) -> str:
+    digest = hashlib.blake2b(",".join(map(str, sorted(ranks))).encode(), digest_size=6).hexdigest()
+    return f"{generation}/{name}/{len(ranks)}/{digest}"
+
+
+def _label(pg: Any, name: str) -> str:
+    description = str(getattr(pg, "group_desc", "") or "")
+    if pg is dist.group.WORLD or description == "default_pg":
+        return "world"
+    if description and description != "undefined":
+        return description
+    return "all ranks" if pg.size() == dist.get_world_size() else f"group {name}"

@@ -1,0 +1,80 @@
+"""Memory: of the host from the writer's thread, of the device at step ends and bucket flushes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+from dsprof.events import MemorySample
+from dsprof.hooks.base import Hook
+from dsprof.recorder import clock
+
+_DEVICE_COUNTERS = (
+    "allocated_bytes.all.current",
+    "allocated_bytes.all.peak",
+    "reserved_bytes.all.current",
+    "reserved_bytes.all.peak",
+    "active_bytes.all.current",
+    "inactive_split_bytes.all.current",
+    "requested_bytes.all.current",
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+)
+
+
+def sample(at: str, step: int) -> MemorySample:
+    """Read the memory of this process and its host; what cannot be read stays -1."""
+    import psutil
+
+    found = MemorySample(at, clock(), step)
+    found.rss_bytes = psutil.Process().memory_info().rss
+    found.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    host = psutil.virtual_memory()
+    found.host_available_bytes, found.host_total_bytes = host.available, host.total
+    try:
+        shm = os.statvfs("/dev/shm")
+    except OSError:
+        return found
+    found.shm_free_bytes = shm.f_bavail * shm.f_frsize
+    found.shm_total_bytes = shm.f_blocks * shm.f_frsize
+    return found
+
+
+def device_counters() -> dict[str, int] | None:
+    """Return the allocator's counters of the current device, None before CUDA is in use."""
+    cuda = sys.modules["torch"].cuda
+    if not cuda.is_initialized():
+        return None
+    counters = cuda.memory_stats()
+    return {name: int(counters[name]) for name in _DEVICE_COUNTERS if name in counters}
+
+
+class DeviceMemoryHook(Hook):
+    """Samples the device allocator at step ends; bucket flushes ask for it themselves."""
+
+    name = "memory"
+
+    def modules(self) -> tuple[str, ...]:
+        return ("torch.distributed",)
+
+    def install(self, module: str) -> None:
+        """Listen to step ends."""
+        self.recorder.step_listeners.append(self.sample_step)
+
+    def sample_step(self, step: int) -> None:
+        """Add a sample for the step that has just ended."""
+        add_device_sample(self, "step", step)
+
+
+def add_device_sample(hook: Hook, at: str, step: int) -> None:
+    """Record the device allocator's counters, if a device is in use."""
+    try:
+        counters = device_counters()
+        if counters:
+            hook.recorder.add(MemorySample(at, clock(), step, device=counters))
+    except Exception as error:
+        hook.fail(error)

@@ -1,0 +1,38 @@
+"""Which hooks there are. Importing this imports torch."""
+
+from __future__ import annotations
+
+from dsprof.config import Config
+from dsprof.hooks.base import Hook
+from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
+from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
+from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
+from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
+from dsprof.hooks.memory import DeviceMemoryHook
+from dsprof.hooks.steps import OptimizerStepHook
+from dsprof.hooks.work import WorkHook
+from dsprof.recorder import Recorder
+
+HOOKS: tuple[type[Hook], ...] = (
+    WorkHook,
+    DeepSpeedCommHook,
+    DeepSpeedEngineHook,
+    DeepSpeedZeroHook,
+    DeepSpeedFetchHook,
+    OptimizerStepHook,
+    DeviceMemoryHook,
+)
+
+WIRE_HOOKS: dict[str, type[Hook]] = {
+    "dispatcher": DispatcherHook,
+    "process_group": ProcessGroupHook,
+}
+
+FALLBACKS: dict[type[Hook], type[Hook]] = {DispatcherHook: ProcessGroupHook}
+"""What to install where the first cannot be: another tool may hold the dispatcher's slot."""
+
+
+def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
+    """Return one of each hook for this configuration."""
+    return [kind(recorder) for kind in (WIRE_HOOKS[config.interception], *HOOKS)]

@@ -1,0 +1,52 @@
+"""Completion: how long the host was blocked waiting for a collective, and until when.
+
+`Work.wait` is patched on the class, and on subclasses that bring their own. Which collective a wait
+is for is known by the identity of the Work that the recorder keeps while it is in flight.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.recorder import clock
+
+_C10D = "torch._C._distributed_c10d"
+_DEFAULT = object()
+
+
+class WorkHook(Hook):
+    """Times waits."""
+
+    name = "work"
+    targets = (
+        Target("torch.distributed", "Work", "wait", "blocks until the collective is complete"),
+        *(
+            Target(
+                _C10D, kind, "wait", "has its own wait", optional=True, after="torch.distributed"
+            )
+            for kind in ("FakeWork", "PythonCallbackWork")
+        ),
+    )
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, waited = self.recorder, self.recorder.waited
+
+        # Named parameters and no star call: 0.3 us less for each wait.
+        @functools.wraps(original)
+        def wait(self: Any, timeout: Any = _DEFAULT) -> Any:
+            if not recorder.recording:
+                return original(self) if timeout is _DEFAULT else original(self, timeout)
+            start_ns = clock()
+            try:
+                result = original(self) if timeout is _DEFAULT else original(self, timeout)
+            except BaseException:
+                waited(self, start_ns, clock(), False)
+                raise
+            waited(self, start_ns, clock(), True)
+            return result
+
+        hide_from_dynamo(wait)
+        return wait

@@ -1,0 +1,46 @@
+"""A process group of 8 ranks in one process: torch's fake backend communicates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from dsprof.hooks.base import Hook
+from dsprof.hooks.work import WorkHook
+from dsprof.patching import PatchSet, forget_imports
+from dsprof.recorder import Recorder
+
+WORLD_SIZE = 8
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD_SIZE)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def install(group: None) -> Iterator[Callable[..., Recorder]]:
+    """Install hooks (and the one for waits) around a recorder that is on."""
+    patches, hooks = PatchSet(), []
+
+    def install(*kinds: type[Hook]) -> Recorder:
+        recorder = Recorder(lambda: True)
+        assert recorder.arm()
+        for kind in (*kinds, WorkHook):
+            hook = kind(recorder)
+            hooks.append(hook)
+            for module in hook.modules():
+                hook.install(module)
+                patches.apply(hook.patches(module))
+        return recorder
+
+    yield install
+    patches.revert()
+    for hook in hooks:
+        hook.uninstall()
+    forget_imports()

@@ -1,0 +1,235 @@
+"""Every operation on the wire is one record with the size that nccl-tests would name."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dsprof.events import Collective
+from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
+from dsprof.hooks.wire import METHODS, WIRE_OPS
+from dsprof.recorder import Recorder
+from dsprof.trace.format import SiteArgs
+from tests.hooks.conftest import WORLD_SIZE
+
+N = WORLD_SIZE
+Install = Callable[..., Recorder]
+
+
+def tensor(elements: int = 4, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(elements, dtype=dtype)
+
+
+def tensors(count: int = N) -> list[torch.Tensor]:
+    return [tensor() for _ in range(count)]
+
+
+OPERATIONS: list[tuple[str, Callable[[], Any], int, int]] = [
+    ("all_reduce", lambda: dist.all_reduce(tensor()), 16, 1),
+    ("all_reduce", lambda: dist.group.WORLD.allreduce(tensor()), 16, 1),
+    ("broadcast", lambda: dist.broadcast(tensor(), 0), 16, 1),
+    ("reduce", lambda: dist.reduce(tensor(), 3), 16, 1),
+    ("all_gather", lambda: dist.all_gather(tensors(), tensor()), 16 * N, N),
+    (
+        "all_gather_into_tensor",
+        lambda: dist.all_gather_into_tensor(tensor(4 * N), tensor()),
+        16 * N,
+        1,
+    ),
+    ("reduce_scatter", lambda: dist.reduce_scatter(tensor(), tensors()), 16 * N, N),
+    (
+        "reduce_scatter_tensor",
+        lambda: dist.reduce_scatter_tensor(tensor(), tensor(4 * N)),
+        16 * N,
+        1,
+    ),
+    ("gather", lambda: dist.gather(tensor(), tensors(), 0), 16 * N, 1),
+    ("scatter", lambda: dist.scatter(tensor(), tensors(), 0), 16 * N, 1),
+    ("all_to_all", lambda: dist.all_to_all(tensors(), tensors()), 16 * N, N),
+    (
+        "all_to_all_single",
+        lambda: dist.all_to_all_single(tensor(4 * N), tensor(4 * N)),
+        16 * N,
+        1,
+    ),
+    ("barrier", lambda: dist.barrier(), 0, 0),
+    ("send", lambda: dist.send(tensor(), 5), 16, 1),
+    ("recv", lambda: dist.recv(tensor(), 5), 16, 1),
+]
+
+
+def collectives(recorder: Recorder) -> list[Collective]:
+    return [r for r in recorder.buffer if isinstance(r, Collective)] + recorder.unfinished()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize(("op", "issue", "nbytes", "count"), OPERATIONS)
+def test_operation(
+    install: Install,
+    kind: type,
+    op: str,
+    issue: Callable[[], Any],
+    nbytes: int,
+    count: int,
+) -> None:
+    recorder = install(kind)
+    issue()
+    assert recorder.failures == {}
+    found = [r for r in collectives(recorder) if r.op == op]
+    assert len(found) == len(collectives(recorder)) == 1
+    assert found[0].nbytes == nbytes
+    assert found[0].elements == nbytes // 4
+    assert found[0].tensors == count
+    assert found[0].dtype == ("float32" if count else "")
+    assert found[0].group.size == N
+
+
+@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    dist.all_reduce(tensor(), op=dist.ReduceOp.MAX)
+    dist.broadcast(tensor(), 6)
+    dist.send(tensor(), 5)
+    found = collectives(recorder)
+    assert [reduce_op_name(record.reduce_op) for record in found] == ["MAX", "", ""]
+    assert [record.peer for record in found] == [-1, 6, 5]
+
+
+@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+def test_peers_are_global_ranks(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    evens = dist.new_group([0, 2, 4, 6])
+    dist.broadcast(tensor(), 4, group=evens)
+    found = collectives(recorder)[-1]
+    assert found.peer == 4
+    assert found.group.ranks == [0, 2, 4, 6]
+    assert found.group.label != "world"
+
+
+@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+def test_sync_and_async(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    dist.all_reduce(tensor())
+    work = dist.all_reduce(tensor(), async_op=True)
+    work.wait()
+    found = collectives(recorder)
+    assert [(record.is_async, record.waits) for record in found] == [(False, 1), (True, 1)]
+    assert all(r.issue_ns <= r.return_ns <= r.wait_ns <= r.waited_ns for r in found)
+    assert recorder.unmatched_waits == 0
+    assert recorder.unfinished() == []
+
+
+@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+def test_collectives_are_counted_for_each_group_and_pairs_for_each_peer(
+    install: Install, kind: type
+) -> None:
+    recorder = install(kind)
+    pair = dist.new_group([0, 1])
+    for group in (None, pair, None):
+        dist.all_reduce(tensor(), group=group)
+    for peer in (1, 2, 1):
+        dist.send(tensor(), peer)
+    assert [record.seq for record in collectives(recorder)] == [1, 1, 2, 1, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+def test_the_site_is_the_line_outside_torch(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    dist.all_reduce(tensor())
+    site = next(d for d in recorder.definitions if isinstance(d, SiteArgs))
+    assert site.file == __file__
+    assert site.function == "test_the_site_is_the_line_outside_torch"
+    assert site.line == test_the_site_is_the_line_outside_torch.__code__.co_firstlineno + 3
+
+
+def test_functional_collectives_are_seen_by_the_dispatcher(install: Install) -> None:
+    import torch.distributed._functional_collectives as functional
+
+    recorder = install(DispatcherHook)
+    functional.all_reduce(tensor(), "sum", dist.group.WORLD).clone()
+    assert [record.op for record in collectives(recorder)] == ["all_reduce"]
+
+
+def test_tracing_is_not_communication(install: Install) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    recorder = install(DispatcherHook)
+    with FakeTensorMode():
+        dist.all_reduce(torch.zeros(4))
+    assert collectives(recorder) == []
+    dist.all_reduce(tensor())
+    assert len(collectives(recorder)) == 1
+
+
+def test_no_tensor_or_group_is_kept(install: Install) -> None:
+    recorder = install(DispatcherHook)
+    data = tensor()
+    group = dist.new_group([0, 1])
+    dist.all_reduce(data, group=group)
+    dist.all_reduce(data, async_op=True).wait()
+    alive = [weakref.ref(data), weakref.ref(group)]
+    dist.destroy_process_group(group)
+    del data, group
+    gc.collect()
+    assert [reference() for reference in alive] == [None, None]
+    assert len(collectives(recorder)) == 2
+
+
+def test_the_kernels_go_away(install: Install) -> None:
+    assert not holds_kernel()
+    recorder = Recorder(lambda: True)
+    hook = DispatcherHook(recorder)
+    hook.install("torch.distributed")
+    assert holds_kernel()
+    hook.uninstall()
+    assert not holds_kernel()
+    dist.all_reduce(tensor())
+    assert collectives(recorder) == []
+
+
+def holds_kernel() -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect"))
+
+
+def test_another_tool_in_the_slot_is_respected(install: Install) -> None:
+    library = torch.library.Library("c10d", "IMPL")
+    overload = torch.ops.c10d.allreduce_.default
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    library.impl(
+        "allreduce_",
+        lambda keys, *args: overload._handle.redispatch_boxed(keys & below, *args),
+        "BackendSelect",
+        with_keyset=True,
+    )
+    try:
+        with pytest.raises(RuntimeError, match="another tool"):
+            DispatcherHook(Recorder(lambda: True)).install("torch.distributed")
+    finally:
+        library._destroy()
+
+
+@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+def test_an_inner_failure_leaves_the_run_alone(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    recorder.poll = None  # type: ignore[method-assign, assignment]
+    data = torch.ones(4)
+    work = dist.all_reduce(data, async_op=True)
+    dist.all_reduce(data)
+    dist.all_reduce(data)
+    assert work is not None
+    assert "c10d" in recorder.failures
+
+
+def test_every_c10d_operation_and_method_is_known() -> None:
+    """A new torch with a new operation fails here first."""
+    ops = {name.removeprefix("c10d::") for name in torch._C._dispatch_get_all_op_names()
+           if name.startswith("c10d::")}  # fmt: skip
+    assert ops - {"check_for_nan"} == set(WIRE_OPS)
+    assert set(METHODS.values()) <= set(WIRE_OPS)

@@ -1,0 +1,47 @@
+"""Groups are the same on all their members and not the same after a re-initialisation."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from dsprof.hooks.groups import Groups
+from dsprof.recorder import Recorder
+from dsprof.trace.format import GroupArgs
+
+
+def describe(rank: int, world_size: int) -> list[GroupArgs]:
+    """Return what `rank` says of the groups of a 2-D mesh."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        mesh = init_device_mesh("cpu", (world_size // 8, 8), mesh_dim_names=("dp", "tp"))
+        recorder = Recorder(lambda: True)
+        groups = Groups(recorder)
+        for group in (dist.group.WORLD, mesh.get_group("dp"), mesh.get_group("tp")):
+            assert groups.state(group) is groups.state(group)
+        return list(recorder.definitions)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_members_agree_in_a_world_of_1024() -> None:
+    first, neighbour, other = describe(0, 1024), describe(1, 1024), describe(8, 1024)
+    assert [group.size for group in first] == [1024, 128, 8]
+    assert first[0].label == "world"
+    assert "dp" in first[1].label
+    assert "tp" in first[2].label
+    assert first[0].key == neighbour[0].key == other[0].key
+    assert first[2].key == neighbour[2].key != other[2].key
+    assert first[1].key == other[1].key != neighbour[1].key
+
+
+def test_the_world_after_a_restart_is_another_group() -> None:
+    recorder = Recorder(lambda: True)
+    groups = Groups(recorder)
+    keys = []
+    for _ in range(2):
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+        keys.append(groups.state(dist.group.WORLD).group.key)
+        dist.destroy_process_group()
+    assert keys[0] != keys[1]

@@ -1,0 +1,89 @@
+"""`import torch` must work whatever is wrong with dsprof, and record nothing unless asked to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ON = {"DSPROF": "1"}
+
+
+def run(code: str, env: dict[str, str], path: Path | None = None) -> tuple[str, str]:
+    """Run `code` in a fresh interpreter, with the modules in `path` before all others."""
+    changes = {**env, **({"PYTHONPATH": str(path)} if path else {})}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **changes},
+        cwd=path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip(), done.stderr.strip()
+
+
+SESSION_IS_ON = (
+    "import torch, sys; s = sys.modules.get('dsprof.session'); print(bool(s and s.current()))"
+)
+
+
+@pytest.mark.parametrize(
+    ("env", "on"),
+    [
+        ({}, "False"),
+        ({"DSPROF": ""}, "False"),
+        ({"DSPROF": "0"}, "False"),
+        ({"DSPROF": "1"}, "True"),
+        ({"PYTHON_DSPROF": "1"}, "True"),
+        ({"DSPROF": "0", "PYTHON_DSPROF": "1"}, "False"),
+        ({"DSPROF": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "False"),
+    ],
+)
+def test_the_variable_decides(env: dict[str, str], on: str) -> None:
+    assert run(SESSION_IS_ON, env) == (on, "")
+
+
+@pytest.mark.parametrize("module", ["msgspec", "numpy_is_fine_but_not_ours"])
+def test_a_broken_dependency_is_said_and_torch_works(tmp_path: Path, module: str) -> None:
+    (tmp_path / f"{module}.py").write_text("raise RuntimeError('broken on purpose')\n")
+    out, err = run("import torch; print(torch.ones(2).sum().item())", ON, tmp_path)
+    assert out == "2.0"
+    assert err.count("\n") == 0
+    assert ("broken on purpose" in err) == (module == "msgspec")
+
+
+def test_a_broken_dsprof_is_no_reason_to_fail(tmp_path: Path) -> None:
+    """All of the package but what torch calls is broken."""
+    package = tmp_path / "dsprof"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "autostart.py").write_text(
+        (Path(__file__).parents[1] / "dsprof" / "autostart.py").read_text()
+    )
+    (package / "session.py").write_text("syntax error here")
+    out, err = run("import torch; print(1)", ON, tmp_path)
+    assert out == "1"
+    assert err.startswith("dsprof: not recording: ")
+
+
+def test_a_wrong_setting_is_said_in_one_line(tmp_path: Path) -> None:
+    out, err = run("import torch; print(1)", {**ON, "DSPROF_OUTT": "x"})
+    assert out == "1"
+    assert "did you mean" in err
+    assert "Traceback" not in err
+
+
+def test_variables_are_mirrored_for_remote_nodes() -> None:
+    code = "import torch, os; print(os.environ.get('PYTHON_DSPROF_OUT'))"
+    assert run(code, {**ON, "DSPROF_OUT": "elsewhere"})[0] == "elsewhere"
+    assert run(code, {"DSPROF_OUT": "elsewhere"})[0] == "None"
+
+
+def test_nothing_is_recorded_without_a_collective(tmp_path: Path) -> None:
+    out, err = run("import torch; torch.ones(1)", {**ON, "DSPROF_OUT": str(tmp_path / "out")})
+    assert (out, err) == ("", "")
+    assert not (tmp_path / "out").exists()
