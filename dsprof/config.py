@@ -1,1 +1,173 @@
-"""Config: defaults < YAML file < DSPROF_* variables < enable(**options)."""
+"""Config: defaults < YAML file < DSPROF_* variables < enable(**options).
+
+A mistake anywhere is a ConfigError that lists all mistakes, each with its place. Recording reads
+the top level of the YAML file; `dsprof report` also reads its section `rules:`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, get_type_hints
+
+from dsprof.config_file import ConfigFile
+from dsprof.errors import ConfigError
+from dsprof.settings import Setting, checked, did_you_mean, without_none
+
+SWITCH = "DSPROF"
+CONFIG_VARIABLE = "DSPROF_CONFIG"
+PREFIX = "DSPROF_"
+MIRROR_PREFIX = "PYTHON_"
+"""DeepSpeed's launchers forward only some prefixes to other nodes; this one is among them."""
+
+
+def _option(default: Any, text: str, minimum: int | None = None) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text, "minimum": minimum})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What is recorded, and where it is written; `metadata["help"]` of a field describes it."""
+
+    out: str = _option("dsprof-out", "folder for the trace files")
+    interception: Literal["dispatcher", "process_group"] = _option(
+        "dispatcher",
+        "where collectives are seen: dispatcher sees all of them, process_group costs less and "
+        "misses those issued from C++",
+    )
+    start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
+    steps: int | None = _option(
+        None, "number of steps recorded from there on; all where none is given", minimum=1
+    )
+    every: int = _option(1, "record only each n-th of these steps in detail", minimum=1)
+    budget_mb: int = _option(
+        256, "megabytes of trace that a rank may write, after them counters only", minimum=1
+    )
+    anonymize: bool = _option(False, "replace the names of hosts, users and folders")
+
+
+FIELDS = MappingProxyType({field.name: field for field in dataclasses.fields(Config)})
+VARIABLES = MappingProxyType({PREFIX + name.upper(): name for name in FIELDS})
+
+
+def is_switched_on(variables: Mapping[str, str]) -> bool:
+    """Say whether DSPROF (or its mirror) asks for recording; 0, no, off and false do not."""
+    return unmirrored(variables).get(SWITCH, "").lower() not in ("", "0", "no", "off", "false")
+
+
+def mirrored(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the PYTHON_DSPROF* mirrors of all DSPROF* in `variables`."""
+    return {MIRROR_PREFIX + name: value for name, value in variables.items() if _is_ours(name)}
+
+
+def unmirrored(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return all DSPROF* of `variables`; where one is not set its mirror stands in."""
+    own = {name: value for name, value in variables.items() if _is_ours(name)}
+    names = {name: name.removeprefix(MIRROR_PREFIX) for name in variables.keys() - own.keys()}
+    mirrors = {ours: variables[name] for name, ours in names.items() if _is_ours(ours)}
+    return mirrors | own
+
+
+def load_config(variables: Mapping[str, str], options: Mapping[str, Any]) -> Config:
+    """Build the configuration of a recording from os.environ and the options of `enable`.
+
+    Raises:
+        ConfigError: something in the file, the variables or the options is wrong; it lists all.
+    """
+    settings = find_settings(variables, options)
+    return Config(**{name: setting.value for name, setting in settings.items()})
+
+
+def find_settings(
+    variables: Mapping[str, str], options: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Setting]:
+    """Find the effective value of each field of `Config`, and where it was set.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
+    mistakes: list[str] = []
+    ours = unmirrored(variables)
+    path = options.get("config") or ours.get(CONFIG_VARIABLE)
+    found = {name: Setting(field.default, "default") for name, field in FIELDS.items()}
+    if path:
+        found |= checked(ConfigFile(path, mistakes).options(FIELDS), Config, mistakes)
+    found |= checked(_from_variables(ours, mistakes), Config, mistakes)
+    found |= checked(_from_options(options, mistakes), Config, mistakes)
+    _raise_all(mistakes)
+    return found
+
+
+def load_thresholds(path: str | os.PathLike[str], schema: Mapping[str, type]) -> dict[str, Any]:
+    """Read the section `rules:` (rule id -> threshold -> value) of a configuration file.
+
+    `schema` gives the frozen dataclass of each rule's thresholds. The result holds an instance of
+    it for every rule that the file names. The rest of the file is checked as well.
+
+    Raises:
+        ConfigError: something in the file is wrong; it lists all.
+    """
+    mistakes: list[str] = []
+    file = ConfigFile(path, mistakes)
+    checked(file.options(FIELDS), Config, mistakes)
+    thresholds = {
+        rule: {name: fit.value for name, fit in checked(found, schema[rule], mistakes).items()}
+        for rule, found in file.thresholds(schema)
+    }
+    _raise_all(mistakes)
+    return {rule: schema[rule](**values) for rule, values in thresholds.items()}
+
+
+def _is_ours(name: str) -> bool:
+    return name == SWITCH or name.startswith(PREFIX)
+
+
+def _raise_all(mistakes: list[str]) -> None:
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+
+
+def _from_variables(variables: Mapping[str, str], mistakes: list[str]) -> dict[str, Setting]:
+    """Read DSPROF_*; an empty variable counts as not set."""
+    kinds = get_type_hints(Config)
+    found = {}
+    for variable, text in variables.items():
+        if variable in VARIABLES and text:
+            name = VARIABLES[variable]
+            found[name] = Setting(
+                _parse(text, without_none(kinds[name])), variable, reprlib.repr(text)
+            )
+        elif variable not in (SWITCH, CONFIG_VARIABLE, *VARIABLES):
+            near = did_you_mean(variable, [CONFIG_VARIABLE, *VARIABLES])
+            mistakes.append(f"environment: unknown variable '{variable}'{near}")
+    return found
+
+
+def _from_options(options: Mapping[str, Any], mistakes: list[str]) -> dict[str, Setting]:
+    found = {}
+    for name, value in options.items():
+        if name in FIELDS:
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
+            found[name] = Setting(value, f"option {name}", reprlib.repr(value))
+        elif name != "config":
+            near = did_you_mean(name, ["config", *FIELDS])
+            mistakes.append(f"options: unknown option '{name}'{near}")
+    return found
+
+
+_WORDS = {"true": True, "yes": True, "on": True, "1": True}
+_WORDS |= {"false": False, "no": False, "off": False, "0": False}
+
+
+def _parse(text: str, kind: Any) -> Any:
+    """Turn the text of a variable into `kind`, or leave it for the check to refuse."""
+    if kind is bool:
+        return _WORDS.get(text.lower(), text)
+    if kind is int and re.fullmatch(r"[-+]?\d{1,18}", text):
+        return int(text)
+    return text

@@ -1,0 +1,12 @@
+"""The command line: one file a sub-command. It never imports torch, deepspeed or the session."""
+
+from __future__ import annotations
+
+from dsprof.cli.base import Command, Parser
+from dsprof.cli.doctor import DoctorCommand
+from dsprof.cli.report import ReportCommand
+from dsprof.cli.run import RunCommand
+
+__all__ = ["COMMANDS", "Command", "Parser"]
+
+COMMANDS: tuple[Command, ...] = (RunCommand(), ReportCommand(), DoctorCommand())

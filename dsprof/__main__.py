@@ -1,0 +1,60 @@
+"""The command `dsprof`; errors are one line each, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from dsprof._version import __version__
+from dsprof.cli import COMMANDS, Parser
+from dsprof.errors import DsprofError
+
+_DESCRIPTION = """\
+What a distributed training run did on the wire, what it cost, why, and which
+setting to change.
+
+  dsprof run -- deepspeed train.py ...    record a run (or set DSPROF=1 yourself)
+  dsprof report dsprof-out                write report.html, print what was found"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command and return the exit code: 0, 2 for a mistake, 3 for a bug of ours."""
+    try:
+        arguments = _parser().parse_args(argv)
+        code: int = arguments.run(arguments)
+    except DsprofError as error:
+        for line in str(error).splitlines():
+            print(f"dsprof: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 141  # what a shell reports of a program that SIGPIPE ended
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        print(f"dsprof: a bug in dsprof: {_described(error)}; please report it", file=sys.stderr)
+        return 3
+    return code
+
+
+def _described(error: Exception) -> str:
+    """Return type, message and place of an error in one line."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="dsprof", description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"dsprof {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for command in COMMANDS:
+        one = commands.add_parser(command.name, help=command.help, description=command.description)
+        command.prepare(one)
+        one.set_defaults(run=command.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

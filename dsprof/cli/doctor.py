@@ -1,0 +1,137 @@
+"""`dsprof doctor`: would a run be recorded here, and if not, why not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Literal
+
+from dsprof._version import __version__
+from dsprof.cli.output import print_bytes
+from dsprof.cli.versions import loads_plugins, version_of
+from dsprof.config import FIELDS, SWITCH, find_settings, is_switched_on, unmirrored
+from dsprof.errors import ConfigError
+from dsprof.settings import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the answer; `no` means that DSPROF=1 would record nothing here."""
+
+    state: Literal["ok", "no", "note"]
+    text: str
+
+
+class DoctorCommand:
+    """Looks at this environment and says what recording would do in it."""
+
+    name = "doctor"
+    help = "say whether a run would be recorded here, and why not"
+    description = """\
+Look at this Python and this environment as a training process would, and say
+whether it would be recorded and why not. Run it where the training runs.
+Exit code 0: DSPROF=1 would record here; 1: it would not."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Take no arguments."""
+
+    def run(self, arguments: Namespace) -> int:
+        """Print the checks."""
+        checks = list(_checks(os.environ))
+        lines = [f"{check.state:>4}  {check.text}" for check in checks]
+        obstacles = sum(check.state == "no" for check in checks)
+        if obstacles:
+            lines += ["", f"DSPROF=1 would record nothing here: see each 'no' above ({obstacles})."]
+        else:
+            lines += ["", "DSPROF=1 would record here, from the first collective on."]
+        print_bytes("\n".join([*lines, ""]).encode(errors="replace"))
+        return 1 if obstacles else 0
+
+
+def _checks(variables: Mapping[str, str]) -> Iterator[Check]:
+    yield Check(
+        "ok", f"dsprof {__version__}, Python {platform.python_version()} ({sys.executable})"
+    )
+    yield from _libraries()
+    yield from _frameworks()
+    yield from _switches(variables)
+    yield from _configuration(variables)
+    yield Check(
+        "note",
+        "other nodes: DeepSpeed's launchers forward PYTHON_DSPROF*, the mirrors that dsprof sets; "
+        "with torchrun, mpirun or srun set DSPROF=1 on each node",
+    )
+
+
+def _libraries() -> Iterator[Check]:
+    for name in ("msgspec", "numpy"):
+        try:
+            import_module(name)
+        except Exception as error:  # noqa: BLE001 - a broken extension module raises anything
+            yield Check("no", f"{name} cannot be imported: {error}; reinstall it")
+        else:
+            yield Check("ok", f"{name} {version_of(name)}")
+
+
+def _frameworks() -> Iterator[Check]:
+    torch = version_of("torch")
+    if torch is None:
+        yield Check("no", "torch is not installed in this Python")
+    elif loads_plugins(torch):
+        yield Check("ok", f"torch {torch} loads plugins")
+    else:
+        yield Check("no", f"torch {torch} loads no plugins: use dsprof run, or dsprof.enable()")
+    deepspeed = version_of("deepspeed")
+    if deepspeed:
+        yield Check("ok", f"deepspeed {deepspeed}")
+    else:
+        yield Check("note", "deepspeed is not installed: torch.distributed alone is recorded")
+    if any(point.name == "dsprof" for point in entry_points(group="torch.backends")):
+        yield Check("ok", "torch finds dsprof (entry point torch.backends)")
+    else:
+        yield Check("no", "torch does not find dsprof: install it into this Python with pip")
+
+
+def _switches(variables: Mapping[str, str]) -> Iterator[Check]:
+    if variables.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
+        yield Check("no", "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading it: unset it")
+    value = unmirrored(variables).get(SWITCH)
+    if is_switched_on(variables):
+        yield Check("ok", f"DSPROF={value}: recording is switched on")
+    elif value:
+        yield Check("note", f"DSPROF={value}: recording is switched off; DSPROF=1 switches it on")
+    else:
+        yield Check("note", "DSPROF is not set: DSPROF=1 or dsprof run switches recording on")
+
+
+def _configuration(variables: Mapping[str, str]) -> Iterator[Check]:
+    try:
+        settings = find_settings(variables)
+    except ConfigError as error:
+        for mistake in str(error).splitlines():
+            yield Check("no", mistake)
+        return
+    width = max(map(len, FIELDS))
+    for name, setting in settings.items():
+        yield Check("ok", f"{name:<{width}} = {_shown(setting)} ({setting.origin})")
+    yield _output_folder(Path(settings["out"].value))
+
+
+def _shown(setting: Setting) -> str:
+    return "all" if setting.value is None else str(setting.value)
+
+
+def _output_folder(folder: Path) -> Check:
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    if not os.path.isdir(existing):
+        return Check("no", f"{folder}: {existing} is not a folder; set DSPROF_OUT to another")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Check("no", f"{folder} cannot be written; set DSPROF_OUT to another folder")
+    return Check("ok", f"traces go to {folder.absolute()}")

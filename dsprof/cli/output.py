@@ -1,0 +1,59 @@
+"""Where results go: files that can be written, and a standard output that may fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from dsprof.errors import OutputError
+
+
+def check_writable(path: Path, inputs: Iterable[Path]) -> None:
+    """Refuse an output file that cannot be written, before the work that it would be for.
+
+    Raises:
+        OutputError: it is a folder, its folder is missing or read-only, or it is an input.
+    """
+    folder = path.resolve().parent
+    if os.path.isdir(path):
+        problem = "it is a folder"
+    elif not os.path.isdir(folder):
+        problem = f"there is no folder {folder}"
+    elif any(_is_same_file(path, given) for given in inputs):
+        problem = "it is the trace to be read"
+    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        problem = "no permission"
+    else:
+        return
+    raise OutputError(f"cannot write {path}: {problem}; choose another place with -o FILE")
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
+def print_bytes(data: bytes) -> None:
+    """Write to standard output at once, in UTF-8 whatever the locale says.
+
+    Raises:
+        OutputError: it does not take them, for example because a disk is full.
+        BrokenPipeError: the reader has gone.
+    """
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except OSError as error:
+        _silence_standard_output()
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def _silence_standard_output() -> None:
+    """Let the last flush of the interpreter succeed after standard output has failed."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

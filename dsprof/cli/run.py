@@ -1,0 +1,105 @@
+"""`dsprof run`: start a command that records itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import REMAINDER, ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_type_hints
+
+from dsprof.cli.versions import loads_plugins, version_of
+from dsprof.config import (
+    CONFIG_VARIABLE,
+    FIELDS,
+    PREFIX,
+    SWITCH,
+    Config,
+    load_config,
+    mirrored,
+    unmirrored,
+)
+from dsprof.errors import DsprofError
+
+_STARTUP = Path(__file__).parents[1] / "startup"
+
+
+class RunCommand:
+    """Sets the environment variables that switch recording on, and becomes the command."""
+
+    name = "run"
+    help = "start a training command that is recorded"
+    description = """\
+Start a command with recording switched on; the script needs no change.
+
+  dsprof run -- deepspeed train.py --deepspeed_config ds.json
+  dsprof run --start-step 10 --steps 20 -- torchrun --nproc-per-node 8 train.py
+
+It sets DSPROF=1, one variable for each option given, and their PYTHON_ mirrors,
+which DeepSpeed's launchers forward to other nodes. Where a launcher forwards
+nothing, set DSPROF=1 on each node."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add one option for each field of `Config`."""
+        parser.usage = "dsprof run [OPTION...] -- COMMAND..."
+        kinds = get_type_hints(Config)
+        for name, field in FIELDS.items():
+            option, text = "--" + name.replace("_", "-"), field.metadata["help"]
+            if kinds[name] is bool:
+                parser.add_argument(option, action="store_const", const="true", help=text)
+            else:
+                metavar = "N" if field.default is None or kinds[name] is int else "VALUE"
+                default = "" if field.default is None else f" (default {field.default})"
+                parser.add_argument(option, metavar=metavar, help=text + default)
+        parser.add_argument("--config", metavar="FILE", help="YAML file with these settings")
+        parser.add_argument("command", nargs=REMAINDER, metavar="COMMAND", help="what to start")
+
+    def run(self, arguments: Namespace) -> int:
+        """Replace this process by the command."""
+        command: list[str] = arguments.command
+        if command[:1] == ["--"]:
+            command = command[1:]
+        if not command:
+            raise DsprofError("no command to start; type it after --: dsprof run -- COMMAND...")
+        variables = _variables(os.environ, vars(arguments))
+        if not loads_plugins(torch := version_of("torch")):
+            print(
+                f"dsprof: torch {torch} loads no plugins (2.6 and later do), so recording starts "
+                "from PYTHONPATH, which python -I and -E do not read",
+                file=sys.stderr,
+            )
+            variables["PYTHONPATH"] = _with_startup(variables.get("PYTHONPATH", ""))
+        _become(command, variables)
+        return 0
+
+
+def _variables(
+    environment: Mapping[str, str], arguments: Mapping[str, str | None]
+) -> dict[str, str]:
+    """Return the environment of the command.
+
+    Raises:
+        ConfigError: it, or an option, holds a setting that recording would refuse.
+    """
+    ours = unmirrored(environment) | {SWITCH: "1"}
+    for name in FIELDS:
+        if (value := arguments[name]) is not None:
+            ours[PREFIX + name.upper()] = value
+    if (file := arguments["config"]) is not None:
+        ours[CONFIG_VARIABLE] = file
+    load_config(ours, {})
+    return {**environment, **ours, **mirrored(ours)}
+
+
+def _with_startup(path: str) -> str:
+    return os.pathsep.join([str(_STARTUP), *filter(None, [path])])
+
+
+def _become(command: list[str], variables: Mapping[str, str]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, variables)
+    except OSError as error:
+        raise DsprofError(f"cannot start {command[0]}: {error.strerror}") from None

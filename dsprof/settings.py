@@ -1,0 +1,106 @@
+"""Settings: values with their places, checked against the fields of a dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it was set: "default", a variable, an option or `file:line:column`."""
+
+    value: Any
+    origin: str
+    written: str = ""  # how it was written there, for messages
+
+
+def checked(
+    settings: Mapping[str, Setting], schema: type, mistakes: list[str]
+) -> dict[str, Setting]:
+    """Return the settings that fit the dataclass `schema`; the others become `mistakes`.
+
+    A field may carry `metadata["minimum"]`. Every key of `settings` must be a field of `schema`.
+    """
+    kinds = get_type_hints(schema)
+    minima = {field.name: field.metadata.get("minimum") for field in dataclasses.fields(schema)}
+    fitting = {}
+    for name, setting in settings.items():
+        place = f"{setting.origin}: '{name}' must be"
+        try:
+            value = _fit(setting.value, kinds[name])
+        except ValueError:
+            mistakes.append(f"{place} {_description(kinds[name])}, got {setting.written}")
+            continue
+        minimum = minima[name]
+        if minimum is not None and value is not None and value < minimum:
+            mistakes.append(f"{place} at least {minimum}, got {setting.written}")
+            continue
+        fitting[name] = dataclasses.replace(setting, value=value)
+    return fitting
+
+
+def in_one_line(text: str) -> str:
+    """Return text as it is written, or quoted and cut if it would not fit a message."""
+    return text if text.isprintable() and len(text) <= 40 else reprlib.repr(text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown `name`: the nearest known one, or all."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    return f" - did you mean '{near[0]}'?" if near else f"; known are {', '.join(names) or 'none'}"
+
+
+_DESCRIPTIONS = {
+    bool: "true or false",
+    int: "a whole number in plain digits",
+    float: "a number",
+    str: "text",
+}
+
+
+def _fit(value: Any, kind: Any) -> Any:
+    """Return `value` as `kind`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return None if value is None else _fit(value, without_none(kind))
+    if origin is Literal and isinstance(value, str) and value in arguments:
+        return value
+    if origin in (list, tuple) and isinstance(value, (list, tuple)):
+        return origin(_fit(item, arguments[0]) for item in value)
+    if kind is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    # Not isinstance: True is an int for Python, and not for people.
+    if type(value) is kind and kind is not float:
+        return value
+    raise ValueError
+
+
+def _description(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return f"{_description(without_none(kind))} or null"
+    if origin is Literal:
+        return f"one of {', '.join(arguments)}"
+    if origin in (list, tuple):
+        return f"a list, each item {_description(arguments[0])}"
+    return _DESCRIPTIONS[kind]
+
+
+def without_none(kind: Any) -> Any:
+    """Return `X` of `X | None`, and any other type as it is."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    return next(member for member in get_args(kind) if member is not NoneType)

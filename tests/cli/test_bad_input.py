@@ -1,0 +1,172 @@
+"""Bad input: one clear line each, exit code 2, no traceback, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dsprof.__main__ import main
+from dsprof.diagnosis.model import to_json
+from tests.cli.command import dsprof
+from tests.factories.diagnosis import diagnosis
+from tests.factories.trace_files import write_run
+
+SAVED = to_json(diagnosis())
+
+
+def other_version(data: bytes) -> bytes:
+    return re.sub(rb'"schema_version": ?1\b', b'"schema_version":99', data, count=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: a good run, and files that are none."""
+    monkeypatch.chdir(tmp_path)
+    good = write_run(tmp_path / "good")[0].read_bytes()
+    files = {
+        "empty.json": b"",
+        "blank.json": b"\n[\n",
+        "cut.json": good[:100],
+        "other.json": b'{"traceEvents": []}',
+        "list.json": b'[\n{"ph": "X", "cat": "cpu_op", "args": {}}\n]',
+        "binary.json": bytes(range(256)) * 10,
+        "deep.json": b"[" * 100_000,
+        "version.json": other_version(good),
+        "rank.json": good.replace(b'"rank":0', b'"rank":7', 1),
+        "saved.json": SAVED,
+        "saved-version.json": other_version(SAVED),
+        "saved-other.json": json.dumps({"schema_version": 1, "findings": []}).encode(),
+        "key.yaml": b"outt: x\n",
+        "type.yaml": b"every: often\n",
+        "all.yaml": b"outt: x\nevery: often\nrules:\n  none: {}\n",
+        "syntax.yaml": b"out: [\n",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "nothing").mkdir()
+    return tmp_path
+
+
+REPORTS = [
+    ("missing.json", r"missing\.json: .*No such file"),
+    ("good/trace.rank00000.json missing.json", r"missing\.json: .*No such file"),
+    ("nothing", r"nothing: no trace files \(trace\*"),
+    ("empty.json", r"empty\.json: the file is empty"),
+    ("blank.json", r"blank\.json: .*not a dsprof trace"),
+    ("cut.json", r"cut\.json: not a dsprof trace"),
+    ("other.json", r"other\.json: not a dsprof trace"),
+    ("list.json", r"list\.json: not a dsprof trace"),
+    ("binary.json", r"binary\.json: not a dsprof trace"),
+    ("deep.json", r"deep\.json: not a dsprof trace"),
+    ("version.json", r"version\.json: written in trace version 99"),
+    ("rank.json", r"rank\.json: line 1: rank 7 of 2"),
+    ("empty.json other.json", r"empty\.json: the file is empty.*other 1 file"),
+    ("saved-version.json", r"saved-version\.json: diagnosis of schema version 99"),
+    ("saved-other.json", r"saved-other\.json: not a dsprof diagnosis"),
+    ("saved.json good", r"saved\.json: a saved diagnosis is shown as it is"),
+    ("saved.json --config key.yaml", r"saved\.json: a saved diagnosis is shown as it is"),
+    ("good -o absent/report.html", r"cannot write absent/report\.html: there is no folder"),
+    ("good -o nothing", r"cannot write nothing: it is a folder"),
+    ("good -o other.json/x", r"cannot write other\.json/x: there is no folder"),
+    ("good/trace.rank00000.json -o good/trace.rank00000.json", r"it is the trace to be read"),
+    ("good --config missing.yaml", r"missing\.yaml: cannot be read: No such file"),
+    ("good --config key.yaml", r"key\.yaml:1:1: unknown key 'outt' - did you mean 'out'\?"),
+    ("good --config type.yaml", r"type\.yaml:1:8: 'every' must be a whole number"),
+    ("good --config syntax.yaml", r"syntax\.yaml:2:1: not YAML"),
+    ("good --plotlyjs missing.js", r"missing\.js: .*No such file"),
+    ("good --format docx", r"'docx' is no format; choose one of html, text, json"),
+    ("good --formt html", r"unrecognized arguments: --formt"),
+    ("", r"required: PATH"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REPORTS, ids=[row[0] for row in REPORTS])
+def test_a_report_that_cannot_be(folder: Path, arguments: str, message: str) -> None:
+    before = contents(folder)
+    done = dsprof("report", *arguments.split(), cwd=folder)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.fullmatch(rf"dsprof: .*{message}.*\n", done.stderr)
+    assert contents(folder) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_mistake_has_its_line(folder: Path) -> None:
+    done = dsprof("report", "good", "--config", "all.yaml", cwd=folder)
+    assert done.returncode == 2
+    places = re.findall(r"^dsprof: all\.yaml:(\d+:\d+): ", done.stderr, flags=re.MULTILINE)
+    assert places == ["1:1", "2:8", "4:3"]
+    assert done.stderr.count("\n") == 3
+
+
+def test_an_old_report_stays_when_the_new_one_fails(folder: Path) -> None:
+    Path("report.html").write_text("old")
+    assert main(["report", "empty.json"]) == 2
+    assert Path("report.html").read_text() == "old"
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+# The tests may run as root, whom no permission stops: the refusal of the system is put in place.
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [("iterdir", "good: the folder cannot be read"), ("open", "cannot be opened")],
+)
+def test_what_may_not_be_read_is_one_line(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    attribute: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr(Path, attribute, refuse)
+    assert main(["report", "good"]) == 2
+    monkeypatch.undo()
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Permission denied" in error
+
+
+def test_a_folder_that_may_not_be_written_is_refused_before_the_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def access(path: object, mode: int) -> bool:
+        return mode != os.W_OK
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr("dsprof.trace.run.find_run", unexpected)
+    assert main(["report", "good"]) == 2
+    assert "cannot write report.html: no permission" in capsys.readouterr().err
+
+
+def unexpected(*_: object) -> None:
+    raise RuntimeError("first line\nsecond line")
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("failure", "code"), [(unexpected, 3), (interrupted, 130)])
+def test_what_nobody_foresaw_is_no_traceback(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failure: Callable[..., None],
+    code: int,
+) -> None:
+    monkeypatch.setattr("dsprof.trace.run.find_run", failure)
+    assert main(["report", "good"]) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (code == 3)
+    assert all("RuntimeError: first line second line at " in line for line in lines)

@@ -1,0 +1,120 @@
+"""`dsprof doctor`: what would be recorded here, and why not."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dsprof._version import __version__
+from tests.cli.command import dsprof, environment, install
+
+ENTRY_POINT = "[torch.backends]\ndsprof = dsprof.autostart:autostart\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder for PYTHONPATH in which torch, deepspeed and dsprof look installed."""
+    folder = tmp_path / "site"
+    install(folder, "torch", "2.13.0")
+    install(folder, "deepspeed", "0.19.8")
+    install(folder, "dsprof", __version__, entry_points=ENTRY_POINT)
+    return folder
+
+
+def doctor(site: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run it without the packages of the tests' own Python hiding what `site` lacks."""
+    return dsprof("doctor", cwd=site.parent, env=environment(site, **variables))
+
+
+def lines(done: subprocess.CompletedProcess[str], state: str) -> list[str]:
+    marked = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line]
+    return [parts[1] for parts in marked if parts[0] == state]
+
+
+def test_all_is_well(site: Path) -> None:
+    done = doctor(site, DSPROF="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines(done, "no") == []
+    assert "torch 2.13.0 loads plugins" in lines(done, "ok")
+    assert "deepspeed 0.19.8" in lines(done, "ok")
+    assert f"traces go to {site.parent / 'dsprof-out'}" in lines(done, "ok")
+    assert done.stdout.endswith("DSPROF=1 would record here, from the first collective on.\n")
+    assert not (site.parent / "dsprof-out").exists()
+
+
+def test_each_setting_stands_with_its_origin(site: Path) -> None:
+    (site.parent / "d.yaml").write_text("steps: 7\n")
+    done = doctor(site, DSPROF_CONFIG="d.yaml", DSPROF_EVERY="2")
+    shown = [" ".join(line.split()) for line in lines(done, "ok")]
+    assert "steps = 7 (d.yaml:1:8)" in shown
+    assert "every = 2 (DSPROF_EVERY)" in shown
+    assert "out = dsprof-out (default)" in shown
+
+
+@pytest.mark.parametrize(
+    ("variables", "note"),
+    [
+        ({}, "DSPROF is not set"),
+        ({"DSPROF": "0"}, "DSPROF=0: recording is switched off"),
+    ],
+)
+def test_a_switch_that_is_off_is_no_obstacle(
+    site: Path, variables: dict[str, str], note: str
+) -> None:
+    done = doctor(site, **variables)
+    assert done.returncode == 0
+    assert any(line.startswith(note) for line in lines(done, "note"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "obstacles"),
+    [
+        ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, ["TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch"]),
+        ({"DSPROF_OUT": "/dev/null/x"}, ["/dev/null/x: /dev/null is not a folder"]),
+        (
+            {"DSPROF_STEP": "3", "DSPROF_EVERY": "x"},
+            ["environment: unknown variable 'DSPROF_STEP'", "DSPROF_EVERY: 'every' must be"],
+        ),
+    ],
+)
+def test_an_obstacle_in_the_environment(
+    site: Path, variables: dict[str, str], obstacles: list[str]
+) -> None:
+    done = doctor(site, **variables)
+    assert (done.returncode, done.stderr) == (1, "")
+    found = lines(done, "no")
+    assert len(found) == len(obstacles)
+    assert all(map(str.startswith, found, obstacles))
+    assert done.stdout.endswith(f"see each 'no' above ({len(obstacles)}).\n")
+
+
+def test_an_older_torch_names_the_other_ways(tmp_path: Path, site: Path) -> None:
+    older = tmp_path / "older"
+    install(older, "torch", "2.4.0")
+    done = dsprof("doctor", cwd=tmp_path, env=environment(older, site))
+    assert done.returncode == 1
+    assert lines(done, "no") == ["torch 2.4.0 loads no plugins: use dsprof run, or dsprof.enable()"]
+
+
+def test_a_broken_msgspec_is_said_and_not_raised(site: Path) -> None:
+    (site / "msgspec.py").write_text("raise ImportError('wrong ELF class')")
+    done = doctor(site)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert lines(done, "no") == ["msgspec cannot be imported: wrong ELF class; reinstall it"]
+
+
+def test_what_is_not_installed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dsprof.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dsprof.cli.doctor.version_of", lambda name: None)
+    monkeypatch.setattr("dsprof.cli.doctor.entry_points", lambda group: ())
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert "  no  torch is not installed in this Python\n" in shown
+    assert "note  deepspeed is not installed" in shown
+    assert "  no  torch does not find dsprof" in shown

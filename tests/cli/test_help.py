@@ -1,0 +1,56 @@
+"""Help, version, and what a command line may import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsprof._version import __version__
+from dsprof.cli import COMMANDS
+from dsprof.config import FIELDS
+from tests.cli.command import dsprof, environment
+
+
+def test_the_first_page_names_every_command(tmp_path: Path) -> None:
+    done = dsprof("--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(command.help in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
+def test_every_command_explains_itself(tmp_path: Path, name: str) -> None:
+    done = dsprof(name, "--help", cwd=tmp_path, env=environment(COLUMNS="80"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: dsprof {name} ")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_run_has_an_option_for_every_setting(tmp_path: Path) -> None:
+    shown = dsprof("run", "--help", cwd=tmp_path).stdout
+    assert all(f"  --{name.replace('_', '-')}" in shown for name in FIELDS)
+
+
+def test_the_version(tmp_path: Path) -> None:
+    assert dsprof("--version", cwd=tmp_path).stdout == f"dsprof {__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["doctor", "report"])
+def test_no_command_imports_torch_or_the_session(tmp_path: Path, name: str) -> None:
+    code = (
+        "import sys; from dsprof.__main__ import main\n"
+        f"main([{name!r}, *{[] if name == 'doctor' else ['missing.json']}])\n"
+        "heavy = {'torch', 'deepspeed', 'dsprof.session', 'plotly', 'jinja2', 'yaml'}\n"
+        "print('heavy:', sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.endswith("heavy: []\n")

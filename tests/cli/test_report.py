@@ -1,0 +1,123 @@
+"""`dsprof report` on good input, in every format and to every place."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dsprof.__main__ import main
+from tests.cli.command import dsprof
+from tests.factories.trace_files import write_run
+
+
+@pytest.fixture
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of traces below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "traces")
+    return tmp_path / "traces"
+
+
+def listing(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_page_is_written_and_the_findings_are_printed(traces: Path) -> None:
+    done = dsprof("report", "traces", cwd=traces.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (traces.parent / "report.html").read_bytes().lstrip().startswith(b"<!doctype html>")
+    assert "CHECKS" in done.stdout
+    assert done.stdout.endswith(f"\nReport: {traces.parent / 'report.html'}\n")
+    assert listing(traces.parent) == {"traces", "report.html"}
+
+
+def test_files_may_be_given_one_by_one(
+    traces: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    files = [str(path) for path in sorted(traces.iterdir())]
+    assert main(["report", *files, "--format", "json"]) == 0
+    assert json.loads(capsysbinary.readouterr().out)["run"]["ranks"] == [0, 1]
+    assert main(["report", files[0], "--format", "json"]) == 0
+    assert json.loads(capsysbinary.readouterr().out)["run"]["ranks"] == [0]
+
+
+def test_text_and_json_go_to_standard_output(
+    traces: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["report", "traces", "--format", "text"]) == 0
+    assert b"CHECKS" in capsysbinary.readouterr().out
+    assert listing(traces.parent) == {"traces"}
+
+
+def test_a_dash_writes_nothing_but_the_report(
+    traces: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["report", "traces", "-o", "-"]) == 0
+    page = capsysbinary.readouterr().out
+    assert page.lstrip().startswith(b"<!doctype html>")
+    assert page.rstrip().endswith(b"</html>")
+    assert listing(traces.parent) == {"traces"}
+
+
+def test_json_to_a_file_is_complete_and_can_be_shown_again(
+    traces: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["report", "traces", "--format", "json", "-o", "saved.json"]) == 0
+    summary = capsysbinary.readouterr().out
+    assert b"CHECKS" in summary
+    saved = json.loads(Path("saved.json").read_bytes())
+    assert saved["schema_version"] == 1
+    assert main(["report", "saved.json", "--format", "text"]) == 0
+    assert capsysbinary.readouterr().out in summary
+
+
+def test_thresholds_of_the_file_are_in_force(
+    traces: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["report", "traces", "--format", "json"]) == 0
+    threshold = json.loads(capsysbinary.readouterr().out)["thresholds"][0]
+    value = threshold["value"] + 1
+    Path("dsprof.yaml").write_text(
+        f"rules: {{{threshold['rule']}: {{{threshold['name']}: {value}}}}}"
+    )
+    assert main(["report", "traces", "--format", "json", "--config", "dsprof.yaml"]) == 0
+    changed = json.loads(capsysbinary.readouterr().out)["thresholds"][0]
+    assert (changed["value"], changed["is_default"]) == (value, False)
+
+
+def test_files_passed_over_are_named(
+    traces: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (traces / "trace.rank00007.json").write_bytes(b"")
+    assert main(["report", "traces", "--format", "json"]) == 0
+    strangers = json.loads(capsysbinary.readouterr().out)["quality"]["strangers"]
+    assert len(strangers) == 1
+    assert "trace.rank00007.json" in strangers[0]
+
+
+def test_a_cut_file_is_judged_all_the_same(traces: Path) -> None:
+    file = traces / "trace.rank00001.json"
+    whole = file.read_bytes()
+    for cut in (len(whole) - 1, len(whole) - 40, whole.index(b"\n", 4), len(whole) // 2):
+        file.write_bytes(whole[:cut])
+        assert main(["report", "traces"]) == 0, cut
+
+
+def test_a_reader_that_has_gone_ends_it_quietly(traces: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = dsprof("report", "traces", "--format", "text", cwd=traces.parent, stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", ["report traces --format text", "doctor"])
+def test_a_full_disk_behind_standard_output_is_one_line(traces: Path, command: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = dsprof(*command.split(), cwd=traces.parent, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "dsprof: cannot write to standard output: No space left on device\n"

@@ -1,0 +1,114 @@
+"""`dsprof run`: the environment of the command, and torch before 2.6."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import dsprof, environment, install
+
+SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
+
+
+def test_the_switch_the_options_and_their_mirrors_are_set(tmp_path: Path) -> None:
+    options = ("--out", "a b", "--start-step", "3", "--anonymize", "--", sys.executable, "-c", SHOW)
+    done = dsprof("run", *options, cwd=tmp_path)
+    assert done.stderr == ""
+    variables, _ = json.loads(done.stdout)
+    ours = {
+        "DSPROF": "1",
+        "DSPROF_OUT": "a b",
+        "DSPROF_START_STEP": "3",
+        "DSPROF_ANONYMIZE": "true",
+    }
+    mirrors = {f"PYTHON_{name}": value for name, value in ours.items()}
+    assert {name: value for name, value in variables.items() if "DSPROF" in name} == ours | mirrors
+
+
+@pytest.mark.parametrize("separator", [("--",), ()])
+def test_the_arguments_of_the_command_are_its_own(
+    tmp_path: Path, separator: tuple[str, ...]
+) -> None:
+    command = (sys.executable, "-c", SHOW, "--out", "x", "--", "-o", "")
+    done = dsprof("run", *separator, *command, cwd=tmp_path)
+    variables, arguments = json.loads(done.stdout)
+    assert arguments == ["--out", "x", "--", "-o", ""]
+    assert "DSPROF_OUT" not in variables
+
+
+def test_its_exit_code_is_ours(tmp_path: Path) -> None:
+    done = dsprof("run", "--", sys.executable, "-c", "raise SystemExit(7)", cwd=tmp_path)
+    assert done.returncode == 7
+
+
+def test_an_option_wins_over_the_environment_and_its_old_mirror(tmp_path: Path) -> None:
+    env = environment(DSPROF_EVERY="2", PYTHON_DSPROF_OUT="old", PYTHON_DSPROF_STEPS="5")
+    done = dsprof("run", "--out", "new", "--", sys.executable, "-c", SHOW, cwd=tmp_path, env=env)
+    variables, _ = json.loads(done.stdout)
+    for prefix in ("", "PYTHON_"):
+        assert variables[f"{prefix}DSPROF_OUT"] == "new"
+        assert variables[f"{prefix}DSPROF_EVERY"] == "2"
+        assert variables[f"{prefix}DSPROF_STEPS"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no command to start; type it after --: dsprof run -- COMMAND..."),
+        (("--",), "no command to start; type it after --: dsprof run -- COMMAND..."),
+        (("--", "no-such-command"), "cannot start no-such-command: No such file or directory"),
+        (("--", "."), "cannot start .: Permission denied"),
+        (
+            ("--every", "0", "--", "true"),
+            "DSPROF_EVERY: 'every' must be at least 1, got '0'",
+        ),
+        (
+            ("--config", "no.yaml", "--", "true"),
+            "no.yaml: cannot be read: No such file or directory",
+        ),
+        (("--ou", "x", "--", "true"), "unrecognized arguments: --ou (see dsprof --help)"),
+    ],
+)
+def test_what_cannot_be_started_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = dsprof("run", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"dsprof: {message}\n")
+
+
+def test_before_torch_2_6_the_command_starts_us_from_pythonpath(tmp_path: Path) -> None:
+    install(tmp_path, "torch", "2.4.0+cpu")
+    (tmp_path / "torch.py").write_text("print('torch')")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import dsprof.autostart\n"
+        "print('sitecustomize')\n"
+        "dsprof.autostart.autostart = lambda: print('armed')\n"
+    )
+    code = "print('start'); import torch; print('end')"
+    done = dsprof("run", "--", sys.executable, "-c", code, cwd=tmp_path, env=environment(tmp_path))
+    assert done.stdout.split() == ["sitecustomize"] * 2 + ["start", "torch", "armed", "end"]
+    assert done.stderr.startswith("dsprof: torch 2.4.0+cpu loads no plugins")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_python_without_dsprof_still_runs_the_command(tmp_path: Path) -> None:
+    install(tmp_path, "torch", "2.5.1")
+    bare = {"PYTHONPATH": str(Path(__file__).parents[2] / "dsprof/startup"), "PATH": ""}
+    code = f"import os; os.execve({sys.executable!r}, ['python', '-c', 'print(1)'], {bare!r})"
+    done = dsprof("run", "--", sys.executable, "-c", code, cwd=tmp_path, env=environment(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout == "1\n"
+
+
+def test_from_torch_2_6_on_pythonpath_is_left_alone(tmp_path: Path) -> None:
+    install(tmp_path, "torch", "2.6.0")
+    env = environment(tmp_path)
+    done = dsprof("run", "--", sys.executable, "-c", SHOW, cwd=tmp_path, env=env)
+    variables, _ = json.loads(done.stdout)
+    assert variables["PYTHONPATH"] == env["PYTHONPATH"]
+    assert done.stderr == ""
+    assert os.pathsep in variables["PYTHONPATH"]
