@@ -1,0 +1,42 @@
+"""Reports: a diagnosis as a page, as terminal text, as JSON.
+
+`RENDERERS` is the registry: one more format is one more file and one more line. What is heavy
+(plotly, jinja2) is imported by the renderer that needs it, when it renders.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.errors import DsprofError
+from dsprof.reports.base import Options, Renderer
+from dsprof.reports.html import HtmlRenderer
+from dsprof.reports.json import JsonRenderer
+from dsprof.reports.text import TextRenderer
+from dsprof.reports.write import write_whole
+
+__all__ = ["RENDERERS", "Options", "Renderer", "render", "write_whole"]
+
+RENDERERS: tuple[Renderer, ...] = (HtmlRenderer(), TextRenderer(), JsonRenderer())
+
+
+def render(
+    diagnosis: Diagnosis,
+    format_name: str,
+    *,
+    plotlyjs: Path | None = None,
+    width: int | None = None,
+    colour: bool = False,
+) -> bytes:
+    """Render `diagnosis` with the renderer called `format_name`.
+
+    Raises:
+        DsprofError: there is no such format, or `plotlyjs` cannot be read.
+    """
+    options = Options(plotlyjs=plotlyjs, width=width, colour=colour)
+    for renderer in RENDERERS:
+        if renderer.name == format_name:
+            return renderer.render(diagnosis, options)
+    names = ", ".join(renderer.name for renderer in RENDERERS)
+    raise DsprofError(f"{format_name!r} is no report format; choose one of: {names}")

@@ -90,7 +90,7 @@ class Steps(_Part):
 
 
 class CommunicationRow(_Part):
-    """Collectives of one kind. `calls` and `bytes` are sums over ranks and steps of `steps.total`."""
+    """Collectives of one kind; `calls`, `bytes` and times are sums over ranks and measured steps."""
 
     op: str
     requested: str

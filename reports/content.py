@@ -1,0 +1,196 @@
+"""What a report says, before it is laid out: shared by the page and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps
+from dsprof.reports import formatting as fmt
+from dsprof.rules.rule import Finding, Status
+
+PARTS = {
+    "compute": "compute",
+    "exposed_comm": "exposed communication",
+    "copies": "copies",
+    "idle": "idle",
+    "other": "other",
+}
+"""Parts of a step in the order in which they are stacked, with their labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a step; `percent` of all parts adds up to exactly 100.0."""
+
+    key: str
+    label: str
+    ns: int | None  # None: not measurable, its time stands in `other`
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """One step, or the mean of several neighbours."""
+
+    label: str
+    parts: tuple[Part, ...]
+    total_ns: int
+    fastest_ns: int | None
+    slowest_ns: int | None
+    slowest_rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QualityLine:
+    """One statement on how far the figures can be trusted."""
+
+    good: bool
+    label: str
+    text: str
+
+
+def step_parts(step: StepParts) -> tuple[Part, ...]:
+    """Split a step into its parts in stacking order."""
+    values = [getattr(step, f"{key}_ns") for key in PARTS]
+    percents = fmt.percentages([value or 0 for value in values])
+    return tuple(map(Part, PARTS, PARTS.values(), values, percents))
+
+
+def mean_step(steps: Steps) -> StepBar:
+    """Give the mean of the measured steps, those after the warm-up."""
+    count = max(len(steps.rows) - steps.warmup_steps, 1)
+    parts = [
+        replace(part, ns=None if part.ns is None else round(part.ns / count))
+        for part in step_parts(steps.total)
+    ]
+    return StepBar("mean", tuple(parts), round(steps.total.total_ns / count), None, None, None)
+
+
+def step_bars(rows: Sequence[StepParts], at_most: int) -> list[StepBar]:
+    """Give one bar a step; beyond `at_most` steps, one bar for several neighbours."""
+    width = -(-len(rows) // at_most) or 1
+    return [_step_bar(rows[i : i + width]) for i in range(0, len(rows), width)]
+
+
+def _step_bar(rows: Sequence[StepParts]) -> StepBar:
+    first, last = rows[0], rows[-1]
+    mean = StepParts(
+        step=first.step,
+        compute_ns=_mean([row.compute_ns for row in rows]),
+        exposed_comm_ns=_mean([row.exposed_comm_ns for row in rows]),
+        copies_ns=_mean([row.copies_ns for row in rows]),
+        idle_ns=_mean([row.idle_ns for row in rows]),
+        other_ns=_mean([row.other_ns for row in rows]) or 0,
+        total_ns=_mean([row.total_ns for row in rows]) or 0,
+    )
+    return StepBar(
+        label=str(first.step) if first is last else f"{first.step}-{last.step}",
+        parts=step_parts(mean),
+        total_ns=mean.total_ns,
+        fastest_ns=_mean([row.fastest_total_ns for row in rows]),
+        slowest_ns=_mean([row.slowest_total_ns for row in rows]),
+        slowest_rank=first.slowest_rank if first is last else None,
+    )
+
+
+def _mean(values: Sequence[int | None]) -> int | None:
+    """Mean; None as soon as one value could not be measured."""
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known)) if known and len(known) == len(values) else None
+
+
+def with_status(diagnosis: Diagnosis, *statuses: Status) -> list[Finding]:
+    """Findings of these statuses, in the order of the diagnosis."""
+    return [finding for finding in diagnosis.findings if finding.status in statuses]
+
+
+def saving(finding: Finding, step_ns: int) -> str:
+    """What mending this saves per step; empty where no saving was computed."""
+    if finding.saving_ms_per_step is not None:
+        low, high = finding.saving_ms_per_step
+        words = fmt.interval(low, high, "ms per step")
+        percent = 1e8 / step_ns if step_ns else 0
+        return f"{words} ({fmt.interval(low * percent, high * percent, '%')})" if percent else words
+    if finding.saving_bytes_per_step is not None:
+        return f"{fmt.size(finding.saving_bytes_per_step)} per step"
+    return ""
+
+
+def run_line(run: RunInfo) -> list[str]:
+    """The run in a few words each: set-up, ranks, hosts, steps."""
+    ranks = fmt.plural(run.world_size, "rank")
+    if len(run.ranks) < run.world_size:
+        ranks = f"{fmt.count(len(run.ranks))} of {ranks}"
+    hosts = fmt.plural(len(run.hosts), "host") if len(run.hosts) > 1 else "".join(run.hosts)
+    words = [run.setup, ranks, hosts, fmt.plural(run.steps, "step"), run.backend, run.device]
+    return [word for word in words if word]
+
+
+def quality_lines(quality: Quality, run: RunInfo) -> Iterator[QualityLine]:
+    """Judge the data: what is missing, and how exact the rest is."""
+    yield _ranks_line(quality, run)
+    yield _ending_line(quality)
+    yield _events_line(quality)
+    if quality.waits:
+        yield QualityLine(
+            not quality.unmatched_waits,
+            "Waits",
+            f"{fmt.count(quality.waits - quality.unmatched_waits)} of {fmt.count(quality.waits)} "
+            "matched to their collective",
+        )
+    yield _clock_line(quality)
+    yield _cost_line(quality)
+    for hook in quality.hooks:
+        where = f" (ranks {fmt.ranks(hook.ranks)})" if hook.ranks else ""
+        yield QualityLine(False, f"Hook {hook.name}", f"{hook.why}{where}")
+    for stranger in quality.strangers:
+        yield QualityLine(False, "File passed over", stranger)
+    for note in quality.notes:
+        yield QualityLine(False, "Note", note)
+
+
+def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
+    present = f"{fmt.count(len(run.ranks))} of {fmt.count(run.world_size)} present"
+    if not quality.missing_ranks:
+        return QualityLine(True, "Ranks", present)
+    missing = fmt.ranks(quality.missing_ranks)
+    return QualityLine(False, "Ranks", f"{present}; no trace of rank {missing}")
+
+
+def _ending_line(quality: Quality) -> QualityLine:
+    if not quality.unclean_ranks:
+        return QualityLine(True, "End of the run", "every rank closed its trace")
+    which = fmt.ranks(quality.unclean_ranks)
+    text = f"rank {which} ended without closing its trace; up to half a second is missing"
+    return QualityLine(False, "End of the run", text)
+
+
+def _events_line(quality: Quality) -> QualityLine:
+    flaws = [
+        f"{fmt.count(number)} {what}"
+        for number, what in (
+            (quality.dropped_events, "dropped"),
+            (quality.broken_lines, "unreadable"),
+            (quality.open_collectives, "collectives without an end"),
+            (quality.counted_only_steps, "steps counted but not recorded in detail"),
+        )
+        if number
+    ]
+    return QualityLine(not flaws, "Events", "; ".join(flaws) or "all there, none dropped")
+
+
+def _clock_line(quality: Quality) -> QualityLine:
+    method = quality.clock_method or "clocks of the ranks not compared"
+    if quality.clock_bound_ns:
+        bound = fmt.duration(quality.clock_bound_ns)
+        method = f"{method}; differences below {bound} between ranks mean nothing"
+    return QualityLine(bool(quality.clock_method), "Clock", method)
+
+
+def _cost_line(quality: Quality) -> QualityLine:
+    text = (
+        f"{fmt.share(quality.training_cost_share)} of the step in the training threads, "
+        f"{fmt.share(quality.writer_cost_share)} in the writer thread"
+    )
+    return QualityLine((quality.training_cost_share or 0) <= 0.01, "Cost of dsprof", text)

@@ -1,0 +1,119 @@
+"""Numbers as words: every renderer says the same figure in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from dsprof.rules.rule import Cell, ColumnKind
+
+NOT_MEASURABLE = "not measurable"
+
+
+def duration(ns: float | None) -> str:
+    """Nanoseconds in the unit that keeps about three figures."""
+    return _scaled(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")))
+
+
+def size(n_bytes: float | None) -> str:
+    """Bytes in binary units, as memory and buckets are counted."""
+    return _scaled(
+        n_bytes, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+    )
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """Bytes per second in decimal units, as nccl-tests and links are rated."""
+    return _scaled(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+
+
+def share(part: float | None) -> str:
+    """A part of one, as per cent."""
+    if part is None:
+        return NOT_MEASURABLE
+    if 0 < abs(part) < 0.0005:
+        return "< 0.1 %"
+    return f"{part * 100:.1f} %"
+
+
+def count(number: float | None) -> str:
+    """How many: whole numbers in full, others with about three figures."""
+    if number is None:
+        return NOT_MEASURABLE
+    return f"{number:,.0f}" if float(number).is_integer() else _figures(number)
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def ranks(numbers: Iterable[int], at_most: int = 12) -> str:
+    """Ranks as ranges, `0-3, 7`; beyond `at_most` ranges the rest is counted."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    words = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:at_most]]
+    left = sum(b - a + 1 for a, b in runs[at_most:])
+    return ", ".join(words) + (f" and {left} more" if left else "")
+
+
+def interval(low: float, high: float, unit: str) -> str:
+    """An estimate between two bounds, no more exact than it is: `30 to 48 ms`."""
+    ends = [f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in (low, high)]
+    if ends[0] == "0.0" != ends[1]:
+        return f"up to {ends[1]} {unit}"
+    return f"{' to '.join(dict.fromkeys(ends))} {unit}"
+
+
+def cell(value: Cell, kind: ColumnKind) -> str:
+    """A table cell as its column's kind asks; what is null says so."""
+    if value is None:
+        return "-" if kind == "text" else NOT_MEASURABLE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    return _NUMBERS[kind](value)
+
+
+def percentages(parts: Sequence[float]) -> list[float]:
+    """Per cent of the sum with one decimal, adding up to exactly 100.0; all zero where it is 0.
+
+    What rounding leaves over goes to the parts with the largest remainders.
+    """
+    total = sum(parts)
+    if total <= 0:
+        return [0.0] * len(parts)
+    tenths = [part * 1000 / total for part in parts]
+    floors = [int(value) for value in tenths]
+    by_remainder = sorted(range(len(parts)), key=lambda i: floors[i] - tenths[i])
+    for i in by_remainder[: 1000 - sum(floors)]:
+        floors[i] += 1
+    return [value / 10 for value in floors]
+
+
+def _scaled(value: float | None, units: Sequence[tuple[float, str]]) -> str:
+    if value is None:
+        return NOT_MEASURABLE
+    scale, unit = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
+    scaled = value / scale
+    return f"{count(scaled) if scale == 1 else _figures(scaled)} {unit}"
+
+
+def _figures(value: float) -> str:
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+_NUMBERS: dict[ColumnKind, Callable[[float], str]] = {
+    "text": str,
+    "count": count,
+    "bytes": size,
+    "ns": duration,
+    "ms": lambda value: duration(value * 1e6),
+    "share": share,
+    "rate": rate,
+}

@@ -1,0 +1,203 @@
+"""The diagnosis as one HTML file that needs no network and, but for its figures, no script."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsprof.diagnosis.model import Diagnosis, WaitMatrix
+from dsprof.errors import ConfigError
+from dsprof.reports import content, figures, tables
+from dsprof.reports import formatting as fmt
+from dsprof.reports.base import Options
+from dsprof.rules.rule import Finding, Status
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MAX_STEP_BARS = 120
+MAX_WAIT_COLUMNS = 60
+MAX_WAIT_RANKS = 64
+
+_SCRIPT_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+_CHECKS = {
+    Status.PASS: "Passed",
+    Status.NOT_APPLICABLE: "Not applicable",
+    Status.UNKNOWN: "Could not tell",
+    Status.ERROR: "Broke",
+}
+
+
+class HtmlRenderer:
+    """Writes the page; plotly.js rides along, compressed, when there is a figure to draw."""
+
+    name = "html"
+    suffix = ".html"
+
+    def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
+        """Return the page as UTF-8.
+
+        Raises:
+            ConfigError: the plotly.js bundle that the options name cannot be read.
+        """
+        template = _environment().get_template("report.html.j2")
+        script = _asset("report.js")
+        bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
+        drawn = _Figures(diagnosis, bars)
+        page = template.render(
+            d=diagnosis,
+            step=content.mean_step(diagnosis.steps),
+            facts=content.run_line(diagnosis.run),
+            quality=list(content.quality_lines(diagnosis.quality, diagnosis.run)),
+            failed=content.with_status(diagnosis, Status.FAIL),
+            notes=content.with_status(diagnosis, Status.INFO),
+            checks=_checks(diagnosis),
+            bars=bars,
+            waits=_wait_rows(diagnosis.waits),
+            figures=drawn,
+            tables=tables,
+            csp=_content_security_policy(script),
+            css=_asset("report.css"),
+            script=script,
+            plotlyjs=_plotlyjs(options.plotlyjs) if drawn.any else "",
+        )
+        return page.encode("utf-8", "replace")
+
+
+class _Figures:
+    """The figures of one page."""
+
+    def __init__(self, diagnosis: Diagnosis, bars: list[content.StepBar]) -> None:
+        self.steps = figures.step_times(bars) if bars else None
+        self.timelines = list(figures.timelines(diagnosis))
+        self.memory = figures.memory(diagnosis.memory)
+
+    @property
+    def any(self) -> bool:
+        """Whether plotly.js is needed."""
+        return bool(self.steps or self.timelines or self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitRow:
+    """One rank: per column the mean wait in ns (None: no data) and its part of the longest."""
+
+    rank: int
+    cells: list[tuple[str, float | None, float]]  # column label, ns, 0 to 1
+    mean_ns: float | None
+
+
+def _wait_rows(waits: WaitMatrix) -> list[_WaitRow]:
+    """Waits by rank and step, neighbouring steps averaged down to MAX_WAIT_COLUMNS."""
+    width = -(-len(waits.steps) // MAX_WAIT_COLUMNS) or 1
+    starts = range(0, len(waits.steps), width)
+    labels = [
+        str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
+        for steps in (waits.steps[i : i + width] for i in starts)
+    ]
+    matrix = [
+        [_mean(row[i : i + width]) for i in starts] for row in waits.exposed_ns[:MAX_WAIT_RANKS]
+    ]
+    longest = max((ns for row in matrix for ns in row if ns is not None), default=0) or 1
+    return [
+        _WaitRow(
+            rank,
+            [(label, ns, (ns or 0) / longest) for label, ns in zip(labels, row, strict=True)],
+            _mean(waits_of_rank),
+        )
+        for rank, row, waits_of_rank in zip(waits.ranks, matrix, waits.exposed_ns, strict=False)
+    ]
+
+
+def _mean(values: list[int]) -> float | None:
+    known = [value for value in values if value >= 0]
+    return sum(known) / len(known) if known else None
+
+
+def _checks(diagnosis: Diagnosis) -> Iterator[tuple[str, list[Finding]]]:
+    for status, label in _CHECKS.items():
+        found = content.with_status(diagnosis, status)
+        if found:
+            yield label, found
+
+
+def _content_security_policy(script: str) -> str:
+    """Allow our own script by its hash and plotly's as a blob; nothing may be fetched.
+
+    plotly sets styles on the elements it draws, hence the inline styles; it needs no eval for the
+    kinds of trace that we use.
+    """
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def script_safe(text: str) -> str:
+    """Escape JSON so that no sequence in it can end, or open, a script element."""
+    return text.translate(_SCRIPT_ESCAPES)
+
+
+def _plotlyjs(bundle: Path | None) -> str:
+    """plotly.js as gzip in base64: a third of its size."""
+    if bundle is None:
+        return _packed_plotlyjs()
+    try:
+        return _packed(bundle.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the plotly.js bundle {bundle}: {error.strerror}; leave the option out "
+            "to use the one of the installed plotly package"
+        ) from None
+
+
+@cache
+def _packed_plotlyjs() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return _packed(get_plotlyjs().encode())
+
+
+def _packed(source: bytes) -> str:
+    return base64.b64encode(gzip.compress(source, 9, mtime=0)).decode()
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files("dsprof.reports") / "assets" / name).read_text("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        loader=FunctionLoader(_asset),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "cell": fmt.cell,
+        "count": fmt.count,
+        "duration": fmt.duration,
+        "ranks": fmt.ranks,
+        "saving": content.saving,
+        "share": fmt.share,
+        "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
+        "script_safe": lambda text: Markup(script_safe(text)),
+        "own": Markup,  # our own style sheet and script, as they are
+    }
+    return environment

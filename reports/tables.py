@@ -1,0 +1,299 @@
+"""Tables of a diagnosis as typed data, for any renderer."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dsprof.diagnosis.model import (
+    CommunicationRow,
+    Diagnosis,
+    Difference,
+    EnvironmentInfo,
+    FetchRow,
+    FlushRow,
+    RankMemory,
+    ThresholdInfo,
+    Timeline,
+)
+from dsprof.reports import formatting as fmt
+from dsprof.reports.content import PARTS, StepBar
+from dsprof.rules.rule import Cell, Column, Table
+
+MAX_ROWS = 200
+"""Rows of one table; a page with more is no longer read, and no longer light."""
+
+Row = tuple[Cell, ...]
+
+
+def _table(caption: str, columns: Sequence[Column], rows: Iterable[Row]) -> Table:
+    kept = tuple(rows)
+    if len(kept) > MAX_ROWS:
+        caption += f" ({fmt.count(len(kept) - MAX_ROWS)} more rows left out)"
+    return Table(tuple(columns), kept[:MAX_ROWS], caption)
+
+
+def communication(rows: Iterable[CommunicationRow]) -> Table:
+    """Collectives by operation, group and size; the most exposed first. Times are of one rank."""
+    columns = (
+        Column("Operation"),
+        Column("Requested as"),
+        Column("Group (ranks)"),
+        Column("Phase"),
+        Column("Size"),
+        Column("Type"),
+        Column("Mode"),
+        Column("Calls", "count"),
+        Column("Bytes", "bytes"),
+        Column("In flight", "ns"),
+        Column("Exposed", "ns"),
+        Column("algbw", "rate"),
+        Column("busbw", "rate"),
+        Column("Called from"),
+    )
+    by_exposure = sorted(rows, key=lambda row: -(row.exposed_ns or 0))
+    return _table(
+        "Collectives of one step of one rank, on average",
+        columns,
+        map(_communication_row, by_exposure),
+    )
+
+
+def _communication_row(row: CommunicationRow) -> Row:
+    return (
+        row.op,
+        row.requested,
+        f"{row.group} ({row.group_size})",
+        row.phase,
+        row.size_class,
+        row.dtype,
+        ("async" if row.is_async else "sync") + ("" if row.on_wire else ", outside c10d"),
+        row.calls_per_step,
+        row.bytes_per_step,
+        per_step(row, row.in_flight_ns),
+        per_step(row, row.exposed_ns),
+        row.algbw,
+        row.busbw,
+        row.site,
+    )
+
+
+def per_step(row: CommunicationRow, total_ns: int | None) -> float | None:
+    """Turn a sum over ranks and steps into the mean of one rank's step."""
+    if total_ns is None or not row.calls:
+        return None
+    return total_ns * row.calls_per_step / row.calls
+
+
+def steps(bars: Iterable[StepBar]) -> Table:
+    """Steps and their parts: mean over the ranks."""
+    columns = (
+        Column("Step"),
+        Column("Total", "ns"),
+        *(Column(label.capitalize(), "ns") for label in PARTS.values()),
+        Column("Fastest rank", "ns"),
+        Column("Slowest rank", "ns"),
+        Column("Slowest is rank", "count"),
+    )
+    rows = (
+        (
+            bar.label,
+            bar.total_ns,
+            *(part.ns for part in bar.parts),
+            bar.fastest_ns,
+            bar.slowest_ns,
+            bar.slowest_rank,
+        )
+        for bar in bars
+    )
+    return _table("Steps, mean over the ranks", columns, rows)
+
+
+def flushes(rows: Iterable[FlushRow]) -> Table:
+    """ZeRO bucket flushes that are alike."""
+    columns = (
+        Column("Stage", "count"),
+        Column("Cause"),
+        Column("Per step", "count"),
+        Column("Elements", "count"),
+        Column("Capacity", "count"),
+        Column("Fill", "share"),
+        Column("Bytes", "bytes"),
+        Column("Type"),
+        Column("Parameters", "count"),
+        Column("Slot", "count"),
+        Column("Issued"),
+        Column("Collectives", "count"),
+        Column("Duration", "ns"),
+        Column("Exposed", "ns"),
+    )
+    cells = (
+        (
+            row.stage,
+            row.cause,
+            row.flushes_per_step,
+            row.elements,
+            row.capacity,
+            row.fill,
+            row.bytes,
+            row.dtype,
+            row.parameters,
+            row.slot,
+            ", ".join(row.wire_ops),
+            row.wire_calls,
+            row.duration_ns,
+            row.exposed_ns,
+        )
+        for row in rows
+    )
+    return _table("Bucket flushes; elements, bytes and times of one flush", columns, cells)
+
+
+def fetches(rows: Iterable[FetchRow]) -> Table:
+    """ZeRO-3 parameter fetches, prefetches and releases."""
+    columns = (
+        Column("Kind"),
+        Column("Phase"),
+        Column("Calls per step", "count"),
+        Column("Calls", "count"),
+        Column("Elements", "count"),
+        Column("Waited", "ns"),
+    )
+    cells = (
+        (row.kind, row.phase, row.calls_per_step, row.calls, row.elements, row.wait_ns)
+        for row in rows
+    )
+    return _table("Parameter traffic of ZeRO-3, sums over ranks and steps", columns, cells)
+
+
+def timeline(step: Timeline) -> Table:
+    """The numbers behind a timeline: time by rank, lane and kind."""
+    lengths: dict[tuple[int, str, str], list[int]] = defaultdict(list)
+    for bar in step.bars:
+        lengths[bar.rank, bar.lane, bar.kind].append(bar.end_ns - bar.start_ns)
+    columns = (
+        Column("Rank", "count"),
+        Column("Lane"),
+        Column("Kind"),
+        Column("Bars", "count"),
+        Column("Sum", "ns"),
+        Column("Longest", "ns"),
+    )
+    rows = ((*key, len(spans), sum(spans), max(spans)) for key, spans in sorted(lengths.items()))
+    return _table(f"Step {step.step} by rank, lane and kind", columns, rows)
+
+
+def memory(rows: Sequence[RankMemory]) -> Table:
+    """Peaks and least free memory of each rank."""
+    counters = sorted({name for row in rows for name in row.device})
+    columns = (
+        Column("Rank", "count"),
+        Column("Peak RSS", "bytes"),
+        Column("Last RSS", "bytes"),
+        Column("Host memory", "bytes"),
+        Column("Least available", "bytes"),
+        Column("/dev/shm", "bytes"),
+        Column("Least free", "bytes"),
+        *(Column(name, "bytes" if "byte" in name else "count") for name in counters),
+    )
+    cells = (
+        (
+            row.rank,
+            row.peak_rss_bytes,
+            row.last_rss_bytes,
+            row.host_total_bytes,
+            row.least_host_available_bytes,
+            row.shm_total_bytes,
+            row.least_shm_free_bytes,
+            *(row.device.get(name) for name in counters),
+        )
+        for row in rows
+    )
+    return _table("Memory by rank", columns, cells)
+
+
+def differences(rows: Iterable[Difference]) -> Table:
+    """What is not the same on all ranks, one row a value."""
+    cells = (
+        (row.name, value or "(unset)", fmt.ranks(ranks))
+        for row in rows
+        for value, ranks in row.values.items()
+    )
+    columns = (Column("Name"), Column("Value"), Column("Ranks"))
+    return _table("Different between ranks", columns, cells)
+
+
+def environment(info: EnvironmentInfo) -> Iterator[Table]:
+    """What is common to all ranks: versions, devices, variables, files, limits."""
+    devices = [("GPU", name) for name in info.gpus]
+    devices += [("network", name) for name in info.network_devices]
+    limits = {name: fmt.count(value) for name, value in info.limits.items()}
+    redacted = [(name, "(not shown: looks like a credential)") for name in info.redacted]
+    changed = {k: v for k, v in info.effective.items() if info.variables.get(k) != v}
+    yield from _pairs("Versions", info.versions.items())
+    yield from _pairs("Devices", devices)
+    yield from _pairs("Variables", [*info.variables.items(), *redacted])
+    yield from _pairs("Changed by the time communication began", changed.items())
+    for path, settings in info.files.items():
+        yield from _pairs(f"File {path}", settings.items())
+    yield from _pairs("Limits", limits.items())
+
+
+def _pairs(caption: str, items: Iterable[tuple[str, str]]) -> Iterator[Table]:
+    rows = tuple(sorted(items))
+    if rows:
+        yield _table(caption, (Column("Name"), Column("Value")), rows)
+
+
+def configuration(info: EnvironmentInfo) -> Table:
+    """DeepSpeed settings: what the user wrote, and beside it what the engine uses."""
+    written, effective = dict(_leaves(info.written_config)), dict(_leaves(info.effective_config))
+    rows = [
+        (key, written.get(key, "(default)"), effective.get(key, "(not reported)"))
+        for key in sorted({*written, *effective})
+    ]
+    rows.sort(key=lambda row: row[0] not in written)
+    columns = (Column("Setting"), Column("Written"), Column("In force"))
+    return _table("DeepSpeed configuration", columns, rows)
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Flatten nested settings to dotted names and JSON values."""
+    if isinstance(value, dict) and (value or not path):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, json.dumps(value, ensure_ascii=False)
+
+
+def thresholds(rows: Iterable[ThresholdInfo]) -> Table:
+    """The limits that the rules judged by."""
+    cells = (
+        (
+            row.rule,
+            row.name,
+            json.dumps(row.value, ensure_ascii=False),
+            "default" if row.is_default else "set by you",
+        )
+        for row in rows
+    )
+    columns = (Column("Rule"), Column("Threshold"), Column("Value"), Column("From"))
+    return _table("Thresholds in force", columns, cells)
+
+
+def run(diagnosis: Diagnosis) -> Table:
+    """Identity of the run and what was read."""
+    info = diagnosis.run
+    rows = [
+        ("Run", info.run_key),
+        ("Started", info.started),
+        ("Hosts", ", ".join(info.hosts)),
+        ("Ranks read", fmt.ranks(info.ranks)),
+        *((f"Version of {name}", version) for name, version in sorted(info.versions.items())),
+        ("Judged by dsprof", diagnosis.dsprof_version),
+        *(("File read", path) for path in info.source),
+    ]
+    columns = (Column("Name"), Column("Value"))
+    return _table("This run", columns, [row for row in rows if row[1]])

@@ -1,0 +1,170 @@
+"""The diagnosis for a terminal: verdict, findings, step and communication in brief."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+from dsprof.diagnosis.model import CommunicationRow, Diagnosis
+from dsprof.reports import content, tables
+from dsprof.reports import formatting as fmt
+from dsprof.reports.base import Options
+from dsprof.rules.rule import Finding, Severity, Status
+
+DEFAULT_WIDTH = 96
+LEAST_WIDTH = 60
+TOP_COMMUNICATION = 8
+
+_COLOURS = {
+    Severity.CRITICAL: "1;31",
+    Severity.HIGH: "31",
+    Severity.MEDIUM: "33",
+    Severity.LOW: "36",
+}
+
+
+class TextRenderer:
+    """Writes plain text; colour only where the options ask for it."""
+
+    name = "text"
+    suffix = ".txt"
+
+    def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
+        """Return UTF-8 text, wrapped to the width in the options."""
+        page = _Page(max(options.width or DEFAULT_WIDTH, LEAST_WIDTH), options.colour)
+        lines = [line for section in _sections(diagnosis, page) for line in [*section, ""]]
+        return ("\n".join(lines).rstrip() + "\n").encode()
+
+
+class _Page:
+    """Wraps and paints lines for one terminal."""
+
+    def __init__(self, width: int, colour: bool) -> None:
+        self.width = width
+        self._colour = colour
+
+    def wrap(self, text: str, indent: str = "", label: str = "") -> list[str]:
+        """Wrap text from a trace or from us, the label before it."""
+        rest = " " * len(indent) + ("  " if label else "")
+        return textwrap.wrap(
+            label + printable(text), self.width, initial_indent=indent, subsequent_indent=rest
+        )
+
+    def paint(self, text: str, code: str) -> str:
+        """Colour a string of ours."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
+
+    def heading(self, text: str) -> str:
+        """A section's first line."""
+        return self.paint(text.upper(), "1")
+
+
+def printable(text: str) -> str:
+    """Replace control and format characters: a name in a trace must not steer the terminal."""
+    return "".join(
+        "?" if unicodedata.category(char) in ("Cc", "Cf", "Cs") else char
+        for char in text.replace("\n", " ").replace("\t", " ")
+    )
+
+
+def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
+    yield _verdict(diagnosis, page)
+    yield _quality(diagnosis, page)
+    mean = content.mean_step(diagnosis.steps)
+    failed = content.with_status(diagnosis, Status.FAIL)
+    if failed:
+        yield [page.heading("Findings")]
+    for number, finding in enumerate(failed, 1):
+        yield _finding(finding, number, mean.total_ns, page)
+    notes = content.with_status(diagnosis, Status.INFO)
+    if notes:
+        yield [page.heading("Worth knowing"), *_notes(notes, page)]
+    if mean.total_ns:
+        yield _step(mean, page)
+    if diagnosis.communication:
+        yield _communication(diagnosis.communication, page)
+    yield [page.heading("Checks"), *_checks(diagnosis, page)]
+
+
+def _verdict(diagnosis: Diagnosis, page: _Page) -> list[str]:
+    verdict = page.wrap(diagnosis.verdict or "No verdict.")
+    facts = page.wrap(" | ".join(content.run_line(diagnosis.run)))
+    return [page.paint(line, "1") for line in verdict] + facts
+
+
+def _quality(diagnosis: Diagnosis, page: _Page) -> list[str]:
+    lines = list(content.quality_lines(diagnosis.quality, diagnosis.run))
+    flaws = [line for line in lines if not line.good]
+    heading = page.heading("Data quality")
+    if not flaws:
+        cost = next(line.text for line in lines if line.label == "Cost of dsprof")
+        return [heading, *page.wrap(f"Nothing is missing. dsprof cost {cost}.", "  ")]
+    wrapped = (page.wrap(f"{flaw.label}: {flaw.text}", "  ! ") for flaw in flaws)
+    return [heading, *itertools.chain.from_iterable(wrapped)]
+
+
+def _finding(finding: Finding, number: int, step_ns: int, page: _Page) -> list[str]:
+    severity = finding.severity.value.upper()
+    head = page.wrap(f"{number}. [{severity}] {finding.title}")
+    lines = [page.paint(line, _COLOURS.get(finding.severity, "")) for line in head]
+    labelled = (
+        ("", finding.summary),
+        ("Why: ", finding.cause),
+        ("Do: ", finding.action),
+        ("Saves: ", content.saving(finding, step_ns)),
+        ("Ranks: ", fmt.ranks(finding.ranks)),
+    )
+    for label, text in labelled:
+        lines += page.wrap(text, "   ", label) if text else []
+    if finding.config_patch:
+        lines.append("   Merge into the DeepSpeed configuration:")
+        # Escaped JSON: a patch may be copied, so no character in it is replaced.
+        lines += textwrap.indent(json.dumps(finding.config_patch, indent=2), "     ").splitlines()
+    confidence = f"confidence {finding.confidence}, " if finding.confidence else ""
+    return lines + page.wrap(f"({confidence}rule {finding.rule})", "   ")
+
+
+def _notes(notes: Iterable[Finding], page: _Page) -> Iterator[str]:
+    for note in notes:
+        yield from page.wrap(f"{note.title}. {note.summary}", "  - ")
+
+
+def _step(mean: content.StepBar, page: _Page) -> list[str]:
+    bar_width = page.width - 50
+    lines = [f"{page.heading('Step')}  {fmt.duration(mean.total_ns)}, mean of all ranks and steps"]
+    for part in mean.parts:
+        bar = "#" * round(part.percent / 100 * bar_width)
+        percent = "" if part.ns is None else f"{part.percent:.1f} %"
+        lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
+    return lines
+
+
+def _communication(rows: list[CommunicationRow], page: _Page) -> list[str]:
+    ordered = sorted(rows, key=lambda row: -(row.exposed_ns or 0))
+    head = (
+        f"  {'calls':>7} {'bytes':>10} {'exposed':>15}  operation (group, ranks, size of message)"
+    )
+    lines = [f"{page.heading('Communication')}  of one rank's step", head[: page.width]]
+    for row in ordered[:TOP_COMMUNICATION]:
+        exposed = fmt.duration(tables.per_step(row, row.exposed_ns))
+        what = f"{row.op} ({row.group}, {row.group_size} ranks, {row.size_class})"
+        numbers = f"  {fmt.count(row.calls_per_step):>7} {fmt.size(row.bytes_per_step):>10}"
+        lines.append(f"{numbers} {exposed:>15}  {printable(what)}"[: page.width])
+    left = len(ordered) - TOP_COMMUNICATION
+    return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
+
+
+def _checks(diagnosis: Diagnosis, page: _Page) -> Iterator[str]:
+    for status, label in (
+        (Status.PASS, "passed"),
+        (Status.NOT_APPLICABLE, "not applicable"),
+    ):
+        rules = [finding.rule for finding in content.with_status(diagnosis, status)]
+        if rules:
+            yield from page.wrap(", ".join(rules), "  ", f"{label} ({len(rules)}): ")
+    for status, label in ((Status.UNKNOWN, "could not tell"), (Status.ERROR, "broke")):
+        for finding in content.with_status(diagnosis, status):
+            yield from page.wrap(f"{finding.rule}: {finding.summary}", "  ", f"{label}: ")

@@ -1,0 +1,428 @@
+"""Hand-made diagnoses: a believable run of any size, an empty one, a hostile one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from dsprof.diagnosis.model import (
+    Bar,
+    CommunicationRow,
+    Diagnosis,
+    Difference,
+    EnvironmentInfo,
+    FetchRow,
+    FlushRow,
+    HookNote,
+    Quality,
+    RankMemory,
+    RunInfo,
+    StepParts,
+    Steps,
+    ThresholdInfo,
+    Timeline,
+    WaitMatrix,
+)
+from dsprof.rules.rule import Column, Finding, Severity, Status, Table
+
+MS = 1_000_000
+MIB = 2**20
+
+
+def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
+    """A ZeRO-2 run in which the last rank is late in every seventh step."""
+    chance = random.Random(ranks * 1000 + steps)
+    rows = [_step(step, chance, late=step % 7 == 5, last_rank=ranks - 1) for step in range(steps)]
+    everyone = list(range(ranks))
+    made = Diagnosis(
+        run=RunInfo(
+            world_size=ranks,
+            ranks=everyone,
+            hosts=["node-a", "node-b"],
+            steps=steps,
+            backend="gloo",
+            device="cpu",
+            versions={"torch": "2.13.0", "deepspeed": "0.19.8", "python": "3.11.7"},
+            run_key="3f9c1d",
+            started="2026-03-02T09:41:07Z",
+            setup="DeepSpeed ZeRO-2, bf16, accumulation 2",
+            source=[f"dsprof-out/trace.rank{rank:05d}.json" for rank in everyone],
+        ),
+        quality=Quality(
+            waits=ranks * steps * 6,
+            clock_method="one host: shared clock",
+            training_cost_share=0.0021,
+            writer_cost_share=0.0013,
+        ),
+        steps=Steps(
+            total=_sum(rows[2:]),
+            rows=rows,
+            warmup_steps=2,
+            method="host clock: time blocked in synchronous calls and in waits",
+        ),
+        dsprof_version="0.1.0",
+        verdict="A fifth of every step waits for communication, most of it for gradients that "
+        "are reduced twice: reduce once per optimizer step to save 30 to 48 ms of 430 ms.",
+        findings=findings(),
+        communication=communication(ranks, steps),
+        flushes=flushes(ranks * steps),
+        fetches=[
+            FetchRow(
+                kind=kind,
+                phase="forward",
+                calls=24 * ranks * steps,
+                calls_per_step=24.0,
+                elements=1_180_000,
+                wait_ns=3 * MS * steps,
+            )
+            for kind in ("fetch", "prefetch", "release")
+        ],
+        memory=[_memory(rank, steps) for rank in everyone],
+        environment=environment(),
+        timelines=[timeline("worst", steps - 1, ranks), timeline("median", steps // 2, ranks)],
+        waits=WaitMatrix(
+            ranks=everyone,
+            steps=list(range(steps)),
+            exposed_ns=[[_wait(rank, row, ranks, chance) for row in rows] for rank in everyone],
+        ),
+        thresholds=[
+            ThresholdInfo(rule="communication-bound-step", name="exposed_share", value=0.2),
+            ThresholdInfo(rule="small-collectives", name="bytes", value=65536, is_default=False),
+        ],
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def empty() -> Diagnosis:
+    """A run of which nothing could be measured."""
+    nothing = StepParts(
+        step=None,
+        compute_ns=None,
+        exposed_comm_ns=None,
+        copies_ns=None,
+        idle_ns=None,
+        other_ns=0,
+        total_ns=0,
+    )
+    return Diagnosis(
+        run=RunInfo(world_size=4, ranks=[], hosts=[], steps=0),
+        quality=Quality(missing_ranks=[0, 1, 2, 3]),
+        steps=Steps(total=nothing),
+        findings=[
+            Finding(
+                rule="low-comm-overlap",
+                title="Communication is overlapped",
+                status=Status.UNKNOWN,
+                summary="No step was recorded.",
+            )
+        ],
+    )
+
+
+def hostile(text: str) -> Diagnosis:
+    """A full diagnosis in which every free string is `text`: values, keys, list items."""
+    plain = msgspec.to_builtins(diagnosis())
+    return msgspec.convert(_replaced(plain, text), Diagnosis)
+
+
+_CLOSED = {"status", "severity", "confidence", "kind"}  # fields of a finding with fixed values
+
+
+def _replaced(value: Any, text: str, name: str = "") -> Any:
+    if isinstance(value, dict):
+        free = name in ("versions", "variables", "effective", "values", "written_config", "files")
+        return {
+            (f"{key}{text}" if free else key): _replaced(v, text, key) for key, v in value.items()
+        }
+    if isinstance(value, list):
+        return [_replaced(item, text, name) for item in value]
+    return text if isinstance(value, str) and name not in _CLOSED else value
+
+
+def findings() -> list[Finding]:
+    """One finding of each status and severity that a page must show."""
+    return [
+        Finding(
+            rule="reduction-every-micro-step",
+            title="Gradients are reduced at every micro-step",
+            status=Status.FAIL,
+            severity=Severity.HIGH,
+            category="communication",
+            summary="Each rank reduced 27.4 MiB of gradients twice per optimizer step.",
+            cause="ZeRO-2 partitions gradients as they appear, so accumulation over 2 micro-steps "
+            "sends every gradient twice.",
+            action="Use ZeRO-1 with the same accumulation: gradients are then reduced once, at "
+            "the accumulation boundary.",
+            evidence=(
+                Table(
+                    (
+                        Column("Micro-step", "count"),
+                        Column("Bytes", "bytes"),
+                        Column("Exposed", "ns"),
+                        Column("Share of step", "share"),
+                    ),
+                    ((0, 28_731_392, 38_200_000, 0.0927), (1, 28_731_392, 41_700_000, 0.1012)),
+                    "Gradient traffic of one rank",
+                ),
+            ),
+            config_patch={"zero_optimization": {"stage": 1, "reduce_bucket_size": 50000000}},
+            saving_ms_per_step=(30.0, 48.0),
+            confidence="high",
+            docs="rules/reduction-every-micro-step.md",
+        ),
+        Finding(
+            rule="small-collectives",
+            title="Many collectives are too small to fill the link",
+            status=Status.FAIL,
+            severity=Severity.MEDIUM,
+            category="communication",
+            summary="62 % of the calls move 0.4 % of the bytes.",
+            cause="Buckets are flushed at the end of backward before they are full.",
+            action="Raise reduce_bucket_size to hold the gradients of one micro-step.",
+            ranks=(0, 1),
+            saving_ms_per_step=(2.0, 2.0),
+            confidence="medium",
+        ),
+        Finding(
+            rule="allreduce-for-sharded-gradients",
+            title="Gradients of ZeRO-2 travel by all_reduce",
+            status=Status.INFO,
+            category="communication",
+            summary="By design: this stage has no reduce_scatter; 13.7 MiB per step more than it "
+            "would take.",
+            saving_bytes_per_step=14_365_696,
+            evidence=(
+                Table((Column("Operation"), Column("Calls", "count")), (("all_reduce", 12),)),
+            ),
+        ),
+        Finding(
+            rule="comms-logger-enabled",
+            title="DeepSpeed's communication logger is off",
+            status=Status.PASS,
+            summary="",
+        ),
+        Finding(
+            rule="allocator-fragmentation",
+            title="The allocator is not fragmented",
+            status=Status.NOT_APPLICABLE,
+            summary="The run used no GPU.",
+        ),
+        Finding(
+            rule="low-comm-overlap",
+            title="Communication is overlapped",
+            status=Status.UNKNOWN,
+            summary="No collective was issued asynchronously.",
+        ),
+        Finding(
+            rule="misspelt-variable",
+            title="Every variable is known",
+            status=Status.ERROR,
+            summary="The rule stopped: KeyError('NCCL_DEBUG').",
+        ),
+    ]
+
+
+def communication(ranks: int, steps: int) -> list[CommunicationRow]:
+    """Two kinds of all_reduce, an all_gather, and one row that could not be timed."""
+    kinds = (
+        ("all_reduce", "reduce", "backward", "16-64 MiB", 2.0, 28_731_392, 61.0, False),
+        ("all_gather_into_tensor", "all_gather", "step", "4-16 MiB", 1.0, 14_365_696, 21.5, False),
+        ("all_reduce", "all_reduce", "step", "< 4 KiB", 3.0, 12, 1.9, True),
+        ("broadcast", "broadcast", "forward", "< 4 KiB", 0.5, 64, None, False),
+    )
+    return [
+        CommunicationRow(
+            op=op,
+            requested=requested,
+            group="default",
+            group_size=ranks,
+            phase=phase,
+            size_class=size_class,
+            dtype="bfloat16",
+            is_async=is_async,
+            on_wire=ms is not None,
+            calls=round(calls * ranks * steps),
+            bytes=round(calls * n_bytes * ranks * steps),
+            calls_per_step=calls,
+            bytes_per_step=calls * n_bytes,
+            in_flight_ns=None if ms is None else round(ms * MS * ranks * steps),
+            exposed_ns=None if ms is None else round(ms * MS * ranks * steps),
+            algbw=None if ms is None else n_bytes * calls / (ms / 1000),
+            busbw=None if ms is None else 1.2 * n_bytes * calls / (ms / 1000),
+            site="train.py:118",
+        )
+        for op, requested, phase, size_class, calls, n_bytes, ms, is_async in kinds
+    ]
+
+
+def flushes(count: int) -> list[FlushRow]:
+    """A full bucket and the rest at the end of backward."""
+    return [
+        FlushRow(
+            stage=2,
+            cause=cause,
+            dtype="bfloat16",
+            elements=elements,
+            capacity=5_000_000,
+            fill=elements / 5_000_000,
+            bytes=elements * 2,
+            parameters=parameters,
+            slot=0,
+            flushes=2 * count,
+            flushes_per_step=2.0,
+            wire_ops=["all_reduce"],
+            wire_calls=2 * count,
+            duration_ns=19 * MS,
+            exposed_ns=17 * MS,
+        )
+        for cause, elements, parameters in (
+            ("full", 4_980_736, 22),
+            ("end of backward", 811_264, 9),
+        )
+    ]
+
+
+def environment() -> EnvironmentInfo:
+    """Variables, versions and one difference between ranks."""
+    return EnvironmentInfo(
+        variables={"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"},
+        effective={"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "2"},
+        files={"/etc/nccl.conf": {"NCCL_IB_HCA": "mlx5"}},
+        versions={"torch": "2.13.0", "deepspeed": "0.19.8"},
+        gpus=[],
+        network_devices=["eth0 (25 Gb/s)"],
+        limits={"RLIMIT_MEMLOCK": 8 * MIB},
+        redacted=["NCCL_SECRET"],
+        differences=[Difference(name="NCCL_IB_HCA", values={"mlx5_0": [0], "": [1]})],
+        written_config={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
+        effective_config={
+            "zero_optimization": {"stage": 2, "overlap_comm": False, "reduce_bucket_size": 5000000},
+            "bf16": {"enabled": True},
+        },
+    )
+
+
+def flawed_quality() -> Quality:
+    """Data with every flaw at once."""
+    return Quality(
+        missing_ranks=[3],
+        unclean_ranks=[1],
+        strangers=["trace.rank00009.json: of another run"],
+        dropped_events=12,
+        broken_lines=1,
+        counted_only_steps=5,
+        unmatched_waits=2,
+        waits=100,
+        open_collectives=1,
+        clock_bound_ns=180_000,
+        clock_method="two hosts: bounded by collectives",
+        training_cost_share=0.031,
+        hooks=[HookNote(name="deepspeed_zero", why="DeepSpeed 0.9 has no bucket", ranks=[0, 1])],
+        notes=["The capture window began at step 10."],
+    )
+
+
+def timeline(why: str, step: int, ranks: int) -> Timeline:
+    """Two micro-steps of forward and backward, a reduction in each backward, then the step."""
+    bars: list[Bar] = []
+    for rank in range(ranks):
+        late = 40 * MS if why == "worst" and rank == ranks - 1 else 0
+        end = 0
+        for micro in range(2):
+            start, middle = end, end + 62 * MS + late // 2
+            end = middle + 118 * MS
+            bars += [
+                Bar(rank=rank, lane="phase", kind="forward", start_ns=start, end_ns=middle),
+                Bar(rank=rank, lane="phase", kind="backward", start_ns=middle, end_ns=end),
+            ]
+            for bucket in range(6):
+                issue = middle + (18 * bucket + 6) * MS
+                label = f"bucket {bucket} of micro-step {micro}, 4.75 MiB"
+                bars += [
+                    Bar(
+                        rank=rank,
+                        lane="communication",
+                        kind="all_reduce",
+                        start_ns=issue,
+                        end_ns=issue + 9 * MS,
+                        label=label,
+                    ),
+                    Bar(
+                        rank=rank,
+                        lane="blocked",
+                        kind="all_reduce",
+                        start_ns=issue,
+                        end_ns=issue + 7 * MS,
+                        label=label,
+                    ),
+                ]
+        bars += [
+            Bar(rank=rank, lane="phase", kind="step", start_ns=end, end_ns=end + 52 * MS),
+            Bar(
+                rank=rank,
+                lane="communication",
+                kind="all_gather_into_tensor",
+                start_ns=end + 28 * MS,
+                end_ns=end + 49 * MS,
+                label="updated parameters",
+            ),
+            Bar(
+                rank=rank,
+                lane="blocked",
+                kind="all_gather_into_tensor",
+                start_ns=end + 28 * MS,
+                end_ns=end + 49 * MS,
+            ),
+        ]
+    return Timeline(step=step, why=why, duration_ns=max(bar.end_ns for bar in bars), bars=bars)
+
+
+def _step(step: int, chance: random.Random, late: bool, last_rank: int) -> StepParts:
+    exposed = round((84 + chance.random() * 12 + (46 if late else 0)) * MS)
+    compute = round((296 + chance.random() * 14 + (180 if step == 0 else 0)) * MS)
+    idle, other = round((8 + chance.random() * 6) * MS), round((17 + chance.random() * 4) * MS)
+    total = exposed + compute + idle + other
+    return StepParts(
+        step=step,
+        compute_ns=compute,
+        exposed_comm_ns=exposed,
+        copies_ns=None,
+        idle_ns=idle,
+        other_ns=other,
+        total_ns=total,
+        micro_steps=2,
+        slowest_rank=last_rank if late else 0,
+        fastest_total_ns=round(total * 0.985),
+        slowest_total_ns=round(total * (1.06 if late else 1.01)),
+    )
+
+
+def _sum(rows: list[StepParts]) -> StepParts:
+    names = ("compute_ns", "exposed_comm_ns", "idle_ns", "other_ns", "total_ns")
+    sums = {name: sum(getattr(row, name) for row in rows) for name in names}
+    return StepParts(step=None, copies_ns=None, **sums)
+
+
+def _wait(rank: int, row: StepParts, ranks: int, chance: random.Random) -> int:
+    if rank == 0 and row.step == 1:
+        return -1
+    assert row.exposed_comm_ns is not None
+    own = 0.35 if rank == row.slowest_rank and rank == ranks - 1 else 0.9 + 0.2 * chance.random()
+    return round(row.exposed_comm_ns * own)
+
+
+def _memory(rank: int, steps: int) -> RankMemory:
+    rss = [(1180 + 9 * rank + min(step, 6) * 14) * MIB for step in range(steps)]
+    return RankMemory(
+        rank=rank,
+        peak_rss_bytes=max(rss) + 40 * MIB,
+        last_rss_bytes=rss[-1],
+        host_total_bytes=24 * 1024 * MIB,
+        least_host_available_bytes=9 * 1024 * MIB,
+        shm_total_bytes=64 * MIB,
+        least_shm_free_bytes=None,
+        steps=list(range(steps)),
+        rss_bytes=rss,
+    )

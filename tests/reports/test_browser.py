@@ -1,0 +1,141 @@
+"""The page in a real browser: quiet, offline, drawn, readable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsprof.reports import render
+from tests import browser
+from tests.factories import diagnosis as factory
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(browser.EXECUTABLE is None, reason="no Chromium on this machine"),
+]
+
+DRAW_ALL = """(async () => {
+  for (const figure of document.querySelectorAll(".figure")) {
+    figure.scrollIntoView({ behavior: "instant" });
+    while (!("drawn" in figure.dataset)) await new Promise((f) => setTimeout(f, 20));
+  }
+  return document.querySelectorAll(".plot svg.main-svg").length;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    with browser.chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_bytes(render(factory.diagnosis(8, 50), "html"))
+    return path
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_figure_is_drawn_without_a_word_or_a_request(
+    chromium: browser.Browser, page_file: Path, dark: bool
+) -> None:
+    page = chromium.open(page_file, dark=dark)
+    assert page.evaluate(DRAW_ALL) >= 4
+    assert page.evaluate("document.querySelectorAll('.waiting').length") == 0
+    assert page.complaints() == []
+    outside = [url for url in page.requests() if not url.startswith(("file:", "blob:", "data:"))]
+    assert outside == []
+
+
+def test_no_figure_is_drawn_before_it_is_near(chromium: browser.Browser, page_file: Path) -> None:
+    page = chromium.open(page_file)
+    page.evaluate("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
+    assert page.evaluate("typeof Plotly") == "undefined"
+
+
+def test_a_script_of_others_does_not_run(
+    chromium: browser.Browser, page_file: Path, tmp_path: Path
+) -> None:
+    foreign = page_file.read_bytes().replace(
+        b"<main>", b"<main><script>window.owned = 1</script><img src=x onerror='owned = 1'>"
+    )
+    (tmp_path / "report.html").write_bytes(foreign)
+    page = chromium.open(tmp_path / "report.html")
+    assert page.evaluate("window.owned") is None
+    assert any("Content Security Policy" in complaint for complaint in page.complaints())
+
+
+@pytest.mark.parametrize(
+    "text", ["<img src=x onerror=owned=1>", "</script><script>owned=1</script>"]
+)
+def test_hostile_names_run_nothing_once_drawn(
+    chromium: browser.Browser, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "report.html").write_bytes(render(factory.hostile(text), "html"))
+    page = chromium.open(tmp_path / "report.html")
+    page.evaluate(DRAW_ALL)
+    assert page.evaluate("window.owned") is None
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert page.complaints() == []
+
+
+def test_without_scripts_the_words_and_numbers_are_there(
+    chromium: browser.Browser, page_file: Path
+) -> None:
+    page = chromium.open(page_file, scripts=False)
+    # The page's own scripts are off; the protocol may still read the document.
+    tree = page.call("DOMSnapshot.captureSnapshot", computedStyles=[])
+    words = " ".join(tree["strings"])
+    for said in ("A fifth of every step", "Use ZeRO-1", "exposed communication", "all_gather"):
+        assert said in words
+    assert "svg" not in tree["strings"]
+
+
+@pytest.mark.parametrize("width", [360, 768, 1600])
+def test_the_page_never_scrolls_sideways(
+    chromium: browser.Browser, page_file: Path, width: int
+) -> None:
+    page = chromium.open(page_file, width=width)
+    page.evaluate(DRAW_ALL)
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wide) <= 0
+
+
+def test_a_heading_sorts_its_table_and_what_was_not_measured_stays_last(
+    chromium: browser.Browser, page_file: Path
+) -> None:
+    page = chromium.open(page_file)
+    column = """[...document.querySelectorAll("#communication tbody tr")]
+      .map((row) => row.cells[9].textContent)"""
+    heading = "document.querySelectorAll('#communication th')[9]"
+    page.evaluate(f"{heading}.querySelector('button').click()")
+    assert page.evaluate(f"{heading}.ariaSort") == "descending"
+    assert page.evaluate(column) == ["61.0 ms", "21.5 ms", "1.90 ms", "not measurable"]
+    page.evaluate(f"{heading}.querySelector('button').click()")
+    assert page.evaluate(column) == ["1.90 ms", "21.5 ms", "61.0 ms", "not measurable"]
+
+
+def test_figures_follow_a_change_of_light(chromium: browser.Browser, page_file: Path) -> None:
+    page = chromium.open(page_file, dark=False)
+    page.evaluate(DRAW_ALL)
+    colour = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"
+    light = page.evaluate(colour)
+    page.view(dark=True)
+    page.wait(f"{colour} !== '{light}'")
+    assert page.complaints() == []
+
+
+def test_printing_unfolds_the_page_and_folds_it_again(
+    chromium: browser.Browser, page_file: Path
+) -> None:
+    page = chromium.open(page_file, dark=True)
+    page.evaluate(DRAW_ALL)
+    closed = "document.querySelectorAll('details:not([open])').length"
+    before = page.evaluate(closed)
+    assert page.pdf().startswith(b"%PDF")
+    assert page.evaluate(closed) == before
+    assert page.evaluate("document.documentElement.dataset.print") is None
+    assert page.complaints() == []

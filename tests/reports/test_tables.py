@@ -1,0 +1,75 @@
+"""Tables of a diagnosis."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.diagnosis.model import ThresholdInfo
+from dsprof.reports import tables
+from dsprof.reports.content import step_bars
+from dsprof.rules.rule import Table
+from tests.factories import diagnosis as factory
+
+MADE = factory.diagnosis(2, 4)
+
+EVERY_TABLE = [
+    tables.communication(MADE.communication),
+    tables.steps(step_bars(MADE.steps.rows, 10)),
+    tables.flushes(MADE.flushes),
+    tables.fetches(MADE.fetches),
+    tables.timeline(MADE.timelines[0]),
+    tables.memory(MADE.memory),
+    tables.differences(MADE.environment.differences),
+    *tables.environment(MADE.environment),
+    tables.configuration(MADE.environment),
+    tables.thresholds(MADE.thresholds),
+    tables.run(MADE),
+]
+
+
+@pytest.mark.parametrize("table", EVERY_TABLE, ids=lambda table: table.caption)
+def test_each_row_has_one_cell_a_column_and_numbers_stand_in_number_columns(table: Table) -> None:
+    assert table.rows
+    for row in table.rows:
+        assert len(row) == len(table.columns)
+        for value, column in zip(row, table.columns, strict=True):
+            assert not (isinstance(value, str) and column.kind != "text"), (column, value)
+
+
+def column(table: Table, label: str) -> list[object]:
+    index = [column.label for column in table.columns].index(label)
+    return [row[index] for row in table.rows]
+
+
+def test_the_most_exposed_collective_stands_first_and_times_are_of_one_step() -> None:
+    table = tables.communication(reversed(MADE.communication))
+    assert column(table, "Exposed") == pytest.approx([61e6, 21.5e6, 1.9e6, None])
+    assert column(table, "Group (ranks)")[0] == "default (2)"
+    assert column(table, "Mode") == ["sync", "sync", "async", "sync, outside c10d"]
+
+
+def test_what_the_user_wrote_stands_before_the_defaults() -> None:
+    table = tables.configuration(MADE.environment)
+    assert [row for row in table.rows if "stage" in str(row[0])] == [
+        ("zero_optimization.stage", "2", "2")
+    ]
+    assert column(table, "Written") == ["true", "2", "(default)", "(default)"]
+
+
+def test_a_variable_that_changed_is_shown_once_more_and_a_secret_never() -> None:
+    shown = {table.caption: table for table in tables.environment(MADE.environment)}
+    changed = shown["Changed by the time communication began"]
+    assert changed.rows == (("OMP_NUM_THREADS", "2"),)
+    assert ("NCCL_SECRET", "(not shown: looks like a credential)") in shown["Variables"].rows
+
+
+def test_an_unset_variable_is_not_an_empty_one() -> None:
+    table = tables.differences(MADE.environment.differences)
+    assert table.rows == (("NCCL_IB_HCA", "mlx5_0", "0"), ("NCCL_IB_HCA", "(unset)", "1"))
+
+
+def test_a_long_table_is_cut_and_says_so() -> None:
+    rows = [ThresholdInfo(rule="r", name=str(i), value=i) for i in range(tables.MAX_ROWS + 7)]
+    table = tables.thresholds(rows)
+    assert len(table.rows) == tables.MAX_ROWS
+    assert "7 more rows left out" in table.caption

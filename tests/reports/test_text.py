@@ -1,0 +1,116 @@
+"""The diagnosis for a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.reports import render
+from dsprof.reports.text import printable
+from tests.factories import diagnosis as factory
+
+ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def text(made: Diagnosis, **options: object) -> str:
+    return render(made, "text", **options).decode()  # type: ignore[arg-type]
+
+
+def test_the_verdict_comes_first_then_findings_in_their_order() -> None:
+    shown = text(factory.diagnosis())
+    places = [
+        shown.index(words)
+        for words in (
+            "A fifth of every step",
+            "DATA QUALITY",
+            "1. [HIGH] Gradients are reduced at every micro-step",
+            "2. [MEDIUM] Many collectives",
+            "WORTH KNOWING",
+            "STEP",
+            "COMMUNICATION",
+            "CHECKS",
+        )
+    ]
+    assert places == sorted(places)
+    assert places[0] == 0
+
+
+def test_a_finding_says_what_why_what_to_do_and_what_it_saves() -> None:
+    shown = " ".join(text(factory.diagnosis()).split())
+    assert "Each rank reduced 27.4 MiB" in shown
+    assert "Why: ZeRO-2 partitions gradients" in shown
+    assert "Do: Use ZeRO-1" in shown
+    assert "Saves: 30 to 48 ms per step" in shown
+    assert "confidence high, rule reduction-every-micro-step" in shown
+
+
+def test_the_patch_is_json_that_can_be_copied() -> None:
+    shown = text(factory.diagnosis())
+    block = re.search(r"^     \{.*?^     \}", shown, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    assert json.loads(block[0]) == factory.findings()[0].config_patch
+
+
+def test_every_rule_is_named() -> None:
+    shown = text(factory.diagnosis())
+    hidden = [f.rule for f in factory.findings() if f.status != "info" and f.rule not in shown]
+    assert hidden == []
+
+
+@pytest.mark.parametrize("width", [20, 60, 96, 160])
+def test_lines_keep_to_the_width(width: int) -> None:
+    shown = text(factory.diagnosis(quality=factory.flawed_quality()), width=width)
+    longest = max(shown.splitlines(), key=len)
+    assert len(longest) <= max(width, 60), longest
+
+
+def test_flaws_of_the_data_are_listed_and_the_rest_is_not() -> None:
+    shown = " ".join(text(factory.diagnosis(quality=factory.flawed_quality())).split())
+    for words in (
+        "no trace of rank 3",
+        "rank 1 ended without closing its trace",
+        "12 dropped",
+        "98 of 100 matched",
+        "Cost of dsprof: 3.1 %",
+        "DeepSpeed 0.9 has no bucket (ranks 0-1)",
+        "of another run",
+        "The capture window began at step 10.",
+    ):
+        assert words in shown
+    assert "Nothing is missing" not in shown
+    assert "Nothing is missing" in text(factory.diagnosis())
+
+
+def test_the_step_is_the_mean_of_one() -> None:
+    shown = text(factory.diagnosis(2, 30))
+    assert re.search(r"^STEP  4\d\d ms, mean", shown, re.MULTILINE)
+
+
+def test_what_was_not_measured_is_not_zero() -> None:
+    copies = next(line for line in text(factory.diagnosis()).splitlines() if "copies" in line)
+    assert copies.split() == ["copies", "not", "measurable"]
+
+
+def test_an_empty_diagnosis_is_shown() -> None:
+    shown = text(factory.empty())
+    assert "0 of 4 ranks" in shown
+    assert "low-comm-overlap: No step was recorded." in shown
+
+
+def test_colour_only_where_asked_for() -> None:
+    plain, coloured = text(factory.diagnosis()), text(factory.diagnosis(), colour=True)
+    assert "\x1b" not in plain
+    assert ESCAPE_SEQUENCE.sub("", coloured) == plain
+    assert coloured != plain
+
+
+def test_names_from_a_run_cannot_steer_the_terminal() -> None:
+    shown = text(factory.hostile("\x1b]0;owned\x07\u202e\x9b31m\r"))
+    assert set(shown) & set("\x1b\x07\u202e\x9b\r") == set()
+
+
+def test_printable_keeps_words_in_any_language() -> None:
+    assert printable("couche d'entrée 層\n\tx") == "couche d'entrée 層  x"
