@@ -208,7 +208,7 @@ class Session:
         elif self._rank == 0:
             files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
             _say(
-                f"{self.recorder.steps} steps recorded, {files} trace files in {self.config.out}; "
+                f"steps recorded: {self.recorder.steps}, trace files in {self.config.out}: {files}; "
                 f"see them with: dsprof report {self.config.out}"
             )
 

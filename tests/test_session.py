@@ -1,0 +1,223 @@
+"""A session from enable to disable, in one process over torch's fake backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import dsprof
+from dsprof import session
+from dsprof.errors import ConfigError
+from dsprof.trace.format import FILE_PATTERN
+from dsprof.trace.reader import read_trace
+from dsprof.trace.table import RankTrace
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    yield
+    dsprof.disable()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def communicate(times: int = 1) -> None:
+    for _ in range(times):
+        dist.all_reduce(torch.zeros(4))
+
+
+def read(folder: Path) -> RankTrace:
+    (file,) = folder.glob(FILE_PATTERN)
+    return read_trace(file)
+
+
+def targets() -> dict[tuple[str, str, str], Any]:
+    """Return what stands under each name that any hook replaces."""
+    import deepspeed  # noqa: F401 - so that its hooks go in, too
+
+    from dsprof.hooks.registry import HOOKS, WIRE_HOOKS
+
+    found = {}
+    for hook in (*WIRE_HOOKS.values(), *HOOKS):
+        for target in hook.targets:
+            if target.is_there():
+                owner = target.resolve()
+                found[target.module, target.owner, target.name] = vars(owner).get(target.name)
+    return found
+
+
+@pytest.mark.parametrize("interception", ["dispatcher", "process_group"])
+def test_after_disable_every_attribute_is_the_object_that_it_was(
+    tmp_path: Path, interception: str
+) -> None:
+    before = targets()
+    assert len(before) > 50
+    dsprof.enable(out=str(tmp_path), interception=interception)
+    communicate()
+    during = targets()
+    assert any(during[name] is not before[name] for name in before)
+    dsprof.disable()
+    after = targets()
+    assert [name for name in before if after[name] is not before[name]] == []
+
+
+def test_enable_twice_is_enable_once(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    once = targets()
+    dsprof.enable(out=str(tmp_path / "other"))
+    assert all(value is once[name] for name, value in targets().items())
+    communicate(3)
+    dsprof.disable()
+    assert len(read(tmp_path).collectives) == 3
+    assert not (tmp_path / "other").exists()
+
+
+def test_enable_disable_enable_are_two_traces(tmp_path: Path) -> None:
+    for count in (2, 5):
+        dsprof.enable(out=str(tmp_path))
+        communicate(count)
+        dsprof.disable()
+        communicate()
+    counts = [len(read_trace(file).collectives) for file in sorted(tmp_path.glob(FILE_PATTERN))]
+    assert sorted(counts) == [2, 5]
+
+
+def test_a_foreign_wrapper_keeps_working_after_disable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = vars(dist.Work)["wait"]
+    dsprof.enable(out=str(tmp_path))
+    ours = dist.Work.wait
+    calls = []
+
+    def foreign(self: Any, *args: Any) -> Any:
+        calls.append(self)
+        return ours(self, *args)
+
+    monkeypatch.setattr(dist.Work, "wait", foreign)
+    communicate()
+    dsprof.disable()
+    assert vars(dist.Work)["wait"] is foreign
+    assert any("Work.wait" in note.text for note in read(tmp_path).notes)
+    communicate()
+    monkeypatch.setattr(dist.Work, "wait", original)
+
+
+def test_steps_annotations_and_phases_of_the_user(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    for _ in range(3):
+        communicate()
+        with dsprof.annotate("data"):
+            pass
+        dsprof.step()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert [(step.step, step.source) for step in trace.steps] == [(n, "user") for n in range(3)]
+    assert [span.name for span in trace.spans if span.is_annotation] == ["data"] * 3
+
+
+def test_without_a_session_step_and_annotate_do_nothing() -> None:
+    dsprof.step()
+    with dsprof.annotate("data"):
+        pass
+    dsprof.disable()
+
+
+def test_optimizer_steps_count_where_nothing_else_does(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    communicate()
+    for _ in range(2):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    dsprof.disable()
+    assert [step.source for step in read(tmp_path).steps] == ["optimizer", "optimizer"]
+    optimizer.step()
+
+
+def test_a_wrong_option_raises_and_leaves_nothing_on() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'steps'"):
+        dsprof.enable(step=3)
+    assert session.current() is None
+
+
+def test_the_trace_describes_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("MY_SECRET", "do not read me")
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert (trace.header.rank, trace.header.world_size, trace.header.backend) == (1, 4, "fake")
+    assert trace.environment is not None
+    assert trace.environment.variables["NCCL_DEBUG"] == "WARN"
+    assert b"do not read me" not in Path(trace.path).read_bytes()
+    assert trace.trailer is not None
+    assert trace.trailer.reason == "disable"
+    assert all(hook.installed for hook in trace.hooks if hook.name in ("c10d", "work", "optimizer"))
+
+
+def test_anonymize(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path), anonymize=True)
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    data = Path(trace.path).read_text()
+    assert trace.header.anonymized
+    assert os.uname().nodename not in trace.header.host
+    assert str(Path(__file__).parent) not in data
+    assert "test_session.py" in data
+
+
+def test_a_forked_child_records_nothing(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    child = os.fork()
+    if child == 0:
+        communicate(10)
+        os._exit(0 if session.current() is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    dsprof.disable()
+    assert len(read(tmp_path).collectives) == 1
+
+
+def test_rank_zero_says_what_to_do_next(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.step()
+    dsprof.disable()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == (
+        f"dsprof: steps recorded: 1, trace files in {tmp_path}: 1; "
+        f"see them with: dsprof report {tmp_path}"
+    )
+
+
+def test_an_unwritable_folder_is_said_and_the_run_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    dsprof.enable(out=str(tmp_path / "file"))
+    communicate(3)
+    dsprof.disable()
+    assert "ends early" in capfd.readouterr().err
+
+
+def test_the_session_leaves_nothing_in_flight(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    recorder = session.current().recorder  # type: ignore[union-attr]
+    dsprof.disable()
+    assert recorder.stopped
+    assert recorder.in_flight == {}
