@@ -208,8 +208,8 @@ class Session:
         elif self._rank == 0:
             files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
             _say(
-                f"steps recorded: {self.recorder.steps}, trace files in {self.config.out}: {files}; "
-                f"see them with: dsprof report {self.config.out}"
+                f"steps recorded: {self.recorder.steps}, trace files in {self.config.out}: "
+                f"{files}; see them with: dsprof report {self.config.out}"
             )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib.util
 import os
-import threading
+from collections.abc import Iterator
 from types import FrameType
 
 from dsprof.recorder import Recorder
 from dsprof.trace.format import SiteArgs
 
-_PACKAGES = ("torch", "deepspeed", "dsprof", "accelerate", "transformers")
-_MODULES = (contextlib, functools, threading)
+_PASSED_OVER = (
+    *("torch", "deepspeed", "dsprof", "accelerate", "transformers"),
+    *("contextlib", "functools", "threading", "typing_extensions"),  # what they wrap calls with
+)
 
 
 class Sites:
@@ -59,10 +59,15 @@ class Sites:
         return self._last
 
 
-def _inner_paths() -> list[str]:
-    paths = [module.__file__ for module in _MODULES if module.__file__]
-    for name in _PACKAGES:
+def _inner_paths() -> Iterator[str]:
+    """Yield how the names of files begin that are no calling sites."""
+    yield "<"
+    yield os.path.dirname(__file__) + os.sep
+    for name in _PASSED_OVER:
         spec = importlib.util.find_spec(name)
-        folders = (spec.submodule_search_locations or ()) if spec else ()
-        paths.extend(folder + os.sep for folder in folders)
-    return ["<", *paths, os.path.dirname(__file__) + os.sep]
+        if spec is None:
+            continue
+        if spec.submodule_search_locations is None:
+            yield spec.origin or "<"
+        else:
+            yield from (folder + os.sep for folder in spec.submodule_search_locations)

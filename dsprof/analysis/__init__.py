@@ -1,0 +1,1 @@
+"""From traces to the facts that rules judge."""

@@ -1,7 +1,7 @@
 """RunSummary: what is known of a run, collected rank by rank and then merged.
 
 An aggregate is a small value with `collect` (from one rank's trace) and an associative `merge`, so
-8 or 8,000 ranks take the same path, serially or in a pool. A rule reads aggregates and nothing else.
+8 or 8,000 ranks take the same path, serially or in a pool. A rule reads nothing but aggregates.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ class RunSummary:
     def merge(self, other: RunSummary) -> RunSummary:
         """Join two summaries that hold the same kinds of aggregates."""
         return RunSummary(_merged(part, other[kind]) for kind, part in self._parts.items())
+
+    def with_part(self, part: Aggregate) -> RunSummary:
+        """Return a summary with the aggregate of this type replaced."""
+        return RunSummary((self._parts | {type(part): part}).values())
 
     def only(self, kinds: Iterable[type[Aggregate]]) -> RunSummary:
         """Return a summary of the named aggregates alone, so that a rule sees what it declared."""

@@ -56,7 +56,7 @@ class Quality(_Part):
     unmatched_waits: int = 0
     waits: int = 0
     open_collectives: int = 0
-    clock_bound_ns: int = 0
+    clock_bound_ns: int | None = 0  # None: not known, see `clock_method`
     clock_method: str = ""  # e.g. "one host: shared clock"
     training_cost_share: float | None = None  # dsprof in the training threads / step time
     writer_cost_share: float | None = None  # CPU time of the writer thread / step time
@@ -90,7 +90,7 @@ class Steps(_Part):
 
 
 class CommunicationRow(_Part):
-    """Collectives of one kind; `calls`, `bytes` and times are sums over ranks and measured steps."""
+    """Collectives of one kind; calls, bytes and times are sums over ranks and measured steps."""
 
     op: str
     requested: str

@@ -1,0 +1,37 @@
+"""The rules; one more is its file, its docs page and a line here.
+
+The order decides who owns exposed time that two rules could save: the more specific rule first.
+"""
+
+from __future__ import annotations
+
+from dsprof.rules import (
+    allocator_fragmentation,
+    allreduce_for_sharded_gradients,
+    comms_logger_enabled,
+    communication_bound_step,
+    data_quality,
+    low_comm_overlap,
+    misspelt_variable,
+    reduction_every_micro_step,
+    small_collectives,
+    sync_debug_variable,
+    unparsable_integer_variable,
+    variable_differs_across_ranks,
+)
+from dsprof.rules.rule import Rule
+
+RULES: tuple[Rule, ...] = (
+    data_quality.RULE,
+    allreduce_for_sharded_gradients.RULE,
+    reduction_every_micro_step.RULE,
+    small_collectives.RULE,
+    low_comm_overlap.RULE,
+    communication_bound_step.RULE,
+    allocator_fragmentation.RULE,
+    comms_logger_enabled.RULE,
+    sync_debug_variable.RULE,
+    misspelt_variable.RULE,
+    unparsable_integer_variable.RULE,
+    variable_differs_across_ranks.RULE,
+)

@@ -73,9 +73,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ranks: tuple[int, ...] = ()  # () means all
     config_patch: dict[str, Any] | None = None  # DeepSpeed keys to merge into the user's file
     saving_ms_per_step: tuple[float, float] | None = None  # low, high
+    saving_from: str = ""  # whose exposed time: "gradients", "parameters" or "" for any
     saving_bytes_per_step: int | None = None
     confidence: Literal["", "low", "medium", "high"] = ""
     docs: str = ""  # page of the rule, relative to docs/
+
+
+_REMARKS = (Status.FAIL, Status.INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ class RuleMeta:
 
     id: str  # noun of the failing state; also the name of its file and docs page
     title: str  # shown when it passes
-    failing_title: str  # shown when it fails
+    failing_title: str  # shown when it fails or has something worth knowing
     why: str  # one or two sentences: why it matters
     category: str  # "communication", "overlap", "memory", "configuration", "environment", "quality"
     needs: tuple[type[Aggregate], ...]
@@ -94,7 +98,7 @@ class RuleMeta:
         """Return a finding of this rule; `details` are the further fields of `Finding`."""
         return Finding(
             rule=self.id,
-            title=self.failing_title if status is Status.FAIL else self.title,
+            title=self.failing_title if status in _REMARKS else self.title,
             status=status,
             summary=summary,
             category=self.category,

@@ -8,8 +8,9 @@ from typing import Any
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RankClock, RunSummary
+from dsprof.environment import EnvSnapshot
 from dsprof.rules.rule import Finding, Rule
-from dsprof.trace.format import EngineConfig, Environment, Header
+from dsprof.trace.format import EngineConfig, Header
 from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 
@@ -25,7 +26,7 @@ def rank_trace(
 ) -> RankTrace:
     """A trace with nothing in it but its environment and, given `engine`, a DeepSpeed engine."""
     header = Header(1, "run-1", rank, 2, "node-a", 100, 0, 0, backend=backend, device=device)
-    found = Environment(variables=dict(variables or {}), **environment)
+    found = EnvSnapshot(variables=dict(variables or {}), **environment)
     return RankTrace(
         path=f"trace.rank{rank:05d}.json",
         header=header,

@@ -12,7 +12,7 @@ def gathering(wait: float, **fields):
 
     def gather(number, start):
         times = {"wait": start + wait, "waited": start + 20}
-        return [issued("all_gather", start, start + 20, **times, step=number)]
+        return [issued("all_gather", start, start + 20, **times, step=number, fetch=1)]
 
     return zero_rank(stage=3, op="reduce_scatter", comm_ms=1, extra=gather, **fields)
 

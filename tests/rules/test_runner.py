@@ -10,7 +10,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules import RULES
 from dsprof.rules.rule import RuleMeta, Severity, Status
 from dsprof.rules.runner import judge
-from tests.factories.trace import header, rank_trace, summary, zero_rank
+from tests.factories.trace import header, rank_trace, summary, sync, zero_rank
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,19 @@ def test_savings_never_exceed_what_was_exposed():
     rules = [Spoken(name, Status.FAIL, saving_ms_per_step=(1.0, 4.0)) for name in "abc"]
     findings = judge(summary(zero_rank(comm_ms=5)), rules)
     assert [finding.saving_ms_per_step for finding in findings] == [(1.0, 4.0), (1.0, 1.0), None]
+
+
+def test_savings_of_one_kind_never_exceed_what_that_kind_exposed():
+    # Gradients wait 5 ms a step; other waits of 20 ms are not theirs to give.
+    def other(number, start):
+        return [sync("broadcast", start, 20, step=number)]
+
+    claims = {"saving_ms_per_step": (0.0, 4.0), "saving_from": "gradients"}
+    findings = judge(
+        summary(zero_rank(comm_ms=5, extra=other)),
+        [Spoken("a", Status.FAIL, **claims), Spoken("b", Status.FAIL, **claims)],
+    )
+    assert [finding.saving_ms_per_step for finding in findings] == [(0.0, 4.0), (0.0, 1.0)]
 
 
 def test_the_most_valuable_comes_first():

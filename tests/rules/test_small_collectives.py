@@ -35,7 +35,7 @@ def test_buckets_that_are_too_small_fail_with_a_size():
 
 @pytest.mark.parametrize(
     "trace",
-    [buckets(31), buckets(100, nbytes=1 << 20), buckets(20, cause="end of backward")],
+    [buckets(15), buckets(100, nbytes=1 << 20), buckets(12, cause="end of backward")],
     ids=["few", "large", "end of backward"],
 )
 def test_buckets_that_are_few_or_large_pass(trace):
@@ -47,7 +47,7 @@ def test_a_bucket_size_that_was_never_reached_is_not_blamed():
 
 
 def test_thresholds_move_the_verdict():
-    assert said(RULE, buckets(20), calls_per_step=10).status is Status.FAIL
+    assert said(RULE, buckets(12), calls_per_step=10).status is Status.FAIL
     assert said(RULE, buckets(100), small_bytes=4 * KIB).status is Status.PASS
 
 

@@ -1,0 +1,30 @@
+"""The aggregates of a run; one more is its file and a line here."""
+
+from __future__ import annotations
+
+from dsprof.analysis.aggregates.communication import Communication
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.fetches import Fetches
+from dsprof.analysis.aggregates.flushes import Flushes
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.overlap import Overlap
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.timelines import Timelines
+from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.summary import Aggregate
+
+AGGREGATES: tuple[type[Aggregate], ...] = (
+    Run,
+    Engines,
+    EnvironmentFacts,
+    Steps,
+    Communication,
+    Traffic,
+    Overlap,
+    Flushes,
+    Fetches,
+    Memory,
+    Timelines,
+)

@@ -1,0 +1,197 @@
+"""Collectives of measured steps, grouped by what they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, busbw_factor
+from dsprof.analysis.grouping import Groups, group_rows
+from dsprof.analysis.steps import in_steps, measured_steps, on_host_clock
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import Array, blocked, completion
+from dsprof.trace.format import CounterRow, GroupArgs
+from dsprof.trace.table import RankTrace
+
+_SITES_KEPT = 4
+
+
+class Kind(NamedTuple):
+    """What collectives of one row have in common."""
+
+    op: str
+    requested: str
+    group: str
+    group_size: int
+    phase: str
+    size_class: str
+    dtype: str
+    is_async: bool
+    on_wire: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Sums over ranks and measured steps; None: not measurable here."""
+
+    calls: int
+    nbytes: int
+    rank_steps: int  # measured steps, summed over the ranks that took part
+    exposed_ns: int | None
+    in_flight_ns: int | None  # of the `timed` calls
+    timed_bytes: int = 0
+    sites: tuple[tuple[str, int], ...] = ()  # commonest first
+
+    def __add__(self, other: Row) -> Row:
+        sites = Counter(dict(self.sites))
+        sites.update(dict(other.sites))
+        return Row(
+            calls=self.calls + other.calls,
+            nbytes=self.nbytes + other.nbytes,
+            rank_steps=self.rank_steps + other.rank_steps,
+            exposed_ns=_plus(self.exposed_ns, other.exposed_ns),
+            in_flight_ns=_plus(self.in_flight_ns, other.in_flight_ns),
+            timed_bytes=self.timed_bytes + other.timed_bytes,
+            sites=tuple(sites.most_common(_SITES_KEPT)),
+        )
+
+    @property
+    def algbw(self) -> float | None:
+        """Bytes per second in flight."""
+        return self.timed_bytes / self.in_flight_ns * 1e9 if self.in_flight_ns else None
+
+    def busbw(self, kind: Kind) -> float | None:
+        """Bytes per second that the links of the group carried, comparable between collectives."""
+        factor = busbw_factor(kind.op, kind.group_size)
+        return None if factor is None or self.algbw is None else self.algbw * factor
+
+
+@dataclass(frozen=True)
+class Communication(Aggregate):
+    """Rows by kind."""
+
+    rows: dict[Kind, Row]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Communication:
+        """Group the collectives of one rank, and its counters."""
+        steps = measured_steps(trace)
+        rows = _from_columns(trace, steps)
+        _add_counters(rows, trace, steps)
+        return cls(rows)
+
+    def merge(self, other: Communication) -> Communication:
+        """Add up rows of the same kind."""
+        rows = dict(self.rows)
+        for kind, row in other.rows.items():
+            rows[kind] = rows[kind] + row if kind in rows else row
+        return Communication(rows)
+
+
+def _from_columns(trace: RankTrace, steps: Array) -> dict[Kind, Row]:
+    table = trace.collectives
+    chosen = np.flatnonzero(in_steps(table.step, steps))
+    if not len(chosen):
+        return {}
+    columns = [getattr(table, name)[chosen] for name in _KEYS]
+    groups = group_rows([*columns, _size_class(table.nbytes[chosen])])
+    rows: dict[Kind, Row] = {}
+    for first, row in zip(groups.first, _sums(trace, chosen, groups, len(steps)), strict=True):
+        _put(rows, _kind(trace, int(chosen[first])), row)
+    return rows
+
+
+_KEYS = ("op", "requested", "dtype", "phase", "group", "is_async", "on_wire")
+
+
+def _kind(trace: RankTrace, index: int) -> Kind:
+    table = trace.collectives
+    codes = (table.op, table.requested, table.phase, table.dtype)
+    op, requested, phase, dtype = (table.words[column[index]] for column in codes)
+    label, size = _group(trace.groups.get(int(table.group[index])))
+    size_name = SIZE_CLASSES[_size_class(table.nbytes[index])]
+    manner = bool(table.is_async[index]), bool(table.on_wire[index])
+    return Kind(op, requested, label, size, phase, size_name, dtype, *manner)
+
+
+def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterator[Row]:
+    """Yield the row of each group of the chosen collectives."""
+    table = trace.collectives
+    nbytes = table.nbytes[chosen]
+    start, end = blocked(table)
+    done = completion(table)[1][chosen]
+    timed = done > 0
+    calls, clocked = groups.counts(), on_host_clock(trace)
+    seen = groups.sums(~table.is_async[chosen] | (table.waits[chosen] > 0)) == calls
+    columns = (
+        calls,
+        groups.sums(nbytes),
+        groups.sums((end - start)[chosen]),
+        groups.sums(np.where(timed, done - table.issue_ns[chosen], 0)),
+        groups.sums(np.where(timed, nbytes, 0)),
+    )
+    sites = _sites(trace, chosen, groups)
+    for g, (count, size, exposed, in_flight, timed_bytes) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        yield Row(
+            calls=count,
+            nbytes=size,
+            rank_steps=steps,
+            exposed_ns=exposed if clocked and seen[g] else None,
+            in_flight_ns=in_flight if clocked and timed_bytes else None,
+            timed_bytes=timed_bytes,
+            sites=sites[g],
+        )
+
+
+def _put(rows: dict[Kind, Row], kind: Kind, row: Row) -> None:
+    """Add a row of one rank, which takes part once however many of its rows agree."""
+    before = rows.get(kind)
+    rows[kind] = row if before is None else replace(before + row, rank_steps=row.rank_steps)
+
+
+def _add_counters(rows: dict[Kind, Row], trace: RankTrace, steps: Array) -> None:
+    wanted = set(steps.tolist())
+    clocked = on_host_clock(trace)
+    for counters in trace.counters:
+        if counters.step in wanted:
+            for row in counters.rows:
+                blocked_ns = row.blocked_ns if clocked else None
+                kind = _counted_kind(row, trace.groups.get(row.group))
+                _put(rows, kind, Row(row.calls, row.nbytes, len(steps), blocked_ns, None))
+
+
+def _counted_kind(row: CounterRow, group: GroupArgs | None) -> Kind:
+    """Return the kind of counted collectives; their size class is that of their mean size."""
+    label, size = _group(group)
+    size_name = SIZE_CLASSES[_size_class(row.nbytes // max(row.calls, 1))]
+    args = (row.op, row.requested, label, size, row.phase, size_name, row.dtype)
+    return Kind(*args, is_async=row.is_async, on_wire=True)
+
+
+def _size_class(nbytes: Any) -> Any:
+    return np.searchsorted(SIZE_EDGES_BYTES, nbytes, "right")
+
+
+def _group(group: GroupArgs | None) -> tuple[str, int]:
+    return (group.label, group.size) if group is not None else ("unknown", 0)
+
+
+def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[str, int], ...]]:
+    """Return the commonest calling sites of each group of rows."""
+    pairs = group_rows([groups.of_row, trace.collectives.site[chosen]])
+    found: list[Counter[str]] = [Counter() for _ in range(len(groups))]
+    for first, count in zip(pairs.first, pairs.counts(), strict=True):
+        site = trace.sites.get(int(trace.collectives.site[chosen[first]]))
+        if site is not None:
+            found[groups.of_row[first]][f"{site.file}:{site.line}"] += int(count)
+    return [tuple(counter.most_common(_SITES_KEPT)) for counter in found]
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other

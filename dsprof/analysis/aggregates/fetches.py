@@ -1,0 +1,56 @@
+"""ZeRO-3 parameter fetches of measured steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsprof.analysis.steps import measured_steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSums:
+    """Sums over ranks and measured steps."""
+
+    calls: int
+    rank_steps: int  # measured steps, summed over the ranks that had such a fetch
+    elements: int
+    wait_ns: int
+
+    def __add__(self, other: FetchSums) -> FetchSums:
+        return FetchSums(
+            self.calls + other.calls,
+            self.rank_steps + other.rank_steps,
+            self.elements + other.elements,
+            self.wait_ns + other.wait_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches(Aggregate):
+    """Sums by kind ("fetch", "prefetch", "release") and phase."""
+
+    rows: dict[tuple[str, str], FetchSums]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Fetches:
+        """Group the fetches of one rank."""
+        steps = measured_steps(trace)
+        wanted = set(steps.tolist())
+        rows: dict[tuple[str, str], FetchSums] = {}
+        for fetch in trace.fetches:
+            if fetch.step not in wanted:
+                continue
+            kind = (fetch.kind, fetch.phase)
+            taking_part = 0 if kind in rows else len(steps)
+            one = FetchSums(1, taking_part, fetch.elements, fetch.wait_ns)
+            rows[kind] = rows[kind] + one if kind in rows else one
+        return cls(rows)
+
+    def merge(self, other: Fetches) -> Fetches:
+        """Add up rows of the same kind."""
+        rows = dict(self.rows)
+        for kind, sums in other.rows.items():
+            rows[kind] = rows[kind] + sums if kind in rows else sums
+        return Fetches(rows)

@@ -1,0 +1,112 @@
+"""Bucket flushes of measured steps, grouped by what they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.steps import measured_steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import blocked
+from dsprof.trace.format import FlushArgs
+from dsprof.trace.table import RankTrace
+
+
+class FlushKind(NamedTuple):
+    """What flushes of one row have in common."""
+
+    stage: int
+    cause: str
+    dtype: str
+    elements: int
+    capacity: int
+    nbytes: int
+    parameters: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushSums:
+    """Sums over ranks and measured steps."""
+
+    flushes: int
+    rank_steps: int  # measured steps, summed over the ranks that had such a flush
+    wire_ops: Counter[str]
+    duration_ns: int
+    exposed_ns: int
+
+    def __add__(self, other: FlushSums) -> FlushSums:
+        return FlushSums(
+            self.flushes + other.flushes,
+            self.rank_steps + other.rank_steps,
+            self.wire_ops + other.wire_ops,
+            self.duration_ns + other.duration_ns,
+            self.exposed_ns + other.exposed_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Flushes(Aggregate):
+    """Sums by kind."""
+
+    rows: dict[FlushKind, FlushSums]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Flushes:
+        """Group the flushes of one rank and the wire operations that they issued."""
+        steps = measured_steps(trace)
+        wanted = set(steps.tolist())
+        flushes = [flush for flush in trace.flushes if flush.step in wanted]
+        issued, exposed = _issued(trace, flushes)
+        rows: dict[FlushKind, FlushSums] = {}
+        for index, flush in enumerate(flushes):
+            kind = _kind(flush)
+            one = FlushSums(
+                1,
+                0 if kind in rows else len(steps),
+                issued[index],
+                flush.end_ns - flush.start_ns,
+                int(exposed[index]),
+            )
+            rows[kind] = rows[kind] + one if kind in rows else one
+        return cls(rows)
+
+    def merge(self, other: Flushes) -> Flushes:
+        """Add up rows of the same kind."""
+        rows = dict(self.rows)
+        for kind, sums in other.rows.items():
+            rows[kind] = rows[kind] + sums if kind in rows else sums
+        return Flushes(rows)
+
+
+def _kind(flush: FlushArgs) -> FlushKind:
+    return FlushKind(
+        flush.stage,
+        flush.cause,
+        flush.dtype,
+        flush.elements,
+        flush.capacity,
+        flush.nbytes,
+        flush.parameters,
+        flush.slot,
+    )
+
+
+def _issued(
+    trace: RankTrace, flushes: list[FlushArgs]
+) -> tuple[list[Counter[str]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """Return the wire operations of each flush, and the time in which they held the caller."""
+    rows = trace.collectives
+    place = {flush.id: index for index, flush in enumerate(flushes)}
+    issued: list[Counter[str]] = [Counter() for _ in flushes]
+    exposed = np.zeros(len(flushes))
+    start, end = blocked(rows)
+    for i in np.flatnonzero(rows.flush > 0):
+        index = place.get(int(rows.flush[i]))
+        if index is not None:
+            issued[index][rows.words[rows.op[i]]] += 1
+            exposed[index] += end[i] - start[i]
+    return issued, exposed

@@ -1,0 +1,71 @@
+"""Memory of the host, of /dev/shm and of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.format import MemoryArgs
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Extremes and step ends of one rank; None where nothing could be read."""
+
+    peak_rss_bytes: int | None
+    last_rss_bytes: int | None
+    host_total_bytes: int | None
+    least_host_available_bytes: int | None
+    shm_total_bytes: int | None
+    least_shm_free_bytes: int | None
+    device_max: dict[str, int]  # largest value of each counter
+    device_first: dict[str, int]  # values at the end of the first recorded step
+    device_last: dict[str, int]
+    at_steps: tuple[MemoryArgs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory(Aggregate):
+    """Memory by rank, of the ranks that wrote a sample."""
+
+    ranks: dict[int, RankMemory]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Memory:
+        """Read the samples of one rank."""
+        samples = sorted(trace.memory, key=lambda sample: sample.time_ns)
+        if not samples:
+            return cls({})
+        at_steps = tuple(sample for sample in samples if sample.at == "step")
+        on_device = [sample.device for sample in at_steps if sample.device]
+        device_max: dict[str, int] = {}
+        for sample in samples:
+            for name, value in (sample.device or {}).items():
+                device_max[name] = max(value, device_max.get(name, value))
+        rss = _known(sample.rss_bytes for sample in samples)
+        peaks = _known(sample.peak_rss_bytes for sample in samples)
+        memory = RankMemory(
+            peak_rss_bytes=max(peaks + rss, default=None),
+            last_rss_bytes=rss[-1] if rss else None,
+            host_total_bytes=max(_known(s.host_total_bytes for s in samples), default=None),
+            least_host_available_bytes=min(
+                _known(s.host_available_bytes for s in samples), default=None
+            ),
+            shm_total_bytes=max(_known(s.shm_total_bytes for s in samples), default=None),
+            least_shm_free_bytes=min(_known(s.shm_free_bytes for s in samples), default=None),
+            device_max=device_max,
+            device_first=on_device[0] if on_device else {},
+            device_last=on_device[-1] if on_device else {},
+            at_steps=at_steps,
+        )
+        return cls({trace.rank: memory})
+
+    def merge(self, other: Memory) -> Memory:
+        """Put the ranks side by side."""
+        return Memory(self.ranks | other.ranks)
+
+
+def _known(values: Iterable[int]) -> list[int]:
+    return [value for value in values if value >= 0]

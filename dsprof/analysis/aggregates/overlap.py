@@ -1,0 +1,80 @@
+"""How much of the asynchronous communication ran behind something else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.steps import in_steps, measured_steps, on_host_clock
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import Array, Intervals, blocked, completion
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap(Aggregate):
+    """Sums over ranks and measured steps; times are unions, so parallel collectives count once.
+
+    Completion is known to an interval, and so is the time in flight.
+    """
+
+    sync_calls: int
+    async_calls: int
+    unwaited_calls: int  # asynchronous, and no wait was seen
+    exposed_ns: int  # waits for asynchronous collectives
+    least_in_flight_ns: int
+    most_in_flight_ns: int
+    rank_steps: int
+    on_host_clock: bool
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Overlap:
+        """Measure the collectives of one rank."""
+        rows, steps = trace.collectives, measured_steps(trace)
+        mine = in_steps(rows.step, steps) & rows.on_wire
+        chosen = np.flatnonzero(mine & rows.is_async)
+        start, end = blocked(rows)
+        earliest, latest = completion(rows)
+        return cls(
+            sync_calls=int(np.count_nonzero(mine)) - len(chosen),
+            async_calls=len(chosen),
+            unwaited_calls=int(np.count_nonzero(rows.waits[chosen] == 0)),
+            exposed_ns=_length(start[chosen], end[chosen]),
+            least_in_flight_ns=_length(rows.issue_ns[chosen], earliest[chosen]),
+            most_in_flight_ns=_length(rows.issue_ns[chosen], latest[chosen]),
+            rank_steps=len(steps),
+            on_host_clock=on_host_clock(trace),
+        )
+
+    def merge(self, other: Overlap) -> Overlap:
+        """Add up two sets of ranks."""
+        return Overlap(
+            self.sync_calls + other.sync_calls,
+            self.async_calls + other.async_calls,
+            self.unwaited_calls + other.unwaited_calls,
+            self.exposed_ns + other.exposed_ns,
+            self.least_in_flight_ns + other.least_in_flight_ns,
+            self.most_in_flight_ns + other.most_in_flight_ns,
+            self.rank_steps + other.rank_steps,
+            self.on_host_clock and other.on_host_clock,
+        )
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Least and greatest overlap, 1 - exposed / in flight; None where nothing was in flight."""
+        if not self.most_in_flight_ns:
+            return None
+        return (
+            _overlap(self.exposed_ns, self.least_in_flight_ns),
+            _overlap(self.exposed_ns, self.most_in_flight_ns),
+        )
+
+
+def _length(starts: Array, ends: Array) -> int:
+    union = Intervals.union(starts, ends)
+    return int((union.ends - union.starts).sum())
+
+
+def _overlap(exposed_ns: int, in_flight_ns: int) -> float:
+    return max(0.0, 1 - exposed_ns / in_flight_ns) if in_flight_ns else 0.0

@@ -1,0 +1,98 @@
+"""Who took part, and how far what they wrote can be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.format import Header, HookStatus, Trailer
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """One rank's own account."""
+
+    path: str
+    header: Header
+    trailer: Trailer | None
+    hooks: tuple[HookStatus, ...]
+    notes: tuple[str, ...]
+    broken_lines: int
+    collectives: int
+    counted: int  # collectives that are in counters alone
+    open_collectives: int
+    waits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Aggregate):
+    """All ranks present, and what is known of the run beside their traces."""
+
+    ranks: dict[int, RankFacts]
+    clock_method: str = ""
+    clock_bound_ns: int | None = 0
+    strangers: tuple[str, ...] = ()
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Run:
+        """Read header, trailer and counts of one rank."""
+        facts = RankFacts(
+            path=trace.path,
+            header=trace.header,
+            trailer=trace.trailer,
+            hooks=tuple(trace.hooks),
+            notes=tuple(note.text for note in trace.notes),
+            broken_lines=trace.broken_lines,
+            collectives=len(trace.collectives),
+            counted=sum(row.calls for counter in trace.counters for row in counter.rows),
+            open_collectives=int(np.count_nonzero(trace.collectives.is_open)),
+            waits=int(trace.collectives.waits.sum()),
+        )
+        return cls({trace.rank: facts})
+
+    def merge(self, other: Run) -> Run:
+        """Put the ranks side by side."""
+        return replace(self, ranks=self.ranks | other.ranks)
+
+    @property
+    def first(self) -> Header:
+        """The header of the lowest rank present."""
+        return self.ranks[min(self.ranks)].header
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Ranks of the world without a trace."""
+        return sorted(set(range(self.first.world_size)) - self.ranks.keys())
+
+    @property
+    def unclean_ranks(self) -> list[int]:
+        """Ranks whose trace has no trailer: they were killed, or still run."""
+        return sorted(rank for rank, facts in self.ranks.items() if facts.trailer is None)
+
+    @property
+    def trailers(self) -> list[Trailer]:
+        """The trailers that there are."""
+        return [facts.trailer for facts in self.ranks.values() if facts.trailer is not None]
+
+    def cost_shares(self, steps: Steps) -> tuple[float, float] | None:
+        """Return what recording cost in training threads and in the writer, per time in steps.
+
+        Of the rank where it cost most; None where no rank both ended cleanly and took a step.
+        """
+        spent = {rank: int(row.total_ns.sum()) for rank, row in steps.ranks.items()}
+        ended = {rank: facts.trailer for rank, facts in self.ranks.items() if spent.get(rank)}
+        shares = [
+            (trailer.hooks_ns / spent[rank], trailer.writer_ns / spent[rank])
+            for rank, trailer in ended.items()
+            if trailer is not None
+        ]
+        return max(shares, default=None)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the run was on CPUs, where the host clock tells all."""
+        return all(facts.header.device == "cpu" for facts in self.ranks.values())

@@ -1,0 +1,181 @@
+"""Where the time of each step went, rank by rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dsprof.analysis.steps import measured_rows, on_host_clock, warmup_steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import Array, exposed, phases
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """Columns, one row a step of one rank, by step number; None: not measurable here."""
+
+    number: Array
+    micro_steps: Array
+    total_ns: Array
+    exposed_ns: Array | None
+    compute_ns: Array | None
+    unwaited: int  # asynchronous collectives of measured steps whose wait was not seen
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Mean over ranks of one step, or the sum of these means over several; the parts add up."""
+
+    total_ns: int
+    exposed_ns: int | None
+    compute_ns: int | None
+    micro_steps: int
+    slowest_rank: int
+    fastest_ns: int
+    slowest_ns: int
+
+    @property
+    def other_ns(self) -> int:
+        """Time that is in no other part."""
+        return self.total_ns - (self.exposed_ns or 0) - (self.compute_ns or 0)
+
+
+@dataclass(frozen=True)
+class Steps(Aggregate):
+    """The steps of all ranks."""
+
+    ranks: dict[int, RankSteps]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Steps:
+        """Split the steps of one rank into exposed communication, compute and the rest."""
+        by_number = {step.step: step for step in trace.steps}
+        steps = [by_number[number] for number in sorted(by_number)]
+        start = np.array([step.start_ns for step in steps], np.int64)
+        end = np.array([step.end_ns for step in steps], np.int64)
+        number = np.array([step.step for step in steps], np.int64)
+        unwaited = _unwaited(trace)
+        waiting, working = None, None
+        if on_host_clock(trace) and not unwaited:
+            waiting, working = _split(trace, number, start, end)
+        micro_steps = np.array([step.micro_steps for step in steps], np.int64)
+        row = RankSteps(number, micro_steps, end - start, waiting, working, unwaited)
+        return cls({trace.rank: row})
+
+    def merge(self, other: Steps) -> Steps:
+        """Put the ranks side by side."""
+        return Steps(self.ranks | other.ranks)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The steps that any rank recorded whole, ascending."""
+        return sorted({int(n) for rank in self.ranks.values() for n in rank.number})
+
+    @property
+    def measured(self) -> list[int]:
+        """The steps that totals and rules take."""
+        return self.numbers[warmup_steps(len(self.numbers)) :]
+
+    @cached_property
+    def parts(self) -> dict[int, Parts]:
+        """Each step, as the mean over the ranks that recorded it."""
+        seen: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for rank in sorted(self.ranks):
+            for index, number in enumerate(self.ranks[rank].number):
+                seen[int(number)].append((rank, index))
+        return {number: self._mean(seen[number]) for number in self.numbers}
+
+    @cached_property
+    def total(self) -> Parts:
+        """The sum over the measured steps; the extremes are of the sums of single ranks."""
+        chosen = [self.parts[number] for number in self.measured]
+        spent = self.measured_ns()
+        most = max(spent.values(), default=0)
+        return Parts(
+            total_ns=sum(part.total_ns for part in chosen),
+            exposed_ns=_sum_or_none([part.exposed_ns for part in chosen]),
+            compute_ns=_sum_or_none([part.compute_ns for part in chosen]),
+            micro_steps=sum(part.micro_steps for part in chosen),
+            slowest_rank=min((rank for rank in spent if spent[rank] == most), default=0),
+            fastest_ns=min(spent.values(), default=0),
+            slowest_ns=most,
+        )
+
+    @property
+    def exposed_share(self) -> float | None:
+        """Exposed communication / time of the measured steps."""
+        if self.total.exposed_ns is None or not self.total.total_ns:
+            return None
+        return self.total.exposed_ns / self.total.total_ns
+
+    @property
+    def exposed_ms_per_step(self) -> float | None:
+        """Mean over ranks and measured steps."""
+        if self.total.exposed_ns is None or not self.measured:
+            return None
+        return self.total.exposed_ns / len(self.measured) / 1e6
+
+    def exposed_by_rank(self) -> dict[int, float]:
+        """Return the exposed share of the measured steps of each rank that could be measured."""
+        shares = {}
+        for rank, row in self.ranks.items():
+            chosen = np.isin(row.number, self.measured)
+            total = int(row.total_ns[chosen].sum())
+            if row.exposed_ns is not None and total:
+                shares[rank] = int(row.exposed_ns[chosen].sum()) / total
+        return shares
+
+    def measured_ns(self) -> dict[int, int]:
+        """Return the time that each rank spent in measured steps."""
+        return {
+            rank: int(row.total_ns[np.isin(row.number, self.measured)].sum())
+            for rank, row in self.ranks.items()
+        }
+
+    def _mean(self, cells: list[tuple[int, int]]) -> Parts:
+        rows = [(self.ranks[rank], index) for rank, index in cells]
+        totals = [int(row.total_ns[index]) for row, index in rows]
+        exposed = [None if r.exposed_ns is None else int(r.exposed_ns[i]) for r, i in rows]
+        compute = [None if r.compute_ns is None else int(r.compute_ns[i]) for r, i in rows]
+        return Parts(
+            total_ns=sum(totals) // len(rows),
+            exposed_ns=_mean_or_none(exposed),
+            compute_ns=_mean_or_none(compute),
+            micro_steps=max(int(row.micro_steps[index]) for row, index in rows),
+            slowest_rank=cells[totals.index(max(totals))][0],
+            fastest_ns=min(totals),
+            slowest_ns=max(totals),
+        )
+
+
+def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> tuple[Array, Array]:
+    """Return exposed communication and compute of each step window."""
+    counted: dict[int, int] = defaultdict(int)
+    for counters in trace.counters:
+        counted[counters.step] += sum(row.blocked_ns for row in counters.rows)
+    from_counters = np.array([counted.get(int(n), 0) for n in number], np.int64)
+    waits = exposed(trace)
+    seen = waits.within(start, end)
+    inside = (phases(trace) | waits).within(start, end)
+    waiting = np.minimum(seen + from_counters, end - start)
+    return waiting, np.maximum(inside - waiting, 0)
+
+
+def _unwaited(trace: RankTrace) -> int:
+    rows, chosen = trace.collectives, measured_rows(trace)
+    unseen = rows.is_async & rows.on_wire & (rows.waits == 0) & ~rows.is_open
+    return int(np.count_nonzero(unseen[chosen]))
+
+
+def _sum_or_none(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _mean_or_none(values: list[int | None]) -> int | None:
+    total = _sum_or_none(values)
+    return None if total is None else total // len(values)

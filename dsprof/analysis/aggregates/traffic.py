@@ -1,0 +1,129 @@
+"""What communication was for: gradients, parameters, or something else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.collectives import REDUCTIONS, family
+from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.steps import in_steps, measured_steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import Array, blocked
+from dsprof.trace.table import BoolArray, Collectives, RankTrace
+
+Purpose = Literal["other", "gradients", "parameters"]
+_PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters")
+
+_SCALAR_BYTES = 4096
+"""Norms, losses and overflow flags are smaller, gradients of a layer are not."""
+
+
+class Use(NamedTuple):
+    """What a collective was used for."""
+
+    purpose: Purpose
+    family: str  # all_reduce, whatever the spelling of the op
+    group_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Sums over ranks and measured steps."""
+
+    calls: int
+    nbytes: int
+    exposed_ns: int
+
+    def __add__(self, other: Volume) -> Volume:
+        return Volume(
+            self.calls + other.calls,
+            self.nbytes + other.nbytes,
+            self.exposed_ns + other.exposed_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic(Aggregate):
+    """Volumes by use, of collectives that the trace holds one by one."""
+
+    uses: dict[Use, Volume]
+    rank_steps: int
+    micro_steps: int  # of measured steps, summed over ranks
+    reducing_micro_steps: int  # those in which gradients were reduced
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Traffic:
+        """Sort the collectives of one rank."""
+        rows, steps = trace.collectives, measured_steps(trace)
+        mine = in_steps(rows.step, steps) & rows.on_wire
+        purpose = np.where(rows.fetch > 0, 2, 0)
+        purpose[_gradients(rows)] = 1
+        wanted = set(steps.tolist())
+        return cls(
+            uses=_volumes(trace, np.flatnonzero(mine), purpose),
+            rank_steps=len(steps),
+            micro_steps=sum(max(s.micro_steps, 1) for s in trace.steps if s.step in wanted),
+            reducing_micro_steps=_micro_steps(rows, np.flatnonzero(mine & (purpose == 1))),
+        )
+
+    def merge(self, other: Traffic) -> Traffic:
+        """Add up the same uses."""
+        uses = dict(self.uses)
+        for use, volume in other.uses.items():
+            uses[use] = uses[use] + volume if use in uses else volume
+        return Traffic(
+            uses,
+            self.rank_steps + other.rank_steps,
+            self.micro_steps + other.micro_steps,
+            self.reducing_micro_steps + other.reducing_micro_steps,
+        )
+
+    def of(self, purpose: Purpose) -> dict[Use, Volume]:
+        """Return the uses of one purpose."""
+        return {use: volume for use, volume in self.uses.items() if use.purpose == purpose}
+
+    def per_step(self, total: int) -> float:
+        """Return a sum over ranks and steps as the mean of one rank and step."""
+        return total / self.rank_steps if self.rank_steps else 0.0
+
+
+def _gradients(rows: Collectives) -> BoolArray:
+    """Say which collectives reduced gradients.
+
+    Those of a bucket flush did. Where no library said so, reductions outside forward and step did,
+    unless they are scalars or their group also reduces in forward, as tensor parallelism does.
+    """
+    flushed = rows.flush > 0
+    if flushed.any():
+        return np.asarray(flushed, np.bool_)
+    codes = [code for code, word in enumerate(rows.words) if family(word) in REDUCTIONS]
+    reduces = np.isin(rows.op, codes) & (rows.nbytes >= _SCALAR_BYTES)
+    forward = rows.phase == rows.code("forward")
+    busy_forward = np.unique(rows.group[reduces & forward])
+    elsewhere = ~forward & (rows.phase != rows.code("step"))
+    return np.asarray(reduces & elsewhere & ~np.isin(rows.group, busy_forward), np.bool_)
+
+
+def _volumes(trace: RankTrace, chosen: Array, purpose: Array) -> dict[Use, Volume]:
+    rows = trace.collectives
+    if not len(chosen):
+        return {}
+    groups = group_rows([purpose[chosen], rows.op[chosen], rows.group[chosen]])
+    start, end = blocked(rows)
+    calls, nbytes = groups.counts(), groups.sums(rows.nbytes[chosen])
+    exposed = groups.sums((end - start)[chosen])
+    uses: dict[Use, Volume] = {}
+    for g, i in enumerate(chosen[groups.first]):
+        group = trace.groups.get(int(rows.group[i]))
+        size = group.size if group is not None else 0
+        use = Use(_PURPOSES[purpose[i]], family(rows.words[rows.op[i]]), size)
+        volume = Volume(int(calls[g]), int(nbytes[g]), int(exposed[g]))
+        uses[use] = uses[use] + volume if use in uses else volume
+    return uses
+
+
+def _micro_steps(rows: Collectives, chosen: Array) -> int:
+    return len(group_rows([rows.step[chosen], rows.micro_step[chosen]]))

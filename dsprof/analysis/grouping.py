@@ -1,0 +1,55 @@
+"""Group-by for columns of small integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dsprof.analysis.timeline import Array
+from dsprof.trace.table import BoolArray, IntArray
+
+_LARGEST_KEY = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows that agree in all columns: row i is in group `of_row[i]`; `first[g]` is a row of g."""
+
+    of_row: npt.NDArray[np.intp]
+    first: npt.NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def counts(self) -> Array:
+        """Return the number of rows of each group."""
+        return np.bincount(self.of_row, minlength=len(self)).astype(np.int64)
+
+    def sums(self, values: IntArray | BoolArray) -> Array:
+        """Return the sum of `values` over the rows of each group, exact up to 2**53."""
+        return np.bincount(self.of_row, values, minlength=len(self)).astype(np.int64)
+
+
+def group_rows(columns: Sequence[IntArray | BoolArray]) -> Groups:
+    """Group rows by the values of `columns`: at least one, all of the same length."""
+    key, radix = _digits(columns[0])
+    for column in columns[1:]:
+        digits, base = _digits(column)
+        if radix * base > _LARGEST_KEY:
+            _, key = np.unique(key, return_inverse=True)
+            radix = int(key.max(initial=0)) + 1
+        key = key * base + digits
+        radix *= base
+    _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
+    return Groups(of_row.reshape(-1), first)
+
+
+def _digits(column: IntArray | BoolArray) -> tuple[Array, int]:
+    """Return the column from 0 upwards, and the number of values it may take."""
+    values = column.astype(np.int64)
+    if len(values):
+        values = values - values.min()
+    return values, int(values.max(initial=0)) + 1

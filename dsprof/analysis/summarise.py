@@ -1,0 +1,50 @@
+"""From the files of a run to its summary, one rank in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from dsprof.analysis.aggregates import AGGREGATES
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.clocks import Alignment, align, clock_samples, shared_clock
+from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
+from dsprof.trace.run import RunFiles, read_run
+from dsprof.trace.table import RankTrace
+
+
+def summarise(run: RunFiles, kinds: Sequence[type[Aggregate]] = AGGREGATES) -> RunSummary:
+    """Read a run and collect its aggregates.
+
+    Ranks of one host share a clock, and each file is read once; ranks of several hosts are aligned
+    in a pass of its own.
+
+    Raises:
+        TraceError: a file cannot be read.
+    """
+    alignment = shared_clock(run.headers) or align(map(clock_samples, read_run(run)))
+    summary = summarise_traces(read_run(run), alignment, kinds)
+    if Run not in summary:
+        return summary
+    strangers = tuple(f"{stranger.path}: {stranger.reason}" for stranger in run.strangers)
+    return summary.with_part(replace(summary[Run], strangers=strangers))
+
+
+def summarise_traces(
+    traces: Iterable[RankTrace],
+    alignment: Alignment,
+    kinds: Sequence[type[Aggregate]] = AGGREGATES,
+) -> RunSummary:
+    """Collect the aggregates of at least one trace."""
+    collected = (collect(trace, alignment.clocks[trace.rank], kinds) for trace in traces)
+    summary = reduce(RunSummary.merge, collected)
+    if Run not in summary:
+        return summary
+    method, bound_ns = alignment.method, alignment.bound_ns
+    return summary.with_part(replace(summary[Run], clock_method=method, clock_bound_ns=bound_ns))
+
+
+def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]) -> RunSummary:
+    """Collect the aggregates of one rank."""
+    return RunSummary(kind.collect(trace, clock) for kind in kinds)

@@ -1,0 +1,97 @@
+"""Intervals on a rank's host clock: unions, intersections, and what of them lies in a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dsprof.trace.table import Collectives, IntArray, RankTrace
+
+Array = npt.NDArray[np.int64]
+
+WAIT_OVERHEAD_NS = 100_000
+"""A wait for a collective that is already complete takes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Disjoint intervals in ascending order: `starts[i] <= t < ends[i]`, in ns."""
+
+    starts: Array
+    ends: Array
+
+    @classmethod
+    def union(cls, starts: IntArray, ends: IntArray) -> Intervals:
+        """Join intervals that overlap or touch; empty and reversed ones vanish."""
+        some = ends > starts
+        starts, ends = starts[some].astype(np.int64), ends[some].astype(np.int64)
+        order = np.argsort(starts, kind="stable")
+        starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        opens = np.ones(len(starts), np.bool_)
+        opens[1:] = starts[1:] > reach[:-1]
+        closes = np.append(opens[1:], True) if len(starts) else opens
+        return cls(starts[opens], reach[closes])
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return Intervals.union(
+            np.concatenate([self.starts, other.starts]), np.concatenate([self.ends, other.ends])
+        )
+
+    def within(self, starts: IntArray, ends: IntArray) -> Array:
+        """Return how many ns of each window `[starts[i], ends[i])` are covered."""
+        return self._before(ends) - self._before(starts)
+
+    def _before(self, times: IntArray) -> Array:
+        """Return how many ns are covered before each time."""
+        covered = np.concatenate([[0], np.cumsum(self.ends - self.starts)])
+        index = np.searchsorted(self.starts, times, side="right")
+        last_end = self.ends[np.maximum(index - 1, 0)] if len(self.ends) else np.zeros_like(times)
+        beyond = np.where(index > 0, np.maximum(last_end - times, 0), 0)
+        return np.asarray(covered[index] - beyond, np.int64)
+
+
+def blocked(rows: Collectives) -> tuple[Array, Array]:
+    """Return start and end of the time in which each collective held its caller.
+
+    A synchronous one holds it from issue to the end of its wait, or to its return where no wait
+    was seen. An asynchronous one holds it in `wait()`; where it was waited for more than once, the
+    time blocked is placed at the first wait, for later waits find it complete. Without a wait the
+    interval is empty.
+    """
+    sync_end = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
+    start = np.where(rows.is_async, rows.wait_ns, rows.issue_ns).astype(np.int64)
+    async_end = np.minimum(rows.waited_ns, rows.wait_ns.astype(np.int64) + rows.blocked_ns)
+    return start, np.maximum(start, np.where(rows.is_async, async_end, sync_end))
+
+
+def completion(rows: Collectives) -> tuple[Array, Array]:
+    """Return the bounds between which each collective completed; 0 where that was not seen.
+
+    A collective is complete at the latest when it was first seen done, or when the synchronous
+    call returned; and not before it was last seen pending. A wait that blocked shows the moment.
+    """
+    returned = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
+    latest = np.where(rows.done_ns > 0, rows.done_ns, np.where(rows.is_async, 0, returned))
+    held = (rows.done_ns == rows.waited_ns) & (rows.blocked_ns > WAIT_OVERHEAD_NS)
+    exact = ~rows.is_async | held
+    seen_pending = np.maximum(rows.pending_ns, rows.issue_ns)
+    earliest = np.where(exact, latest, np.minimum(seen_pending, latest))
+    return earliest.astype(np.int64), latest.astype(np.int64)
+
+
+def exposed(trace: RankTrace) -> Intervals:
+    """Return when the rank made no progress because it waited for communication.
+
+    Threads that wait at the same time count once.
+    """
+    return Intervals.union(*blocked(trace.collectives))
+
+
+def phases(trace: RankTrace) -> Intervals:
+    """Return when the rank was in a phase of the training loop."""
+    spans = [span for span in trace.spans if not span.is_annotation]
+    starts = np.fromiter((span.start_ns for span in spans), np.int64, len(spans))
+    ends = np.fromiter((span.end_ns for span in spans), np.int64, len(spans))
+    return Intervals.union(starts, ends)

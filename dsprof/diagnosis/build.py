@@ -1,0 +1,53 @@
+"""From the files of a run to its diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dsprof._version import __version__
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summarise import summarise
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis import sections
+from dsprof.diagnosis.environment import environment_info
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.quality import quality
+from dsprof.diagnosis.verdict import verdict
+from dsprof.rules import RULES
+from dsprof.rules.runner import judge
+from dsprof.trace.run import RunFiles
+
+
+def diagnose(run: RunFiles, thresholds: Mapping[str, Any] | None = None) -> Diagnosis:
+    """Read a run, judge it, and say what it did.
+
+    `thresholds` replaces those of a rule by its id.
+
+    Raises:
+        TraceError: a file cannot be read.
+    """
+    return diagnosis_of(summarise(run), thresholds or {})
+
+
+def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosis:
+    """Judge a summary that holds every aggregate."""
+    findings = judge(summary, RULES, thresholds)
+    return Diagnosis(
+        run=sections.run_info(summary),
+        quality=quality(summary[Run], summary[Steps]),
+        steps=sections.steps(summary),
+        dsprof_version=__version__,
+        verdict=verdict(findings, summary),
+        findings=findings,
+        communication=sections.communication(summary),
+        flushes=sections.flushes(summary),
+        fetches=sections.fetches(summary),
+        memory=sections.memory(summary),
+        environment=environment_info(summary[EnvironmentFacts]),
+        timelines=sections.timelines(summary),
+        waits=sections.waits(summary),
+        thresholds=sections.thresholds(RULES, thresholds),
+    )

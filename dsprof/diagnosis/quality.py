@@ -1,0 +1,46 @@
+"""How far the figures of a run can be trusted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.diagnosis import model
+
+
+def quality(run: Run, steps: Steps) -> model.Quality:
+    """Collect what is missing, dropped, unmatched or inexact, and what recording cost."""
+    trailers = run.trailers
+    ranks = run.ranks.values()
+    costs = run.cost_shares(steps)
+    return model.Quality(
+        missing_ranks=run.missing_ranks,
+        unclean_ranks=run.unclean_ranks,
+        strangers=list(run.strangers),
+        dropped_events=sum(trailer.dropped for trailer in trailers),
+        broken_lines=sum(facts.broken_lines for facts in ranks),
+        counted_only_steps=max((trailer.counted_only_steps for trailer in trailers), default=0),
+        unmatched_waits=sum(trailer.unmatched_waits for trailer in trailers),
+        waits=sum(facts.waits for facts in ranks),
+        open_collectives=sum(facts.open_collectives for facts in ranks),
+        clock_bound_ns=run.clock_bound_ns,
+        clock_method=run.clock_method,
+        training_cost_share=costs[0] if costs else None,
+        writer_cost_share=costs[1] if costs else None,
+        hooks=_hook_notes(run),
+        notes=list(dict.fromkeys(note for facts in ranks for note in facts.notes)),
+    )
+
+
+def _hook_notes(run: Run) -> list[model.HookNote]:
+    ranks: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank in sorted(run.ranks):
+        facts = run.ranks[rank]
+        for hook in facts.hooks:
+            if not hook.installed:
+                ranks[hook.name, hook.why].append(rank)
+        if facts.trailer is not None:
+            for name, why in facts.trailer.failed_hooks.items():
+                ranks[name, why].append(rank)
+    return [model.HookNote(name=n, why=why, ranks=r) for (n, why), r in ranks.items()]

@@ -1,0 +1,263 @@
+"""The sections of a diagnosis, each from the aggregate that holds its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from dsprof.analysis.aggregates.communication import Communication, Kind, Row
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.fetches import Fetches
+from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.aggregates.timelines import StepDetail, Timelines
+from dsprof.analysis.steps import warmup_steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis import model
+from dsprof.rules.rule import Rule
+from dsprof.trace.format import MemoryArgs
+
+_FLUSH_ROWS = 200
+_TIMELINE_RANKS = 16
+_WAIT_RANKS = 64
+_WAIT_STEPS = 500
+
+
+def run_info(summary: RunSummary) -> model.RunInfo:
+    """Say which run it is."""
+    run, header = summary[Run], summary[Run].first
+    headers = [run.ranks[rank].header for rank in sorted(run.ranks)]
+    return model.RunInfo(
+        world_size=header.world_size,
+        ranks=sorted(run.ranks),
+        hosts=list(dict.fromkeys(one.host for one in headers)),
+        steps=len(summary[Steps].numbers),
+        backend=header.backend,
+        device=header.device,
+        versions=header.versions,
+        run_key=header.run_key,
+        started=_moment(min(one.started_epoch_ns for one in headers)),
+        setup=_setup(summary[Engines]),
+        source=[run.ranks[rank].path for rank in sorted(run.ranks)],
+    )
+
+
+def steps(summary: RunSummary) -> model.Steps:
+    """Split every step and their total."""
+    facts = summary[Steps]
+    return model.Steps(
+        total=_parts(None, facts.total),
+        rows=[_parts(number, part) for number, part in facts.parts.items()],
+        warmup_steps=warmup_steps(len(facts.numbers)),
+        method=_method(summary),
+    )
+
+
+def communication(summary: RunSummary) -> list[model.CommunicationRow]:
+    """List collectives, those that cost most first."""
+    rows = summary[Communication].rows.items()
+    order = sorted(rows, key=lambda item: (-(item[1].exposed_ns or 0), -item[1].nbytes, item[0]))
+    return [_communication_row(kind, row) for kind, row in order]
+
+
+def flushes(summary: RunSummary) -> list[model.FlushRow]:
+    """List bucket flushes, those that cost most first; at most 200 kinds."""
+    order = sorted(summary[Flushes].rows.items(), key=lambda item: (-item[1].exposed_ns, item[0]))
+    return [_flush_row(kind, sums) for kind, sums in order[:_FLUSH_ROWS]]
+
+
+def fetches(summary: RunSummary) -> list[model.FetchRow]:
+    """List parameter fetches."""
+    return [
+        model.FetchRow(
+            kind=kind,
+            phase=phase,
+            calls=sums.calls,
+            calls_per_step=_per(sums.calls, sums.rank_steps),
+            elements=sums.elements,
+            wait_ns=sums.wait_ns,
+        )
+        for (kind, phase), sums in sorted(summary[Fetches].rows.items())
+    ]
+
+
+def memory(summary: RunSummary) -> list[model.RankMemory]:
+    """List the memory of each rank."""
+    ranks = summary[Memory].ranks
+    return [_memory(rank, ranks[rank]) for rank in sorted(ranks)]
+
+
+def timelines(summary: RunSummary) -> list[model.Timeline]:
+    """Show the worst and the median step of up to 16 ranks."""
+    facts = summary[Timelines]
+    return [_timeline(number, why, facts.steps[number]) for why, number in facts.choose()]
+
+
+def waits(summary: RunSummary) -> model.WaitMatrix:
+    """Lay out exposed communication by rank and step, of up to 64 ranks and 500 steps."""
+    facts = summary[Steps]
+    measurable = [rank for rank in sorted(facts.ranks) if facts.ranks[rank].exposed_ns is not None]
+    ranks, numbers = measurable[:_WAIT_RANKS], facts.numbers[-_WAIT_STEPS:]
+    matrix = []
+    for rank in ranks:
+        row = facts.ranks[rank]
+        exposed = row.exposed_ns if row.exposed_ns is not None else np.zeros(0, np.int64)
+        known = dict(zip(row.number.tolist(), exposed.tolist(), strict=True))
+        matrix.append([known.get(number, -1) for number in numbers])
+    return model.WaitMatrix(
+        ranks=ranks,
+        steps=numbers if ranks else [],
+        exposed_ns=matrix,
+        left_out_ranks=len(measurable) - len(ranks),
+    )
+
+
+def thresholds(rules: Iterable[Rule], given: Mapping[str, Any]) -> list[model.ThresholdInfo]:
+    """List the thresholds in force."""
+    found = []
+    for rule in rules:
+        values = given.get(rule.meta.id, rule.thresholds)
+        for field in fields(values):
+            value, default = getattr(values, field.name), getattr(rule.thresholds, field.name)
+            found.append(
+                model.ThresholdInfo(
+                    rule=rule.meta.id,
+                    name=field.name,
+                    value=list(value) if isinstance(value, tuple) else value,
+                    is_default=value == default,
+                )
+            )
+    return found
+
+
+def _setup(engines: Engines) -> str:
+    if engines.main is None:
+        return ""
+    accumulation = f"accumulation {engines.accumulation}"
+    return f"DeepSpeed ZeRO-{engines.stage}, {engines.precision}, {accumulation}"
+
+
+def _method(summary: RunSummary) -> str:
+    if not summary[Run].is_cpu:
+        return "not measurable: the trace holds no times of the device"
+    if any(rank.unwaited for rank in summary[Steps].ranks.values()):
+        return "not measurable: asynchronous collectives were never seen waited for"
+    return "host clock: time blocked in synchronous calls and in waits"
+
+
+def _parts(step: int | None, part: Parts) -> model.StepParts:
+    return model.StepParts(
+        step=step,
+        compute_ns=part.compute_ns,
+        exposed_comm_ns=part.exposed_ns,
+        copies_ns=None,
+        idle_ns=None,
+        other_ns=part.other_ns,
+        total_ns=part.total_ns,
+        micro_steps=part.micro_steps,
+        slowest_rank=part.slowest_rank,
+        fastest_total_ns=part.fastest_ns,
+        slowest_total_ns=part.slowest_ns,
+    )
+
+
+def _communication_row(kind: Kind, row: Row) -> model.CommunicationRow:
+    return model.CommunicationRow(
+        **kind._asdict(),
+        calls=row.calls,
+        bytes=row.nbytes,
+        calls_per_step=_per(row.calls, row.rank_steps),
+        bytes_per_step=_per(row.nbytes, row.rank_steps),
+        in_flight_ns=row.in_flight_ns,
+        exposed_ns=row.exposed_ns,
+        algbw=row.algbw,
+        busbw=row.busbw(kind),
+        site=row.sites[0][0] if row.sites else "",
+    )
+
+
+def _flush_row(kind: FlushKind, sums: FlushSums) -> model.FlushRow:
+    return model.FlushRow(
+        stage=kind.stage,
+        cause=kind.cause,
+        dtype=kind.dtype,
+        elements=kind.elements,
+        capacity=kind.capacity,
+        fill=kind.elements / kind.capacity if kind.capacity else None,
+        bytes=kind.nbytes,
+        parameters=kind.parameters,
+        slot=kind.slot,
+        flushes=sums.flushes,
+        flushes_per_step=_per(sums.flushes, sums.rank_steps),
+        wire_ops=sorted(sums.wire_ops),
+        wire_calls=sums.wire_ops.total(),
+        duration_ns=sums.duration_ns // sums.flushes,
+        exposed_ns=sums.exposed_ns // sums.flushes,
+    )
+
+
+def _memory(rank: int, facts: MemoryFacts) -> model.RankMemory:
+    at_steps = facts.at_steps
+    return model.RankMemory(
+        rank=rank,
+        peak_rss_bytes=facts.peak_rss_bytes,
+        last_rss_bytes=facts.last_rss_bytes,
+        host_total_bytes=facts.host_total_bytes,
+        least_host_available_bytes=facts.least_host_available_bytes,
+        shm_total_bytes=facts.shm_total_bytes,
+        least_shm_free_bytes=facts.least_shm_free_bytes,
+        device=facts.device_max,
+        steps=[sample.step for sample in at_steps],
+        rss_bytes=[sample.rss_bytes for sample in at_steps],
+        allocated_bytes=_device_column(at_steps, "allocated_bytes.all.current"),
+        reserved_bytes=_device_column(at_steps, "reserved_bytes.all.current"),
+    )
+
+
+def _device_column(samples: Iterable[MemoryArgs], name: str) -> list[int]:
+    values = [(sample.device or {}).get(name) for sample in samples]
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
+
+
+def _timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Timeline:
+    start = min(detail.start_ns for detail in ranks.values())
+    shown = sorted(ranks)[:_TIMELINE_RANKS]
+    return model.Timeline(
+        step=number,
+        why=why,
+        duration_ns=max(detail.end_ns for detail in ranks.values()) - start,
+        bars=[
+            model.Bar(
+                rank=rank,
+                lane=bar.lane,
+                kind=bar.kind,
+                start_ns=bar.start_ns - start,
+                end_ns=bar.end_ns - start,
+                label=bar.label,
+            )
+            for rank in shown
+            for bar in ranks[rank].bars
+        ],
+        left_out=sum(ranks[rank].left_out for rank in shown)
+        + sum(len(ranks[rank].bars) for rank in ranks.keys() - set(shown)),
+    )
+
+
+def _per(total: int, count: int) -> float:
+    return total / count if count else 0.0
+
+
+def _moment(epoch_ns: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(epoch_ns // 10**9, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return moment.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,37 @@
+"""One sentence that leads with the largest cost, or says that the run is healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Finding, Status
+
+
+def verdict(findings: Sequence[Finding], summary: RunSummary) -> str:
+    """Sum a run up; `findings` come with the most valuable first."""
+    steps = summary[Steps]
+    failed = [finding for finding in findings if finding.status is Status.FAIL]
+    if not steps.measured:
+        start = "No optimizer step was recorded"
+        return f"{start}; {failed[0].summary}" if failed else f"{start}, so no time can be judged."
+    if failed:
+        more = f" {_others(len(failed) - 1)}" if len(failed) > 1 else ""
+        return f"{failed[0].title}: {failed[0].summary}{more}"
+    return f"No rule found a fault: {_anatomy(steps)}."
+
+
+def _others(count: int) -> str:
+    return "One more finding follows." if count == 1 else f"{count} more findings follow."
+
+
+def _anatomy(steps: Steps) -> str:
+    total, share = steps.total, steps.exposed_share
+    length = f"a step takes {total.total_ns / len(steps.measured) / 1e6:,.0f} ms"
+    if share is None:
+        return f"{length}, but the share of communication could not be measured"
+    parts = f"{share:.0%} of it waiting for communication"
+    if total.compute_ns is not None and total.total_ns:
+        parts += f" and {total.compute_ns / total.total_ns:.0%} in forward, backward and step"
+    return f"{length}, {parts}"

@@ -1,0 +1,201 @@
+"""allreduce-for-sharded-gradients: every rank receives gradients of which it keeps one share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Purpose, Traffic, Use, Volume
+from dsprof.analysis.collectives import busbw_factor
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+)
+
+
+class AllreduceForShardedGradients:
+    """Compares the collectives on the wire with those that the ZeRO stage needs.
+
+    DeepSpeed's stages 1 and 2 never issue a reduce-scatter, whatever the configuration says: there
+    an all-reduce is how the library works, and no fault of the run. At stage 3 it is one.
+    """
+
+    meta = RuleMeta(
+        id="allreduce-for-sharded-gradients",
+        title="Sharded gradients and parameters travel as their ZeRO stage does it",
+        failing_title="All-reduce where a reduce-scatter would do",
+        why="With ZeRO a rank keeps one share of the gradients. An all-reduce sends it all of "
+        "them: twice the bytes of a reduce-scatter.",
+        category="communication",
+        needs=(Engines, Steps, Traffic),
+        min_steps=1,
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Judge gradients by stage, and parameters at stage 3."""
+        engines, traffic = run[Engines], run[Traffic]
+        if not engines.stage:
+            text = "No engine with ZeRO stage 1, 2 or 3 was recorded: nothing is sharded by it."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        if not any(use.group_size > 1 for use in traffic.uses):
+            text = "No collective between two or more ranks was recorded in the measured steps."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        if engines.stage == 3:
+            yield from self._parameters(traffic)
+        if not traffic.of("gradients"):
+            text = "No reduction of gradients was recorded, so the collective is not known."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif reduced := _all_reduces(traffic, "gradients"):
+            judge = self._stage_3 if engines.stage == 3 else self._stage_1_or_2
+            yield judge(engines, traffic, *reduced)
+
+    def _stage_3(self, engines: Engines, traffic: Traffic, use: Use, volume: Volume) -> Finding:
+        switched_off = engines.zero("reduce_scatter", True) is False
+        return self.meta.finding(
+            Status.FAIL,
+            f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} a step.",
+            severity=Severity.HIGH,
+            cause="reduce_scatter is false in zero_optimization."
+            if switched_off
+            else "No setting explains it: reduce_scatter is not false.",
+            action='Set "reduce_scatter" to true in zero_optimization, or delete the key: true is '
+            "its default."
+            if switched_off
+            else "Look in the communication table for the calling site of these all_reduces.",
+            config_patch=_patch(reduce_scatter=True) if switched_off else None,
+            confidence="high" if switched_off else "medium",
+            **_halved(traffic, use, volume),
+        )
+
+    def _parameters(self, traffic: Traffic) -> Iterable[Finding]:
+        if (found := _all_reduces(traffic, "parameters")) is None:
+            return
+        use, volume = found
+        yield self.meta.finding(
+            Status.FAIL,
+            f"ZeRO-3 fetches parameters by all_reduce: {_calls(traffic, volume)} a step.",
+            severity=Severity.HIGH,
+            cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its share to "
+            "zeros instead of gathering the others.",
+            action='Set "stage3_use_all_reduce_for_fetch_params" to false.',
+            config_patch=_patch(stage3_use_all_reduce_for_fetch_params=False),
+            confidence="high",
+            **_halved(traffic, use, volume),
+        )
+
+    def _stage_1_or_2(
+        self, engines: Engines, traffic: Traffic, use: Use, volume: Volume
+    ) -> Finding:
+        if engines.written_zero("use_multi_rank_bucket_allreduce") is False and (
+            blocker := _blocker(engines)
+        ):
+            return self._defeated(traffic, use, volume, *blocker)
+        asked = engines.written_zero("reduce_scatter") is True
+        share = (use.group_size - 1) / use.group_size
+        extra = round(traffic.per_step(volume.nbytes) * share)
+        text = f"ZeRO-{engines.stage} reduces gradients by all_reduce, by design of DeepSpeed: "
+        text += f"{_calls(traffic, volume)} a step. A reduce-scatter would send {_mib(extra)} less "
+        text += "from each rank."
+        if asked:
+            text += " Intent missed: reduce_scatter is set to true, and is not honoured."
+        return self.meta.finding(
+            Status.INFO,
+            text,
+            cause="DeepSpeed's stages 1 and 2 have no reduce-scatter in any release: with "
+            "use_multi_rank_bucket_allreduce, the default, a bucket that belongs to several ranks "
+            "is all-reduced whole.",
+            action='Nothing need be done. "use_multi_rank_bucket_allreduce": false sends one '
+            "reduce to each owner instead (fewer bytes, more calls: for large buckets and few "
+            "ranks); stage 3 and FSDP use reduce-scatter, but gather parameters more often.",
+            evidence=(_arithmetic(traffic, use, volume),),
+            saving_bytes_per_step=extra,
+            confidence="high",
+        )
+
+    def _defeated(
+        self, traffic: Traffic, use: Use, volume: Volume, key: str, value: bool
+    ) -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            "Intent missed: use_multi_rank_bucket_allreduce is false, yet gradients are reduced "
+            f"by all_reduce ({_calls(traffic, volume)} a step).",
+            severity=Severity.LOW,
+            cause=f"{key} is {str(not value).lower()}, and then DeepSpeed reduces whole buckets "
+            "for all ranks.",
+            action=f'Set "{key}" to {str(value).lower()} in zero_optimization.',
+            config_patch=_patch(**{key: value}),
+            confidence="high",
+            **_halved(traffic, use, volume),
+        )
+
+
+def _all_reduces(traffic: Traffic, purpose: Purpose) -> tuple[Use, Volume] | None:
+    """Return the all_reduces of a purpose that moved the most bytes between ranks."""
+    uses = traffic.of(purpose).items()
+    found = [(use, v) for use, v in uses if use.family == "all_reduce" and use.group_size > 1]
+    return max(found, key=lambda pair: pair[1].nbytes, default=None)
+
+
+def _blocker(engines: Engines) -> tuple[str, bool] | None:
+    """Return the key, and the value it needs, that keeps reduces to the owners from being used."""
+    for key in ("contiguous_gradients", "reduce_scatter"):
+        if engines.zero(key, True) is False:
+            return key, True
+    return None
+
+
+def _halved(traffic: Traffic, use: Use, volume: Volume) -> dict[str, Any]:
+    """Return evidence and savings of moving half the bytes; latency is not saved."""
+    share = (use.group_size - 1) / use.group_size
+    exposed_ms = traffic.per_step(volume.exposed_ns) / 1e6
+    return {
+        "evidence": (_arithmetic(traffic, use, volume),),
+        "saving_bytes_per_step": round(traffic.per_step(volume.nbytes) * share),
+        "saving_ms_per_step": (0.0, exposed_ms / 2) if exposed_ms else None,
+        "saving_from": use.purpose,
+    }
+
+
+def _arithmetic(traffic: Traffic, use: Use, volume: Volume) -> Table:
+    size = traffic.per_step(volume.nbytes)
+    rows = []
+    for op in ("all_reduce", "reduce_scatter"):
+        factor = busbw_factor(op, use.group_size) or 0.0
+        rows.append((op, round(size), round(size * factor)))
+    return Table(
+        columns=(
+            Column("collective"),
+            Column("S, bytes of the arrays", "bytes"),
+            Column("sent by each rank", "bytes"),
+        ),
+        rows=tuple(rows),
+        caption=f"One step, groups of n = {use.group_size}: all_reduce sends 2(n-1)/n of S, "
+        "reduce_scatter (n-1)/n",
+    )
+
+
+def _patch(**keys: bool) -> dict[str, Any]:
+    return {"zero_optimization": keys}
+
+
+def _calls(traffic: Traffic, volume: Volume) -> str:
+    calls = traffic.per_step(volume.calls)
+    return f"{calls:.4g} calls and {_mib(traffic.per_step(volume.nbytes))}"
+
+
+def _mib(nbytes: float) -> str:
+    return f"{nbytes / 2**20:,.2f} MiB"
+
+
+RULE = AllreduceForShardedGradients()

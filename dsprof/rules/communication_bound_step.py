@@ -1,0 +1,159 @@
+"""communication-bound-step: waiting for communication takes a large share of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a share is large, and when ranks differ."""
+
+    exposed_share: float = 0.20  # of the step; mean over ranks
+    severe_share: float = 0.40  # from here on the severity is high
+    rank_spread: float = 0.15  # of the step, between the ranks that wait most and least
+
+
+class CommunicationBoundStep:
+    """Weighs exposed communication against the step.
+
+    Over gloo it fails only where a setting of the configuration would make it less: a small model
+    spends much of its step in gloo, and no setting changes that.
+    """
+
+    meta = RuleMeta(
+        id="communication-bound-step",
+        title="Communication takes a small share of the step",
+        failing_title="The step waits for communication",
+        why="Time in which ranks wait for each other is time in which no processor computes.",
+        category="communication",
+        needs=(Engines, Run, Steps, Traffic),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge the share, and say whether the network or a late rank is behind it."""
+        steps, share = run[Steps], run[Steps].exposed_share
+        if run[Run].first.world_size < 2:
+            text = "One rank has nobody to wait for."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif share is None:
+            text = "Could not tell: exposed communication was not measurable in this run."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif share >= thresholds.exposed_share:
+            late = _late_ranks(steps.exposed_by_rank(), thresholds.rank_spread)
+            yield self._finding(run, share, late, thresholds)
+
+    def _finding(
+        self, run: RunSummary, share: float, late: tuple[int, ...], thresholds: Thresholds
+    ) -> Finding:
+        steps, engines = run[Steps], run[Engines]
+        milliseconds = steps.exposed_ms_per_step or 0.0
+        summary = f"Ranks wait {milliseconds:.1f} ms of each step for communication ({share:.0%})."
+        evidence = (_by_rank(steps), _by_use(run[Traffic]))
+        if late:
+            return self._waiting_for(late, summary, evidence)
+        wide = _is_wide(engines)
+        if run[Run].first.backend == "gloo" and not wide:
+            return self.meta.finding(
+                Status.INFO,
+                summary,
+                cause="gloo moves data by the processors that also compute, and this model is "
+                "small beside what it sends; no setting of the configuration changes that.",
+                action="A larger micro-batch or more accumulation at stages 0 and 1 gives more "
+                "computation for the same bytes.",
+                evidence=evidence,
+                confidence="medium",
+            )
+        gradients = sum(v.exposed_ns for v in run[Traffic].of("gradients").values())
+        gradients_ms = run[Traffic].per_step(gradients) / 1e6
+        return self.meta.finding(
+            Status.FAIL,
+            summary,
+            severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
+            cause="Gradients travel in fp32 although the model is in half precision."
+            if wide
+            else "The step sends more than the network carries in the time that it computes.",
+            action=f'Set "communication_data_type" to "{engines.precision}".'
+            if wide
+            else "Accumulate over more micro-steps at stages 0 and 1, use larger micro-batches, or "
+            "keep sharding inside a node.",
+            config_patch={"communication_data_type": engines.precision} if wide else None,
+            evidence=evidence,
+            saving_ms_per_step=(0.0, gradients_ms / 2) if wide and gradients_ms else None,
+            saving_from="gradients" if wide else "",
+            confidence="medium",
+        )
+
+    def _waiting_for(
+        self, late: tuple[int, ...], summary: str, evidence: tuple[Table, ...]
+    ) -> Finding:
+        names = ", ".join(map(str, late[:8]))
+        return self.meta.finding(
+            Status.INFO,
+            f"{summary} Rank {names} waits least: the others wait for it.",
+            cause="The ranks that wait least arrive last: their own work takes longer, so that "
+            "most of this is no cost of the network.",
+            action=f"Look at what rank {names} does before its collectives: data loading, a slower "
+            "processor, other programs on the host, or a larger share of the model.",
+            ranks=late,
+            evidence=evidence,
+            confidence="medium",
+        )
+
+
+def _is_wide(engines: Engines) -> bool:
+    wanted = engines.setting("communication_data_type")
+    return engines.precision != "fp32" and wanted in ("fp32", "float32", "torch.float32")
+
+
+def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
+    """Return the ranks that wait far less than the one that waits most."""
+    most = max(shares.values(), default=0.0)
+    return tuple(sorted(rank for rank, share in shares.items() if most - share >= spread))
+
+
+def _by_rank(steps: Steps) -> Table:
+    shares = sorted(steps.exposed_by_rank().items(), key=lambda item: -item[1])
+    return Table(
+        columns=(Column("rank"), Column("waiting for communication", "share")),
+        rows=tuple((rank, share) for rank, share in shares[:_ROWS]),
+        caption="Share of the measured steps"
+        + (f"; the {_ROWS} ranks that wait most" if len(shares) > _ROWS else ""),
+    )
+
+
+def _by_use(traffic: Traffic) -> Table:
+    uses = sorted(traffic.uses.items(), key=lambda item: -item[1].exposed_ns)
+    return Table(
+        columns=(
+            Column("used for"),
+            Column("collective"),
+            Column("blocked a step", "ns"),
+            Column("bytes a step", "bytes"),
+        ),
+        rows=tuple(
+            (
+                use.purpose,
+                use.family,
+                round(traffic.per_step(volume.exposed_ns)),
+                round(traffic.per_step(volume.nbytes)),
+            )
+            for use, volume in uses[:_ROWS]
+        ),
+        caption="Mean of a rank and step",
+    )
+
+
+RULE = CommunicationBoundStep()

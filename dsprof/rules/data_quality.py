@@ -1,0 +1,145 @@
+"""data-quality: what the traces cannot show, and how far what they show can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """From where on an inexactness is mentioned."""
+
+    clock_bound_ms: float = 1.0  # error of the clocks of several hosts
+    cost_share: float = 0.02  # dsprof in the training threads / time in steps
+
+
+class DataQuality:
+    """Fails what makes figures wrong or partial; mentions what makes them less exact."""
+
+    meta = RuleMeta(
+        id="data-quality",
+        title="The record is complete",
+        failing_title="The record is incomplete",
+        why="A missing rank may be the one that everybody waited for, and dropped events make "
+        "every sum too small.",
+        category="quality",
+        needs=(Run, Steps),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Report each kind of gap by itself."""
+        facts = run[Run]
+        if facts.missing_ranks:
+            yield self._missing(facts)
+        if facts.unclean_ranks:
+            yield self._unclean(facts)
+        if lost := _lost(facts):
+            yield self._lost(lost)
+        yield from self._remarks(facts, run[Steps], thresholds)
+
+    def _missing(self, run: Run) -> Finding:
+        missing, world = run.missing_ranks, run.first.world_size
+        return self.meta.finding(
+            Status.FAIL,
+            f"{len(missing)} of {world} ranks left no trace: {_list(missing)}.",
+            severity=Severity.HIGH,
+            cause="Their files were not given, are on another host, or were never written.",
+            action="Give the files of all hosts together; `dsprof doctor` on the host of a missing "
+            "rank says whether recording would start there.",
+            ranks=tuple(missing),
+            confidence="high",
+        )
+
+    def _unclean(self, run: Run) -> Finding:
+        ranks = run.unclean_ranks
+        which = "rank" if len(ranks) == 1 else "ranks"
+        return self.meta.finding(
+            Status.FAIL,
+            f"The record of {which} {_list(ranks)} ends without a closing line: killed, crashed, "
+            "or still running.",
+            severity=Severity.MEDIUM,
+            cause="A process that ends by itself closes its file; one that is killed cannot.",
+            action="Look at the last lines of that rank's own log. Everything up to the last "
+            "half second is judged here.",
+            ranks=tuple(ranks),
+            evidence=(_last_words(run),),
+            confidence="high",
+        )
+
+    def _lost(self, lost: dict[str, int]) -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            "Parts of the record are lost: "
+            + ", ".join(f"{count:,} {name}" for name, count in lost.items())
+            + ". Sums are too small by these.",
+            severity=Severity.MEDIUM,
+            cause="The writer could not keep up, the disk filled, or a file was damaged.",
+            action="Record fewer steps (a capture window), or write to a faster disk.",
+            confidence="high",
+        )
+
+    def _remarks(self, run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[Finding]:
+        remarks = list(_remarks(run, steps, thresholds))
+        if remarks:
+            rows = tuple((text,) for text in remarks)
+            yield self.meta.finding(
+                Status.INFO,
+                " ".join(remarks[:2]) + (" And more, below." if len(remarks) > 2 else ""),
+                evidence=(Table((Column("remark"),), rows),) if len(remarks) > 2 else (),
+                confidence="high",
+            )
+
+
+def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
+    if unmatched := sum(trailer.unmatched_waits for trailer in run.trailers):
+        yield f"{unmatched:,} waits could not be matched to a collective."
+    if counted := max((trailer.counted_only_steps for trailer in run.trailers), default=0):
+        yield f"{counted:,} steps are in counters alone: their times in flight are not known."
+    if any(trailer.budget_spent for trailer in run.trailers):
+        yield "The budget on disk was spent before the run ended."
+    if run.clock_bound_ns is None:
+        yield f"Ranks are set side by side by {run.clock_method}."
+    elif run.clock_bound_ns > thresholds.clock_bound_ms * 1e6:
+        yield f"The clocks of the hosts are known to {run.clock_bound_ns / 1e6:.1f} ms."
+    costs = run.cost_shares(steps)
+    if costs is not None and costs[0] > thresholds.cost_share:
+        yield f"Recording took {costs[0]:.1%} of the time in steps."
+    if run.strangers:
+        count = len(run.strangers)
+        yield f"Passed over {count} file{'s' if count > 1 else ''}: {run.strangers[0]}."
+    for trailer in run.trailers:
+        for hook, why in trailer.failed_hooks.items():
+            yield f"The hook {hook} switched itself off: {why}."
+
+
+def _lost(run: Run) -> dict[str, int]:
+    found = {
+        "events dropped": sum(trailer.dropped for trailer in run.trailers),
+        "lines unreadable": sum(facts.broken_lines for facts in run.ranks.values()),
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def _last_words(run: Run) -> Table:
+    return Table(
+        columns=(Column("rank"), Column("host"), Column("collectives in flight at the end")),
+        rows=tuple(
+            (rank, run.ranks[rank].header.host, run.ranks[rank].open_collectives)
+            for rank in run.unclean_ranks[:32]
+        ),
+    )
+
+
+def _list(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:12]))
+    return shown if len(ranks) <= 12 else f"{shown} and {len(ranks) - 12} more"
+
+
+RULE = DataQuality()

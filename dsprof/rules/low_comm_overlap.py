@@ -1,0 +1,143 @@
+"""low-comm-overlap: communication that could run behind computation, and does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.overlap import Overlap
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When overlap is low, and when that matters."""
+
+    overlap: float = 0.5  # of the time in flight of asynchronous collectives
+    exposed_share: float = 0.05  # of the step, in waits for them; below, nothing is to be won
+
+
+class LowCommOverlap:
+    """Judges asynchronous collectives alone: a synchronous call cannot overlap on a host clock."""
+
+    meta = RuleMeta(
+        id="low-comm-overlap",
+        title="Communication is hidden behind computation, or there is none",
+        failing_title="Communication is not hidden behind computation",
+        why="Communication that runs behind computation costs nothing; waiting for it right after "
+        "it was started costs all of it.",
+        category="overlap",
+        needs=(Engines, Overlap, Run, Steps),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge the overlap, if the trace can tell."""
+        overlap = run[Overlap]
+        if overlap.sync_calls + overlap.async_calls == 0:
+            text = "No collective was recorded one by one in the measured steps."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif not overlap.on_host_clock:
+            text = "Could not tell: the trace holds no times of the device."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif overlap.unwaited_calls:
+            text = f"Could not tell: {overlap.unwaited_calls} asynchronous collectives were never "
+            text += "seen waited for; who waits for them does so out of Python's sight."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif overlap.async_calls == 0:
+            yield self._synchronous(run[Engines], overlap)
+        else:
+            yield from self._asynchronous(run, overlap, thresholds)
+
+    def _synchronous(self, engines: Engines, overlap: Overlap) -> Finding:
+        summary = "All collectives are synchronous calls, which on a CPU cannot overlap."
+        wanted = engines.written_zero("overlap_comm") is True
+        if wanted:
+            summary += " Intent missed: overlap_comm is true, and cannot act here."
+        return self.meta.finding(
+            Status.INFO,
+            summary,
+            cause="DeepSpeed reduces gradients by synchronous calls and lets streams of the device "
+            "overlap them; a CPU has no streams."
+            if engines.stage is not None
+            else "The program waits in the call itself.",
+            action="Nothing need be done; on accelerators the same calls can overlap."
+            if engines.stage is not None
+            else "Pass async_op=True and wait where the result is first needed.",
+            evidence=(_figures(overlap),),
+            confidence="high",
+        )
+
+    def _asynchronous(
+        self, run: RunSummary, overlap: Overlap, thresholds: Thresholds
+    ) -> Iterable[Finding]:
+        bounds = overlap.bounds
+        if bounds is None:
+            text = "Could not tell: no end of an asynchronous collective was seen."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        low, high = bounds
+        exposed_ms = overlap.exposed_ns / max(overlap.rank_steps, 1) / 1e6
+        share = overlap.exposed_ns / max(sum(run[Steps].measured_ns().values()), 1)
+        if high >= thresholds.overlap or share < thresholds.exposed_share:
+            return
+        hidden = f"{low:.0%}" if high - low < 0.01 else f"Between {low:.0%} and {high:.0%}"
+        summary = (
+            f"{hidden} of asynchronous communication is hidden; waits for it take "
+            f"{exposed_ms:.1f} ms of each step ({share:.0%})."
+        )
+        engines = run[Engines]
+        if engines.stage == 3 and engines.zero("stage3_prefetch_bucket_size") == 0:
+            yield self._no_prefetch(summary, overlap, exposed_ms)
+        else:
+            yield self.meta.finding(
+                Status.INFO,
+                summary,
+                cause="Collectives are waited for soon after they start, or computation shares "
+                "the processor with them.",
+                action="Start them earlier, or give communication cores of its own; no setting of "
+                "the configuration is known to change it.",
+                evidence=(_figures(overlap),),
+                confidence="medium",
+            )
+
+    def _no_prefetch(self, summary: str, overlap: Overlap, exposed_ms: float) -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            summary,
+            severity=Severity.MEDIUM,
+            cause="stage3_prefetch_bucket_size is 0: parameters are gathered when they are needed, "
+            "and never ahead.",
+            action='Delete "stage3_prefetch_bucket_size" (default 50,000,000 elements) or raise it '
+            "to the elements of a few layers.",
+            config_patch={"zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}},
+            evidence=(_figures(overlap),),
+            saving_ms_per_step=(0.0, exposed_ms),
+            saving_from="parameters",
+            confidence="medium",
+        )
+
+
+def _figures(overlap: Overlap) -> Table:
+    steps = max(overlap.rank_steps, 1)
+    return Table(
+        columns=(Column("a step and rank"), Column("value", "ns"), Column("calls", "count")),
+        rows=(
+            ("synchronous", None, round(overlap.sync_calls / steps, 1)),
+            ("asynchronous, waited for", overlap.exposed_ns // steps, _calls(overlap)),
+            ("in flight, at least", overlap.least_in_flight_ns // steps, _calls(overlap)),
+            ("in flight, at most", overlap.most_in_flight_ns // steps, _calls(overlap)),
+        ),
+    )
+
+
+def _calls(overlap: Overlap) -> float:
+    return round(overlap.async_calls / max(overlap.rank_steps, 1), 1)
+
+
+RULE = LowCommOverlap()

@@ -1,0 +1,104 @@
+"""reduction-every-micro-step: gradients travel once a micro-step, not once a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+)
+
+
+class ReductionEveryMicroStep:
+    """Counts the micro-steps in which gradients were reduced."""
+
+    meta = RuleMeta(
+        id="reduction-every-micro-step",
+        title="Gradients are reduced once a step",
+        failing_title="Gradients are reduced in every micro-step",
+        why="With accumulation over k micro-steps one reduction would do; k of them send k times "
+        "the bytes.",
+        category="communication",
+        needs=(Engines, Steps, Traffic),
+        min_steps=1,
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Compare micro-steps that reduced with steps."""
+        engines, traffic = run[Engines], run[Traffic]
+        if not traffic.rank_steps or traffic.micro_steps <= traffic.rank_steps:
+            text = "Each step has one micro-step: nothing is accumulated."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif not traffic.of("gradients"):
+            yield self.meta.finding(Status.UNKNOWN, "No reduction of gradients was recorded.")
+        elif traffic.reducing_micro_steps > traffic.rank_steps:
+            yield self._repeated(engines, traffic)
+
+    def _repeated(self, engines: Engines, traffic: Traffic) -> Finding:
+        reductions = traffic.reducing_micro_steps / traffic.rank_steps
+        gradients = traffic.of("gradients").values()
+        nbytes = traffic.per_step(sum(volume.nbytes for volume in gradients))
+        extra = round(nbytes * (1 - 1 / reductions))
+        summary = (
+            f"Gradients are reduced {reductions:.3g} times a step, over "
+            f"{traffic.micro_steps / traffic.rank_steps:.3g} micro-steps: "
+            f"{extra / 2**20:,.2f} MiB of {nbytes / 2**20:,.2f} MiB a step are repetition."
+        )
+        evidence = Table(
+            columns=(Column("reductions a step"), Column("gradient bytes a step", "bytes")),
+            rows=((f"{reductions:.3g}", round(nbytes)), ("1", round(nbytes) - extra)),
+            caption="As recorded, and with one reduction a step",
+        )
+        if _is_by_design(engines, traffic):
+            return self._by_design(engines, summary, evidence, extra)
+        exposed_ms = traffic.per_step(sum(volume.exposed_ns for volume in gradients)) / 1e6
+        return self.meta.finding(
+            Status.FAIL,
+            summary,
+            severity=Severity.HIGH,
+            cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
+            action="Reduce in the last micro-step alone: use no_sync() around the others, or let "
+            "the engine handle gradient_accumulation_steps.",
+            evidence=(evidence,),
+            saving_bytes_per_step=extra,
+            saving_ms_per_step=(0.0, exposed_ms * (1 - 1 / reductions)) if exposed_ms else None,
+            saving_from="gradients",
+            confidence="medium",
+        )
+
+    def _by_design(self, engines: Engines, summary: str, evidence: Table, extra: int) -> Finding:
+        sharded = f"ZeRO-{engines.stage}" if engines.stage else "Sharding of gradients"
+        stage_1 = "ZeRO-1 reduces once a step, if memory has room for whole gradients; "
+        return self.meta.finding(
+            Status.INFO,
+            summary,
+            cause=f"{sharded} keeps one share of the gradients on each rank, and must reduce "
+            "before it can drop the rest: by design.",
+            action=f"{stage_1 if engines.stage else ''}engine.coalesce_grad_reduction() "
+            "(DeepSpeed 0.19) or no_sync() trade memory for fewer reductions; a larger micro-batch "
+            "with fewer micro-steps does the same.",
+            evidence=(evidence,),
+            saving_bytes_per_step=extra,
+            confidence="high",
+        )
+
+
+def _is_by_design(engines: Engines, traffic: Traffic) -> bool:
+    """Say whether gradients are sharded: by the stage, or, without an engine, by the collective."""
+    if engines.stage is not None:
+        return engines.stage >= 2
+    return all(use.family == "reduce_scatter" for use in traffic.of("gradients"))
+
+
+RULE = ReductionEveryMicroStep()

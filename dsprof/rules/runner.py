@@ -1,0 +1,93 @@
+"""Judges a summary by rules: every rule answers, and one that breaks does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Finding, Rule, Severity, Status
+
+_ORDER = [
+    Status.FAIL,
+    Status.ERROR,
+    Status.INFO,
+    Status.UNKNOWN,
+    Status.NOT_APPLICABLE,
+    Status.PASS,
+]
+
+
+def judge(
+    run: RunSummary, rules: Iterable[Rule], thresholds: Mapping[str, Any] | None = None
+) -> list[Finding]:
+    """Return the findings of all rules, the most valuable first, at least one of each rule.
+
+    `thresholds` replaces a rule's own by its id. Rules that come first own the exposed time that
+    they would save: the sum of all savings stays below what was measured.
+    """
+    given = thresholds or {}
+    findings = [
+        finding
+        for rule in rules
+        for finding in _answer(rule, run, given.get(rule.meta.id, rule.thresholds))
+    ]
+    return sorted(_owned_once(findings, _exposed_ms(run)), key=_place)
+
+
+def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
+    meta = rule.meta
+    missing = [kind.__name__ for kind in meta.needs if kind not in run]
+    if missing:
+        text = f"Could not tell: {', '.join(missing)} was not collected."
+        return [meta.finding(Status.UNKNOWN, text)]
+    if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:
+        text = f"Could not tell from {steps} steps after warm-up; {meta.min_steps} are needed."
+        return [meta.finding(Status.UNKNOWN, text)]
+    try:
+        findings = list(rule.check(run.only(meta.needs), thresholds))
+    except Exception as error:  # noqa: BLE001 - any data may come; the report goes on
+        text = f"The rule itself failed: {type(error).__name__}: {error}"
+        return [meta.finding(Status.ERROR, text, action="Please report this with the trace.")]
+    return findings or [meta.finding(Status.PASS, meta.title + ".")]
+
+
+def _measured_steps(run: RunSummary) -> int:
+    return len(run[Steps].measured) if Steps in run else 0
+
+
+def _exposed_ms(run: RunSummary) -> dict[str, float]:
+    """Return the exposed time of a step: in all (""), and by what was communicated."""
+    exposed = {"": (run[Steps].exposed_ms_per_step or 0.0) if Steps in run else 0.0}
+    if Traffic in run:
+        traffic = run[Traffic]
+        for use, volume in traffic.uses.items():
+            before = exposed.get(use.purpose, 0.0)
+            exposed[use.purpose] = before + traffic.per_step(volume.exposed_ns) / 1e6
+    return exposed
+
+
+def _owned_once(findings: Iterable[Finding], free_ms: dict[str, float]) -> Iterable[Finding]:
+    """Give every exposed millisecond to at most one finding: the first that claims it."""
+    for finding in findings:
+        if finding.saving_ms_per_step is None:
+            yield finding
+            continue
+        low, high = finding.saving_ms_per_step
+        pools = {"", finding.saving_from}
+        owned = min(high, *(free_ms.get(pool, 0.0) for pool in pools))
+        for pool in pools:
+            free_ms[pool] = free_ms.get(pool, 0.0) - owned
+        saving = (min(low, owned), owned) if owned > 0 else None
+        yield msgspec.structs.replace(finding, saving_ms_per_step=saving)
+
+
+def _place(finding: Finding) -> tuple[int, float, int, float]:
+    saved_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else 0.0
+    saved_bytes = float(finding.saving_bytes_per_step or 0)
+    gravity = list(Severity).index(finding.severity)
+    return _ORDER.index(finding.status), -saved_ms, gravity, -saved_bytes

@@ -1,0 +1,176 @@
+"""small-collectives: many collectives so small that each costs its latency and little else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.communication import Communication, Kind, Row
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+_MIB = 1 << 20
+_SUGGESTED_ELEMENTS = 50_000_000
+"""100 MB in bf16: far above the latency of any network, and small beside a model that needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When collectives are small, and when they are many."""
+
+    small_bytes: int = _MIB  # mean size below which latency rules on every common link
+    calls_per_step: int = 16  # of one rank; fewer are not worth a setting
+
+
+class SmallCollectives:
+    """Looks for buckets that are too small first, then for other small collectives."""
+
+    meta = RuleMeta(
+        id="small-collectives",
+        title="Collectives are large enough, or few",
+        failing_title="Buckets are too small",
+        why="A collective costs a fixed latency beside its bytes; many small ones cost many "
+        "latencies.",
+        category="communication",
+        needs=(Engines, Steps, Communication, Flushes),
+        min_steps=1,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Fail buckets that a setting would enlarge; mention the rest."""
+        rows = {k: row for k, row in run[Communication].rows.items() if k.group_size > 1}
+        if not rows:
+            text = "No collective between two or more ranks was recorded."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        bucket = _small_buckets(run[Flushes], thresholds)
+        if bucket is not None:
+            yield self._buckets(run[Engines], bucket)
+            return
+        small = _small(rows, thresholds)
+        calls = sum(row.calls / row.rank_steps for row in small.values() if row.rank_steps)
+        if calls >= thresholds.calls_per_step:
+            yield self._others(run[Engines], small, calls)
+
+    def _buckets(self, engines: Engines, bucket: _Buckets) -> Finding:
+        needed = -(-bucket.elements_per_step // _SUGGESTED_ELEMENTS)
+        spared = max(0.0, 1 - needed / bucket.flushes_per_step)
+        return self.meta.finding(
+            Status.FAIL,
+            f"{bucket.flushes_per_step:.4g} bucket flushes a step carry "
+            f"{bucket.mean_bytes / 1024:,.0f} KiB each: reduce_bucket_size is "
+            f"{bucket.capacity:,} elements.",
+            severity=Severity.MEDIUM,
+            cause="A bucket is sent when the next gradient does not fit; one that is smaller than "
+            "most parameters sends each gradient by itself.",
+            action=f'Set "reduce_bucket_size" to {_SUGGESTED_ELEMENTS:,} elements or delete the '
+            "key (default 500,000,000). It counts elements, not bytes, and the buffer is allocated "
+            "at this size.",
+            evidence=(
+                Table(
+                    columns=(
+                        Column("flushes a step and rank", "count"),
+                        Column("mean size", "bytes"),
+                        Column("capacity, elements", "count"),
+                        Column("blocked a step", "ms"),
+                    ),
+                    rows=(
+                        (
+                            round(bucket.flushes_per_step),
+                            round(bucket.mean_bytes),
+                            bucket.capacity,
+                            bucket.exposed_ms_per_step,
+                        ),
+                    ),
+                ),
+            ),
+            config_patch={"zero_optimization": {"reduce_bucket_size": _SUGGESTED_ELEMENTS}},
+            saving_ms_per_step=(0.0, bucket.exposed_ms_per_step * spared),
+            saving_from="gradients",
+            confidence="medium",
+        )
+
+    def _others(self, engines: Engines, small: dict[Kind, Row], calls: float) -> Finding:
+        costly = sorted(small.items(), key=lambda item: -item[1].calls)
+        is_zero_3 = engines.stage == 3
+        return self.meta.finding(
+            Status.INFO,
+            f"{calls:.4g} small collectives a step and rank; what they cost is latency.",
+            cause="ZeRO-3 gathers each parameter below stage3_param_persistence_threshold by "
+            "itself after the step, and the others module by module."
+            if is_zero_3
+            else "The program asks for them one by one.",
+            action="Nothing need be done where they cost little. Gathers after the step grow fewer "
+            "with a lower stage3_param_persistence_threshold, those in forward and backward with "
+            "a larger stage3_prefetch_bucket_size or stage3_module_granularity_threshold."
+            if is_zero_3
+            else "Join tensors before they are sent, or send them less often.",
+            evidence=(
+                Table(
+                    columns=(
+                        Column("op"),
+                        Column("phase"),
+                        Column("calls a step", "count"),
+                        Column("mean size", "bytes"),
+                        Column("site"),
+                    ),
+                    rows=tuple(
+                        (
+                            kind.op,
+                            kind.phase,
+                            round(row.calls / max(row.rank_steps, 1), 1),
+                            row.nbytes // row.calls,
+                            row.sites[0][0] if row.sites else "",
+                        )
+                        for kind, row in costly[:8]
+                    ),
+                ),
+            ),
+            confidence="medium",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Buckets:
+    """Bounded bucket flushes of a rank and step."""
+
+    flushes_per_step: float
+    mean_bytes: float
+    elements_per_step: int
+    capacity: int
+    exposed_ms_per_step: float
+
+
+def _small_buckets(flushes: Flushes, thresholds: Thresholds) -> _Buckets | None:
+    """Return the flushes if they are small, many, and bounded by the capacity."""
+    rows = [(kind, sums) for kind, sums in flushes.rows.items() if kind.capacity]
+    count = sum(sums.flushes for _, sums in rows)
+    steps = max((sums.rank_steps for _, sums in rows), default=0)
+    if not steps or not any(kind.cause == "full" for kind, _ in rows):
+        return None
+    nbytes, elements = _weighted(rows)
+    found = _Buckets(
+        flushes_per_step=count / steps,
+        mean_bytes=nbytes / count,
+        elements_per_step=elements // steps,
+        capacity=max(kind.capacity for kind, _ in rows),
+        exposed_ms_per_step=sum(sums.exposed_ns for _, sums in rows) / steps / 1e6,
+    )
+    many = found.flushes_per_step >= thresholds.calls_per_step
+    return found if many and found.mean_bytes < thresholds.small_bytes else None
+
+
+def _weighted(rows: list[tuple[FlushKind, FlushSums]]) -> tuple[int, int]:
+    nbytes = sum(kind.nbytes * sums.flushes for kind, sums in rows)
+    return nbytes, sum(kind.elements * sums.flushes for kind, sums in rows)
+
+
+def _small(rows: dict[Kind, Row], thresholds: Thresholds) -> dict[Kind, Row]:
+    return {k: row for k, row in rows.items() if row.nbytes < row.calls * thresholds.small_bytes}
+
+
+RULE = SmallCollectives()

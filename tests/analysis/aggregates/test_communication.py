@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.analysis.aggregates.communication import Communication
+from dsprof.trace.format import CounterArgs, CounterRow, SiteArgs
+from tests.factories.trace import MS, group, header, issued, rank_trace, step, summary, sync
+
+MIB = 1 << 20
+
+
+def rows(*traces):
+    return list(summary(*traces)[Communication].rows.items())
+
+
+def one_step(*comm, rank=0, **fields):
+    return rank_trace(rank, steps=[step(0, 0, 100)], comm=comm, **fields)
+
+
+def test_rows_sum_ranks_and_steps():
+    traces = [
+        one_step(*(sync("all_reduce", at, 2, step=0) for at in (0, 10, 20)), rank=rank)
+        for rank in (0, 1)
+    ]
+    ((kind, row),) = rows(*traces)
+    assert (kind.op, kind.group, kind.group_size) == ("all_reduce", "world", 2)
+    assert (row.calls, row.nbytes, row.rank_steps) == (6, 6 * MIB, 2)
+    assert row.exposed_ns == 12 * MS
+
+
+def test_bandwidth_follows_nccl_tests():
+    trace = one_step(
+        sync("all_reduce", 0, 4, nbytes=8 * MIB, step=0), groups={1: group(4)}, world_size=4
+    )
+    ((kind, row),) = rows(trace)
+    algbw = 8 * MIB / 0.004
+    assert row.algbw == pytest.approx(algbw)
+    assert row.busbw(kind) == pytest.approx(algbw * 1.5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"requested": "all_gather_fn"},
+        {"phase": "step"},
+        {"dtype": "bfloat16"},
+        {"nbytes": 100},
+        {"on_wire": False},
+        {"group": 2},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_collectives_that_differ_get_rows_of_their_own(changes):
+    plain = sync("all_reduce", 0, 1, step=0)
+    other = sync("all_reduce", 5, 1, **({"step": 0} | changes))
+    pair = group(2, id=2, key="pair", label="pair")
+    assert len(rows(one_step(plain, other, groups={1: group(), 2: pair}))) == 2
+
+
+def test_groups_of_one_label_and_size_share_a_row():
+    twin = group(2, id=2, key="twin")
+    comm = [sync("all_reduce", 0, 1, step=0), sync("all_reduce", 5, 1, step=0, group=2)]
+    ((_, row),) = rows(one_step(*comm, groups={1: group(), 2: twin}))
+    assert (row.calls, row.rank_steps) == (2, 1)
+
+
+def test_a_collective_without_end_is_counted_and_not_timed():
+    comm = [
+        issued("all_gather", 0, None, wait=1, waited=2, step=0),
+        issued("all_gather", 10, 14, wait=12, waited=14, step=0),
+    ]
+    ((_, row),) = rows(one_step(*comm))
+    assert (row.calls, row.in_flight_ns, row.timed_bytes) == (2, 4 * MS, MIB)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        one_step(issued("all_gather", 0, 9, step=0)),
+        one_step(sync("all_gather", 0, 9, step=0), head=header(device="cuda")),
+    ],
+    ids=["unwaited", "device"],
+)
+def test_exposed_time_that_was_not_seen_is_none(trace):
+    ((_, row),) = rows(trace)
+    assert row.exposed_ns is None
+
+
+def test_counters_join_the_rows():
+    counted = CounterRow(
+        "all_reduce", 1, calls=3, nbytes=3 * MIB, dtype="float32", blocked_ns=5 * MS
+    )
+    trace = one_step(
+        sync("all_reduce", 0, 2, step=0),
+        counters=[CounterArgs(0, [counted]), CounterArgs(7, [counted])],
+    )
+    ((_, row),) = rows(trace)
+    assert (row.calls, row.nbytes, row.rank_steps) == (4, 4 * MIB, 1)
+    assert row.exposed_ns == 7 * MS
+    assert row.timed_bytes == MIB
+
+
+def test_the_commonest_calling_site_comes_first():
+    sites = {1: SiteArgs(1, "rare.py", 3), 2: SiteArgs(2, "common.py", 9)}
+    comm = [sync("all_reduce", at, 1, step=0, site=site) for at, site in ((0, 1), (5, 2), (9, 2))]
+    ((_, row),) = rows(one_step(*comm, sites=sites))
+    assert row.sites == (("common.py:9", 2), ("rare.py:3", 1))
+
+
+def test_a_group_that_was_not_described_is_unknown():
+    ((kind, _),) = rows(one_step(sync("all_reduce", 0, 1, step=0, group=99)))
+    assert (kind.group, kind.group_size) == ("unknown", 0)

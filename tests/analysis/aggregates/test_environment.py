@@ -1,0 +1,89 @@
+"""EnvironmentFacts: who has which value."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts, ranks_of, written_ranks
+from dsprof.analysis.summary import RankClock
+from tests.factories.environment import facts_of, rank_trace
+
+
+@pytest.mark.parametrize(
+    ("ranks", "written"),
+    [((), ""), ((0,), "0"), ((0, 1, 2, 3, 7), "0-3, 7"), ((4999, 5000), "4999-5000")],
+)
+def test_rank_sets_read_back(ranks, written):
+    bits = sum(1 << rank for rank in ranks)
+    assert ranks_of(bits) == ranks
+    assert written_ranks(bits) == written
+
+
+def test_values_carry_their_ranks():
+    facts = facts_of(
+        rank_trace(0, {"NCCL_ALGO": "Ring"}),
+        rank_trace(1, {"NCCL_ALGO": "Tree"}),
+        rank_trace(2, {"NCCL_ALGO": "Ring"}),
+        rank_trace(3, recorded=False),
+    )
+    assert facts.variables == {"NCCL_ALGO": {"Ring": 0b101, "Tree": 0b010}}
+    assert (facts.recorded, facts.missing) == (0b0111, 0b1000)
+
+
+def test_merge_is_associative():
+    one, two, three = (
+        EnvironmentFacts.collect(
+            rank_trace(r, {"NCCL_ALGO": str(r % 2)}, engine={"a": r}), RankClock()
+        )
+        for r in (2, 0, 1)
+    )
+    assert one.merge(two).merge(three) == one.merge(two.merge(three))
+
+
+def test_values_in_force_are_those_after_the_first_collective():
+    variables = {"NCCL_CROSS_NIC": "1", "NCCL_ALGO": "Ring", "NCCL_NET": "Socket"}
+    effective = {"NCCL_CROSS_NIC": "2", "NCCL_IB_TC": "106", "NCCL_NET": ""}
+    facts = facts_of(rank_trace(0, variables, effective=effective))
+    in_force = {name: next(iter(values)) for name, values in facts.variables.items()}
+    assert in_force == {"NCCL_CROSS_NIC": "2", "NCCL_ALGO": "Ring", "NCCL_IB_TC": "106"}
+    assert facts.hidden.keys() == effective.keys()
+
+
+def test_rank_numbers_are_not_kept():
+    names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "WORLD_SIZE")
+    facts = facts_of(rank_trace(0, dict.fromkeys(names, "1")))
+    assert facts.variables.keys() == {"WORLD_SIZE"}
+
+
+def test_differing_names_unset_ranks():
+    facts = facts_of(
+        rank_trace(0, {"FI_PROVIDER": "efa", "NCCL_ALGO": "Ring"}),
+        rank_trace(1, {"NCCL_ALGO": "Ring"}),
+        rank_trace(2, recorded=False),
+    )
+    assert facts.differing(facts.variables) == {"FI_PROVIDER": {"efa": 0b01, "": 0b10}}
+
+
+def test_engine_is_that_of_the_lowest_rank_and_keys_are_flat():
+    facts = facts_of(
+        rank_trace(1, engine={"zero_optimization": {"stage": 2}, "fp16": {}}),
+        rank_trace(0, engine={"zero_optimization": {"stage": 3}, "fp16": {}}),
+        rank_trace(2),
+    )
+    assert facts.engine_rank == 0
+    assert facts.first_engine.written["zero_optimization"] == {"stage": 3}
+    assert facts.written["zero_optimization.stage"] == {"2": 0b10, "3": 0b01}
+    assert facts.written["fp16"] == {"{}": 0b11}
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "nccl", "gpu"),
+    [
+        ("nccl", "cuda", True, True),
+        ("cpu:gloo,cuda:nccl", "cuda:0", True, True),
+        ("gloo", "cpu", False, False),
+    ],
+)
+def test_backend_and_device(backend, device, nccl, gpu):
+    facts = facts_of(rank_trace(0, backend=backend, device=device))
+    assert (facts.uses_nccl, facts.uses_gpu) == (nccl, gpu)

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from dsprof.analysis.aggregates.fetches import Fetches, FetchSums
+from tests.factories.trace import MS, fetch, rank_trace, step, summary
+
+
+def test_fetches_are_summed_by_kind_and_phase():
+    trace = rank_trace(
+        steps=[step(0, 0, 100)],
+        fetches=[
+            fetch(1, 0, 3, step=0, phase="forward", elements=10),
+            fetch(2, 5, 4, step=0, phase="forward", elements=20),
+            fetch(3, 9, 1, step=0, phase="backward", elements=40),
+            fetch(4, 9, 1, step=-1, phase="forward", elements=80),
+        ],
+    )
+    assert summary(trace)[Fetches].rows == {
+        ("fetch", "forward"): FetchSums(2, 1, 30, 7 * MS),
+        ("fetch", "backward"): FetchSums(1, 1, 40, 1 * MS),
+    }

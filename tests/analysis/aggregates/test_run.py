@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.trace.format import Trailer
+from tests.factories.trace import MS, header, rank_trace, step, summary, zero_rank
+
+
+def test_missing_and_unclean_ranks_are_named():
+    run = summary(rank_trace(0, 4), rank_trace(2, 4, trailer=None))[Run]
+    assert run.missing_ranks == [1, 3]
+    assert run.unclean_ranks == [2]
+    assert len(run.trailers) == 1
+
+
+def test_cost_is_of_the_rank_where_it_was_highest():
+    cheap = Trailer(reason="exit", hooks_ns=1 * MS, writer_ns=1 * MS)
+    costly = Trailer(reason="exit", hooks_ns=6 * MS, writer_ns=3 * MS)
+    run = summary(zero_rank(0, trailer=cheap), zero_rank(1, trailer=costly))
+    assert run[Run].cost_shares(run[Steps]) == (pytest.approx(0.01), pytest.approx(0.005))
+
+
+@pytest.mark.parametrize("fields", [{"trailer": None, "steps": [step(0, 0, 9)]}, {"steps": []}])
+def test_cost_is_unknown_without_trailer_or_steps(fields):
+    run = summary(rank_trace(**fields))
+    assert run[Run].cost_shares(run[Steps]) is None
+
+
+def test_a_single_device_makes_it_no_cpu_run():
+    assert summary(rank_trace(0), rank_trace(1))[Run].is_cpu
+    device = rank_trace(1, head=header(1, device="cuda"))
+    assert not summary(rank_trace(0), device)[Run].is_cpu

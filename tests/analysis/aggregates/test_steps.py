@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.trace.format import CounterArgs, CounterRow
+from tests.factories.trace import (
+    MS,
+    header,
+    issued,
+    rank_trace,
+    span,
+    step,
+    summary,
+    sync,
+    zero_rank,
+)
+
+
+def total(*traces):
+    return summary(*traces)[Steps].total
+
+
+def test_parts_of_every_step_and_of_the_total_add_up():
+    steps = summary(zero_rank(0, comm_ms=7), zero_rank(1, comm_ms=4))[Steps]
+    assert steps.measured == [2, 3, 4, 5]
+    for part in (*steps.parts.values(), steps.total):
+        assert part.exposed_ns + part.compute_ns + part.other_ns == part.total_ns
+    assert steps.total.exposed_ns == 4 * (7 + 4) * MS // 2
+
+
+def test_time_outside_phases_and_waits_is_other():
+    # 100 ms: phases 0-40 and 50-90, a wait at 85-95 that leaves the phase behind.
+    trace = rank_trace(
+        steps=[step(0, 0, 100)],
+        spans=[span("forward", 0, 40), span("backward", 50, 90)],
+        comm=[sync("all_reduce", 85, 10, step=0)],
+    )
+    part = total(trace)
+    assert part.exposed_ns == 10 * MS
+    assert part.compute_ns == 75 * MS
+    assert part.other_ns == 15 * MS
+
+
+def test_a_wait_across_the_end_of_a_step_is_split_between_the_two():
+    trace = rank_trace(
+        steps=[step(0, 0, 50), step(1, 50, 100)], comm=[sync("all_reduce", 45, 20, step=0)]
+    )
+    parts = summary(trace)[Steps].parts
+    assert parts[0].exposed_ns == 5 * MS
+    assert parts[1].exposed_ns == 15 * MS
+
+
+def test_counters_stand_in_for_collectives_that_were_not_kept():
+    row = CounterRow("all_reduce", 1, calls=4, nbytes=4096, blocked_ns=12 * MS)
+    trace = rank_trace(
+        steps=[step(0, 0, 100)],
+        spans=[span("forward", 0, 90)],
+        counters=[CounterArgs(0, [row])],
+    )
+    part = total(trace)
+    assert (part.exposed_ns, part.compute_ns, part.other_ns) == (12 * MS, 78 * MS, 10 * MS)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        rank_trace(steps=[step(0, 0, 9)], head=header(device="cuda")),
+        rank_trace(steps=[step(0, 0, 9)], comm=[issued("all_reduce", 1, 8, step=0)]),
+    ],
+    ids=["device", "unwaited"],
+)
+def test_what_cannot_be_measured_is_none_and_not_zero(trace):
+    steps = summary(trace)[Steps]
+    assert steps.total.exposed_ns is None
+    assert steps.total.compute_ns is None
+    assert steps.total.other_ns == steps.total.total_ns == 9 * MS
+    assert steps.exposed_share is None
+    assert steps.exposed_by_rank() == {}
+
+
+def test_one_unmeasurable_rank_makes_the_mean_unmeasurable():
+    device = rank_trace(1, steps=[step(0, 0, 9)], head=header(1, device="cuda"))
+    assert total(rank_trace(0, steps=[step(0, 0, 9)]), device).exposed_ns is None
+
+
+def test_a_step_is_the_mean_of_the_ranks_that_finished_it():
+    steps = summary(zero_rank(0, steps=6), zero_rank(1, steps=4, step_ms=120))[Steps]
+    assert steps.parts[3].total_ns == 110 * MS
+    assert steps.parts[5].total_ns == 100 * MS
+    assert steps.parts[3].slowest_rank == 1
+    assert (steps.parts[3].fastest_ns, steps.parts[3].slowest_ns) == (100 * MS, 120 * MS)
+
+
+def test_no_step_gives_an_empty_total():
+    steps = summary(rank_trace())[Steps]
+    assert steps.measured == []
+    assert steps.total.total_ns == 0
+    assert steps.exposed_ms_per_step is None
+
+
+def test_share_is_of_measured_steps_alone():
+    steps = summary(zero_rank(comm_ms=5, extra=lambda n, t: [sync("x", t, 20)] if n < 2 else []))
+    assert steps[Steps].exposed_share == pytest.approx(0.05)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from dsprof.analysis.aggregates.timelines import BARS_PER_LANE, Timelines
+from dsprof.analysis.summary import RankClock
+from tests.factories.trace import MS, ns, rank_trace, span, step, summary, sync, zero_rank
+
+LENGTHS = [300, 300, 50, 51, 52, 53, 54, 200, 55, 56, 57, 58]
+"""The first two are warm-up; step 7 is the worst."""
+
+
+def uneven(rank: int, longer: float = 0):
+    starts = [sum(LENGTHS[:n]) for n in range(len(LENGTHS))]
+    steps = [
+        step(n, start, start + length + longer * n / 100)
+        for n, (start, length) in enumerate(zip(starts, LENGTHS, strict=True))
+    ]
+    return rank_trace(rank, steps=steps)
+
+
+def test_worst_and_median_are_of_measured_steps():
+    timelines = summary(uneven(0), uneven(1, longer=1))[Timelines]
+    chosen = dict(timelines.choose())
+    assert chosen["worst"] == 7
+    assert timelines.duration_ns(chosen["median"]) in range(ns(53), ns(57))
+    assert all(len(timelines.steps[number]) == 2 for number in chosen.values())
+
+
+def test_no_steps_give_no_timeline():
+    assert summary(rank_trace())[Timelines].choose() == []
+
+
+def test_bars_lie_on_the_time_line_of_the_run():
+    trace = zero_rank(steps=1, step_ms=100, comm_ms=5)
+    detail = Timelines.collect(trace, RankClock(offset_ns=7 * MS)).steps[0][0]
+    bars = {bar.lane: bar for bar in detail.bars if bar.lane != "phase"}
+    assert detail.start_ns == 7 * MS
+    assert bars["communication"].start_ns == ns(75 + 7)
+    assert bars["communication"].kind == "all_reduce"
+    assert "sync" in bars["communication"].label
+    assert (bars["blocked"].start_ns, bars["blocked"].end_ns) == (ns(82), ns(87))
+    assert [bar.kind for bar in detail.bars if bar.lane == "phase"] == [
+        "forward",
+        "backward",
+        "step",
+    ]
+
+
+def test_the_longest_bars_are_kept_and_the_rest_counted():
+    many = [sync("all_reduce", 10 + 2 * n, 0.5, step=0) for n in range(BARS_PER_LANE + 20)]
+    longest = sync("all_gather", 1, 8, step=0)
+    trace = rank_trace(
+        steps=[step(0, 0, 2000)], spans=[span("forward", 0, 2000)], comm=[*many, longest]
+    )
+    detail = Timelines.collect(trace, RankClock()).steps[0][0]
+    kept = [bar.kind for bar in detail.bars if bar.lane == "communication"]
+    assert len(kept) == BARS_PER_LANE
+    assert "all_gather" in kept
+    assert detail.left_out == 2 * 21

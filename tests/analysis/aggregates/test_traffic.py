@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
+from tests.factories.trace import MS, rank_trace, step, summary, sync, zero_rank
+
+MIB = 1 << 20
+
+
+def traffic(*traces) -> Traffic:
+    return summary(*traces)[Traffic]
+
+
+def plain(*comm, micro_steps=1):
+    return rank_trace(steps=[step(0, 0, 100, micro_steps)], comm=comm)
+
+
+def test_gradients_are_what_flushes_sent():
+    def norm(number, start):
+        return [sync("all_reduce", start, 1, nbytes=64 * MIB, phase="backward", step=number)]
+
+    uses = traffic(zero_rank(0, extra=norm), zero_rank(1, extra=norm)).uses
+    assert uses[Use("gradients", "all_reduce", 2)] == Volume(8, 8 * MIB, 40 * MS)
+    assert uses[Use("other", "all_reduce", 2)].nbytes == 8 * 64 * MIB
+
+
+def test_parameters_are_what_fetches_sent():
+    found = traffic(plain(sync("all_gather", 0, 1, step=0, fetch=4)))
+    assert list(found.of("parameters")) == [Use("parameters", "all_gather", 2)]
+
+
+def test_without_flushes_reductions_outside_forward_and_step_are_gradients():
+    found = traffic(
+        plain(
+            sync("all_reduce", 0, 1, step=0, phase="backward"),
+            sync("reduce_scatter_tensor", 2, 1, step=0, phase=""),
+            sync("all_reduce", 4, 1, step=0, phase="step"),
+            sync("all_reduce", 6, 1, step=0, phase="backward", nbytes=4),
+            sync("all_gather", 8, 1, step=0, phase="backward"),
+        )
+    )
+    assert {use.family: volume.calls for use, volume in found.of("gradients").items()} == {
+        "all_reduce": 1,
+        "reduce_scatter": 1,
+    }
+
+
+def test_groups_that_reduce_in_forward_too_are_tensor_parallel():
+    found = traffic(
+        plain(
+            sync("all_reduce", 0, 1, step=0, phase="forward"),
+            sync("all_reduce", 2, 1, step=0, phase="backward"),
+        )
+    )
+    assert not found.of("gradients")
+
+
+def test_micro_steps_that_reduced_are_counted():
+    found = traffic(zero_rank(accumulation=3))
+    assert (found.rank_steps, found.micro_steps, found.reducing_micro_steps) == (4, 12, 12)
+
+
+def test_operations_that_never_reached_the_wire_are_left_out():
+    assert not traffic(plain(sync("all_reduce", 0, 1, step=0, on_wire=False))).uses

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.analysis.collectives import busbw_factor, family
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        ("all_reduce", "all_reduce"),
+        ("allreduce_coalesced_", "all_reduce"),
+        ("all_gather_into_tensor", "all_gather"),
+        ("_allgather_base_", "all_gather"),
+        ("reduce_scatter_tensor", "reduce_scatter"),
+        ("_reduce_scatter_base_", "reduce_scatter"),
+        ("reduce", "reduce"),
+        ("gather", "gather"),
+        ("all_to_all_single", "all_to_all"),
+        ("isend", "send"),
+        ("recv_any_source_", "recv"),
+        ("monitored_barrier", "barrier"),
+        ("inference_all_reduce", "inference_all_reduce"),
+    ],
+)
+def test_family_knows_the_spellings(op, name):
+    assert family(op) == name
+
+
+@pytest.mark.parametrize(
+    ("op", "factor"),
+    [
+        ("all_reduce", 1.5),
+        ("reduce_scatter_tensor", 0.75),
+        ("all_gather_into_tensor", 0.75),
+        ("all_to_all_single", 0.75),
+        ("gather", 0.75),
+        ("broadcast", 1.0),
+        ("reduce", 1.0),
+        ("send", 1.0),
+        ("barrier", None),
+        ("unheard_of", None),
+    ],
+)
+def test_busbw_factor_of_four_ranks(op, factor):
+    assert busbw_factor(op, 4) == factor
+
+
+def test_busbw_factor_of_an_unknown_group_is_not_known():
+    assert busbw_factor("all_reduce", 0) is None

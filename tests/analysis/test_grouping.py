@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsprof.analysis.grouping import group_rows
+
+ROWS = st.lists(st.tuples(st.integers(-(2**40), 2**40), st.integers(0, 3), st.booleans()))
+
+
+@given(ROWS)
+def test_groups_are_the_distinct_rows(rows):
+    columns = [np.array([row[i] for row in rows], np.int64) for i in range(3)]
+    groups = group_rows(columns)
+    found = {rows[first]: count for first, count in zip(groups.first, groups.counts(), strict=True)}
+    assert found == Counter(rows)
+
+
+def test_sums_are_by_group():
+    groups = group_rows([np.array([7, 7, 9])])
+    assert groups.sums(np.array([1, 2, 40])).tolist() == [3, 40]
+
+
+def test_columns_that_multiply_beyond_64_bits_keep_their_groups():
+    wide = np.array([-(2**40), 0, 2**40, 0], np.int64)
+    assert len(group_rows([wide, wide, wide])) == 3

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from dsprof.analysis.aggregates import AGGREGATES
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.summarise import collect
+from dsprof.analysis.summary import RankClock, RunSummary
+from dsprof.diagnosis.build import diagnosis_of
+from dsprof.diagnosis.model import to_json
+from dsprof.trace.format import CounterArgs, CounterRow
+from tests.factories.trace import MS, fetch, header, issued, rank_trace, zero_rank
+
+
+def parts() -> list[RunSummary]:
+    """Summaries of four ranks that differ in about everything."""
+
+    def gathers(number: int, start: float):
+        yield issued("all_gather", start, start + 9, wait=start + 4, waited=start + 9, step=number)
+
+    counted = [CounterArgs(5, [CounterRow("all_reduce", 1, 3, 3000, blocked_ns=2 * MS)])]
+    traces = [
+        zero_rank(0, 4, extra=gathers),
+        zero_rank(1, 4, comm_ms=9, fetches=[fetch(1, 410, 3, step=4, phase="forward")]),
+        zero_rank(2, 4, trailer=None, counters=counted, step_ms=110),
+        rank_trace(3, 4, head=header(3, 4, host="node-b")),
+    ]
+    return [collect(trace, RankClock(), AGGREGATES) for trace in traces]
+
+
+def shown(summary: RunSummary) -> bytes:
+    return to_json(diagnosis_of(summary, {}))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[:8])
+def test_order_of_ranks_does_not_matter(order):
+    a, b, c, d = (parts()[i] for i in order)
+    one, two, three, four = parts()
+    assert shown(a.merge(b).merge(c).merge(d)) == shown(one.merge(two).merge(three).merge(four))
+
+
+def test_merge_is_associative():
+    a, b, c, d = parts()
+    assert shown(a.merge(b.merge(c.merge(d)))) == shown(a.merge(b).merge(c.merge(d)))
+
+
+def test_a_rule_sees_what_it_declared():
+    only = parts()[0].only([Run])
+    assert Run in only
+    with pytest.raises(KeyError):
+        only[next(kind for kind in AGGREGATES if kind is not Run)]

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dsprof.diagnosis.build import diagnose, diagnosis_of
+from dsprof.diagnosis.model import Diagnosis, from_json, to_json
+from dsprof.rules import RULES, communication_bound_step
+from dsprof.rules.rule import Status
+from dsprof.trace.format import HookStatus, MemoryArgs, NoteArgs, Trailer
+from dsprof.trace.run import RunFiles, Stranger
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import MS, engine, fetch, header, issued, rank_trace, summary, zero_rank
+
+
+def diagnosed(*traces: RankTrace, **thresholds) -> Diagnosis:
+    return diagnosis_of(summary(*traces), thresholds)
+
+
+@pytest.fixture
+def two_ranks(monkeypatch, tmp_path):
+    """A run of two files, and how often each was read."""
+    traces = [zero_rank(0), zero_rank(1)]
+    reads: list[str] = []
+
+    def read(run):
+        for file, trace in zip(run.files, traces, strict=True):
+            reads.append(file.name)
+            yield trace
+
+    monkeypatch.setattr("dsprof.analysis.summarise.read_run", read)
+    files = tuple(tmp_path / f"rank{rank}" for rank in (0, 1))
+    strangers = (Stranger(tmp_path / "old", "of an earlier run"),)
+    return RunFiles(files, tuple(trace.header for trace in traces), strangers), reads
+
+
+def test_ranks_of_one_host_are_read_once(two_ranks):
+    run, reads = two_ranks
+    diagnosis = diagnose(run)
+    assert reads == ["rank0", "rank1"]
+    assert diagnosis.quality.clock_method == "one host: shared clock"
+    assert "of an earlier run" in diagnosis.quality.strangers[0]
+
+
+def test_ranks_of_several_hosts_are_read_for_their_clocks_first(two_ranks):
+    run, reads = two_ranks
+    one, other = run.headers
+    other.host = "node-b"
+    diagnosis = diagnose(replace(run, headers=(one, other)))
+    assert reads == ["rank0", "rank1"] * 2
+    assert "several hosts" in diagnosis.quality.clock_method
+
+
+def test_every_rule_has_at_least_one_finding():
+    findings = diagnosed(zero_rank(0), zero_rank(1)).findings
+    assert {finding.rule for finding in findings} == {rule.meta.id for rule in RULES}
+
+
+def test_run_says_who_and_what():
+    run = diagnosed(zero_rank(0, accumulation=2), zero_rank(1)).run
+    assert (run.world_size, run.ranks, run.hosts, run.steps) == (2, [0, 1], ["node-a"], 6)
+    assert run.setup == "DeepSpeed ZeRO-2, bf16, accumulation 2"
+    assert run.started == "2023-11-14T22:13:20Z"
+
+
+def test_parts_of_each_step_add_up_and_warmup_is_shown_but_not_counted():
+    steps = diagnosed(zero_rank(0), zero_rank(1, comm_ms=8)).steps
+    assert (len(steps.rows), steps.warmup_steps) == (6, 2)
+    for part in (*steps.rows, steps.total):
+        assert part.compute_ns + part.exposed_comm_ns + part.other_ns == part.total_ns
+        assert part.copies_ns is None
+        assert part.idle_ns is None
+    assert steps.total.total_ns == 400 * MS
+    assert steps.method.startswith("host clock")
+
+
+@pytest.mark.parametrize(
+    ("trace", "why"),
+    [
+        (zero_rank(head=header(device="cuda")), "no times of the device"),
+        (zero_rank(extra=lambda n, t: [issued("x", t, t + 1, step=n)]), "never seen waited for"),
+    ],
+)
+def test_parts_that_are_not_measurable_say_why(trace, why):
+    steps = diagnosed(trace).steps
+    assert steps.total.exposed_comm_ns is None
+    assert steps.total.other_ns == steps.total.total_ns
+    assert why in steps.method
+
+
+def test_communication_is_per_rank_and_step_and_the_costliest_comes_first():
+    def small(number, start):
+        return [issued("all_gather", start, start + 1, wait=start, waited=start + 1, step=number)]
+
+    first, second = diagnosed(zero_rank(0, extra=small), zero_rank(1, extra=small)).communication
+    assert (first.op, second.op) == ("all_reduce", "all_gather")
+    assert (first.calls, first.calls_per_step) == (8, 1.0)
+    assert first.exposed_ns == 8 * 5 * MS
+    assert first.algbw == pytest.approx((1 << 20) / 0.005)
+
+
+def test_flushes_show_fill_and_operations():
+    (row,) = diagnosed(zero_rank(0), zero_rank(1)).flushes
+    assert (row.flushes, row.flushes_per_step) == (8, 1.0)
+    assert row.fill == pytest.approx(262144 / 500_000_000)
+    assert (row.wire_ops, row.wire_calls) == (["all_reduce"], 8)
+    assert (row.duration_ns, row.exposed_ns) == (5 * MS, 5 * MS)
+
+
+def test_fetches_and_memory_have_their_rows():
+    memory = [MemoryArgs("step", n, step=n, rss_bytes=n, device=None) for n in range(3)]
+    diagnosis = diagnosed(
+        zero_rank(fetches=[fetch(1, 0, 3, step=4, phase="forward")], memory=memory)
+    )
+    assert diagnosis.fetches[0].wait_ns == 3 * MS
+    (rank,) = diagnosis.memory
+    assert (rank.steps, rank.rss_bytes, rank.allocated_bytes) == ([0, 1, 2], [0, 1, 2], [])
+
+
+def test_timelines_start_with_the_step():
+    for timeline in diagnosed(zero_rank(0), zero_rank(1, step_ms=101)).timelines:
+        assert min(bar.start_ns for bar in timeline.bars) >= 0
+        assert max(bar.end_ns for bar in timeline.bars) <= timeline.duration_ns
+        assert {bar.rank for bar in timeline.bars} == {0, 1}
+
+
+def test_waits_are_a_matrix_with_holes():
+    waits = diagnosed(zero_rank(0, steps=3), zero_rank(1, steps=2)).waits
+    assert (waits.ranks, waits.steps) == ([0, 1], [0, 1, 2])
+    assert waits.exposed_ns == [[5 * MS] * 3, [5 * MS, 5 * MS, -1]]
+
+
+def test_waits_that_cannot_be_measured_are_no_row():
+    waits = diagnosed(zero_rank(head=header(device="cuda"))).waits
+    assert (waits.ranks, waits.steps, waits.exposed_ns) == ([], [], [])
+
+
+def test_quality_adds_up_what_the_ranks_say():
+    worn = Trailer(
+        reason="exit", dropped=3, unmatched_waits=2, hooks_ns=6 * MS, failed_hooks={"zero": "broke"}
+    )
+    quality = diagnosed(
+        zero_rank(0, 3, trailer=worn, notes=[NoteArgs("a clock step")]),
+        zero_rank(1, 3, trailer=None, hooks=[HookStatus("fsdp", False, "not imported")]),
+    ).quality
+    assert (quality.missing_ranks, quality.unclean_ranks) == ([2], [1])
+    assert (quality.dropped_events, quality.unmatched_waits, quality.waits) == (3, 2, 12)
+    assert quality.training_cost_share == pytest.approx(0.01)
+    assert quality.notes == ["a clock step"]
+    assert [(note.name, note.ranks) for note in quality.hooks] == [("zero", [0]), ("fsdp", [1])]
+
+
+def test_thresholds_in_force_are_listed_and_used():
+    rule = communication_bound_step.RULE
+    given = replace(rule.thresholds, exposed_share=0.01)
+    nccl = [zero_rank(rank, head=header(rank, backend="nccl")) for rank in (0, 1)]
+    diagnosis = diagnosed(*nccl, **{rule.meta.id: given})
+    listed = {t.name: t for t in diagnosis.thresholds if t.rule == rule.meta.id}
+    assert (listed["exposed_share"].value, listed["exposed_share"].is_default) == (0.01, False)
+    assert listed["severe_share"].is_default
+    assert diagnosis.findings[0].rule == rule.meta.id
+    assert diagnosis.findings[0].status is Status.FAIL
+
+
+def test_a_diagnosis_survives_its_json():
+    diagnosis = diagnosed(zero_rank(0), zero_rank(1, trailer=None))
+    assert to_json(from_json(to_json(diagnosis), "here")) == to_json(diagnosis)
+
+
+def test_configuration_is_shown_as_written_and_in_force():
+    environment = diagnosed(rank_trace(engine=engine(3))).environment
+    assert environment.written_config["zero_optimization"] == {"stage": 3}
+    assert environment.effective_config["zero_optimization"]["overlap_comm"] is True
+
+
+@dataclass(frozen=True)
+class _Case:
+    traces: tuple[RankTrace, ...]
+    start: str
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        _Case((zero_rank(0), zero_rank(1)), "No rule found a fault: a step takes 100 ms, 5% of it"),
+        _Case((zero_rank(0, stage=3), zero_rank(1, stage=3)), "All-reduce where a share would do"),
+        _Case((rank_trace(0), rank_trace(1)), "No optimizer step was recorded, so no time"),
+        _Case((rank_trace(0),), "No optimizer step was recorded; 1 of 2 ranks left no trace"),
+        _Case(
+            (zero_rank(0, 1, head=header(0, 1, device="cuda")),), "No rule found a fault: a step"
+        ),
+    ],
+)
+def test_verdict_is_one_honest_sentence(case):
+    verdict = diagnosed(*case.traces).verdict
+    assert verdict.startswith(case.start)
+    assert verdict.endswith(".")

@@ -1,0 +1,248 @@
+"""Makes traces by hand: the shortest words for "this rank did that then". Times are in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dsprof.analysis.clocks import shared_clock
+from dsprof.analysis.summarise import summarise_traces
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Finding, Rule
+from dsprof.rules.runner import judge
+from dsprof.trace.format import (
+    SCHEMA_VERSION,
+    CollectiveArgs,
+    CollectiveEvent,
+    EngineConfig,
+    FetchArgs,
+    FlushArgs,
+    GroupArgs,
+    Header,
+    StepArgs,
+    Trailer,
+)
+from dsprof.trace.table import CollectivesBuilder, RankTrace, Span
+
+MS = 1_000_000
+SECOND = 1000 * MS
+_EPOCH_NS = 1_700_000_000 * SECOND
+
+
+def ns(ms: float) -> int:
+    return round(ms * MS)
+
+
+def header(rank: int = 0, world_size: int = 2, **fields: Any) -> Header:
+    """A header of a run on one host, all ranks started at the same moment."""
+    given = {
+        "run_key": "run-1",
+        "host": "node-a",
+        "boot_id": "boot-a",
+        "pid": 100 + rank,
+        "started_epoch_ns": _EPOCH_NS,
+        "started_monotonic_ns": 50 * SECOND,
+        "backend": "gloo",
+        "versions": {"torch": "2.13.0", "deepspeed": "0.19.8"},
+        **fields,
+    }
+    return Header(schema_version=SCHEMA_VERSION, rank=rank, world_size=world_size, **given)
+
+
+def group(world_size: int = 2, **fields: Any) -> GroupArgs:
+    """The group of all ranks; its id is 1."""
+    ranks = list(range(world_size))
+    given = {"id": 1, "key": f"0/world/{ranks}", "label": "world", "ranks": ranks, **fields}
+    return GroupArgs(size=len(given["ranks"]), backend="gloo", **given)
+
+
+_ids = iter(range(1, 1 << 60))
+
+
+def sync(
+    op: str, at: float, took: float, *, nbytes: int = 1 << 20, **fields: Any
+) -> CollectiveEvent:
+    """A collective that blocked its caller from `at` for `took` ms."""
+    given: dict[str, Any] = {"group": 1, "seq": 0, "elements": nbytes // 4, "dtype": "float32"}
+    given |= {"waits": 1, "blocked_ns": ns(took), **fields}
+    end = ns(at + took)
+    times = {"issue_ns": ns(at), "return_ns": end, "wait_ns": ns(at), "waited_ns": end}
+    args = CollectiveArgs(id=next(_ids), nbytes=nbytes, done_ns=end, **(times | given))
+    return CollectiveEvent(name=op, args=args)
+
+
+def issued(
+    op: str,
+    at: float,
+    done: float | None,
+    *,
+    wait: float | None = None,
+    waited: float | None = None,
+    nbytes: int = 1 << 20,
+    **fields: Any,
+) -> CollectiveEvent:
+    """An async collective: in flight from `at` to `done`, its wait from `wait` to `waited`."""
+    given: dict[str, Any] = {"group": 1, "seq": 0, "elements": nbytes // 4, "dtype": "float32"}
+    if wait is not None and waited is not None:
+        given |= {"wait_ns": ns(wait), "waited_ns": ns(waited), "waits": 1}
+        given |= {"blocked_ns": ns(waited - wait)}
+    if done is not None:
+        given |= {"done_ns": ns(done), "pending_ns": ns(done)}
+    given |= {"return_ns": ns(at), **fields}
+    args = CollectiveArgs(id=next(_ids), nbytes=nbytes, is_async=True, issue_ns=ns(at), **given)
+    return CollectiveEvent(name=op, args=args)
+
+
+def step(number: int, start: float, end: float, micro_steps: int = 1) -> StepArgs:
+    return StepArgs(
+        step=number,
+        start_ns=ns(start),
+        end_ns=ns(end),
+        micro_steps=micro_steps,
+        source="deepspeed",
+    )
+
+
+def span(name: str, start: float, end: float, step: int = 0, **fields: Any) -> Span:
+    given = {"micro_step": 0, "thread": 1, **fields}
+    return Span(name=name, start_ns=ns(start), end_ns=ns(end), step=step, **given)
+
+
+def flush(flush_id: int, at: float, took: float, **fields: Any) -> FlushArgs:
+    given = {"stage": 2, "elements": 262144, "capacity": 500_000_000, "nbytes": 1 << 20}
+    given |= {"dtype": "float32", "parameters": 4, "cause": "end of backward", **fields}
+    return FlushArgs(id=flush_id, start_ns=ns(at), end_ns=ns(at + took), **given)
+
+
+def fetch(fetch_id: int, at: float, took: float, **fields: Any) -> FetchArgs:
+    given = {"kind": "fetch", "elements": 262144, "wait_ns": ns(took), **fields}
+    return FetchArgs(id=fetch_id, start_ns=ns(at), end_ns=ns(at + took), **given)
+
+
+def engine(stage: int = 2, accumulation: int = 1, **zero: Any) -> EngineConfig:
+    """An engine; `zero` are keys that the user wrote under zero_optimization."""
+    written = {
+        "zero_optimization": {"stage": stage, **zero},
+        "gradient_accumulation_steps": accumulation,
+        "bf16": {"enabled": True},
+    }
+    defaults = {
+        "reduce_scatter": True,
+        "use_multi_rank_bucket_allreduce": True,
+        "contiguous_gradients": True,
+        "overlap_comm": stage == 3,
+        "reduce_bucket_size": 500_000_000,
+    }
+    effective = written | {"zero_optimization": defaults | {"stage": stage, **zero}}
+    return EngineConfig(
+        engine=1,
+        written=written,
+        effective=effective,
+        kind="DeepSpeedEngine",
+        parameters=262144,
+        parameter_dtype="bfloat16",
+    )
+
+
+def rank_trace(
+    rank: int = 0,
+    world_size: int = 2,
+    *,
+    comm: Sequence[CollectiveEvent] = (),
+    engine: EngineConfig | None = None,
+    head: Header | None = None,
+    **fields: Any,
+) -> RankTrace:
+    """One rank's trace; a clean end unless `trailer=None` is given."""
+    builder = CollectivesBuilder()
+    builder.add(list(comm))
+    given = {
+        "groups": {1: group(world_size)},
+        "trailer": Trailer(reason="exit", steps=len(fields.get("steps", ()))),
+        "engines": {} if engine is None else {engine.engine: engine},
+        **fields,
+    }
+    return RankTrace(
+        path=f"trace.rank{rank:05d}.json",
+        header=head or header(rank, world_size),
+        collectives=builder.build(),
+        **given,
+    )
+
+
+def zero_rank(
+    rank: int = 0,
+    world_size: int = 2,
+    *,
+    stage: int = 2,
+    steps: int = 6,
+    accumulation: int = 1,
+    step_ms: float = 100,
+    comm_ms: float = 5,
+    op: str = "all_reduce",
+    nbytes: int = 1 << 20,
+    zero: dict[str, Any] | None = None,
+    extra: Callable[[int, float], Iterable[CollectiveEvent]] = lambda number, start: (),
+    **fields: Any,
+) -> RankTrace:
+    """A rank of a ZeRO run: in each micro-step a forward, a backward, one flush of `comm_ms`.
+
+    Each step fills 90 % of `step_ms` with phases; the last 10 % lie outside all of them.
+    `extra(step, start_ms)` gives further collectives of a step.
+    """
+    comm: list[CollectiveEvent] = []
+    made: dict[str, list[Any]] = {"steps": [], "spans": [], "flushes": []}
+    for number in range(steps):
+        start = number * step_ms
+        made["steps"].append(step(number, start, start + step_ms, accumulation))
+        comm += _micro_steps(made, number, start, accumulation, step_ms, comm_ms, op, nbytes, stage)
+        comm += extra(number, start)
+        made["spans"].append(span("step", start + 0.8 * step_ms, start + 0.9 * step_ms, number))
+    config = engine(stage, accumulation, **(zero or {}))
+    return rank_trace(rank, world_size, comm=comm, **{"engine": config, **made, **fields})
+
+
+def _micro_steps(
+    made: dict[str, list[Any]],
+    number: int,
+    start: float,
+    accumulation: int,
+    step_ms: float,
+    comm_ms: float,
+    op: str,
+    nbytes: int,
+    stage: int,
+) -> list[CollectiveEvent]:
+    comm = []
+    length = 0.8 * step_ms / accumulation
+    for micro in range(accumulation):
+        begin = start + micro * length
+        at = {"step": number, "micro_step": micro}
+        made["spans"].append(span("forward", begin, begin + length / 2, **at))
+        made["spans"].append(span("backward", begin + length / 2, begin + length, **at))
+        issue = begin + length - comm_ms
+        key = 1 + number * accumulation + micro
+        details = {"nbytes": nbytes, "phase": "backward", **at}
+        made["flushes"].append(flush(key, issue, comm_ms, stage=stage, **details))
+        comm.append(sync(op, issue, comm_ms, seq=key, flush=key, requested=op, **details))
+    return comm
+
+
+def summary(*traces: RankTrace) -> RunSummary:
+    """All aggregates of traces of one host."""
+    alignment = shared_clock([trace.header for trace in traces])
+    assert alignment is not None
+    return summarise_traces(traces, alignment)
+
+
+def judged(rule: Rule, *traces: RankTrace, **thresholds: Any) -> list[Finding]:
+    """What a rule says about a run; `thresholds` replace some of its own."""
+    given = replace(rule.thresholds, **thresholds)
+    return judge(summary(*traces), [rule], {rule.meta.id: given})
+
+
+def said(rule: Rule, *traces: RankTrace, **thresholds: Any) -> Finding:
+    """The only finding of a rule."""
+    (finding,) = judged(rule, *traces, **thresholds)
+    return finding
