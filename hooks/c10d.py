@@ -111,6 +111,8 @@ class _WireHook(Hook):
                     in_flight[id(work)] = (work, record)
                 else:
                     # The library waits for it at once, in this thread.
+                    if thread in blocking:
+                        recorder.add(blocking[thread])
                     blocking[thread] = record
             else:
                 if on_host:
