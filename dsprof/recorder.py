@@ -30,10 +30,8 @@ _OUTSIDE = Scope(step=-1, micro_step=0, phase="")
 _SOURCES = ("optimizer", "deepspeed", "user")  # of steps, the best one last
 
 
-class Local(threading.local):
-    """On whose behalf this thread communicates: hooks of meaning set it, the wire hook reads it."""
-
-    context = Context()
+NOBODY = Context()
+"""The context of a thread that communicates for the user himself."""
 
 
 class Recorder:
@@ -43,7 +41,7 @@ class Recorder:
         self.recording = False
         self.stopped = False
         self.scope = _OUTSIDE
-        self.local = Local()
+        self.contexts: dict[int, Context] = {}  # thread -> on whose behalf it communicates
         self.buffer: deque[Record] = deque()
         self.definitions: deque[Any] = deque()  # structs of dsprof.trace.format, written first
         self.in_flight: dict[int, tuple[Any, Collective]] = {}
@@ -87,6 +85,19 @@ class Recorder:
     def fail(self, hook: str, error: BaseException) -> None:
         """Remember that a hook broke; the caller makes it inert."""
         self.failures.setdefault(hook, f"{type(error).__name__}: {error}")
+
+    # -- contexts -----------------------------------------------------------------------------
+
+    def context(self) -> Context:
+        """Return on whose behalf this thread communicates."""
+        return self.contexts.get(get_ident(), NOBODY)
+
+    def become(self, context: Context) -> None:
+        """Communicate on behalf of `context` from now on, in this thread."""
+        if context is NOBODY:
+            self.contexts.pop(get_ident(), None)
+        else:
+            self.contexts[get_ident()] = context
 
     # -- steps and phases ---------------------------------------------------------------------
 
@@ -167,10 +178,14 @@ class Recorder:
         """
         record = self.blocking.pop(get_ident(), None)
         if record is None:
-            record = self._known(work)
-            if record is None:
-                self.unmatched_waits += 1
-                return
+            entry = self.in_flight.pop(id(work), None)
+            if entry is not None:
+                record = entry[1]
+            else:
+                record = self._completed_with(work)
+                if record is None:
+                    self.unmatched_waits += 1
+                    return
         if finished and not record.done_ns:
             record.done_ns = end_ns
         record.wait_ns = start_ns
@@ -182,12 +197,9 @@ class Recorder:
         else:
             self.dropped += 1
 
-    def _known(self, work: Any) -> Collective | None:
-        """Take the record of an asynchronous collective out of the tables, by its Work."""
+    def _completed_with(self, work: Any) -> Collective | None:
+        """Take out the record of a collective that was seen complete before it was waited for."""
         key = id(work)
-        entry = self.in_flight.pop(key, None)
-        if entry is not None:
-            return entry[1]
         done = self.completed.get(key)
         if done is None or done[0]() is not work:
             return None

@@ -22,7 +22,7 @@ from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.groups import Groups
 from dsprof.hooks.sites import Sites
 from dsprof.hooks.wire import METHODS, WIRE_OPS, WireOp
-from dsprof.recorder import COST_SAMPLE, Recorder, clock
+from dsprof.recorder import COST_SAMPLE, NOBODY, Recorder, clock
 
 _KEY = "BackendSelect"
 
@@ -45,7 +45,8 @@ class _WireHook(Hook):
         A closure and not a method: it runs for each collective, and names bound here cost less
         than attributes. Its caller stands one frame below whoever issued the collective.
         """
-        recorder, local, dtypes = self.recorder, self.recorder.local, self.dtypes
+        recorder, dtypes = self.recorder, self.dtypes
+        context_of = recorder.contexts.get
         group_state, site_of, next_id = self.groups.state, self.sites.of, recorder.ids.__next__
         in_flight, blocking, frame_at = recorder.in_flight, recorder.blocking, sys._getframe
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
@@ -82,9 +83,9 @@ class _WireHook(Hook):
                 recorder.poll()
             if peer >= 0:
                 peer = group.ranks[peer]
-            context = local.context
-            context.wire_ops += 1
             thread = get_ident()
+            context = context_of(thread, NOBODY)
+            context.wire_ops += 1
             record = Collective(
                 next_id(),
                 name,

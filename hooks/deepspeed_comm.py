@@ -71,18 +71,19 @@ class DeepSpeedCommHook(Hook):
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         op, recorder = target.name, self.recorder
-        local, next_id = recorder.local, recorder.ids.__next__
+        next_id = recorder.ids.__next__
 
         def before(backend: Any, *args: Any, **kwargs: Any) -> _Call | None:
-            outer = local.context
+            outer = recorder.context()
             if outer.request:  # a call that deepspeed.comm makes for itself
                 return None
-            context = local.context = Context(next_id(), op, outer.flush, outer.fetch)
+            context = Context(next_id(), op, outer.flush, outer.fetch)
+            recorder.become(context)
             return outer, context, args, kwargs, clock()
 
         def after(call: _Call | None) -> None:
             if call is not None:
-                local.context = call[0]
+                recorder.become(call[0])
                 if not call[1].wire_ops:
                     self._record_unseen(*call[1:])
 

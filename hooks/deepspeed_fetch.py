@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from dsprof.events import Context, Fetch
 from dsprof.hooks.base import Hook, Target
-from dsprof.recorder import Recorder, clock
+from dsprof.recorder import NOBODY, Recorder, clock
 
 _PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
 _COORDINATOR = (
@@ -37,7 +37,7 @@ class DeepSpeedFetchHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._outer = Context()
+        self._outer = NOBODY
         self._submit_ns = 0
         self._wait_ns = 0
         self._fetch = 0
@@ -63,17 +63,17 @@ class DeepSpeedFetchHook(Hook):
         if name.endswith("fetch_wait"):
             self._wait_ns = clock()
         elif name.endswith("fetch_submit"):  # "prefetch_submit" too
-            local, ids = self.recorder.local, self.recorder.ids
-            outer = self._outer = local.context
-            self._fetch, self._submit_ns = next(ids), clock()
-            local.context = Context(outer.request, outer.requested, outer.flush, self._fetch)
+            recorder = self.recorder
+            outer = self._outer = recorder.context()
+            self._fetch, self._submit_ns = next(recorder.ids), clock()
+            recorder.become(Context(outer.request, outer.requested, outer.flush, self._fetch))
 
     def _stop(self, name: str, elements: int) -> None:
         if name.endswith("prefetch_submit"):
-            self.recorder.local.context = self._outer
+            self.recorder.become(self._outer)
             self._record("prefetch", elements, 0, self._submit_ns)
         elif name.endswith("fetch_submit"):
-            self.recorder.local.context = self._outer
+            self.recorder.become(self._outer)
         elif name.endswith("fetch_wait"):
             if elements:
                 # DeepSpeed counts this rank's share of what it waits for.

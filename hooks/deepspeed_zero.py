@@ -72,15 +72,16 @@ class DeepSpeedZeroHook(Hook):
         self._in_epilogue = False
 
     def _begin(self, buckets: list[_Bucket]) -> _Flushing:
-        local = self.recorder.local
-        outer, flush = local.context, next(self.recorder.ids)
-        context = local.context = Context(outer.request, outer.requested, flush, outer.fetch)
+        recorder = self.recorder
+        outer, flush = recorder.context(), next(recorder.ids)
+        context = Context(outer.request, outer.requested, flush, outer.fetch)
+        recorder.become(context)
         return outer, context, buckets, clock()
 
     def _end(self, flushing: _Flushing) -> None:
         outer, context, buckets, start_ns = flushing
         recorder = self.recorder
-        recorder.local.context = outer
+        recorder.become(outer)
         end_ns, flush = clock(), context.flush
         for bucket in buckets:
             recorder.add(self._record(flush, bucket, start_ns, end_ns))
