@@ -14,7 +14,7 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,22 +132,6 @@ def run_key(environ: Mapping[str, str], world_size: int) -> str:
     """
     parts = [environ.get(name, "") for name in _RUN_IDS] + [str(world_size)]
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:12]
-
-
-def dsprof_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the `DSPROF*` variables; each falls back to its `PYTHON_DSPROF*` mirror."""
-    mirrored = {
-        name.removeprefix("PYTHON_"): value
-        for name, value in environ.items()
-        if name.startswith("PYTHON_DSPROF")
-    }
-    return mirrored | {n: value for n, value in environ.items() if n.startswith("DSPROF")}
-
-
-def mirror(environ: MutableMapping[str, str]) -> None:
-    """Copy each `DSPROF*` to `PYTHON_DSPROF*`, a prefix that DeepSpeed's launchers forward."""
-    for name in [name for name in environ if name.startswith("DSPROF")]:
-        environ[f"PYTHON_{name}"] = environ[name]
 
 
 def _or(probe: Callable[..., T], absent: T, *arguments: Any) -> T:

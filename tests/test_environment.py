@@ -145,16 +145,3 @@ def test_run_key_is_the_same_on_all_ranks_and_differs_between_runs():
     ):
         assert environment.run_key({**shared, **change}, 2) not in keys
     assert environment.run_key(shared, 4) not in keys
-
-
-def test_own_variables_win_over_their_mirror():
-    environ = {"DSPROF": "1", "PYTHON_DSPROF": "0", "PYTHON_DSPROF_OUT": "there", "PYTHONPATH": "x"}
-    assert environment.dsprof_variables(environ) == {"DSPROF": "1", "DSPROF_OUT": "there"}
-
-
-def test_mirror_copies_every_own_variable():
-    environ = {"DSPROF": "1", "DSPROF_OUT": "here", "PYTHON_DSPROF": "old", "HOME": "/"}
-    environment.mirror(environ)
-    assert environ["PYTHON_DSPROF"] == "1"
-    assert environ["PYTHON_DSPROF_OUT"] == "here"
-    assert "PYTHON_HOME" not in environ
