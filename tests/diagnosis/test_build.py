@@ -184,7 +184,10 @@ class _Case:
     "case",
     [
         _Case((zero_rank(0), zero_rank(1)), "No rule found a fault: a step takes 100 ms, 5% of it"),
-        _Case((zero_rank(0, stage=3), zero_rank(1, stage=3)), "All-reduce where a reduce-scatter would do"),
+        _Case(
+            (zero_rank(0, stage=3), zero_rank(1, stage=3)),
+            "All-reduce where a reduce-scatter would do",
+        ),
         _Case((rank_trace(0), rank_trace(1)), "No optimizer step was recorded, so no time"),
         _Case((rank_trace(0),), "No optimizer step was recorded; 1 of 2 ranks left no trace"),
         _Case(

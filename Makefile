@@ -1,0 +1,59 @@
+# Everything happens in .venv and build/; only Python >= 3.10 with its headers, make and g++ must be there.
+
+PYTHON ?= python3
+STAGE ?= 2
+RANKS ?= 2
+
+BIN := .venv/bin
+DEMO := build/demo
+TORCHRUN := $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node $(RANKS)
+
+# DeepSpeed compiles a helper for CPU runs: keep it here, not in the user's cache. The warnings are
+# DeepSpeed's use of names that torch 2.13 deprecates, one a call.
+export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
+DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all test-rest check lint bench clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
+
+demo: build/.warm ## Train a small model under DeepSpeed ZeRO (STAGE=2), then write its report
+	rm -rf $(DEMO)
+	mkdir -p $(DEMO)
+	DSPROF=1 DSPROF_OUT=$(DEMO)/trace $(DEEPSPEED_ON_CPU) \
+	    $(TORCHRUN) examples/deepspeed_zero.py --stage $(STAGE)
+	$(BIN)/dsprof report $(DEMO)/trace -o $(DEMO)/report.html
+
+test: build/.warm ## Run the tests that take minutes together
+	$(BIN)/python -m pytest -m "not long and not browser"
+
+test-all: test test-rest ## Run all tests: the long ones and those in a browser too
+
+test-rest: build/.warm
+	$(BIN)/python -m pytest -m "long or browser"
+
+check: lint test ## Lint and test
+
+lint: .venv/.installed ## Check style, types and layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy dsprof
+	PYTHONPATH=. $(BIN)/lint-imports
+
+bench: build/.warm ## Measure what recording costs and how fast a trace is judged
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.analysis_speed
+
+clean: ## Remove what the other targets made, .venv included
+	rm -rf .venv build dist *.egg-info
+
+.venv/.installed: setup.cfg pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
+	touch $@
+
+build/.warm: .venv/.installed tests/dist/warm.py
+	DS_ACCELERATOR=cpu $(BIN)/python tests/dist/warm.py
+	touch $@

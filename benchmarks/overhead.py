@@ -1,0 +1,111 @@
+"""Prints what recording costs, as Markdown: per step, per collective, and at import.
+
+python -m benchmarks.overhead
+"""
+
+import json
+import operator
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+from tests.dist.launch import environment, launch
+
+HERE = Path(__file__).parent
+HEAVY = ("plotly", "jinja2", "yaml", "psutil", "rich", "dask")
+IMPORT = f"""
+import sys, time, torch
+start = time.perf_counter()
+import dsprof
+print((time.perf_counter() - start) * 1e3, *[name for name in {HEAVY} if name in sys.modules])
+"""
+
+Row = tuple[str, ...]
+
+
+def training_rows() -> Iterator[Row]:
+    """Yield a row for each recorder at ZeRO-2 and ZeRO-3, two ranks over gloo."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "training.json"
+        launch(HERE / "overhead_training.py", args=[out], timeout=1800).check()
+        stages = json.loads(out.read_text())
+    for stage, scales in stages.items():
+        real, small = scales["real"], scales["small"]
+        wall_ms = median(rounds(real["bare"], "wall_ms"))
+        yield (stage, "bare", f"{wall_ms:.0f} ms", "", "", "")
+        for name in list(real)[1:]:
+            walls = sorted(against_bare(real, name, "wall_ms", operator.truediv))
+            thread_ms = median(against_bare(small, name, "thread_ms", operator.sub))
+            writer_ms = median(rounds(real[name], "writer_ms"))
+            yield (
+                stage,
+                name,
+                f"{median(walls):.3f} ({walls[0]:.3f} to {walls[-1]:.3f})",
+                f"{thread_ms:+.2f} ms",
+                f"{writer_ms:.2f} ms",
+                f"{(thread_ms + writer_ms) / wall_ms:+.2%}",
+            )
+
+
+def rounds(variant: list[dict], what: str) -> list[float]:
+    return [figures[what] for figures in variant]
+
+
+def against_bare(variants: dict, name: str, what: str, by: Callable) -> list[float]:
+    """Compare each round with the bare one of the same minute."""
+    return list(map(by, rounds(variants[name], what), rounds(variants["bare"], what)))
+
+
+def call_rows() -> Iterator[Row]:
+    """Yield what one collective with its wait costs the training thread."""
+    ns = json.loads(python("-m", "benchmarks.overhead_calls"))
+    yield ("plain all_reduce and wait, fake backend", f"{ns['plain'] / 1e3:.2f} µs", "")
+    for name, base, limit in (
+        ("bare kernel", "plain", ""),
+        ("dispatcher", "bare kernel", "4 µs"),
+        ("process_group", "plain", "3.5 µs"),
+    ):
+        added = (ns[name] - ns[base]) / 1e3
+        yield (f"{name}, above {base}", f"{added:+.2f} µs", limit)
+    first, last = ns["first 100,000"], ns["last 100,000"]
+    yield ("call 900,001 to 1,000,000 / call 1 to 100,000", f"{last / first:.3f}", "constant")
+
+
+def import_rows() -> Iterator[Row]:
+    """Yield how long `import dsprof` takes once torch is there, and what it drags in."""
+    lines = [python("-c", IMPORT).split() for _ in range(5)]
+    yield (
+        "import dsprof after torch",
+        f"{median(float(line[0]) for line in lines):.1f} ms",
+        "10 ms",
+    )
+    yield (f"of {', '.join(HEAVY)} imported", " ".join(lines[0][1:]) or "none", "none")
+
+
+def python(*args: str) -> str:
+    """Run Python with the entry point of dsprof off, and return what it prints."""
+    env = environment({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    done = subprocess.run([sys.executable, *args], env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return done.stdout
+
+
+def print_table(head: Row, rows: Iterator[Row]) -> None:
+    for row in (head, ("---",) * len(head), *rows):
+        print("|", " | ".join(row), "|", flush=True)
+    print()
+
+
+def main() -> None:
+    head = ("stage", "recorder", "wall / bare (range)", "training thread", "writer", "CPU / step")
+    print_table(head, training_rows())
+    print_table(("one collective, CPU of its thread", "cost", "limit"), call_rows())
+    print_table(("import", "cost", "limit"), import_rows())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What one recorded collective costs the thread that issues it, on the backend that sends nothing.
+
+A call is an asynchronous all_reduce and its wait, with the calling site 15 frames up. Prints JSON:
+nanoseconds of CPU a call, in the batch that other programs disturbed least.
+"""
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import dsprof
+
+FRAMES = 15
+CALLS = 2_000  # in a batch, a batch is what the clock measures
+WARM_BATCHES = 5  # the recorder describes itself and its environment meanwhile
+BATCHES = 5
+ROUNDS = 8
+MILLION = 1_000_000
+
+
+def library_call(tensor: torch.Tensor) -> None:
+    dist.all_reduce(tensor, async_op=True).wait()
+
+
+def through_frames(call: Callable, count: int) -> Callable:
+    """Return `call` below `count` frames that look as if they were in torch."""
+    for _ in range(count):
+        code = compile("def frame(tensor): return call(tensor)", torch.__file__, "exec")
+        scope = {"call": call}
+        exec(code, scope)  # noqa: S102  the only way to get a frame of a chosen file
+        call = scope["frame"]
+    return call
+
+
+def batch_ns(call: Callable, tensor: torch.Tensor) -> float:
+    """CPU time of this thread for one call, mean over a batch."""
+    start = time.thread_time_ns()
+    for _ in range(CALLS):
+        call(tensor)
+    return (time.thread_time_ns() - start) / CALLS
+
+
+@contextlib.contextmanager
+def bare_kernel() -> Iterator[None]:
+    """A Python kernel that only passes on: what any interception in the dispatcher costs."""
+    op = torch.ops.c10d.allreduce_.default
+    redispatch = op._handle.redispatch_boxed
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    library = torch.library.Library("c10d", "IMPL")
+    library.impl(
+        "allreduce_", lambda keys, *args: redispatch(keys & below, *args), "BackendSelect",
+        with_keyset=True,
+    )  # fmt: skip
+    yield
+    library._destroy()
+
+
+@contextlib.contextmanager
+def recorded(interception: str) -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as out:
+        dsprof.enable(out=out, interception=interception)
+        yield
+        dsprof.disable()
+
+
+def main() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    call, tensor = through_frames(library_call, FRAMES), torch.ones(1024)
+    variants: dict[str, Callable] = {
+        "plain": contextlib.nullcontext,
+        "bare kernel": bare_kernel,
+        "dispatcher": lambda: recorded("dispatcher"),
+        "process_group": lambda: recorded("process_group"),
+    }
+    result: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(ROUNDS):
+        for name, variant in variants.items():
+            with variant():
+                batches = [batch_ns(call, tensor) for _ in range(WARM_BATCHES + BATCHES)]
+                result[name] += batches[WARM_BATCHES:]
+    figures = {name: min(batches) for name, batches in result.items()}
+    with recorded("dispatcher"):
+        million = [batch_ns(call, tensor) for _ in range(MILLION // CALLS)]
+    tenth = len(million) // 10
+    figures |= {"first 100,000": median(million[:tenth]), "last 100,000": median(million[-tenth:])}
+    print(json.dumps(figures))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Trains the demo's model with one recorder after another, in turn; rank 0 writes what each cost.
+
+Run by benchmarks/overhead.py: all variants share one process, one engine and the same minutes, so
+that a busy machine disturbs all of them alike.
+"""
+
+import argparse
+import contextlib
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.comm.comm import comms_logger
+
+import dsprof
+from examples.deepspeed_zero import LanguageModel, sample, standard_library, zero_config
+
+
+class Scale(NamedTuple):
+    """How large a model is; the layers and buckets, and so the collectives, are always the same."""
+
+    width: int
+    context: int
+    batch: int
+    warm_steps: int  # a recorder starts up meanwhile
+    steps: int
+
+
+SCALES = {
+    "real": Scale(width=256, context=192, batch=3, warm_steps=4, steps=6),
+    # The jitter of the real model's 150 ms of CPU hides a millisecond of recording; here it shows.
+    "small": Scale(width=64, context=16, batch=1, warm_steps=40, steps=80),
+}
+
+
+@contextlib.contextmanager
+def dsprof_on(**options: str) -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as out:
+        dsprof.enable(out=out, **options)
+        yield
+        dsprof.disable()
+
+
+@contextlib.contextmanager
+def comms_logger_on() -> Iterator[None]:
+    deepspeed.comm.configure(enabled=True, prof_all=True, verbose=False)
+    yield
+    deepspeed.comm.configure(enabled=False)
+    comms_logger.comms_dict = {}
+
+
+def torch_profiler() -> AbstractContextManager:
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+
+VARIANTS: dict[str, Callable[[], AbstractContextManager]] = {
+    "bare": nullcontext,
+    "bare again": nullcontext,
+    "dsprof": dsprof_on,
+    "dsprof, interception: process_group": lambda: dsprof_on(interception="process_group"),
+    "DeepSpeed comms_logger": comms_logger_on,
+    "torch.profiler": torch_profiler,
+}
+
+
+def writer_cpu_ns() -> int:
+    """CPU time of dsprof's thread so far; 0 where there is none."""
+    threads = [thread for thread in threading.enumerate() if thread.name == "dsprof-writer"]
+    clocks = [time.pthread_getcpuclockid(thread.ident) for thread in threads if thread.ident]
+    return sum(map(time.clock_gettime_ns, clocks))
+
+
+def make_step(stage: int, scale: Scale) -> tuple[deepspeed.DeepSpeedEngine, Callable[[], None]]:
+    """Return an engine and the function that trains one optimizer step."""
+    torch.manual_seed(0)
+    model = LanguageModel(scale.width, 3, scale.width // 64, scale.context, tied=True)
+    config = zero_config(argparse.Namespace(stage=stage, batch=scale.batch))
+    config["zero_optimization"]["reduce_bucket_size"] = 15 * scale.width**2
+    config["zero_optimization"]["stage3_param_persistence_threshold"] = scale.width
+    engine, *_ = deepspeed.initialize(model=model, config=config)
+    text = standard_library()
+    generator = torch.Generator().manual_seed(dist.get_rank())
+
+    def step() -> None:
+        for _ in range(engine.gradient_accumulation_steps()):
+            engine.backward(engine(sample(text, scale.batch, scale.context, generator)))
+            engine.step()
+
+    return engine, step
+
+
+def measure(
+    step: Callable[[], None], scale: Scale, recorder: AbstractContextManager
+) -> dict[str, float]:
+    """Return milliseconds a step under `recorder`: wall, CPU of this thread, CPU of the writer."""
+    with recorder:
+        for _ in range(scale.warm_steps):
+            step()
+        clocks = (time.perf_counter_ns, time.thread_time_ns, writer_cpu_ns)
+        before = [clock() for clock in clocks]
+        for _ in range(scale.steps):
+            step()
+        spent = [clock() - start for clock, start in zip(clocks, before, strict=True)]
+    names = ("wall_ms", "thread_ms", "writer_ms")
+    return {name: ns / scale.steps / 1e6 for name, ns in zip(names, spent, strict=True)}
+
+
+def run(stage: int, scale: Scale, count: int) -> dict[str, list[dict[str, float]]]:
+    """Return what `measure` says of each variant, round after round."""
+    engine, step = make_step(stage, scale)
+    rounds: dict[str, list] = {name: [] for name in VARIANTS}
+    names = list(VARIANTS)
+    for _ in range(count):
+        for name in names:
+            rounds[name].append(measure(step, scale, VARIANTS[name]()))
+        names.append(names.pop(0))
+    engine.destroy()
+    return rounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--stages", type=int, nargs="+", default=[2, 3])
+    args = parser.parse_args()
+    deepspeed.init_distributed(dist_backend="gloo")
+    result = {
+        f"ZeRO-{stage}": {name: run(stage, scale, args.rounds) for name, scale in SCALES.items()}
+        for stage in args.stages
+    }
+    if dist.get_rank() == 0:
+        args.out.write_text(json.dumps(result))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

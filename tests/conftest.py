@@ -1,0 +1,18 @@
+"""Fixtures for every test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _no_dsprof_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the tests apart from whatever the shell that runs them has set."""
+    for name in list(os.environ):
+        if name.startswith(("DSPROF", "PYTHON_DSPROF")):
+            monkeypatch.delenv(name)

@@ -1,0 +1,50 @@
+"""Trains with a disturbance: ranks that sleep before every second step, or one that is killed.
+
+What really happened is written to OUT/truth.rank<R>.json, a line a step: its end on the monotonic
+clock, and for how long this rank slept before it.
+"""
+
+import argparse
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import deepspeed
+import torch.distributed as dist
+
+from tests.dist.programs import small_zero
+
+
+def slept_ns(seconds: float) -> int:
+    start = time.perf_counter_ns()
+    time.sleep(seconds)
+    return time.perf_counter_ns() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--sleep-ms", type=float, default=0.0)
+    parser.add_argument("--sleepers", type=int, nargs="*", default=[], help="ranks that sleep")
+    parser.add_argument("--kill", type=int, default=-1, help="rank that kills itself at the end")
+    args = parser.parse_args()
+    deepspeed.init_distributed(dist_backend="gloo")
+    rank = dist.get_rank()
+    engine = small_zero.build(stage=2)
+    with (args.out / f"truth.rank{rank}.json").open("w", buffering=1) as truth:
+        sleep_ns = 0
+        for step, _ in enumerate(small_zero.losses(engine, args.steps)):
+            row = {"end_ns": time.perf_counter_ns(), "sleep_ns": sleep_ns}
+            truth.write(json.dumps(row) + "\n")
+            sleeps = rank in args.sleepers and step % 2 == 0
+            sleep_ns = slept_ns(args.sleep_ms / 1e3) if sleeps else 0
+    if rank == args.kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Training is the same with dsprof and without; what a rank did is told truly, even if it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from dsprof.trace.reader import read_trace
+from tests.dist.launch import PROGRAMS, ROOT, launch
+
+DISTURBED = PROGRAMS / "disturbed.py"
+SLEEP_MS = 50
+
+pytestmark = pytest.mark.dist
+by_variable = pytest.mark.skipif(
+    not [entry for entry in entry_points(group="torch.backends") if entry.name == "dsprof"],
+    reason="DSPROF=1 needs the entry point of an installed dsprof: pip install -e .",
+)
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """The stable JSON of `dsprof report`."""
+    command = [sys.executable, "-m", "dsprof", "report", str(folder), "--format", "json", "-o", "-"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def recorded(tmp_path: Path, *args: object) -> Path:
+    """Run the disturbed program under DSPROF=1 and return the folder of its traces."""
+    env = {"DSPROF": "1", "DSPROF_OUT": str(tmp_path / "trace")}
+    launch(DISTURBED, args=[tmp_path, *args], env=env).check()
+    return tmp_path / "trace"
+
+
+def truth(tmp_path: Path, rank: int) -> list[dict[str, int]]:
+    lines = (tmp_path / f"truth.rank{rank}.json").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def gained(values: list[int], sleeps_ns: list[int]) -> float:
+    """By how much the steps before which a rank slept exceed the others, as share of the sleep."""
+    slow = [value for value, sleep in zip(values, sleeps_ns, strict=True) if sleep]
+    quick = [value for value, sleep in zip(values, sleeps_ns, strict=True) if not sleep]
+    return (median(slow) - median(quick)) / median(filter(None, sleeps_ns))
+
+
+def test_losses_are_bit_identical_at_every_stage(tmp_path: Path) -> None:
+    launch(PROGRAMS / "same_loss.py", args=[tmp_path]).check()
+    for rank in range(2):
+        stages = json.loads((tmp_path / f"losses.rank{rank}.json").read_text())
+        for stage, losses in stages.items():
+            assert losses["recorded"] == losses["bare"], f"stage {stage} rank {rank}"
+            assert len(set(losses["bare"])) > 1, "the model must learn, or nothing is compared"
+            assert list((tmp_path / f"stage{stage}").iterdir()), "nothing was recorded"
+
+
+@by_variable
+def test_a_sleep_of_all_ranks_before_the_step_is_idle_or_other(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, "--sleep-ms", SLEEP_MS, "--sleepers", 0, 1)
+    sleeps_ns = [row["sleep_ns"] for row in truth(tmp_path, 0)][2:]
+    rows = report(folder)["steps"]["rows"][2:]
+    for row in rows:
+        parts = ("compute_ns", "exposed_comm_ns", "copies_ns", "idle_ns", "other_ns")
+        assert sum(row[part] or 0 for part in parts) == row["total_ns"]
+    nowhere = [(row["idle_ns"] or 0) + row["other_ns"] for row in rows]
+    assert gained(nowhere, sleeps_ns) == pytest.approx(1, abs=0.05)
+
+
+@by_variable
+def test_a_late_rank_is_exposed_communication_of_the_others(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, "--sleep-ms", SLEEP_MS, "--sleepers", 1)
+    sleeps_ns = [row["sleep_ns"] for row in truth(tmp_path, 1)][2:]
+    waits = report(folder)["waits"]
+    waiting = dict(zip(waits["ranks"], waits["exposed_ns"], strict=True))
+    assert gained(waiting[0][2:], sleeps_ns) == pytest.approx(1, abs=0.05)
+    assert gained(waiting[1][2:], sleeps_ns) == pytest.approx(0, abs=0.05)
+
+
+@by_variable
+def test_a_killed_rank_leaves_all_but_its_last_half_second(tmp_path: Path) -> None:
+    env = {"DSPROF": "1", "DSPROF_OUT": str(tmp_path / "trace")}
+    args = [tmp_path, "--steps", 100, "--kill", 1]
+    assert launch(DISTURBED, args=args, env=env).returncode != 0
+    [file] = (tmp_path / "trace").glob("*.rank00001.json")
+    trace = read_trace(file)
+    assert trace.trailer is None
+    ends_ns = [row["end_ns"] for row in truth(tmp_path, 1)]
+    settled = [end for end in ends_ns if end < ends_ns[-1] - 500_000_000]
+    assert settled, "the run was too short to tell"
+    assert len(trace.steps) >= len(settled)
+    said = report(tmp_path / "trace")
+    assert 1 in said["quality"]["unclean_ranks"]
+    assert said["run"]["ranks"] == [0, 1]
+    assert len(said["findings"]) > 1
+
+
+@by_variable
+def test_two_runs_into_one_folder_stay_two_runs(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, "--steps", 3)
+    recorded(tmp_path, "--steps", 5)
+    assert len(list(folder.glob("*.rank*.json"))) == 4
+    said = report(folder)
+    assert said["run"]["steps"] == 5, "the newer run is the one to report"
+    assert len(said["quality"]["strangers"]) == 2
+
+
+@by_variable
+def test_gradients_that_ddp_reduces_in_cpp_are_seen(tmp_path: Path) -> None:
+    """The example's seven layers of 512 are 1,576,449 float32 parameters, reduced once a step."""
+    env = {"DSPROF": "1", "DSPROF_OUT": str(tmp_path)}
+    launch(ROOT / "examples" / "ddp.py", env=env).check()
+    [file] = tmp_path.glob("*.rank00001.json")
+    trace = read_trace(file)
+    comm = trace.collectives
+    assert len(trace.steps) == 50
+    for step in trace.steps[2:]:
+        reduced = (comm.step == step.step) & (comm.op == comm.code("all_reduce"))
+        assert int(comm.nbytes[reduced].sum()) == 4 * (6 * (512 * 512 + 512) + 513)
+
+
+def test_enabling_late_twice_or_again_leaves_nothing_behind(tmp_path: Path) -> None:
+    launch(PROGRAMS / "lifecycle.py", args=[tmp_path]).check()
+    ways = json.loads((tmp_path / "lifecycle.json").read_text())
+    recordings = {"late": 1, "twice": 1, "again": 2, "in_process_group": 1}
+    for way, count in recordings.items():
+        assert ways[way]["changed_while_on"] > 0
+        assert ways[way]["changed_after"] == []
+        files = sorted((tmp_path / way).glob("*.rank00000.json"))
+        assert len(files) == count, way
+        for file in files:
+            trace = read_trace(file)
+            assert trace.trailer is not None
+            assert len(trace.steps) == 3, file.name
+            assert trace.trailer.failed_hooks == {}

@@ -1,0 +1,121 @@
+"""What dsprof records of DeepSpeed ZeRO equals what torch and DeepSpeed count themselves."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsprof.trace.reader import read_trace
+from dsprof.trace.table import RankTrace
+from tests.dist.launch import PROGRAMS, launch
+from tests.dist.zero_settings import ZeroSetting, zero_settings
+
+pytestmark = pytest.mark.dist
+
+COUNTED_STEPS = 3
+
+USUAL_NAMES = {
+    "allreduce_": "all_reduce",
+    "reduce_": "reduce",
+    "_allgather_base_": "all_gather_into_tensor",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+}
+
+TABLES = [
+    pytest.param((2, (0, 1, 2, 3)), id="2 ranks"),
+    pytest.param((4, (2, 3)), id="4 ranks", marks=pytest.mark.long),
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rank under one setting: the oracle's counts and the steps that they cover in a trace."""
+
+    oracle: dict[str, Any]
+    trace: RankTrace
+    steps: list[int]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A run with the oracle and one with dsprof."""
+
+    oracle: Path
+    traces: Path
+    settings: list[ZeroSetting]
+    nproc: int
+
+    def rows(self) -> Iterator[Any]:
+        for setting in self.settings:
+            for rank in range(self.nproc):
+                counts = json.loads((self.oracle / f"{setting}.rank{rank}.json").read_text())
+                [file] = (self.traces / str(setting)).glob(f"*.rank{rank:05d}.json")
+                trace = read_trace(file)
+                steps = [step.step for step in trace.steps[-COUNTED_STEPS:]]
+                yield setting, Row(counts, trace, steps)
+
+
+@pytest.fixture(scope="module", params=TABLES)
+def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Table:
+    nproc, stages = request.param
+    out = tmp_path_factory.mktemp("truth")
+    program, args = PROGRAMS / "truth_table.py", ["--stages", *stages]
+    bare = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # torch imports what offers itself, dsprof too
+    launch(program, nproc, args=[out / "oracle", "--oracle", *args], env=bare).check()
+    launch(program, nproc, args=[out / "traces", *args]).check()
+    return Table(out / "oracle", out / "traces", list(zero_settings(stages)), nproc)
+
+
+def counted_rows(row: Row) -> np.ndarray:
+    return np.flatnonzero(np.isin(row.trace.collectives.step, row.steps))
+
+
+def test_operations_and_bytes_on_the_wire_are_those_that_torch_counts(table: Table) -> None:
+    for setting, row in table.rows():
+        seen: dict[str, list[int]] = {}
+        comm = row.trace.collectives
+        for i in counted_rows(row):
+            calls_bytes = seen.setdefault(comm.words[comm.op[i]], [0, 0])
+            calls_bytes[0] += 1
+            calls_bytes[1] += int(comm.nbytes[i])
+        expected = {USUAL_NAMES[op]: counts for op, counts in row.oracle["ops"].items()}
+        assert seen == expected, f"{setting} rank {row.trace.rank}"
+
+
+def test_requested_operations_are_those_that_deepspeed_logs(table: Table) -> None:
+    for setting, row in table.rows():
+        comm = row.trace.collectives
+        requests = {
+            (int(comm.request[i]), comm.words[comm.requested[i]]) for i in counted_rows(row)
+        }
+        seen = Counter(name for _, name in requests)
+        assert seen == Counter(row.oracle["requested"]), f"{setting} rank {row.trace.rank}"
+
+
+def test_flushes_hold_what_the_bucket_held(table: Table) -> None:
+    for setting, row in table.rows():
+        flushes = [flush for flush in row.trace.flushes if flush.step in row.steps]
+        seen = [[flush.elements, flush.cause] for flush in flushes if flush.stage > 0]
+        assert seen == row.oracle["flushes"], f"{setting} rank {row.trace.rank}"
+
+
+def test_each_flush_names_the_operations_that_carried_its_elements(table: Table) -> None:
+    for setting, row in table.rows():
+        comm = row.trace.collectives
+        for flush in row.trace.flushes:
+            carried = int(comm.elements[comm.flush == flush.id].sum())
+            assert carried == flush.elements, f"{setting} rank {row.trace.rank} {flush}"
+
+
+def test_every_wait_is_matched_to_its_collective(table: Table) -> None:
+    for setting, row in table.rows():
+        assert row.trace.trailer is not None
+        assert row.trace.trailer.unmatched_waits == 0, f"{setting} rank {row.trace.rank}"
+        assert not row.trace.trailer.failed_hooks, f"{setting} rank {row.trace.rank}"
