@@ -18,7 +18,7 @@ from typing import NamedTuple
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.comm.comm import comms_logger
+from deepspeed.comm.comm import comms_logger, timers
 
 import dsprof
 from examples.deepspeed_zero import LanguageModel, sample, standard_library, zero_config
@@ -37,7 +37,7 @@ class Scale(NamedTuple):
 SCALES = {
     "real": Scale(width=256, context=192, batch=3, warm_steps=4, steps=6),
     # The jitter of the real model's 150 ms of CPU hides a millisecond of recording; here it shows.
-    "small": Scale(width=64, context=16, batch=1, warm_steps=40, steps=80),
+    "small": Scale(width=64, context=16, batch=1, warm_steps=20, steps=40),
 }
 
 
@@ -55,6 +55,7 @@ def comms_logger_on() -> Iterator[None]:
     yield
     deepspeed.comm.configure(enabled=False)
     comms_logger.comms_dict = {}
+    timers.timers.clear()  # or each of its calls would cost more than the one before
 
 
 def torch_profiler() -> AbstractContextManager:
@@ -84,7 +85,7 @@ def make_step(stage: int, scale: Scale) -> tuple[deepspeed.DeepSpeedEngine, Call
     model = LanguageModel(scale.width, 3, scale.width // 64, scale.context, tied=True)
     config = zero_config(argparse.Namespace(stage=stage, batch=scale.batch))
     config["zero_optimization"]["reduce_bucket_size"] = 15 * scale.width**2
-    config["zero_optimization"]["stage3_param_persistence_threshold"] = scale.width
+    config["zero_optimization"]["stage3_param_persistence_threshold"] = 3 * scale.width**2 // 2
     engine, *_ = deepspeed.initialize(model=model, config=config)
     text = standard_library()
     generator = torch.Generator().manual_seed(dist.get_rank())

@@ -67,7 +67,7 @@ class Session:
     def _install(self, hook: Hook) -> None:
         self._hooks.append(hook)
         for module in hook.modules():
-            self._set_status(hook, module, HookStatus(hook.name, False, f"{module} not imported"))
+            self._set_status(hook, HookStatus(hook.name, module))
             when_imported(module, partial(self._install_module, hook, module))
 
     def _install_module(self, hook: Hook, module: str) -> None:
@@ -77,15 +77,15 @@ class Session:
             hook.install(module)
             self._patches.apply(hook.patches(module))
         except Exception as error:
-            self._set_status(hook, module, HookStatus(hook.name, False, f"{module}: {error}"))
+            self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
             fallback = self._fallbacks.get(type(hook))
             if fallback is not None:
                 self._install(fallback(self.recorder))
         else:
-            self._set_status(hook, module, HookStatus(hook.name, True, module))
+            self._set_status(hook, HookStatus(hook.name, module, installed=True))
 
-    def _set_status(self, hook: Hook, module: str, status: HookStatus) -> None:
-        self._status[f"{type(hook).__name__}/{module}"] = status
+    def _set_status(self, hook: Hook, status: HookStatus) -> None:
+        self._status[f"{type(hook).__name__}/{status.module}"] = status
         if self.writer is not None:
             self.recorder.define(list(self._status.values()))
 

@@ -38,7 +38,7 @@ def _hook_notes(run: Run) -> list[model.HookNote]:
     for rank in sorted(run.ranks):
         facts = run.ranks[rank]
         for hook in facts.hooks:
-            if not hook.installed:
+            if hook.why:
                 ranks[hook.name, hook.why].append(rank)
         if facts.trailer is not None:
             for name, why in facts.trailer.failed_hooks.items():

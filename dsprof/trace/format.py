@@ -54,11 +54,12 @@ class Header(msgspec.Struct, omit_defaults=True):
 
 
 class HookStatus(msgspec.Struct, omit_defaults=True):
-    """Whether a hook is in place, and why not."""
+    """Whether a hook is in place; it is not, for no fault, until its module gets imported."""
 
     name: str
-    installed: bool
-    why: str = ""
+    module: str
+    installed: bool = False
+    why: str = ""  # what went wrong when its module was there
 
 
 class EngineConfig(msgspec.Struct, omit_defaults=True):

@@ -142,7 +142,12 @@ def test_quality_adds_up_what_the_ranks_say():
     )
     quality = diagnosed(
         zero_rank(0, 3, trailer=worn, notes=[NoteArgs("a clock step")]),
-        zero_rank(1, 3, trailer=None, hooks=[HookStatus("fsdp", False, "not imported")]),
+        zero_rank(
+            1,
+            3,
+            trailer=None,
+            hooks=[HookStatus("fsdp", "torch", why="broken"), HookStatus("ddp", "late")],
+        ),
     ).quality
     assert (quality.missing_ranks, quality.unclean_ranks) == ([2], [1])
     assert (quality.dropped_events, quality.unmatched_waits, quality.waits) == (3, 2, 12)
