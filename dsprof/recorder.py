@@ -123,8 +123,13 @@ class Recorder:
         self.scope = Scope(scope.step, scope.micro_step + 1, scope.phase)
 
     def end_step(self, source: str) -> None:
-        """Count an optimizer step; of several sources of steps only the best one counts."""
-        if _SOURCES.index(source) < _SOURCES.index(self.step_source or source):
+        """Count an optimizer step; of several sources of steps only the best one counts.
+
+        A better source takes over without a step of its own: the lesser one has just counted it.
+        """
+        if self.step_source not in ("", source):
+            if _SOURCES.index(source) > _SOURCES.index(self.step_source):
+                self.step_source = source
             return
         self.step_source = source
         now, scope = clock(), self.scope

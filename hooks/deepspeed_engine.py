@@ -71,6 +71,7 @@ class DeepSpeedEngineHook(Hook):
 
     def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> _Begun | None:
         self._describe(engine)
+        self.recorder.step_source = self.recorder.step_source or "deepspeed"
         if self.recorder.scope.phase == phase:
             return None
         return self.recorder.enter(phase), clock()
@@ -150,7 +151,7 @@ _SETTINGS = (
 def _plain(value: Any) -> Any:
     """Turn a configuration into what JSON can say; what it cannot becomes a string."""
     if hasattr(value, "model_dump"):
-        value = value.model_dump(mode="json")
+        value = value.model_dump(mode="json", by_alias=True)
     if isinstance(value, dict):
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

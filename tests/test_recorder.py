@@ -131,16 +131,11 @@ def test_phases_and_steps(recorder: Recorder) -> None:
 
 
 def test_the_best_source_of_steps_wins(recorder: Recorder) -> None:
-    recorder.end_step("optimizer")
-    recorder.end_step("deepspeed")
-    recorder.end_step("optimizer")
-    recorder.end_step("user")
-    recorder.end_step("deepspeed")
-    assert [r.source for r in recorder.buffer if isinstance(r, Step)] == [
-        "optimizer",
-        "deepspeed",
-        "user",
-    ]
+    for source in ("optimizer", "deepspeed", "optimizer", "deepspeed", "user", "deepspeed", "user"):
+        recorder.end_step(source)
+    steps = [r for r in recorder.buffer if isinstance(r, Step)]
+    assert [step.source for step in steps] == ["optimizer", "deepspeed", "user"]
+    assert [step.step for step in steps] == [0, 1, 2]
 
 
 def test_steps_follow_each_other_without_a_gap(recorder: Recorder) -> None:
