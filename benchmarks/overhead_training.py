@@ -35,9 +35,9 @@ class Scale(NamedTuple):
 
 
 SCALES = {
-    "real": Scale(width=256, context=192, batch=3, warm_steps=4, steps=6),
+    "real": Scale(width=256, context=192, batch=3, warm_steps=3, steps=4),
     # The jitter of the real model's 150 ms of CPU hides a millisecond of recording; here it shows.
-    "small": Scale(width=64, context=16, batch=1, warm_steps=20, steps=40),
+    "small": Scale(width=64, context=16, batch=1, warm_steps=15, steps=25),
 }
 
 

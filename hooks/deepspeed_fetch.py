@@ -44,52 +44,70 @@ class DeepSpeedFetchHook(Hook):
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _RELEASE:
-            return self.around(original, self._before_release, self._after_release)
-        note = self._start if target.name == "start_event" else self._stop
+            return self._wrap_release(original)
+        notes = self._starts() if target.name == "start_event" else self._stops()
         hook, recorder = self, self.recorder
 
+        # Hundreds of calls a step, most of them for modules that have nothing to fetch.
         @functools.wraps(original)
         def method(self: Any, name: str, *args: Any) -> Any:
-            if recorder.recording and not hook.broken:
+            if recorder.recording and name in notes and not hook.broken:
                 try:
-                    note(name, *args)
+                    notes[name](*args)
                 except Exception as error:
                     hook.fail(error)
             return original(self, name, *args)
 
         return method
 
-    def _start(self, name: str) -> None:
-        if name.endswith("fetch_wait"):
-            self._wait_ns = clock()
-        elif name.endswith("fetch_submit"):  # "prefetch_submit" too
-            recorder = self.recorder
-            outer = self._outer = recorder.context()
-            self._fetch, self._submit_ns = next(recorder.ids), clock()
-            recorder.become(Context(outer.request, outer.requested, outer.flush, self._fetch))
+    def _starts(self) -> dict[str, Callable[..., None]]:
+        return _by_event(submit=self._begin, prefetch=self._begin, wait=self._begin_wait)
 
-    def _stop(self, name: str, elements: int) -> None:
-        if name.endswith("prefetch_submit"):
-            self.recorder.become(self._outer)
-            self._record("prefetch", elements, 0, self._submit_ns)
-        elif name.endswith("fetch_submit"):
-            self.recorder.become(self._outer)
-        elif name.endswith("fetch_wait"):
-            if elements:
-                # DeepSpeed counts this rank's share of what it waits for.
-                start_ns = self._submit_ns or self._wait_ns
-                whole = elements * dist.get_world_size()
-                self._record("fetch", whole, clock() - self._wait_ns, start_ns)
-            self._submit_ns = 0
+    def _stops(self) -> dict[str, Callable[..., None]]:
+        return _by_event(submit=self._end, prefetch=self._end_prefetch, wait=self._end_wait)
 
-    def _before_release(self, coordinator: Any, param: Any, *args: Any, **kwargs: Any) -> Any:
-        return param, str(param.ds_status), clock()
+    def _begin(self) -> None:
+        recorder = self.recorder
+        outer = self._outer = recorder.context()
+        self._fetch, self._submit_ns = next(recorder.ids), clock()
+        recorder.become(Context(outer.request, outer.requested, outer.flush, self._fetch))
 
-    def _after_release(self, release: Any) -> None:
-        param, before, start_ns = release
-        if str(param.ds_status) != before:
-            self._fetch = next(self.recorder.ids)
-            self._record("release", param.ds_numel, 0, start_ns)
+    def _end(self, elements: int) -> None:
+        self.recorder.become(self._outer)
+
+    def _end_prefetch(self, elements: int) -> None:
+        self.recorder.become(self._outer)
+        self._record("prefetch", elements, 0, self._submit_ns)
+        self._submit_ns = 0
+
+    def _begin_wait(self) -> None:
+        self._wait_ns = clock()
+
+    def _end_wait(self, elements: int) -> None:
+        if elements:
+            # DeepSpeed counts this rank's share of what it waits for.
+            whole = elements * dist.get_world_size()
+            start_ns = self._submit_ns or self._wait_ns
+            self._record("fetch", whole, clock() - self._wait_ns, start_ns)
+        self._submit_ns = 0
+
+    def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        hook, recorder = self, self.recorder
+
+        @functools.wraps(original)
+        def release(self: Any, param: Any, *args: Any, **kwargs: Any) -> Any:
+            if not recorder.recording or hook.broken:
+                return original(self, param, *args, **kwargs)
+            status, start_ns = getattr(param, "ds_status", None), clock()
+            result = original(self, param, *args, **kwargs)
+            try:
+                if param.ds_status is not status:
+                    hook._record("release", param.ds_numel, 0, start_ns)
+            except Exception as error:
+                hook.fail(error)
+            return result
+
+        return release
 
     def _record(self, kind: str, elements: int, wait_ns: int, start_ns: int) -> None:
         recorder = self.recorder
@@ -97,3 +115,13 @@ class DeepSpeedFetchHook(Hook):
         self._fetch = 0
         scope, thread = recorder.scope, get_ident()
         recorder.add(Fetch(fetch, kind, elements, wait_ns, scope, start_ns, clock(), thread))
+
+
+def _by_event(**notes: Callable[..., None]) -> dict[str, Callable[..., None]]:
+    """Name the events of DeepSpeed that call for each note."""
+    names = {"submit": "fetch_submit", "prefetch": "prefetch_submit", "wait": "fetch_wait"}
+    return {
+        f"{phase}_{names[kind]}": note
+        for kind, note in notes.items()
+        for phase in ("forward", "backward")
+    }

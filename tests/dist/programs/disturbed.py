@@ -1,14 +1,16 @@
 """Trains with a disturbance: ranks that sleep before every second step, or one that is killed.
 
 What really happened is written to OUT/truth.rank<R>.json, a line a step: its end on the monotonic
-clock, and for how long this rank slept before it.
+clock, for how long this rank slept before it, and for how long it was inside torch's collectives.
 """
 
 import argparse
+import functools
 import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import deepspeed
@@ -23,6 +25,28 @@ def slept_ns(seconds: float) -> int:
     return time.perf_counter_ns() - start
 
 
+class Stopwatch:
+    """Sums the time inside the functions that it was put around."""
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+
+    def around(self, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def timed(*args, **kwargs):
+            start = time.perf_counter_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.total_ns += time.perf_counter_ns() - start
+
+        return timed
+
+    def take_ns(self) -> int:
+        total, self.total_ns = self.total_ns, 0
+        return total
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -31,6 +55,9 @@ def main() -> None:
     parser.add_argument("--sleepers", type=int, nargs="*", default=[], help="ranks that sleep")
     parser.add_argument("--kill", type=int, default=-1, help="rank that kills itself at the end")
     args = parser.parse_args()
+    blocked = Stopwatch()
+    for name in ("all_reduce", "all_gather_into_tensor"):
+        setattr(dist, name, blocked.around(getattr(dist, name)))
     deepspeed.init_distributed(dist_backend="gloo")
     rank = dist.get_rank()
     engine = small_zero.build(stage=2)
@@ -38,6 +65,7 @@ def main() -> None:
         sleep_ns = 0
         for step, _ in enumerate(small_zero.losses(engine, args.steps)):
             row = {"end_ns": time.perf_counter_ns(), "sleep_ns": sleep_ns}
+            row["blocked_ns"] = blocked.take_ns()
             truth.write(json.dumps(row) + "\n")
             sleeps = rank in args.sleepers and step % 2 == 0
             sleep_ns = slept_ns(args.sleep_ms / 1e3) if sleeps else 0

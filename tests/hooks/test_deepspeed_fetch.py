@@ -1,0 +1,98 @@
+"""Fetches, prefetches and releases of ZeRO-3, on stand-ins that call in DeepSpeed's order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dsprof.events import Fetch
+from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
+from dsprof.recorder import NOBODY, Recorder
+from tests.hooks.conftest import WORLD_SIZE
+
+
+class Stage3:
+    """DeepSpeed's profiler and coordinator, as far as the hook sees them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.hook = DeepSpeedFetchHook(recorder)
+        wrapped = {t.name: self.hook.wrap(t, self._original) for t in self.hook.targets}
+        self.start, self.stop, self.release_param = wrapped.values()
+        self.contexts: list[int] = []
+        self.recorder = recorder
+
+    def _original(self, *args: Any) -> None:
+        self.contexts.append(self.recorder.context().fetch)
+
+    def gather(self, event: str, elements: int) -> int:
+        """Submit a gather; returns the fetch that its collectives would name."""
+        self.start(self, event)
+        inside = self.recorder.context().fetch
+        self.stop(self, event, elements)
+        return inside
+
+    def wait(self, event: str, elements: int) -> None:
+        self.start(self, event)
+        self.stop(self, event, elements)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    recorder = Recorder(lambda: True)
+    assert recorder.arm()
+    return recorder
+
+
+def fetches(recorder: Recorder) -> list[tuple[str, int]]:
+    return [(r.kind, r.elements) for r in recorder.buffer if isinstance(r, Fetch)]
+
+
+@pytest.mark.usefixtures("group")
+def test_a_fetch_spans_its_gather_and_its_wait(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    inside = stage3.gather("forward_fetch_submit", 10)
+    stage3.wait("forward_fetch_wait", 10)
+    (fetch,) = recorder.buffer
+    assert isinstance(fetch, Fetch)
+    assert fetch.id == inside
+    assert (fetch.kind, fetch.elements) == ("fetch", 10 * WORLD_SIZE)
+    assert 0 < fetch.wait_ns < fetch.end_ns - fetch.start_ns
+    assert recorder.context() is NOBODY
+
+
+def test_a_prefetch_has_an_id_of_its_own(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    inside = stage3.gather("backward_prefetch_submit", 30)
+    assert fetches(recorder) == [("prefetch", 30)]
+    assert recorder.buffer[0].id == inside  # type: ignore[union-attr]
+
+
+def test_a_module_with_nothing_to_wait_for_is_no_fetch(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    stage3.wait("forward_fetch_wait", 0)
+    stage3.gather("forward_all_gather", 5)
+    assert fetches(recorder) == []
+
+
+def test_a_release_counts_if_it_let_something_go(recorder: Recorder) -> None:
+    recorder_calls = Stage3(recorder)
+    param = SimpleNamespace(ds_status="available", ds_numel=7)
+    recorder_calls.release_param(recorder_calls, param)
+    assert fetches(recorder) == []
+
+    def release(self: Any, param: Any) -> None:
+        param.ds_status = "not available"
+
+    target = recorder_calls.hook.targets[-1]
+    recorder_calls.hook.wrap(target, release)(recorder_calls, param)
+    assert fetches(recorder) == [("release", 7)]
+
+
+def test_a_parameter_of_another_release_makes_the_hook_inert(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    stage3.release_param(stage3, object())
+    assert "deepspeed.fetch" in recorder.failures
+    stage3.release_param(stage3, object())
+    assert len(stage3.contexts) == 2
