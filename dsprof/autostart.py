@@ -19,6 +19,8 @@ def autostart() -> None:
             os.environ.update(mirrored(os.environ))
             session.start(load_config(os.environ, {}), torch_is_complete=True)
     except Exception as error:
+        import contextlib
         import sys
 
-        print(f"dsprof: not recording: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # a full or closed stderr is not ours either
+            print(f"dsprof: not recording: {error}", file=sys.stderr)

@@ -87,7 +87,9 @@ def snapshot(environ: Mapping[str, str]) -> EnvSnapshot:
     so they are read here, and `effective_values` asks the C library after the first collective.
     """
     found = EnvSnapshot(
-        variables={name: environ.get(name, "") for name in list(environ) if is_recorded(name)},
+        variables={
+            name: _text(environ.get(name, "")) for name in list(environ) if is_recorded(name)
+        },
         files=_conf_values(environ),
         versions=_or(_versions, {}),
         gpus=_or(_gpus, []),
@@ -140,6 +142,11 @@ def _or(probe: Callable[..., T], absent: T, *arguments: Any) -> T:
         return probe(*arguments)
     except Exception:  # noqa: BLE001 - a probe must not stop a training run, whatever it meets
         return absent
+
+
+def _text(value: str) -> str:
+    """Return `value` without what is no Unicode: bytes of another encoding are marked."""
+    return value.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _redact(found: EnvSnapshot) -> None:

@@ -22,6 +22,12 @@ clock = time.perf_counter_ns
 BUFFER_RECORDS = 200_000
 """Records that may wait for the writer; more are dropped and counted."""
 
+POLLED = 16
+"""Collectives in flight that a hook looks at; with more of them, each has its turn later."""
+
+FOREIGN_AFTER_NS = 1_000_000_000
+"""By then the caller in another thread has its Work, or never wanted it."""
+
 COST_SAMPLE = 64
 """Every so many collectives the hook times itself."""
 
@@ -58,23 +64,23 @@ class Recorder:
         self.step_listeners: list[Callable[[int], None]] = []
         self.reduce_op_name: Callable[[Any], str] = str
         self._on_first_collective = on_first_collective
-        self._arming = threading.Lock()
+        self._arming = threading.RLock()
+        self._tables = threading.Lock()  # in_flight and completed, as one
 
     # -- life ---------------------------------------------------------------------------------
 
     def arm(self) -> bool:
         """Start recording if a process group is up; called at each collective until it is."""
-        if self.stopped or not self._arming.acquire(blocking=False):
+        if self.stopped:
             return False
-        try:
-            if not self.recording and self._on_first_collective():
-                self.step_start_ns = clock()
-                self.recording = True
-        except Exception as error:
-            self.fail("session", error)
-            self.stopped = True
-        finally:
-            self._arming.release()
+        with self._arming:
+            try:
+                if not self.recording and self._on_first_collective():
+                    self.step_start_ns = clock()
+                    self.recording = True
+            except Exception as error:
+                self.fail("session", error)
+                self.stopped = True
         return self.recording
 
     def stop(self) -> None:
@@ -156,19 +162,26 @@ class Recorder:
         self.definitions.append(definition)
 
     def poll(self) -> None:
-        """Note which collectives in flight are complete by now."""
-        now = clock()
-        for key, (work, record) in list(self.in_flight.items()):
-            if work.is_completed():
-                record.done_ns = now
-                self._complete(key, work, record)
-            else:
-                record.pending_ns = now
+        """Note which of the oldest collectives in flight are complete by now.
 
-    def _complete(self, key: int, work: Any, record: Collective) -> None:
-        """Let go of a Work, but know it if it is waited for later."""
-        if self.in_flight.pop(key, None) is None:
-            return
+        Only those of this thread, whose caller has had its Work by now: letting go of a Work that
+        is still on its way to the caller would lose its identity.
+        """
+        now, thread = clock(), get_ident()
+        with self._tables:
+            for key, (work, record) in list(itertools.islice(self.in_flight.items(), POLLED)):
+                if record.thread != thread and now - record.issue_ns < FOREIGN_AFTER_NS:
+                    continue
+                del self.in_flight[key]
+                if work.is_completed():
+                    record.done_ns = record.done_ns or now
+                    self._let_go(key, work, record)
+                else:
+                    record.pending_ns = now
+                    self.in_flight[key] = (work, record)  # to the end: the others come first now
+
+    def _let_go(self, key: int, work: Any, record: Collective) -> None:
+        """Let go of a Work that is complete, but know it if it is waited for later."""
 
         def gone(_: object) -> None:
             if self.completed.pop(key, None) is not None:
@@ -181,37 +194,42 @@ class Recorder:
 
         `finished` is false if the wait raised; then nothing is known of the completion.
         """
-        record = self.blocking.pop(get_ident(), None)
-        if record is None:
-            entry = self.in_flight.pop(id(work), None)
-            if entry is not None:
-                record = entry[1]
-            else:
-                record = self._completed_with(work)
-                if record is None:
-                    self.unmatched_waits += 1
-                    return
-        if finished and not record.done_ns:
-            record.done_ns = end_ns
-        record.wait_ns = start_ns
-        record.waited_ns = end_ns
-        record.blocked_ns = end_ns - start_ns
-        record.waits = 1
-        if len(self.buffer) < BUFFER_RECORDS:
-            self.buffer.append(record)
-        else:
-            self.dropped += 1
+        try:
+            record = self.blocking.pop(get_ident(), None) or self._known(work)
+            if record is None:
+                self.unmatched_waits += 1
+                return
+            if finished and not record.done_ns:
+                record.done_ns = end_ns
+            record.wait_ns = start_ns
+            record.waited_ns = end_ns
+            record.blocked_ns = end_ns - start_ns
+            record.waits = 1
+            self.add(record)
+        except Exception as error:
+            self.fail("work", error)
 
-    def _completed_with(self, work: Any) -> Collective | None:
-        """Take out the record of a collective that was seen complete before it was waited for."""
+    def _known(self, work: Any) -> Collective | None:
+        """Take the record of an asynchronous collective out of the tables, by its Work."""
         key = id(work)
-        done = self.completed.get(key)
-        if done is None or done[0]() is not work:
-            return None
-        del self.completed[key]
-        return done[1]
+        with self._tables:
+            entry = self.in_flight.pop(key, None)
+            if entry is not None:
+                return entry[1]
+            done = self.completed.get(key)
+            if done is None or done[0]() is not work:
+                return None
+            del self.completed[key]
+            return done[1]
 
     def unfinished(self) -> list[Collective]:
-        """Return the records not handed over yet: in flight, or complete and not waited for."""
-        entries = [*self.in_flight.values(), *self.completed.values()]
-        return [*self.blocking.values(), *(record for _, record in entries)]
+        """Return the records not handed over yet; those of complete ones have their `done_ns`.
+
+        For the writer's thread: it looks, and leaves the tables as they are.
+        """
+        with self._tables:
+            flying, completed = list(self.in_flight.values()), list(self.completed.values())
+        for work, record in flying:
+            if not record.done_ns and work.is_completed():
+                record.done_ns = clock()
+        return [*self.blocking.values(), *(record for _, record in (*flying, *completed))]

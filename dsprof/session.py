@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -139,7 +139,7 @@ class Session:
             started_epoch_ns=time.time_ns(),
             started_monotonic_ns=time.perf_counter_ns(),
             boot_id=environment.boot_id(),
-            local_rank=int(os.environ.get("LOCAL_RANK", -1)),
+            local_rank=_number(os.environ.get("LOCAL_RANK", "")),
             backend=str(dist.get_backend()),
             device="cuda" if torch.cuda.is_available() else "cpu",
             versions=versions,
@@ -171,6 +171,8 @@ class Session:
             except Exception as error:
                 self.recorder.fail(hook.name, error)
         if self.writer is None:
+            if self.recorder.failures:
+                _say(f"nothing was recorded: {self.recorder.failures}")
             return
         for patch in left:
             text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
@@ -190,7 +192,7 @@ class Session:
             reason=reason,
             steps=recorder.steps,
             events=writer.events,
-            dropped=recorder.dropped,
+            dropped=recorder.dropped + writer.dropped,
             counted_only_steps=writer.counted_only_steps,
             unmatched_waits=recorder.unmatched_waits,
             hooks_ns=recorder.sampled_cost_ns * COST_SAMPLE,
@@ -204,13 +206,20 @@ class Session:
         writer = self.writer
         assert writer is not None
         if writer.error is not None:
-            _say(f"the trace in {self.config.out} ends early: {writer.error}")
+            what = f"{type(writer.error).__name__}: {writer.error}"
+            _say(f"the trace in {self.config.out} ends early: {what}")
+        elif not writer.path.exists():
+            _say(f"the trace {writer.path} was removed while it was written")
         elif self._rank == 0:
             files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
             _say(
                 f"steps recorded: {self.recorder.steps}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"
             )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else -1
 
 
 def _sample_memory(at: str, step: int) -> MemorySample:
@@ -220,7 +229,8 @@ def _sample_memory(at: str, step: int) -> MemorySample:
 
 
 def _say(text: str) -> None:
-    print(f"dsprof: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # a full or closed stderr
+        print(f"dsprof: {text}", file=sys.stderr, flush=True)
 
 
 _current: Session | None = None
@@ -266,7 +276,7 @@ def annotate(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        recorder.add(Phase(name, scope, start_ns, clock(), get_ident(), is_annotation=True))
+        recorder.add(Phase(str(name), scope, start_ns, clock(), get_ident(), is_annotation=True))
 
 
 def _guarded(install: Callable[[], None]) -> Callable[[], None]:

@@ -14,6 +14,9 @@ import torch
 from dsprof.patching import Patch, when_imported
 from dsprof.recorder import Recorder
 
+_FAILURES = 3
+"""One odd call must not blind a hook; a library that has changed fails at every call."""
+
 Before = Callable[..., Any]
 After = Callable[[Any], None]
 
@@ -64,6 +67,7 @@ class Hook:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.failures = 0
         self.broken = False
 
     def modules(self) -> tuple[str, ...]:
@@ -120,8 +124,9 @@ class Hook:
         return method
 
     def fail(self, error: BaseException) -> None:
-        """Become inert after an inner failure: the run goes on, the trace says so."""
-        self.broken = True
+        """Note an inner failure; after the third the hook is inert. The run goes on in any case."""
+        self.failures += 1
+        self.broken = self.failures >= _FAILURES
         self.recorder.fail(self.name, error)
 
 

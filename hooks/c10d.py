@@ -50,7 +50,7 @@ class _WireHook(Hook):
         group_state, site_of, next_id = self.groups.state, self.sites.of, recorder.ids.__next__
         in_flight, blocking, frame_at = recorder.in_flight, recorder.blocking, sys._getframe
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
-        plain = torch.Tensor
+        plain, strided = torch.Tensor, torch.strided
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -73,8 +73,13 @@ class _WireHook(Hook):
                 on_host = on_host or tensor.is_cpu
                 if type(tensor) is not plain and is_traced(tensor):
                     return
-                nbytes = tensor.nbytes if count == 1 else sum(t.nbytes for t in tensors)
                 dtype, item_bytes = dtypes[tensor.dtype]
+                if tensor.layout is not strided:
+                    nbytes = sum(t._nnz() * item_bytes for t in tensors)
+                elif count == 1:
+                    nbytes = tensor.nbytes
+                else:
+                    nbytes = sum(t.nbytes for t in tensors)
                 elements = nbytes // item_bytes
                 if per_rank:
                     nbytes *= group.size

@@ -54,8 +54,7 @@ class Groups:
 
     def _describe(self, pg: Any) -> GroupState:
         self._follow_generation()
-        ranks = list(dist.get_process_group_ranks(pg))
-        name = str(pg.group_name)
+        ranks, name, backend = _facts(pg)
         key = _key(self._generation, name, ranks)
         known = self._by_key.get(key)
         if known is not None:
@@ -69,7 +68,7 @@ class Groups:
             name=name,
             ranks=ranks,
             size=len(ranks),
-            backend=str(dist.get_backend(pg)),
+            backend=backend,
             generation=self._generation,
         )
         state = GroupState(group, weakref.ref(pg))
@@ -85,6 +84,14 @@ class Groups:
             return
         self._world = weakref.ref(world)
         self._generation += 1
+
+
+def _facts(pg: Any) -> tuple[list[int], str, str]:
+    """Return global ranks in order of group rank, name and backend."""
+    try:
+        return list(dist.get_process_group_ranks(pg)), str(pg.group_name), str(dist.get_backend(pg))
+    except (KeyError, ValueError, RuntimeError):  # made by hand, unknown to torch.distributed
+        return list(range(pg.size())), "unregistered", str(pg.name())
 
 
 def _key(generation: int, name: str, ranks: list[int]) -> str:

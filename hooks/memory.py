@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -28,19 +29,18 @@ _DEVICE_COUNTERS = (
 
 def sample(at: str, step: int) -> MemorySample:
     """Read the memory of this process and its host; what cannot be read stays -1."""
-    import psutil
-
     found = MemorySample(at, clock(), step)
-    found.rss_bytes = psutil.Process().memory_info().rss
     found.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    host = psutil.virtual_memory()
-    found.host_available_bytes, found.host_total_bytes = host.available, host.total
-    try:
+    with contextlib.suppress(OSError):
         shm = os.statvfs("/dev/shm")
-    except OSError:
-        return found
-    found.shm_free_bytes = shm.f_bavail * shm.f_frsize
-    found.shm_total_bytes = shm.f_blocks * shm.f_frsize
+        found.shm_free_bytes = shm.f_bavail * shm.f_frsize
+        found.shm_total_bytes = shm.f_blocks * shm.f_frsize
+    with contextlib.suppress(ImportError):
+        import psutil
+
+        host = psutil.virtual_memory()
+        found.rss_bytes = psutil.Process().memory_info().rss
+        found.host_available_bytes, found.host_total_bytes = host.available, host.total
     return found
 
 

@@ -101,6 +101,27 @@ def test_unfinished_lists_what_is_under_way(recorder: Recorder) -> None:
     assert recorder.unfinished() == [record]
 
 
+def test_a_work_on_its_way_to_another_thread_is_left_alone(recorder: Recorder) -> None:
+    """Its caller may not hold it yet: letting go of it now would lose its identity."""
+    work = Work()
+    record = issued(recorder, work)
+    record.thread, record.issue_ns = -1, module.clock()
+    work.done = True
+    recorder.poll()
+    assert id(work) in recorder.in_flight
+    record.issue_ns -= module.FOREIGN_AFTER_NS
+    recorder.poll()
+    assert id(work) not in recorder.in_flight
+
+
+def test_with_many_in_flight_each_has_its_turn(recorder: Recorder) -> None:
+    works = [Work() for _ in range(3 * module.POLLED)]
+    records = [issued(recorder, work) for work in works]
+    for _ in range(3):
+        recorder.poll()
+    assert all(record.pending_ns for record in records)
+
+
 def test_a_full_buffer_drops_and_counts(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +215,61 @@ def test_an_unwritable_folder_is_said_and_the_run_goes_on(
     communicate(3)
     dsprof.disable()
     assert "ends early" in capfd.readouterr().err
+
+
+def test_a_removed_folder_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dsprof.enable(out=str(tmp_path / "out"))
+    communicate()
+    writer = session.current().writer  # type: ignore[union-attr]
+    while writer.events < 3:  # the file is there
+        os.sched_yield()
+    shutil.rmtree(tmp_path / "out")
+    dsprof.disable()
+    assert "was removed" in capfd.readouterr().err
+
+
+def test_an_empty_local_rank_is_no_reason_to_record_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", "/tmp/\udcff")
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert trace.header.local_rank == -1
+    assert trace.environment is not None
+    assert "NCCL_DEBUG_FILE" in trace.environment.variables
+
+
+def test_without_psutil_the_rest_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert len(trace.collectives) == 1
+    assert trace.trailer is not None
+    assert trace.memory[0].rss_bytes == -1
+    assert trace.memory[0].peak_rss_bytes > 0
+
+
+def test_a_full_stderr_is_not_the_runs_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    assert len(read(tmp_path).collectives) == 1
 
 
 def test_the_session_leaves_nothing_in_flight(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ from dsprof.trace.format import (
 )
 
 _FIRST_COLLECTIVE_LANE = 1000
+_COLLECTIVE_LANES = 100
 _STEP_LANE = 1
 
 
@@ -50,7 +52,7 @@ class Encoder:
         self._rank = rank
         self._start_ns = start_ns
         self._reduce_op_name = reduce_op_name
-        self._lane_ends: list[int] = []
+        self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane)
         self._lanes: dict[int, int] = {}  # thread -> lane
         self._new_lanes: list[Event] = [self._name_lane(_STEP_LANE, "steps")]
 
@@ -208,15 +210,16 @@ class Encoder:
         )
 
     def _collective_lane(self, start_ns: int, end_ns: int) -> int:
-        for lane, lane_end in enumerate(self._lane_ends):
-            if lane_end <= start_ns:
-                self._lane_ends[lane] = end_ns
-                return _FIRST_COLLECTIVE_LANE + lane
-        lane = len(self._lane_ends)
-        self._lane_ends.append(end_ns)
-        tid = _FIRST_COLLECTIVE_LANE + lane
-        self._new_lanes.append(self._name_lane(tid, f"collectives {lane + 1}"))
-        return tid
+        """Return the lane that is free for longest; with all lanes taken, that one all the same."""
+        ends = self._lane_ends
+        if ends and (ends[0][0] <= start_ns or len(ends) == _COLLECTIVE_LANES):
+            lane = ends[0][1]
+            heapq.heapreplace(ends, (end_ns, lane))
+            return lane
+        lane = _FIRST_COLLECTIVE_LANE + len(ends)
+        heapq.heappush(ends, (end_ns, lane))
+        self._new_lanes.append(self._name_lane(lane, f"collectives {len(ends)}"))
+        return lane
 
     def _thread_lane(self, thread: int) -> int:
         lane = self._lanes.get(thread)

@@ -101,7 +101,7 @@ class TraceWriter:
         self, folder: Path, header: Header, source: Source, window: Window, budget_bytes: int
     ) -> None:
         self.path = folder
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.events = 0
         self.dropped = 0
         self.cpu_ns = 0
@@ -121,6 +121,7 @@ class TraceWriter:
         self._lines = Encoder(header.rank, header.started_monotonic_ns, source.reduce_op_name)
         self._wake = threading.Event()
         self._closing = False
+        self._given_up = False
         self._thread = threading.Thread(target=self._run, name="dsprof-writer", daemon=True)
 
     def start(self) -> None:
@@ -133,6 +134,10 @@ class TraceWriter:
         self._closing = True
         self._wake.set()
         self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self.error = TimeoutError(f"the writer was not done after {timeout_s:.0f} s")
+            self._given_up = True
+            self._thread.join(1.0)
 
     # -- in the thread ------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class TraceWriter:
                 self._drain()
                 self._write_open()
             self._finish()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - a thread's traceback is nobody's business
             self.error = error
             self._discard()
         finally:
@@ -157,11 +162,13 @@ class TraceWriter:
         line = self._json.encode(HeaderEvent(args=self._header, ph="M", pid=self._header.rank))
         os.write(self._file, b"[\n" + line + b",\n")
         self._write(self._define(self._source.prepare()))
+        # Now: the first import of psutil at exit would change the exit code after Ctrl-C.
+        self._write(self._lines.record(self._source.sample_memory("writer", -1)))
 
     def _drain(self) -> None:
         """Write all that is there, a chunk at a time so that the GIL is free in between."""
         definitions, records = self._source.definitions, self._source.records
-        while definitions or records:
+        while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             lines = self._define(definitions.popleft() for _ in range(len(definitions)))
             count = min(len(records), CHUNK_RECORDS)
@@ -212,11 +219,22 @@ class TraceWriter:
     def _write(self, lines: list[Event]) -> None:
         if not lines:
             return
-        data = b",\n".join(map(self._json.encode, lines)) + b",\n"
+        encoded = self._encode(lines)
+        data = b"".join(line + b",\n" for line in encoded)
         _write_all(self._file, data)
-        self.events += len(lines)
+        self.events += len(encoded)
         self._written_bytes += len(data)
         self.budget_spent = self._written_bytes > self._budget_bytes
+
+    def _encode(self, lines: list[Event]) -> list[bytes]:
+        """Encode lines; one that cannot be (a name that is no Unicode) is dropped and counted."""
+        try:
+            return [self._json.encode(line) for line in lines]
+        except (UnicodeEncodeError, TypeError, ValueError, OverflowError):
+            if len(lines) == 1:
+                self.dropped += 1
+                return []
+            return [line for one in lines for line in self._encode([one])]
 
     def _finish(self) -> None:
         self._drain()

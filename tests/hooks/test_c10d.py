@@ -220,11 +220,31 @@ def test_an_inner_failure_leaves_the_run_alone(install: Install, kind: type) -> 
     recorder = install(kind)
     recorder.poll = None  # type: ignore[method-assign, assignment]
     data = torch.ones(4)
-    work = dist.all_reduce(data, async_op=True)
-    dist.all_reduce(data)
-    dist.all_reduce(data)
-    assert work is not None
+    works = [dist.all_reduce(data, async_op=True) for _ in range(5)]
+    assert None not in works
     assert "c10d" in recorder.failures
+
+
+def test_one_odd_call_does_not_blind_the_hook(install: Install) -> None:
+    recorder = install(DispatcherHook)
+    recorder.poll = None  # type: ignore[method-assign, assignment]
+    first = dist.all_reduce(tensor(), async_op=True)
+    dist.all_reduce(tensor(), async_op=True)  # fails inside: something is in flight to be polled
+    del recorder.poll
+    first.wait()
+    before = len(collectives(recorder))
+    dist.all_reduce(tensor())
+    assert len(collectives(recorder)) == before + 1
+
+
+def test_sparse_tensors_have_the_size_of_their_values(install: Install) -> None:
+    recorder = install(DispatcherHook)
+    sparse = torch.sparse_coo_tensor(
+        torch.tensor([[0, 2]]), torch.ones(2), (4,), check_invariants=True
+    )
+    dist.all_reduce(sparse)
+    assert recorder.failures == {}
+    assert [record.nbytes for record in collectives(recorder)] == [8]
 
 
 def test_every_c10d_operation_and_method_is_known() -> None:

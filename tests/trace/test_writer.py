@@ -77,7 +77,7 @@ def test_everything_written_is_read_back(tmp_path: Path) -> None:
     assert [trace.collectives.words[code] for code in trace.collectives.reduce_op] == ["SUM", "MAX"]
     assert trace.groups[1].ranks == [0, 1]
     assert [step.step for step in trace.steps] == [0]
-    assert [sample.rss_bytes for sample in trace.memory] == [9, 9]
+    assert [sample.at for sample in trace.memory] == ["writer", "step", "writer"]
     assert trace.trailer is not None
     assert trace.trailer.reason == "disable"
     assert trace.broken_lines == 0
@@ -186,6 +186,32 @@ def test_a_finished_line_replaces_the_open_one(tmp_path: Path) -> None:
     trace = read_trace(run.writer.path)
     assert list(trace.collectives.id) == [5]
     assert list(trace.collectives.is_open) == [False]
+
+
+def test_a_complete_collective_that_nobody_waited_for_is_not_open(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.unfinished.append(collective(5, 0, wait_ns=0, waited_ns=0, waits=0))
+    trace = run.close()
+    assert list(trace.collectives.is_open) == [False]
+
+
+def test_what_cannot_be_encoded_is_dropped_and_counted(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.records.append(collective(1, 0))
+    run.records.append(Phase("\udcff", Scope(0, 0, ""), START_NS, START_NS + 1, 1))
+    run.records.append(collective(2, 0))
+    trace = run.close()
+    assert list(trace.collectives.id) == [1, 2]
+    assert trace.spans == []
+    assert run.writer.dropped == 1
+
+
+def test_thousands_in_flight_share_a_hundred_lanes(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.records.extend(collective(n, 0, done_ns=START_NS + 10**9 + n) for n in range(1, 5001))
+    run.close()
+    events = json.loads(run.writer.path.read_text())
+    assert len({event["tid"] for event in events if event.get("cat") == "comm"}) == 100
 
 
 def test_a_failing_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
