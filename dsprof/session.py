@@ -97,6 +97,9 @@ class Session:
         if not dist.is_initialized():
             return False
         self._rank = dist.get_rank()
+        # Not first at exit: psutil's import then would change the exit code after Ctrl-C.
+        with suppress(ImportError):
+            import psutil  # noqa: F401
         recorder, config = self.recorder, self.config
         run_key = environment.run_key(os.environ, dist.get_world_size())
         anonymizer = Anonymizer(run_key) if config.anonymize else None

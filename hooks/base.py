@@ -130,11 +130,15 @@ class Hook:
         self.recorder.fail(self.name, error)
 
 
-def hide_from_dynamo(function: Callable[..., Any]) -> None:
-    """Keep torch.compile from tracing into a hook, which would break the graph."""
+def hide_from_dynamo(*functions: Callable[..., Any]) -> None:
+    """Keep torch.compile from tracing into a hook, which would break the graph.
+
+    Dynamo looks at each frame on its own: what a hidden function calls has to be hidden, too.
+    """
 
     def skip() -> None:
         eval_frame = sys.modules["torch._dynamo.eval_frame"]
-        eval_frame.skip_code(function.__code__)
+        for function in functions:
+            eval_frame.skip_code(function.__code__)
 
     when_imported("torch._dynamo.eval_frame", skip)

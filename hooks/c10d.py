@@ -130,6 +130,7 @@ class _WireHook(Hook):
             if not record.id % COST_SAMPLE:
                 recorder.sampled_cost_ns += clock() - return_ns
 
+        hide_from_dynamo(note, Groups.state, Sites.of, Recorder.poll, Recorder.add)
         return note
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from dsprof.hooks.base import Hook, Target
-from dsprof.recorder import clock
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.recorder import Recorder, clock
 
 _C10D = "torch._C._distributed_c10d"
 _DEFAULT = object()
@@ -51,4 +51,5 @@ class WorkHook(Hook):
             waited(self, start_ns, clock(), True)
             return result
 
+        hide_from_dynamo(wait, Recorder.waited, Recorder._known, Recorder.add)
         return wait

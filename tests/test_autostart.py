@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,23 @@ def test_nothing_is_recorded_without_a_collective(tmp_path: Path) -> None:
     out, err = run("import torch; torch.ones(1)", {**ON, "DSPROF_OUT": str(tmp_path / "out")})
     assert (out, err) == ("", "")
     assert not (tmp_path / "out").exists()
+
+
+INTERRUPTED = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize("env", [{}, ON])
+def test_ctrl_c_ends_a_recorded_process_as_any_other(env: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        env={**os.environ, **env, "GLOO_SOCKET_IFNAME": "lo"},
+        cwd=tmp_path,
+        capture_output=True,
+    )
+    assert done.returncode == -signal.SIGINT
+    assert bool(list(tmp_path.glob("dsprof-out/*"))) == bool(env)

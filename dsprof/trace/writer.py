@@ -162,7 +162,6 @@ class TraceWriter:
         line = self._json.encode(HeaderEvent(args=self._header, ph="M", pid=self._header.rank))
         os.write(self._file, b"[\n" + line + b",\n")
         self._write(self._define(self._source.prepare()))
-        # Now: the first import of psutil at exit would change the exit code after Ctrl-C.
         self._write(self._lines.record(self._source.sample_memory("writer", -1)))
 
     def _drain(self) -> None:
