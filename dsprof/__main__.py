@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dsprof._version import __version__
 from dsprof.cli import COMMANDS, Parser
-from dsprof.errors import DsprofError
+from dsprof.errors import DsprofError, escaped
 
 _DESCRIPTION = """\
 What a distributed training run did on the wire, what it cost, why, and which
@@ -42,7 +42,7 @@ def _described(error: Exception) -> str:
     while place is not None and place.tb_next is not None:
         place = place.tb_next
     where = f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+    return f"{type(error).__name__}: {escaped(' '.join(str(error).split()))}{where}"
 
 
 def _parser() -> Parser:

@@ -22,6 +22,7 @@ from dsprof.settings import Setting, checked, did_you_mean, without_none
 SWITCH = "DSPROF"
 CONFIG_VARIABLE = "DSPROF_CONFIG"
 PREFIX = "DSPROF_"
+_MISTAKES_SHOWN = 20
 MIRROR_PREFIX = "PYTHON_"
 """DeepSpeed's launchers forward only some prefixes to other nodes; this one is among them."""
 
@@ -128,8 +129,11 @@ def _is_ours(name: str) -> bool:
 
 
 def _raise_all(mistakes: list[str]) -> None:
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
+    if not mistakes:
+        return
+    left = len(mistakes) - _MISTAKES_SHOWN
+    more = [f"and {left} more mistakes"] if left > 1 else mistakes[_MISTAKES_SHOWN:]
+    raise ConfigError(*mistakes[:_MISTAKES_SHOWN], *more)
 
 
 def _from_variables(variables: Mapping[str, str], mistakes: list[str]) -> dict[str, Setting]:

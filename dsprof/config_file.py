@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from dsprof.inputs import open_input
 from dsprof.settings import Setting, did_you_mean, in_one_line
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class ConfigFile:
         import yaml
 
         try:
-            with open(self._path, "rb") as file:
+            with open_input(self._path) as file:
                 return yaml.compose(file, Loader=yaml.SafeLoader)
         except OSError as error:
             self._mistakes.append(f"{self._path}: cannot be read: {error.strerror}")

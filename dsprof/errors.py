@@ -4,7 +4,13 @@ from __future__ import annotations
 
 
 class DsprofError(Exception):
-    """A mistake that the user can mend; the command line prints it as it is and exits with 2."""
+    """A mistake that the user can mend; the command line prints it as it is and exits with 2.
+
+    Each argument is one line, in which a name cannot break the line nor steer the terminal.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(escaped(str(line)) for line in self.args)
 
 
 class ConfigError(DsprofError):
@@ -17,3 +23,10 @@ class TraceError(DsprofError):
 
 class OutputError(DsprofError):
     """A result that cannot be written where it was asked for."""
+
+
+def escaped(text: str) -> str:
+    """Return text with escapes such as `\\x1b` for what a terminal would not print."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

@@ -172,7 +172,8 @@ class Recorder:
             for key, (work, record) in list(itertools.islice(self.in_flight.items(), POLLED)):
                 if record.thread != thread and now - record.issue_ns < FOREIGN_AFTER_NS:
                     continue
-                del self.in_flight[key]
+                if self.in_flight.pop(key, None) is None:
+                    continue  # another thread has just waited for it
                 if work.is_completed():
                     record.done_ns = record.done_ns or now
                     self._let_go(key, work, record)
@@ -195,17 +196,24 @@ class Recorder:
         `finished` is false if the wait raised; then nothing is known of the completion.
         """
         try:
-            record = self.blocking.pop(get_ident(), None) or self._known(work)
+            # Without the lock first: a hook's poll, which may hold it, is rarely in between.
+            record = self.blocking.pop(get_ident(), None)
             if record is None:
-                self.unmatched_waits += 1
-                return
+                entry = self.in_flight.pop(id(work), None)
+                record = entry[1] if entry is not None else self._known(work)
+                if record is None:
+                    self.unmatched_waits += 1
+                    return
             if finished and not record.done_ns:
                 record.done_ns = end_ns
             record.wait_ns = start_ns
             record.waited_ns = end_ns
             record.blocked_ns = end_ns - start_ns
             record.waits = 1
-            self.add(record)
+            if len(self.buffer) < BUFFER_RECORDS:
+                self.buffer.append(record)
+            else:
+                self.dropped += 1
         except Exception as error:
             self.fail("work", error)
 

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import DsprofError
 from dsprof.reports.base import Options, Renderer
@@ -25,14 +23,14 @@ def render(
     diagnosis: Diagnosis,
     format_name: str,
     *,
-    plotlyjs: Path | None = None,
+    plotlyjs: bytes | None = None,
     width: int | None = None,
     colour: bool = False,
 ) -> bytes:
     """Render `diagnosis` with the renderer called `format_name`.
 
     Raises:
-        DsprofError: there is no such format, or `plotlyjs` cannot be read.
+        DsprofError: there is no such format.
     """
     options = Options(plotlyjs=plotlyjs, width=width, colour=colour)
     for renderer in RENDERERS:

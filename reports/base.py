@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from dsprof.diagnosis.model import Diagnosis
@@ -13,7 +12,7 @@ from dsprof.diagnosis.model import Diagnosis
 class Options:
     """Wishes of the reader; a renderer takes from them what concerns it."""
 
-    plotlyjs: Path | None = None  # a smaller plotly.js bundle; None: the installed package's own
+    plotlyjs: bytes | None = None  # a smaller plotly.js; None: the installed package's own
     width: int | None = None  # columns of the terminal; None: DEFAULT_WIDTH
     colour: bool = False  # the output goes to a terminal that shows ANSI colours
 
@@ -30,9 +29,5 @@ class Renderer(Protocol):
         """Ending of a file of this format, with the dot."""
 
     def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
-        """Return the whole document.
-
-        Raises:
-            ConfigError: a file that the options name cannot be read.
-        """
+        """Return the whole document."""
         ...

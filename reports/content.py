@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps
 from dsprof.reports import formatting as fmt
+from dsprof.rules import data_quality
 from dsprof.rules.rule import Finding, Status
 
 PARTS = {
@@ -43,9 +45,13 @@ class StepBar:
 
 @dataclass(frozen=True, slots=True)
 class QualityLine:
-    """One statement on how far the figures can be trusted."""
+    """One statement on how far the figures can be trusted.
 
-    good: bool
+    The levels are those of the rule data-quality: a flaw makes figures wrong or partial, where it
+    fails; a note makes them less exact, where it remarks.
+    """
+
+    level: Literal["ok", "note", "flaw"]
     label: str
     text: str
 
@@ -57,9 +63,14 @@ def step_parts(step: StepParts) -> tuple[Part, ...]:
     return tuple(map(Part, PARTS, PARTS.values(), values, percents))
 
 
+def measured_steps(steps: Steps) -> set[int]:
+    """Give the numbers of the steps that the total is the sum of."""
+    return {row.step for row in steps.rows if row.is_measured and row.step is not None}
+
+
 def mean_step(steps: Steps) -> StepBar:
-    """Give the mean of the measured steps, those after the warm-up."""
-    count = max(len(steps.rows) - steps.warmup_steps, 1)
+    """Give the mean of the measured steps."""
+    count = steps.measured_steps or 1
     parts = [
         replace(part, ns=None if part.ns is None else round(part.ns / count))
         for part in step_parts(steps.total)
@@ -105,6 +116,11 @@ def with_status(diagnosis: Diagnosis, *statuses: Status) -> list[Finding]:
     return [finding for finding in diagnosis.findings if finding.status in statuses]
 
 
+def docs_page(finding: Finding) -> str:
+    """Where the page that explains a rule is found; empty where there is none."""
+    return f"docs/{finding.docs} in the dsprof repository" if finding.docs else ""
+
+
 def saving(finding: Finding, step_ns: int) -> str:
     """What mending this saves per step; empty where no saving was computed."""
     if finding.saving_ms_per_step is not None:
@@ -127,70 +143,86 @@ def run_line(run: RunInfo) -> list[str]:
     return [word for word in words if word]
 
 
-def quality_lines(quality: Quality, run: RunInfo) -> Iterator[QualityLine]:
+def quality_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
     """Judge the data: what is missing, and how exact the rest is."""
-    yield _ranks_line(quality, run)
+    quality = diagnosis.quality
+    yield _ranks_line(quality, diagnosis.run)
     yield _ending_line(quality)
     yield _events_line(quality)
     if quality.waits:
         yield QualityLine(
-            not quality.unmatched_waits,
+            "note" if quality.unmatched_waits else "ok",
             "Waits",
             f"{fmt.count(quality.waits - quality.unmatched_waits)} of {fmt.count(quality.waits)} "
             "matched to their collective",
         )
-    yield _clock_line(quality)
-    yield _cost_line(quality)
+    yield _clock_line(quality, _limit(diagnosis, "clock_bound_ms"))
+    yield _cost_line(quality, _limit(diagnosis, "cost_share"))
     for hook in quality.hooks:
         where = f" (ranks {fmt.ranks(hook.ranks)})" if hook.ranks else ""
-        yield QualityLine(False, f"Hook {hook.name}", f"{hook.why}{where}")
+        yield QualityLine("note", f"Hook {hook.name}", f"{hook.why}{where}")
     for stranger in quality.strangers:
-        yield QualityLine(False, "File passed over", stranger)
+        yield QualityLine("note", "File passed over", stranger)
     for note in quality.notes:
-        yield QualityLine(False, "Note", note)
+        yield QualityLine("note", "Note", note)
+
+
+def _limit(diagnosis: Diagnosis, name: str) -> float:
+    """The threshold of the rule data-quality that is in force."""
+    rule = data_quality.RULE
+    for given in diagnosis.thresholds:
+        if (given.rule, given.name) == (rule.meta.id, name) and isinstance(
+            given.value, (int, float)
+        ):
+            return given.value
+    default: float = getattr(rule.thresholds, name)
+    return default
 
 
 def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
     present = f"{fmt.count(len(run.ranks))} of {fmt.count(run.world_size)} present"
     if not quality.missing_ranks:
-        return QualityLine(True, "Ranks", present)
+        return QualityLine("ok", "Ranks", present)
     missing = fmt.ranks(quality.missing_ranks)
-    return QualityLine(False, "Ranks", f"{present}; no trace of rank {missing}")
+    return QualityLine("flaw", "Ranks", f"{present}; no trace of rank {missing}")
 
 
 def _ending_line(quality: Quality) -> QualityLine:
     if not quality.unclean_ranks:
-        return QualityLine(True, "End of the run", "every rank closed its trace")
+        return QualityLine("ok", "End of the run", "every rank closed its trace")
     which = fmt.ranks(quality.unclean_ranks)
     text = f"rank {which} ended without closing its trace; up to half a second is missing"
-    return QualityLine(False, "End of the run", text)
+    return QualityLine("flaw", "End of the run", text)
 
 
 def _events_line(quality: Quality) -> QualityLine:
-    flaws = [
-        f"{fmt.count(number)} {what}"
-        for number, what in (
-            (quality.dropped_events, "dropped"),
-            (quality.broken_lines, "unreadable"),
-            (quality.open_collectives, "collectives without an end"),
-            (quality.counted_only_steps, "steps counted but not recorded in detail"),
-        )
-        if number
-    ]
-    return QualityLine(not flaws, "Events", "; ".join(flaws) or "all there, none dropped")
+    lost = _counts((quality.dropped_events, "dropped"), (quality.broken_lines, "unreadable"))
+    partial = _counts(
+        (quality.open_collectives, "collectives without an end"),
+        (quality.counted_only_steps, "steps counted but not recorded in detail"),
+    )
+    text = "; ".join(lost + partial) or "all there, none dropped"
+    return QualityLine("flaw" if lost else "note" if partial else "ok", "Events", text)
 
 
-def _clock_line(quality: Quality) -> QualityLine:
+def _counts(*numbers: tuple[int, str]) -> list[str]:
+    return [f"{fmt.count(number)} {what}" for number, what in numbers if number]
+
+
+def _clock_line(quality: Quality, limit_ms: float) -> QualityLine:
     method = quality.clock_method or "clocks of the ranks not compared"
-    if quality.clock_bound_ns:
-        bound = fmt.duration(quality.clock_bound_ns)
+    bound_ns = quality.clock_bound_ns
+    is_exact = bound_ns is not None and bound_ns <= limit_ms * 1e6 and bool(quality.clock_method)
+    if bound_ns:
+        bound = fmt.duration(bound_ns)
         method = f"{method}; differences below {bound} between ranks mean nothing"
-    return QualityLine(bool(quality.clock_method), "Clock", method)
+    return QualityLine("ok" if is_exact else "note", "Clock", method)
 
 
-def _cost_line(quality: Quality) -> QualityLine:
+def _cost_line(quality: Quality, limit: float) -> QualityLine:
     text = (
-        f"{fmt.share(quality.training_cost_share)} of the step in the training threads, "
+        f"{fmt.share(quality.training_cost_share)} of the step in the training threads (estimate), "
         f"{fmt.share(quality.writer_cost_share)} in the writer thread"
     )
-    return QualityLine((quality.training_cost_share or 0) <= 0.01, "Cost of dsprof", text)
+    is_small = (quality.training_cost_share or 0) <= limit
+    return QualityLine("ok" if is_small else "note", "Cost of dsprof", text)

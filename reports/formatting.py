@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dsprof.rules.rule import Cell, ColumnKind
 
 NOT_MEASURABLE = "not measurable"
+NOTHING = "\N{EN DASH}"
 
 
 def duration(ns: float | None) -> str:
@@ -71,7 +72,7 @@ def interval(low: float, high: float, unit: str) -> str:
 def cell(value: Cell, kind: ColumnKind) -> str:
     """A table cell as its column's kind asks; what is null says so."""
     if value is None:
-        return "-" if kind == "text" else NOT_MEASURABLE
+        return NOTHING if kind == "text" else NOT_MEASURABLE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

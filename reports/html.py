@@ -6,15 +6,13 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.diagnosis.model import Diagnosis, WaitMatrix
-from dsprof.errors import ConfigError
 from dsprof.reports import content, figures, tables
 from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
@@ -44,11 +42,7 @@ class HtmlRenderer:
     suffix = ".html"
 
     def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
-        """Return the page as UTF-8.
-
-        Raises:
-            ConfigError: the plotly.js bundle that the options name cannot be read.
-        """
+        """Return the page as UTF-8."""
         template = _environment().get_template("report.html.j2")
         script = _asset("report.js")
         bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
@@ -57,12 +51,12 @@ class HtmlRenderer:
             d=diagnosis,
             step=content.mean_step(diagnosis.steps),
             facts=content.run_line(diagnosis.run),
-            quality=list(content.quality_lines(diagnosis.quality, diagnosis.run)),
+            quality=list(content.quality_lines(diagnosis)),
             failed=content.with_status(diagnosis, Status.FAIL),
             notes=content.with_status(diagnosis, Status.INFO),
             checks=_checks(diagnosis),
             bars=bars,
-            waits=_wait_rows(diagnosis.waits),
+            waits=_wait_rows(diagnosis.waits, content.measured_steps(diagnosis.steps)),
             figures=drawn,
             tables=tables,
             csp=_content_security_policy(script),
@@ -93,11 +87,12 @@ class _WaitRow:
 
     rank: int
     cells: list[tuple[str, float | None, float]]  # column label, ns, 0 to 1
-    mean_ns: float | None
+    mean_ns: float | None  # of the measured steps
 
 
-def _wait_rows(waits: WaitMatrix) -> list[_WaitRow]:
+def _wait_rows(waits: WaitMatrix, measured: Set[int]) -> list[_WaitRow]:
     """Waits by rank and step, neighbouring steps averaged down to MAX_WAIT_COLUMNS."""
+    chosen = [index for index, step in enumerate(waits.steps) if step in measured]
     width = -(-len(waits.steps) // MAX_WAIT_COLUMNS) or 1
     starts = range(0, len(waits.steps), width)
     labels = [
@@ -112,7 +107,7 @@ def _wait_rows(waits: WaitMatrix) -> list[_WaitRow]:
         _WaitRow(
             rank,
             [(label, ns, (ns or 0) / longest) for label, ns in zip(labels, row, strict=True)],
-            _mean(waits_of_rank),
+            _mean([waits_of_rank[index] for index in chosen]),
         )
         for rank, row, waits_of_rank in zip(waits.ranks, matrix, waits.exposed_ns, strict=False)
     ]
@@ -148,17 +143,9 @@ def script_safe(text: str) -> str:
     return text.translate(_SCRIPT_ESCAPES)
 
 
-def _plotlyjs(bundle: Path | None) -> str:
+def _plotlyjs(bundle: bytes | None) -> str:
     """plotly.js as gzip in base64: a third of its size."""
-    if bundle is None:
-        return _packed_plotlyjs()
-    try:
-        return _packed(bundle.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the plotly.js bundle {bundle}: {error.strerror}; leave the option out "
-            "to use the one of the installed plotly package"
-        ) from None
+    return _packed_plotlyjs() if bundle is None else _packed(bundle)
 
 
 @cache
@@ -192,6 +179,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "cell": fmt.cell,
         "count": fmt.count,
+        "docs_page": content.docs_page,
         "duration": fmt.duration,
         "ranks": fmt.ranks,
         "saving": content.saving,

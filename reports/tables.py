@@ -39,7 +39,6 @@ def communication(rows: Iterable[CommunicationRow]) -> Table:
     """Collectives by operation, group and size; the most exposed first. Times are of one rank."""
     columns = (
         Column("Operation"),
-        Column("Requested as"),
         Column("Group (ranks)"),
         Column("Phase"),
         Column("Size"),
@@ -63,8 +62,7 @@ def communication(rows: Iterable[CommunicationRow]) -> Table:
 
 def _communication_row(row: CommunicationRow) -> Row:
     return (
-        row.op,
-        row.requested,
+        row.op if row.op == row.requested else f"{row.op} (requested: {row.requested})",
         f"{row.group} ({row.group_size})",
         row.phase,
         row.size_class,
@@ -80,11 +78,11 @@ def _communication_row(row: CommunicationRow) -> Row:
     )
 
 
-def per_step(row: CommunicationRow, total_ns: int | None) -> float | None:
+def per_step(row: CommunicationRow | FetchRow, total: int | None) -> float | None:
     """Turn a sum over ranks and steps into the mean of one rank's step."""
-    if total_ns is None or not row.calls:
+    if total is None or not row.calls:
         return None
-    return total_ns * row.calls_per_step / row.calls
+    return total * row.calls_per_step / row.calls
 
 
 def steps(bars: Iterable[StepBar]) -> Table:
@@ -116,14 +114,14 @@ def flushes(rows: Iterable[FlushRow]) -> Table:
     columns = (
         Column("Stage", "count"),
         Column("Cause"),
-        Column("Per step", "count"),
+        Column("Flushes per step", "count"),
         Column("Elements", "count"),
         Column("Capacity", "count"),
         Column("Fill", "share"),
         Column("Bytes", "bytes"),
         Column("Type"),
         Column("Parameters", "count"),
-        Column("Slot", "count"),
+        Column("Slot"),
         Column("Issued"),
         Column("Collectives", "count"),
         Column("Duration", "ns"),
@@ -140,15 +138,19 @@ def flushes(rows: Iterable[FlushRow]) -> Table:
             row.bytes,
             row.dtype,
             row.parameters,
-            row.slot,
+            None if row.slot is None else str(row.slot),
             ", ".join(row.wire_ops),
-            row.wire_calls,
+            row.wire_calls / row.flushes if row.flushes else None,
             row.duration_ns,
             row.exposed_ns,
         )
         for row in rows
     )
-    return _table("Bucket flushes; elements, bytes and times of one flush", columns, cells)
+    return _table(
+        "Bucket flushes; their number is of one step of one rank, all else of one flush",
+        columns,
+        cells,
+    )
 
 
 def fetches(rows: Iterable[FetchRow]) -> Table:
@@ -156,16 +158,21 @@ def fetches(rows: Iterable[FetchRow]) -> Table:
     columns = (
         Column("Kind"),
         Column("Phase"),
-        Column("Calls per step", "count"),
         Column("Calls", "count"),
         Column("Elements", "count"),
         Column("Waited", "ns"),
     )
     cells = (
-        (row.kind, row.phase, row.calls_per_step, row.calls, row.elements, row.wait_ns)
+        (
+            row.kind,
+            row.phase,
+            row.calls_per_step,
+            per_step(row, row.elements),
+            per_step(row, row.wait_ns),
+        )
         for row in rows
     )
-    return _table("Parameter traffic of ZeRO-3, sums over ranks and steps", columns, cells)
+    return _table("Parameters of one step of one rank, on average", columns, cells)
 
 
 def timeline(step: Timeline) -> Table:

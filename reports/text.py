@@ -96,13 +96,14 @@ def _verdict(diagnosis: Diagnosis, page: _Page) -> list[str]:
 
 
 def _quality(diagnosis: Diagnosis, page: _Page) -> list[str]:
-    lines = list(content.quality_lines(diagnosis.quality, diagnosis.run))
-    flaws = [line for line in lines if not line.good]
+    lines = list(content.quality_lines(diagnosis))
+    remarks = [line for line in lines if line.level != "ok"]
     heading = page.heading("Data quality")
-    if not flaws:
+    if not remarks:
         cost = next(line.text for line in lines if line.label == "Cost of dsprof")
         return [heading, *page.wrap(f"Nothing is missing. dsprof cost {cost}.", "  ")]
-    wrapped = (page.wrap(f"{flaw.label}: {flaw.text}", "  ! ") for flaw in flaws)
+    signs = {"flaw": "  ! ", "note": "  - "}
+    wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
     return [heading, *itertools.chain.from_iterable(wrapped)]
 
 
@@ -124,7 +125,8 @@ def _finding(finding: Finding, number: int, step_ns: int, page: _Page) -> list[s
         # Escaped JSON: a patch may be copied, so no character in it is replaced.
         lines += textwrap.indent(json.dumps(finding.config_patch, indent=2), "     ").splitlines()
     confidence = f"confidence {finding.confidence}, " if finding.confidence else ""
-    return lines + page.wrap(f"({confidence}rule {finding.rule})", "   ")
+    docs = f", explained in {content.docs_page(finding)}" if finding.docs else ""
+    return lines + page.wrap(f"({confidence}rule {finding.rule}{docs})", "   ")
 
 
 def _notes(notes: Iterable[Finding], page: _Page) -> Iterator[str]:
@@ -134,7 +136,8 @@ def _notes(notes: Iterable[Finding], page: _Page) -> Iterator[str]:
 
 def _step(mean: content.StepBar, page: _Page) -> list[str]:
     bar_width = page.width - 50
-    lines = [f"{page.heading('Step')}  {fmt.duration(mean.total_ns)}, mean of all ranks and steps"]
+    total = fmt.duration(mean.total_ns)
+    lines = [f"{page.heading('Step')}  {total}, mean of all ranks and measured steps"]
     for part in mean.parts:
         bar = "#" * round(part.percent / 100 * bar_width)
         percent = "" if part.ns is None else f"{part.percent:.1f} %"

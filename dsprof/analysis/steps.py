@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from dsprof.analysis.timeline import Array
+from dsprof.trace.format import Header
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
+from dsprof.trace.writer import Window
 
 
 def warmup_steps(recorded: int) -> int:
@@ -17,23 +20,67 @@ def warmup_steps(recorded: int) -> int:
     return 2 if recorded >= 4 else min(1, max(recorded - 1, 0))
 
 
+def choose_measured(numbers: Array, counted: Array) -> Array:
+    """Choose the steps that totals and rules take, of those recorded (both ascending).
+
+    Steps in full detail and steps that were only counted are never mixed: the counted ones are
+    taken where there are no others. A capture window that ends within the warm-up has a warm-up of
+    its own, so that something of it is left.
+    """
+    detailed = np.setdiff1d(numbers, counted)
+    pool = detailed if len(detailed) else numbers
+    late = np.intersect1d(pool, numbers[warmup_steps(len(numbers)) :])
+    return late if len(late) else pool[warmup_steps(len(pool)) :]
+
+
 def measured_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps of this rank that totals and rules take, ascending."""
     numbers = np.unique(np.array([step.step for step in trace.steps], np.int64))
-    return numbers[warmup_steps(len(numbers)) :]
+    return choose_measured(numbers, counted_steps(trace))
+
+
+def detailed_steps(trace: RankTrace) -> Array:
+    """Return the measured steps of which the trace holds everything: all of them, or none."""
+    return np.setdiff1d(measured_steps(trace), counted_steps(trace))
+
+
+def counted_steps(trace: RankTrace) -> Array:
+    """Return the numbers of the steps that are not in full detail, ascending.
+
+    These are outside the capture window, or came when the budget was spent.
+    """
+    window = _window(trace.header)
+    outside = {step.step for step in trace.steps if not window.holds(step.step)}
+    counted = outside | {counters.step for counters in trace.counters}
+    return np.array(sorted(counted), np.int64)
 
 
 def in_steps(step: IntArray, numbers: Array) -> BoolArray:
     """Say which rows have a step among `numbers` (ascending)."""
+    return places(step, numbers)[1]
+
+
+def places(step: IntArray, numbers: Array) -> tuple[npt.NDArray[np.intp], BoolArray]:
+    """Return where in `numbers` (ascending) the step of each row is, and whether it is there."""
     if not len(numbers):
-        return np.zeros(len(step), np.bool_)
+        return np.zeros(len(step), np.intp), np.zeros(len(step), np.bool_)
     index = np.minimum(np.searchsorted(numbers, step), len(numbers) - 1)
-    return np.asarray(numbers[index] == step, np.bool_)
+    return index, np.asarray(numbers[index] == step, np.bool_)
 
 
 def measured_rows(trace: RankTrace) -> Array:
     """Return the indices of the collectives that belong to measured steps."""
     return np.flatnonzero(in_steps(trace.collectives.step, measured_steps(trace)))
+
+
+def _window(header: Header) -> Window:
+    """Return the capture window; a step without collectives has no counters that would tell."""
+    get = header.config.get
+    start, steps, every = get("start_step", 0), get("steps"), get("every", 1)
+    whole = isinstance(start, int) and isinstance(every, int) and every > 0
+    if whole and (steps is None or isinstance(steps, int)):
+        return Window(start, steps, every)
+    return Window()
 
 
 def on_host_clock(trace: RankTrace) -> bool:

@@ -8,6 +8,7 @@ from functools import reduce
 
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.timelines import Timelines, draw
 from dsprof.analysis.clocks import Alignment, align, clock_samples, shared_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.trace.run import RunFiles, read_run
@@ -18,13 +19,15 @@ def summarise(run: RunFiles, kinds: Sequence[type[Aggregate]] = AGGREGATES) -> R
     """Read a run and collect its aggregates.
 
     Ranks of one host share a clock, and each file is read once; ranks of several hosts are aligned
-    in a pass of its own.
+    in a pass of its own. A few files may be read once more for the timelines.
 
     Raises:
         TraceError: a file cannot be read.
     """
     alignment = shared_clock(run.headers) or align(map(clock_samples, read_run(run)))
     summary = summarise_traces(read_run(run), alignment, kinds)
+    if Timelines in summary:
+        summary = summary.with_part(_redrawn(summary[Timelines], run, alignment))
     if Run not in summary:
         return summary
     strangers = tuple(f"{stranger.path}: {stranger.reason}" for stranger in run.strangers)
@@ -43,6 +46,18 @@ def summarise_traces(
         return summary
     method, bound_ns = alignment.method, alignment.bound_ns
     return summary.with_part(replace(summary[Run], clock_method=method, clock_bound_ns=bound_ns))
+
+
+def _redrawn(timelines: Timelines, run: RunFiles, alignment: Alignment) -> Timelines:
+    """Read ranks again that did not foresee which steps all of them would choose."""
+    if not (missing := timelines.missing()):
+        return timelines
+    again = [i for i, header in enumerate(run.headers) if header.rank in missing]
+    files = tuple(run.files[i] for i in again)
+    for trace in read_run(RunFiles(files, tuple(run.headers[i] for i in again))):
+        details = draw(trace, alignment.clocks[trace.rank], missing[trace.rank])
+        timelines = timelines.with_details(details, timelines.ranks)
+    return timelines
 
 
 def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]) -> RunSummary:

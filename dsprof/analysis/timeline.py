@@ -39,6 +39,11 @@ class Intervals:
             np.concatenate([self.starts, other.starts]), np.concatenate([self.ends, other.ends])
         )
 
+    @property
+    def length_ns(self) -> int:
+        """The time that is covered."""
+        return int((self.ends - self.starts).sum())
+
     def within(self, starts: IntArray, ends: IntArray) -> Array:
         """Return how many ns of each window `[starts[i], ends[i])` are covered."""
         return self._before(ends) - self._before(starts)

@@ -17,7 +17,7 @@ from dsprof._version import __version__
 from dsprof.cli.output import print_bytes
 from dsprof.cli.versions import loads_plugins, version_of
 from dsprof.config import FIELDS, SWITCH, find_settings, is_switched_on, unmirrored
-from dsprof.errors import ConfigError
+from dsprof.errors import ConfigError, escaped
 from dsprof.settings import Setting
 
 
@@ -45,13 +45,13 @@ Exit code 0: DSPROF=1 would record here; 1: it would not."""
     def run(self, arguments: Namespace) -> int:
         """Print the checks."""
         checks = list(_checks(os.environ))
-        lines = [f"{check.state:>4}  {check.text}" for check in checks]
+        lines = [f"{check.state:>4}  {escaped(check.text)}" for check in checks]
         obstacles = sum(check.state == "no" for check in checks)
         if obstacles:
             lines += ["", f"DSPROF=1 would record nothing here: see each 'no' above ({obstacles})."]
         else:
             lines += ["", "DSPROF=1 would record here, from the first collective on."]
-        print_bytes("\n".join([*lines, ""]).encode(errors="replace"))
+        print_bytes("\n".join([*lines, ""]).encode())
         return 1 if obstacles else 0
 
 

@@ -11,7 +11,8 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from dsprof.cli.output import check_writable, print_bytes
-from dsprof.errors import DsprofError
+from dsprof.errors import ConfigError, DsprofError, escaped
+from dsprof.inputs import open_input
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
@@ -73,16 +74,35 @@ files by name."""
         )
         if output != _STANDARD_OUTPUT:
             check_writable(output, arguments.paths)
+        plotlyjs = _bundle(arguments.plotlyjs) if arguments.plotlyjs else None
         diagnosis = _diagnosis(arguments.paths, arguments.config)
         terminal = _terminal()
         if output == _STANDARD_OUTPUT:
-            options = {"plotlyjs": arguments.plotlyjs, **terminal}
+            options = {"plotlyjs": plotlyjs, **terminal}
             print_bytes(render(diagnosis, renderer.name, **options))
             return 0
-        write_whole(output, render(diagnosis, renderer.name, plotlyjs=arguments.plotlyjs))
+        page = render(diagnosis, renderer.name, plotlyjs=plotlyjs)
+        if output.is_fifo():
+            print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
+        write_whole(output, page)
         print_bytes(render(diagnosis, "text", **terminal))
-        print_bytes(f"\nReport: {output.resolve()}\n".encode(errors="replace"))
+        print_bytes(f"\nReport: {escaped(str(output.resolve()))}\n".encode())
         return 0
+
+
+def _bundle(path: Path) -> bytes:
+    try:
+        with open_input(path) as file:
+            bundle = file.read()
+        problem = "" if b"Plotly" in bundle else "it is none"
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise ConfigError(
+            f"cannot read the plotly.js bundle {path}: {problem}; leave the option out "
+            "to use the one of the installed plotly package"
+        )
+    return bundle
 
 
 def _terminal() -> dict[str, Any]:

@@ -52,14 +52,14 @@ class Quality(_Part):
     strangers: list[str] = []  # files passed over, each with the reason
     dropped_events: int = 0
     broken_lines: int = 0
-    counted_only_steps: int = 0
+    counted_only_steps: int = 0  # recorded steps that are not in full detail on every rank
     unmatched_waits: int = 0
     waits: int = 0
     open_collectives: int = 0
     clock_bound_ns: int | None = 0  # None: not known, see `clock_method`
     clock_method: str = ""  # e.g. "one host: shared clock"
-    training_cost_share: float | None = None  # dsprof in the training threads / step time
-    writer_cost_share: float | None = None  # CPU time of the writer thread / step time
+    training_cost_share: float | None = None  # estimate: dsprof in training threads / step time
+    writer_cost_share: float | None = None  # CPU time of the writer thread; medians over ranks
     hooks: list[HookNote] = []
     notes: list[str] = []
 
@@ -78,6 +78,10 @@ class StepParts(_Part):
     slowest_rank: int | None = None
     fastest_total_ns: int | None = None
     slowest_total_ns: int | None = None
+    is_measured: bool = True  # whether `total` and the rules take it
+    is_counted: bool = False  # collectives are in counters alone, on one rank at least
+    calls: int = 0  # collectives on the wire of one rank, counted ones included
+    bytes: int = 0  # of these
 
 
 class Steps(_Part):
@@ -87,6 +91,10 @@ class Steps(_Part):
     rows: list[StepParts] = []
     warmup_steps: int = 0  # first steps that `rows` shows but `total` and the rules leave out
     method: str = ""  # how the parts were measured
+    measured_steps: int = 0  # steps that `total` is the sum of
+    exposed_share: float | None = None  # exposed communication / time of the measured steps
+    mean_total_ns: int | None = None  # of a measured step, mean over the ranks; None without any
+    median_total_ns: int | None = None
 
 
 class CommunicationRow(_Part):
@@ -105,9 +113,9 @@ class CommunicationRow(_Part):
     bytes: int
     calls_per_step: float  # of one rank
     bytes_per_step: float  # of one rank
-    in_flight_ns: int | None
+    in_flight_ns: int | None  # calls of one rank in flight at the same time count once
     exposed_ns: int | None
-    algbw: float | None
+    algbw: float | None  # of the calls whose completion is known to a tenth of their time
     busbw: float | None
     site: str = ""  # the commonest calling site
 
@@ -123,7 +131,7 @@ class FlushRow(_Part):
     fill: float | None
     bytes: int  # of one flush
     parameters: int
-    slot: int
+    slot: int | None  # of the buffers that take turns; None where there is one
     flushes: int
     flushes_per_step: float  # of one rank
     wire_ops: list[str]  # kinds issued

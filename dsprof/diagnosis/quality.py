@@ -20,7 +20,7 @@ def quality(run: Run, steps: Steps) -> model.Quality:
         strangers=list(run.strangers),
         dropped_events=sum(trailer.dropped for trailer in trailers),
         broken_lines=sum(facts.broken_lines for facts in ranks),
-        counted_only_steps=max((trailer.counted_only_steps for trailer in trailers), default=0),
+        counted_only_steps=len(steps.counted),
         unmatched_waits=sum(trailer.unmatched_waits for trailer in trailers),
         waits=sum(facts.waits for facts in ranks),
         open_collectives=sum(facts.open_collectives for facts in ranks),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timezone
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from dsprof.rules.rule import Rule
 from dsprof.trace.format import MemoryArgs
 
 _FLUSH_ROWS = 200
-_TIMELINE_RANKS = 16
 _WAIT_RANKS = 64
 _WAIT_STEPS = 500
 
@@ -52,11 +52,16 @@ def run_info(summary: RunSummary) -> model.RunInfo:
 def steps(summary: RunSummary) -> model.Steps:
     """Split every step and their total."""
     facts = summary[Steps]
+    lengths = [facts.parts[number].total_ns for number in facts.measured]
     return model.Steps(
-        total=_parts(None, facts.total),
-        rows=[_parts(number, part) for number, part in facts.parts.items()],
-        warmup_steps=warmup_steps(len(facts.numbers)),
+        total=_parts(None, facts.total, is_counted=facts.is_counted),
+        rows=[_step_row(facts, number) for number in facts.numbers],
+        warmup_steps=_warmup(facts),
         method=_method(summary),
+        measured_steps=len(lengths),
+        exposed_share=facts.exposed_share,
+        mean_total_ns=round(mean(lengths)) if lengths else None,
+        median_total_ns=round(median(lengths)) if lengths else None,
     )
 
 
@@ -97,7 +102,8 @@ def memory(summary: RunSummary) -> list[model.RankMemory]:
 def timelines(summary: RunSummary) -> list[model.Timeline]:
     """Show the worst and the median step of up to 16 ranks."""
     facts = summary[Timelines]
-    return [_timeline(number, why, facts.steps[number]) for why, number in facts.choose()]
+    chosen = [(why, number) for why, number in facts.choose() if facts.steps.get(number)]
+    return [_timeline(number, why, facts.steps[number]) for why, number in chosen]
 
 
 def waits(summary: RunSummary) -> model.WaitMatrix:
@@ -147,12 +153,38 @@ def _setup(engines: Engines) -> str:
 def _method(summary: RunSummary) -> str:
     if not summary[Run].is_cpu:
         return "not measurable: the trace holds no times of the device"
-    if any(rank.unwaited for rank in summary[Steps].ranks.values()):
+    facts = summary[Steps]
+    if any(rank.unwaited for rank in facts.ranks.values()):
         return "not measurable: asynchronous collectives were never seen waited for"
-    return "host clock: time blocked in synchronous calls and in waits"
+    method = "host clock: time blocked in synchronous calls and in waits"
+    if facts.is_counted:
+        return f"{method}, from counters, for no step after warm-up is in full detail"
+    if facts.counted:
+        recorded = len(facts.numbers)
+        method += f", over {len(facts.measured)} of {recorded} steps, those in full detail"
+    if facts.total.compute_ns is None:
+        method += "; computation is not known apart, for no phases were recorded"
+    return method
 
 
-def _parts(step: int | None, part: Parts) -> model.StepParts:
+def _warmup(facts: Steps) -> int:
+    """Return how many of the first steps are left out for being warm-up."""
+    usual = facts.numbers[: warmup_steps(len(facts.numbers))]
+    return sum(number < min(facts.measured, default=number + 1) for number in usual)
+
+
+def _step_row(facts: Steps, number: int) -> model.StepParts:
+    return _parts(
+        number,
+        facts.parts[number],
+        is_measured=number in facts.measured,
+        is_counted=number in facts.counted,
+    )
+
+
+def _parts(
+    step: int | None, part: Parts, *, is_measured: bool = True, is_counted: bool = False
+) -> model.StepParts:
     return model.StepParts(
         step=step,
         compute_ns=part.compute_ns,
@@ -165,6 +197,10 @@ def _parts(step: int | None, part: Parts) -> model.StepParts:
         slowest_rank=part.slowest_rank,
         fastest_total_ns=part.fastest_ns,
         slowest_total_ns=part.slowest_ns,
+        is_measured=is_measured,
+        is_counted=is_counted,
+        calls=part.calls,
+        bytes=part.nbytes,
     )
 
 
@@ -193,7 +229,7 @@ def _flush_row(kind: FlushKind, sums: FlushSums) -> model.FlushRow:
         fill=kind.elements / kind.capacity if kind.capacity else None,
         bytes=kind.nbytes,
         parameters=kind.parameters,
-        slot=kind.slot,
+        slot=kind.slot if kind.slot >= 0 else None,
         flushes=sums.flushes,
         flushes_per_step=_per(sums.flushes, sums.rank_steps),
         wire_ops=sorted(sums.wire_ops),
@@ -229,7 +265,6 @@ def _device_column(samples: Iterable[MemoryArgs], name: str) -> list[int]:
 
 def _timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Timeline:
     start = min(detail.start_ns for detail in ranks.values())
-    shown = sorted(ranks)[:_TIMELINE_RANKS]
     return model.Timeline(
         step=number,
         why=why,
@@ -243,11 +278,10 @@ def _timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.T
                 end_ns=bar.end_ns - start,
                 label=bar.label,
             )
-            for rank in shown
-            for bar in ranks[rank].bars
+            for rank, detail in ranks.items()
+            for bar in detail.bars
         ],
-        left_out=sum(ranks[rank].left_out for rank in shown)
-        + sum(len(ranks[rank].bars) for rank in ranks.keys() - set(shown)),
+        left_out=sum(detail.left_out for detail in ranks.values()),
     )
 
 

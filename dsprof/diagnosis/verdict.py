@@ -6,20 +6,36 @@ from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Finding, Status
+from dsprof.rules import communication_bound_step
+from dsprof.rules.rule import Finding, Severity, Status
+
+_BOUND = communication_bound_step.RULE.meta.id
 
 
 def verdict(findings: Sequence[Finding], summary: RunSummary) -> str:
-    """Sum a run up; `findings` come with the most valuable first."""
+    """Sum a run up; `findings` come with the most valuable first.
+
+    A fault of low severity that saves no time does not lead where the step waits for communication,
+    even if no setting would change that.
+    """
     steps = summary[Steps]
     failed = [finding for finding in findings if finding.status is Status.FAIL]
     if not steps.measured:
         start = "No optimizer step was recorded"
         return f"{start}; {failed[0].summary}" if failed else f"{start}, so no time can be judged."
-    if failed:
-        more = f" {_others(len(failed) - 1)}" if len(failed) > 1 else ""
-        return f"{failed[0].title}: {failed[0].summary}{more}"
+    waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
+    grave = [f for f in failed if f.severity is not Severity.LOW or f.saving_ms_per_step]
+    if lead := [*grave, *waiting, *failed]:
+        rest = len(failed) - (lead[0] in failed)
+        more = f" {_others(rest)}" if rest else ""
+        why = "" if failed else "No rule found a fault that a setting would mend, yet "
+        title = lead[0].title if failed else _lowered(lead[0].title)
+        return f"{why}{title}: {lead[0].summary}{more}"
     return f"No rule found a fault: {_anatomy(steps)}."
+
+
+def _lowered(title: str) -> str:
+    return title[0].lower() + title[1:]
 
 
 def _others(count: int) -> str:

@@ -34,7 +34,7 @@ class AllocatorFragmentation:
 
     meta = RuleMeta(
         id="allocator-fragmentation",
-        title="The device allocator is not fragmented",
+        title="Device memory shows little fragmentation",
         failing_title="Device memory is fragmented",
         why="Memory in fragments cannot serve large requests: the allocator flushes its cache and "
         "tries again, which stalls the device, and in the end runs out.",
@@ -75,6 +75,7 @@ class AllocatorFragmentation:
         return self.meta.finding(
             Status.FAIL,
             summary + ".",
+            title="" if stuck else "Allocations on the device had to be tried again",
             severity=Severity.HIGH if retrying else Severity.MEDIUM,
             cause="Tensors of many sizes are freed in another order than they were made.",
             action="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank; if that "

@@ -85,6 +85,7 @@ class AllreduceForShardedGradients:
         yield self.meta.finding(
             Status.FAIL,
             f"ZeRO-3 fetches parameters by all_reduce: {_calls(traffic, volume)} a step.",
+            title="All-reduce where an all-gather would do",
             severity=Severity.HIGH,
             cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its share to "
             "zeros instead of gathering the others.",
@@ -130,6 +131,7 @@ class AllreduceForShardedGradients:
             Status.FAIL,
             "Intent missed: use_multi_rank_bucket_allreduce is false, yet gradients are reduced "
             f"by all_reduce ({_calls(traffic, volume)} a step).",
+            title="All-reduce where reduces to the owners were asked for",
             severity=Severity.LOW,
             cause=f"{key} is {str(not value).lower()}, and then DeepSpeed reduces whole buckets "
             "for all ranks.",
@@ -170,7 +172,8 @@ def _halved(traffic: Traffic, use: Use, volume: Volume) -> dict[str, Any]:
 def _arithmetic(traffic: Traffic, use: Use, volume: Volume) -> Table:
     size = traffic.per_step(volume.nbytes)
     rows = []
-    for op in ("all_reduce", "reduce_scatter"):
+    better = "all_gather" if use.purpose == "parameters" else "reduce_scatter"
+    for op in ("all_reduce", better):
         factor = busbw_factor(op, use.group_size) or 0.0
         rows.append((op, round(size), round(size * factor)))
     return Table(
@@ -181,7 +184,7 @@ def _arithmetic(traffic: Traffic, use: Use, volume: Volume) -> Table:
         ),
         rows=tuple(rows),
         caption=f"One step, groups of n = {use.group_size}: all_reduce sends 2(n-1)/n of S, "
-        "reduce_scatter (n-1)/n",
+        f"{better} (n-1)/n",
     )
 
 

@@ -33,7 +33,7 @@ class CommunicationBoundStep:
 
     meta = RuleMeta(
         id="communication-bound-step",
-        title="Communication takes a small share of the step",
+        title="Communication takes less of the step than the limit",
         failing_title="The step waits for communication",
         why="Time in which ranks wait for each other is time in which no processor computes.",
         category="communication",
@@ -54,13 +54,15 @@ class CommunicationBoundStep:
         elif share >= thresholds.exposed_share:
             late = _late_ranks(steps.exposed_by_rank(), thresholds.rank_spread)
             yield self._finding(run, share, late, thresholds)
+        else:
+            text = f"{_waiting(steps, share)} The limit is {thresholds.exposed_share:.0%}."
+            yield self.meta.finding(Status.PASS, text)
 
     def _finding(
         self, run: RunSummary, share: float, late: tuple[int, ...], thresholds: Thresholds
     ) -> Finding:
         steps, engines = run[Steps], run[Engines]
-        milliseconds = steps.exposed_ms_per_step or 0.0
-        summary = f"Ranks wait {milliseconds:.1f} ms of each step for communication ({share:.0%})."
+        summary = _waiting(steps, share)
         evidence = (_by_rank(steps), _by_use(run[Traffic]))
         if late:
             return self._waiting_for(late, summary, evidence)
@@ -103,6 +105,7 @@ class CommunicationBoundStep:
         return self.meta.finding(
             Status.INFO,
             f"{summary} Rank {names} waits least: the others wait for it.",
+            title="Ranks wait for a late rank",
             cause="The ranks that wait least arrive last: their own work takes longer, so that "
             "most of this is no cost of the network.",
             action=f"Look at what rank {names} does before its collectives: data loading, a slower "
@@ -111,6 +114,11 @@ class CommunicationBoundStep:
             evidence=evidence,
             confidence="medium",
         )
+
+
+def _waiting(steps: Steps, share: float) -> str:
+    milliseconds = steps.exposed_ms_per_step or 0.0
+    return f"Ranks wait {milliseconds:.1f} ms of each step for communication ({share:.0%})."
 
 
 def _is_wide(engines: Engines) -> bool:

@@ -16,7 +16,7 @@ class Thresholds:
     """From where on an inexactness is mentioned."""
 
     clock_bound_ms: float = 1.0  # error of the clocks of several hosts
-    cost_share: float = 0.02  # dsprof in the training threads / time in steps
+    cost_share: float = 0.02  # dsprof in the training threads / time in steps, median over ranks
 
 
 class DataQuality:
@@ -92,6 +92,7 @@ class DataQuality:
             yield self.meta.finding(
                 Status.INFO,
                 " ".join(remarks[:2]) + (" And more, below." if len(remarks) > 2 else ""),
+                title="Some figures are less exact than they look",
                 evidence=(Table((Column("remark"),), rows),) if len(remarks) > 2 else (),
                 confidence="high",
             )
@@ -100,8 +101,9 @@ class DataQuality:
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if unmatched := sum(trailer.unmatched_waits for trailer in run.trailers):
         yield f"{unmatched:,} waits could not be matched to a collective."
-    if counted := max((trailer.counted_only_steps for trailer in run.trailers), default=0):
-        yield f"{counted:,} steps are in counters alone: their times in flight are not known."
+    if counted := len(steps.counted):
+        of = f"{counted:,} of {len(steps.numbers):,} steps are in counters alone"
+        yield f"{of}, and all that is judged." if steps.is_counted else f"{of}, and in no average."
     if any(trailer.budget_spent for trailer in run.trailers):
         yield "The budget on disk was spent before the run ended."
     if run.clock_bound_ns is None:
@@ -110,7 +112,7 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
         yield f"The clocks of the hosts are known to {run.clock_bound_ns / 1e6:.1f} ms."
     costs = run.cost_shares(steps)
     if costs is not None and costs[0] > thresholds.cost_share:
-        yield f"Recording took {costs[0]:.1%} of the time in steps."
+        yield f"Recording took about {costs[0]:.1%} of the time in steps (estimate)."
     if run.strangers:
         count = len(run.strangers)
         yield f"Passed over {count} file{'s' if count > 1 else ''}: {run.strangers[0]}."

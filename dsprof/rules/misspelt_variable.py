@@ -66,10 +66,11 @@ class MisspeltVariable:
             return
         advice = {suspect.name: _advice(suspect.instead) for suspect in suspects}
         others = f" and {len(advice) - 1} more" if len(advice) > 1 else ""
+        severity = worst(suspect.severity for suspect in suspects)
         yield self.meta.finding(
-            Status.FAIL,
+            Status.INFO if severity is Severity.NONE else Status.FAIL,
             f"{suspects[0].name}{others}: set, but read by no library.",
-            severity=worst(suspect.severity for suspect in suspects),
+            severity=severity,
             cause="A misspelt or retired name is ignored without a message.",
             action="; ".join(f"{name}: {what}" for name, what in advice.items()) + ".",
             evidence=(_table(suspects),),
@@ -82,9 +83,13 @@ def _suspects(facts: EnvironmentFacts, similarity: float) -> Iterator[_Suspect]:
     names = {name: _instead(name, similarity) for name in facts.variables}
     for name, value, ranks in facts.settings():
         if instead := names[name]:
-            misses = name not in retired_names() and (facts.uses_nccl or "NCCL" not in name)
-            severity = Severity.HIGH if misses else Severity.LOW
-            yield _Suspect(name, value, ranks, instead, severity)
+            yield _Suspect(name, value, ranks, instead, _severity(name, facts))
+
+
+def _severity(name: str, facts: EnvironmentFacts) -> Severity:
+    if "NCCL" in name and not facts.uses_nccl:
+        return Severity.NONE  # nor would the name that was meant be read
+    return Severity.LOW if name in retired_names() else Severity.HIGH
 
 
 def _instead(name: str, similarity: float) -> str:

@@ -1,4 +1,4 @@
-"""reduction-every-micro-step: gradients travel once a micro-step, not once a step."""
+"""reduction-every-micro-step: gradients travel several times a step, not once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ReductionEveryMicroStep:
 
     meta = RuleMeta(
         id="reduction-every-micro-step",
-        title="Gradients are reduced once a step",
-        failing_title="Gradients are reduced in every micro-step",
+        title="Gradients are reduced no more than once a step",
+        failing_title="Gradients are reduced more than once a step",
         why="With accumulation over k micro-steps one reduction would do; k of them send k times "
         "the bytes.",
         category="communication",

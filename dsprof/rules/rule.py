@@ -94,17 +94,26 @@ class RuleMeta:
     needs: tuple[type[Aggregate], ...]
     min_steps: int = 0  # fewer recorded steps: could not tell
 
-    def finding(self, status: Status, summary: str, **details: Any) -> Finding:
-        """Return a finding of this rule; `details` are the further fields of `Finding`."""
+    def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:
+        """Return a finding of this rule; `details` are the further fields of `Finding`.
+
+        `title` stands in for that of the rule where the remark is about something else.
+        """
         return Finding(
             rule=self.id,
-            title=self.failing_title if status in _REMARKS else self.title,
+            title=title or self._title(status),
             status=status,
             summary=summary,
             category=self.category,
             docs=f"rules/{self.id}.md",
             **details,
         )
+
+    def _title(self, status: Status) -> str:
+        if status is Status.PASS:
+            return self.title
+        # What was not decided is a question.
+        return self.failing_title if status in _REMARKS else f"{self.failing_title}?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
@@ -35,7 +37,7 @@ class SmallCollectives:
         why="A collective costs a fixed latency beside its bytes; many small ones cost many "
         "latencies.",
         category="communication",
-        needs=(Engines, Steps, Communication, Flushes),
+        needs=(Engines, Steps, Communication, Flushes, Traffic),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -49,15 +51,17 @@ class SmallCollectives:
             return
         bucket = _small_buckets(run[Flushes], thresholds)
         if bucket is not None:
-            yield self._buckets(run[Engines], bucket)
+            yield self._buckets(bucket, run[Traffic])
             return
         small = _small(rows, thresholds)
         calls = sum(row.calls / row.rank_steps for row in small.values() if row.rank_steps)
         if calls >= thresholds.calls_per_step:
             yield self._others(run[Engines], small, calls)
 
-    def _buckets(self, engines: Engines, bucket: _Buckets) -> Finding:
-        needed = -(-bucket.elements_per_step // _SUGGESTED_ELEMENTS)
+    def _buckets(self, bucket: _Buckets, traffic: Traffic) -> Finding:
+        # A bucket holds the gradients of one micro-step, however large it is.
+        reductions = max(1.0, traffic.reducing_micro_steps / traffic.rank_steps)
+        needed = reductions * ceil(bucket.elements_per_step / reductions / _SUGGESTED_ELEMENTS)
         spared = max(0.0, 1 - needed / bucket.flushes_per_step)
         return self.meta.finding(
             Status.FAIL,
@@ -100,6 +104,7 @@ class SmallCollectives:
         return self.meta.finding(
             Status.INFO,
             f"{calls:.4g} small collectives a step and rank; what they cost is latency.",
+            title="Many collectives are small",
             cause="ZeRO-3 gathers each parameter below stage3_param_persistence_threshold by "
             "itself after the step, and the others module by module."
             if is_zero_3

@@ -170,6 +170,7 @@ class SyncDebugVariable:
             yield self.meta.finding(
                 Status.INFO,
                 f"Set, but without effect on this device or backend: {names}.",
+                title="A debugging switch is set that does not act here",
                 evidence=(_table(inert),),
             )
 

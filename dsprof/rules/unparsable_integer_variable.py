@@ -69,6 +69,7 @@ class UnparsableIntegerVariable:
         yield self.meta.finding(
             Status.FAIL if facts.uses_nccl else Status.INFO,
             summary,
+            title="" if facts.uses_nccl else "NCCL would misread a variable",
             severity=worst(m.severity for m in misread) if facts.uses_nccl else Severity.NONE,
             cause="strtoll stops at the first character that is no digit, and nobody is told.",
             action="Write decimal integers: 1 and 0 for switches, bytes without a unit for sizes.",

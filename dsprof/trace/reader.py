@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.inputs import open_input
 from dsprof.trace.format import (
     SCHEMA_VERSION,
     AnnotationEvent,
-    CollectiveArgs,
     CollectiveEvent,
     CounterEvent,
     EngineEvent,
@@ -38,7 +38,10 @@ from dsprof.trace.table import CollectivesBuilder, RankTrace, Span
 
 _CHUNK_BYTES = 1 << 19
 _HEADER_BYTES = 1 << 16
-_LINE_END = b",\n"
+_LONGEST_LINE_BYTES = 1 << 24
+"""The longest true line names the ranks of a group: a million of them take half of this."""
+_LARGEST_WORLD = 1 << 20
+_UNREADABLE = b"\xff"  # no JSON begins with it
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _event = msgspec.json.Decoder(Event)
@@ -80,7 +83,9 @@ def read_header(path: Path) -> Header:
         header = msgspec.json.decode(line, type=HeaderEvent).args
     except _UNDECODABLE as error:
         raise TraceError(f"{path}: line 1: damaged trace header: {error}") from None
-    if header.rank < 0 or header.world_size <= header.rank:
+    if not _fits(header):
+        raise TraceError(f"{path}: line 1: damaged trace header: a number is beyond 64 bits")
+    if not 0 <= header.rank < header.world_size <= _LARGEST_WORLD:
         raise TraceError(
             f"{path}: line 1: rank {header.rank} of {header.world_size} cannot be: "
             "the header is damaged"
@@ -101,7 +106,7 @@ def read_trace(path: Path) -> RankTrace:
         comm = [event for event in events if isinstance(event, CollectiveEvent)]
         trace.broken_lines += broken + _add(finished, comm)
         if len(comm) < len(events):
-            _take(trace, events, opened)
+            trace.broken_lines += _take(trace, events, opened)
         if opened:
             for event in comm:
                 opened.pop(event.args.id, None)
@@ -113,7 +118,7 @@ def read_trace(path: Path) -> RankTrace:
 
 def _open(path: Path) -> BufferedIOBase:
     try:
-        file = path.open("rb")
+        file = open_input(path)
         magic = file.peek(2)[:2]
         return gzip.GzipFile(fileobj=file) if magic == b"\x1f\x8b" else file
     except OSError as error:
@@ -135,12 +140,27 @@ def _read(file: BufferedIOBase, size: int) -> bytes:
 def _chunks(path: Path) -> Iterator[tuple[list[Event], int]]:
     """Yield events and the number of broken lines, about a megabyte of the file at a time."""
     with _open(path) as file:
-        rest = b""
-        while block := _read(file, _CHUNK_BYTES):
-            head, sep, rest = (rest + block).rpartition(_LINE_END)
-            if sep:
-                yield _decode(head)
-        yield _decode(rest)
+        for lines in _whole_lines(file):
+            yield _decode(lines)
+
+
+def _whole_lines(file: BufferedIOBase) -> Iterator[bytes]:
+    """Yield the file in parts that end where a line ends.
+
+    Of a line that is too long only `_UNREADABLE` and its end are kept, so that it counts as broken.
+    """
+    rest: list[bytes] = []
+    size = 0
+    while block := _read(file, _CHUNK_BYTES):
+        head, newline, tail = block.rpartition(b"\n")
+        if newline:
+            yield b"".join([*rest, head])
+            rest, size = [], 0
+        rest.append(tail)
+        size += len(tail)
+        if size > _LONGEST_LINE_BYTES:
+            rest = [_UNREADABLE]
+    yield b"".join(rest)
 
 
 def _decode(lines: bytes) -> tuple[list[Event], int]:
@@ -174,23 +194,35 @@ def _add(
     try:
         builder.add(events)
     except OverflowError:
-        fitting = [event for event in events if _fits(event.args)]
+        fitting = [event for event in events if _fits(event)]
         builder.add(fitting)
         return len(events) - len(fitting)
     return 0
 
 
-def _fits(args: CollectiveArgs) -> bool:
-    numbers = (value for value in msgspec.structs.astuple(args) if isinstance(value, int))
-    return all(-(2**63) < number < 2**63 for number in numbers)
+def _fits(value: object) -> bool:
+    """Say whether every integer in `value`, at any depth, has 64 bits."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, int):
+            if not -(2**63) <= value < 2**63:
+                return False
+        elif isinstance(value, msgspec.Struct):
+            pending += msgspec.structs.astuple(value)
+        elif isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+    return True
 
 
-def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiveEvent]) -> None:
-    """Put the rarer events where they belong."""
-    for event in events:
+def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiveEvent]) -> int:
+    """Put the rarer events where they belong; return the number of those that do not fit."""
+    rare = [event for event in events if not isinstance(event, (CollectiveEvent, HeaderEvent))]
+    fitting = [event for event in rare if _fits(event)]
+    for event in fitting:
         match event:
-            case CollectiveEvent() | HeaderEvent():
-                pass
             case OpenCollectiveEvent():
                 opened[event.args.id] = event
             case PhaseEvent() | AnnotationEvent():
@@ -219,6 +251,7 @@ def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiv
                 trace.notes.append(event.args)
             case TrailerEvent():
                 trace.trailer = event.args
+    return len(rare) - len(fitting)
 
 
 def _span(event: PhaseEvent | AnnotationEvent) -> Span:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.inputs import open_input
 from dsprof.trace.format import FILE_PATTERN, Header
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.table import RankTrace
@@ -85,7 +86,7 @@ class _DiagnosisMarks(msgspec.Struct):
 def is_diagnosis(path: Path) -> bool:
     """Say whether a file is a diagnosis that `--format json` wrote; false if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             # Traces are arrays: their first byte spares reading the rest.
             start = file.read(1)
             if start != b"{":
@@ -126,7 +127,7 @@ def _read_headers(paths: Sequence[Path]) -> tuple[list[_File], list[Stranger]]:
         except TraceError as error:
             if len(paths) == 1 or not os.path.exists(path):
                 raise
-            strangers.append(Stranger(path, str(error).removeprefix(f"{path}: ")))
+            strangers.append(Stranger(path, error.args[0].removeprefix(f"{path}: ")))
     if not files:
         first = strangers[0]
         raise TraceError(
@@ -192,8 +193,5 @@ def _of_earlier_run(file: _File) -> Stranger:
 
 
 def _moment(epoch_ns: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(epoch_ns / 1e9, tz=timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return "at an unknown time"
+    moment = datetime.fromtimestamp(epoch_ns / 1e9, tz=timezone.utc)
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

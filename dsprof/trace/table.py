@@ -133,8 +133,9 @@ class CollectivesBuilder:
             columns[name] = _narrow(np.fromiter(map(get, rows), np.int64, count))
         for name, get in _FLAGS.items():
             columns[name] = np.fromiter(map(get, rows), np.bool_, count)
+        # A collective may end, and the run too, before the line that would say so.
         is_open = isinstance(events[0], OpenCollectiveEvent)
-        columns["is_open"] = np.full(count, is_open, np.bool_)
+        columns["is_open"] = (columns["done_ns"] == 0) & is_open
         for name, values in columns.items():
             self._parts.setdefault(name, []).append(values)
 
@@ -151,7 +152,8 @@ class CollectivesBuilder:
 def _narrow(values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Store small numbers in 32 bits: most columns are ids and counts."""
     limit = np.iinfo(np.int32).max
-    return values.astype(np.int32) if values.size and abs(values).max() <= limit else values
+    small = values.size and -limit <= values.min() and values.max() <= limit
+    return values.astype(np.int32) if small else values
 
 
 def _dtype(name: str) -> type:

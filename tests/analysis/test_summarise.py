@@ -6,12 +6,14 @@ import pytest
 
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.summarise import collect
+from dsprof.analysis.aggregates.timelines import Timelines
+from dsprof.analysis.summarise import collect, summarise
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import to_json
 from dsprof.trace.format import CounterArgs, CounterRow
-from tests.factories.trace import MS, fetch, header, issued, rank_trace, zero_rank
+from dsprof.trace.run import RunFiles
+from tests.factories.trace import MS, disagreeing, fetch, header, issued, rank_trace, zero_rank
 
 
 def parts() -> list[RunSummary]:
@@ -51,3 +53,18 @@ def test_a_rule_sees_what_it_declared():
     assert Run in only
     with pytest.raises(KeyError):
         only[next(kind for kind in AGGREGATES if kind is not Run)]
+
+
+def test_ranks_that_disagree_are_read_again_for_the_timelines(monkeypatch, tmp_path):
+    ranks = {f"rank{t.rank}": t for t in disagreeing()}
+    monkeypatch.setattr(
+        "dsprof.analysis.summarise.read_run", lambda run: (ranks[file.name] for file in run.files)
+    )
+    files = tuple(tmp_path / name for name in ranks)
+    run = RunFiles(files, tuple(trace.header for trace in ranks.values()))
+    timelines = summarise(run)[Timelines]
+    assert timelines.missing() == {}
+    assert {number: set(timelines.steps[number]) for _, number in timelines.choose()} == {
+        5: {0, 1},
+        3: {0, 1},
+    }

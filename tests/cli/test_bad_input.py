@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from dsprof.__main__ import main
 from dsprof.diagnosis.model import to_json
-from tests.cli.command import dsprof
+from tests.cli.command import dsprof, environment
 from tests.factories.diagnosis import diagnosis
 from tests.factories.trace_files import write_run
 
@@ -49,6 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "nothing").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     return tmp_path
 
 
@@ -79,16 +82,24 @@ REPORTS = [
     ("good --config type.yaml", r"type\.yaml:1:8: 'every' must be a whole number"),
     ("good --config syntax.yaml", r"syntax\.yaml:2:1: not YAML"),
     ("good --plotlyjs missing.js", r"missing\.js: .*No such file"),
+    ("empty.json --plotlyjs missing.js", r"missing\.js: .*No such file"),
+    ("pipe", r"pipe: cannot be opened: not a regular file"),
+    ("good --config pipe", r"pipe: cannot be read: not a regular file"),
+    ("good --plotlyjs pipe", r"bundle pipe: not a regular file"),
+    ("good --plotlyjs /dev/null", r"bundle /dev/null: not a regular file"),
+    ("good --plotlyjs empty.json", r"bundle empty\.json: it is none"),
+    ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
+    ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),
     ("good --format docx", r"'docx' is no format; choose one of html, text, json"),
     ("good --formt html", r"unrecognized arguments: --formt"),
-    ("", r"required: PATH"),
+    ("--format text", r"required: PATH"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), REPORTS, ids=[row[0] for row in REPORTS])
+@pytest.mark.parametrize(("arguments", "message"), REPORTS, ids=[ascii(row[0]) for row in REPORTS])
 def test_a_report_that_cannot_be(folder: Path, arguments: str, message: str) -> None:
     before = contents(folder)
-    done = dsprof("report", *arguments.split(), cwd=folder)
+    done = dsprof("report", *arguments.split(" "), cwd=folder)
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(rf"dsprof: .*{message}.*\n", done.stderr)
@@ -107,6 +118,36 @@ def test_every_mistake_has_its_line(folder: Path) -> None:
     assert done.stderr.count("\n") == 3
 
 
+def test_of_many_mistakes_the_first_are_shown(folder: Path) -> None:
+    Path("many.yaml").write_text("".join(f"key{number}: 1\n" for number in range(3000)))
+    done = dsprof("report", "good", "--config", "many.yaml", cwd=folder)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 21
+    assert lines[19].startswith("dsprof: many.yaml:20:1: unknown key 'key19'")
+    assert lines[20] == "dsprof: and 2980 more mistakes"
+
+
+def test_names_of_files_do_not_steer_the_terminal(folder: Path) -> None:
+    Path("good").rename("\x1b[31m\n")
+    done = dsprof("report", "\x1b[31m\n", "-o", "\x1b[32m\n.html", cwd=folder)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert done.stdout.endswith("/\\x1b[32m\\n.html\n")
+
+
+def test_a_pipe_as_output_is_opened_when_the_report_is_there(folder: Path) -> None:
+    command = [sys.executable, "-m", "dsprof", "report", "good", "-o", "pipe"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"dsprof: waiting for a reader of pipe\n"
+        page = Path("pipe").read_bytes()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert page.startswith(b"<!doctype html>")
+
+
 def test_an_old_report_stays_when_the_new_one_fails(folder: Path) -> None:
     Path("report.html").write_text("old")
     assert main(["report", "empty.json"]) == 2
@@ -119,17 +160,20 @@ def refuse(*_: object, **__: object) -> None:
 
 # The tests may run as root, whom no permission stops: the refusal of the system is put in place.
 @pytest.mark.parametrize(
-    ("attribute", "message"),
-    [("iterdir", "good: the folder cannot be read"), ("open", "cannot be opened")],
+    ("function", "message"),
+    [
+        ("pathlib.Path.iterdir", "good: the folder cannot be read"),
+        ("dsprof.trace.reader.open_input", "cannot be opened"),
+    ],
 )
 def test_what_may_not_be_read_is_one_line(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    attribute: str,
+    function: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr(Path, attribute, refuse)
+    monkeypatch.setattr(function, refuse)
     assert main(["report", "good"]) == 2
     monkeypatch.undo()
     error = capsys.readouterr().err

@@ -6,12 +6,23 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis, from_json, to_json
+from dsprof.diagnosis.verdict import verdict
 from dsprof.rules import RULES, communication_bound_step
-from dsprof.rules.rule import Status
+from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.trace.format import HookStatus, MemoryArgs, NoteArgs, Trailer
 from dsprof.trace.run import RunFiles, Stranger
 from dsprof.trace.table import RankTrace
-from tests.factories.trace import MS, engine, fetch, header, issued, rank_trace, summary, zero_rank
+from tests.factories.trace import (
+    MS,
+    captured,
+    engine,
+    fetch,
+    header,
+    issued,
+    rank_trace,
+    summary,
+    zero_rank,
+)
 
 
 def diagnosed(*traces: RankTrace, **thresholds) -> Diagnosis:
@@ -201,6 +212,75 @@ class _Case:
     ],
 )
 def test_verdict_is_one_honest_sentence(case):
-    verdict = diagnosed(*case.traces).verdict
-    assert verdict.startswith(case.start)
-    assert verdict.endswith(".")
+    sentence = diagnosed(*case.traces).verdict
+    assert sentence.startswith(case.start)
+    assert sentence.endswith(".")
+
+
+def test_steps_say_what_their_figures_are_of():
+    steps = diagnosed(*(captured(rank, window=range(4, 7), steps=10) for rank in (0, 1))).steps
+    assert (steps.measured_steps, steps.warmup_steps) == (3, 2)
+    assert steps.exposed_share == pytest.approx(0.05)
+    assert steps.mean_total_ns == steps.median_total_ns == 100 * MS
+    assert "over 3 of 10 steps" in steps.method
+    assert [row.step for row in steps.rows if row.is_measured] == [4, 5, 6]
+    assert [row.is_counted for row in steps.rows] == [True] * 4 + [False] * 3 + [True] * 3
+
+
+def test_counters_alone_are_used_and_said():
+    diagnosis = diagnosed(*(captured(rank, window=range(0)) for rank in (0, 1)))
+    assert "from counters" in diagnosis.steps.method
+    assert diagnosis.steps.total.compute_ns is None
+    assert diagnosis.steps.exposed_share == pytest.approx(0.2)
+    assert diagnosis.quality.counted_only_steps == 6
+    assert diagnosis.timelines == []
+    assert Status.ERROR not in {finding.status for finding in diagnosis.findings}
+
+
+def test_without_steps_there_is_no_mean():
+    steps = diagnosed(rank_trace()).steps
+    assert (steps.measured_steps, steps.mean_total_ns, steps.median_total_ns) == (0, None, None)
+
+
+def test_a_flush_without_slots_has_none():
+    assert diagnosed(zero_rank()).flushes[0].slot is None
+
+
+def waiting(**fields):
+    """Two ranks over gloo that wait for half of each step."""
+    return [zero_rank(rank, comm_ms=50, **fields) for rank in (0, 1)]
+
+
+def test_verdict_names_the_wait_that_no_setting_explains():
+    assert diagnosed(*waiting()).verdict.startswith(
+        "No rule found a fault that a setting would mend, yet the step waits for communication: "
+        "Ranks wait 50.0 ms"
+    )
+
+
+def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
+    findings = [
+        Finding(rule="told", title="Idle talk", status=Status.INFO, summary="a."),
+        Finding(
+            rule="communication-bound-step",
+            title="The step waits for communication",
+            status=Status.INFO,
+            summary="Ranks wait.",
+        ),
+        Finding(rule="low", title="Odd", status=Status.FAIL, summary="b.", severity=Severity.LOW),
+    ]
+    run = summary(*waiting())
+    lead = "The step waits for communication: Ranks wait. One more finding follows."
+    assert verdict(findings, run) == lead
+    grave = Finding(
+        rule="high", title="Broken", status=Status.FAIL, summary="c.", severity=Severity.HIGH
+    )
+    assert verdict([grave, *findings], run) == "Broken: c. One more finding follows."
+
+
+def test_without_phases_the_verdict_claims_no_computation():
+    traces = [zero_rank(rank, spans=[]) for rank in (0, 1)]
+    diagnosis = diagnosed(*traces)
+    assert diagnosis.steps.total.compute_ns is None
+    assert "forward" not in diagnosis.verdict
+    assert "no phases were recorded" in diagnosis.steps.method

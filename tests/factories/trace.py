@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from dsprof.analysis.clocks import shared_clock
 from dsprof.analysis.summarise import summarise_traces
@@ -15,6 +17,8 @@ from dsprof.trace.format import (
     SCHEMA_VERSION,
     CollectiveArgs,
     CollectiveEvent,
+    CounterArgs,
+    CounterRow,
     EngineConfig,
     FetchArgs,
     FlushArgs,
@@ -23,7 +27,7 @@ from dsprof.trace.format import (
     StepArgs,
     Trailer,
 )
-from dsprof.trace.table import CollectivesBuilder, RankTrace, Span
+from dsprof.trace.table import Collectives, CollectivesBuilder, RankTrace, Span
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -107,6 +111,12 @@ def step(number: int, start: float, end: float, micro_steps: int = 1) -> StepArg
 def span(name: str, start: float, end: float, step: int = 0, **fields: Any) -> Span:
     given = {"micro_step": 0, "thread": 1, **fields}
     return Span(name=name, start_ns=ns(start), end_ns=ns(end), step=step, **given)
+
+
+def counters(step: int, blocked: float = 0, **fields: Any) -> CounterArgs:
+    """Collectives of a step that are not in the trace one by one: one row of them."""
+    given = {"op": "all_reduce", "group": 1, "calls": 1, "nbytes": 1 << 20, **fields}
+    return CounterArgs(step, [CounterRow(blocked_ns=ns(blocked), **given)])
 
 
 def flush(flush_id: int, at: float, took: float, **fields: Any) -> FlushArgs:
@@ -227,6 +237,31 @@ def _micro_steps(
         made["flushes"].append(flush(key, issue, comm_ms, stage=stage, **details))
         comm.append(sync(op, issue, comm_ms, seq=key, flush=key, requested=op, **details))
     return comm
+
+
+def captured(rank: int = 0, *, window: range, **fields: Any) -> RankTrace:
+    """A rank of a ZeRO run that holds only the steps of `window` in full detail.
+
+    Of the others the steps themselves are left, and counters that say 20 ms blocked.
+    """
+    trace = zero_rank(rank, **fields)
+    inside = np.isin(trace.collectives.step, list(window))
+    for name in Collectives.__dataclass_fields__:
+        if name != "words":
+            setattr(trace.collectives, name, getattr(trace.collectives, name)[inside])
+    trace.spans = [one for one in trace.spans if one.step in window]
+    trace.flushes = [one for one in trace.flushes if one.step in window]
+    trace.counters = [counters(s.step, blocked=20) for s in trace.steps if s.step not in window]
+    return trace
+
+
+def disagreeing() -> Iterator[RankTrace]:
+    """Two ranks whose own slow and middle steps are others than those of their mean."""
+    one = [10, 10, 90, 80, 70, 60, 55, 13, 12, 11, 10]
+    two = [10, 10, 11, 12, 13, 60, 54, 70, 80, 90, 10]
+    for rank, lengths in enumerate((one, two)):
+        steps = [step(n, 100 * n, 100 * n + length) for n, length in enumerate(lengths)]
+        yield rank_trace(rank, steps=steps)
 
 
 def summary(*traces: RankTrace) -> RunSummary:

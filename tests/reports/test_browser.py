@@ -104,13 +104,44 @@ def test_the_page_never_scrolls_sideways(
     assert page.evaluate(wide) <= 0
 
 
+def test_a_long_name_without_a_gap_makes_nothing_wider(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "report.html").write_bytes(render(factory.hostile("torch.nn.Module" * 12), "html"))
+    page = chromium.open(tmp_path / "report.html", width=360)
+    page.evaluate(DRAW_ALL)
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wide) <= 0
+    overlaps = """[...document.querySelectorAll(".quality .mark")].filter((mark) => {
+      const word = document.createRange();
+      word.selectNodeContents(mark);
+      const label = mark.nextElementSibling.getBoundingClientRect();
+      return word.getBoundingClientRect().right > label.left;
+    }).length"""
+    assert page.evaluate(overlaps) == 0
+
+
+def test_a_calling_site_is_seen_whole_on_a_wide_screen(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    rows = factory.communication(8, 50)
+    for row in rows:
+        row.site = "/home/someone/projects/large-language-model/training/pretrain_loop.py:1187"
+    made = factory.diagnosis(8, 50, communication=rows)
+    (tmp_path / "report.html").write_bytes(render(made, "html"))
+    page = chromium.open(tmp_path / "report.html", width=1600)
+    cut = """[...document.querySelectorAll("#communication .scroll")]
+      .map((scroll) => scroll.scrollWidth - scroll.clientWidth)"""
+    assert page.evaluate(cut) == [0]
+
+
 def test_a_heading_sorts_its_table_and_what_was_not_measured_stays_last(
     chromium: browser.Browser, page_file: Path
 ) -> None:
     page = chromium.open(page_file)
     column = """[...document.querySelectorAll("#communication tbody tr")]
-      .map((row) => row.cells[9].textContent)"""
-    heading = "document.querySelectorAll('#communication th')[9]"
+      .map((row) => row.cells[8].textContent)"""
+    heading = "document.querySelectorAll('#communication th')[8]"
     page.evaluate(f"{heading}.querySelector('button').click()")
     assert page.evaluate(f"{heading}.ariaSort") == "descending"
     assert page.evaluate(column) == ["61.0 ms", "21.5 ms", "1.90 ms", "not measurable"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Quality, StepParts
+from dsprof.diagnosis.model import HookNote, Quality, StepParts, ThresholdInfo
 from dsprof.reports import content
+from dsprof.rules import data_quality
 from dsprof.rules.rule import Finding, Status
 from tests.factories import diagnosis as factory
 
@@ -49,7 +50,8 @@ def test_a_mean_over_a_missing_value_is_missing() -> None:
 
 def test_the_mean_step_is_of_the_measured_steps() -> None:
     made = factory.diagnosis(2, 9).steps
-    mean, measured = content.mean_step(made), made.rows[made.warmup_steps :]
+    mean, measured = content.mean_step(made), made.rows[2:]
+    assert content.measured_steps(made) == set(range(2, 9))
     assert mean.total_ns == round(sum(row.total_ns for row in measured) / 7)
     exposed = next(part for part in mean.parts if part.key == "exposed_comm")
     assert exposed.ns == round(sum(row.exposed_comm_ns or 0 for row in measured) / 7)
@@ -80,15 +82,61 @@ def test_saving_without_a_step_time_has_no_share() -> None:
 
 def test_a_clean_run_has_only_good_lines() -> None:
     made = factory.diagnosis()
-    assert all(line.good for line in content.quality_lines(made.quality, made.run))
+    assert {line.level for line in content.quality_lines(made)} == {"ok"}
 
 
-def test_clocks_that_were_not_compared_are_a_flaw() -> None:
-    made = factory.diagnosis()
-    lines = {line.label: line for line in content.quality_lines(Quality(), made.run)}
-    assert not lines["Clock"].good
+def test_what_was_not_measured_is_neither_exact_nor_zero() -> None:
+    made = factory.diagnosis(quality=Quality())
+    lines = {line.label: line for line in content.quality_lines(made)}
+    assert lines["Clock"].level == "note"
     assert "not measurable" in lines["Cost of dsprof"].text
     assert "Waits" not in lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ({"missing_ranks": [1]}, "flaw"),
+        ({"unclean_ranks": [1]}, "flaw"),
+        ({"dropped_events": 1}, "flaw"),
+        ({"broken_lines": 1, "counted_only_steps": 1}, "flaw"),
+        ({"counted_only_steps": 1}, "note"),
+        ({"open_collectives": 1}, "note"),
+        ({"unmatched_waits": 1}, "note"),
+        ({"clock_bound_ns": None}, "note"),
+        ({"hooks": [HookNote(name="c10d", why="not there")]}, "note"),
+        ({"strangers": ["x: of another run"]}, "note"),
+        ({"notes": ["n"]}, "note"),
+    ],
+)
+def test_a_flaw_is_what_makes_figures_wrong(changes: dict[str, object], level: str) -> None:
+    quality = msgspec.structs.replace(factory.diagnosis().quality, **changes)
+    lines = content.quality_lines(factory.diagnosis(quality=quality))
+    assert [line.level for line in lines if line.level != "ok"] == [level]
+
+
+LIMITS = data_quality.RULE.thresholds
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "changes"),
+    [
+        ("Cost of dsprof", "cost_share", {"training_cost_share": LIMITS.cost_share}),
+        ("Clock", "clock_bound_ms", {"clock_bound_ns": round(LIMITS.clock_bound_ms * 1e6)}),
+    ],
+)
+def test_the_page_remarks_from_where_the_rule_does(
+    label: str, name: str, changes: dict[str, float]
+) -> None:
+    def level(factor: float, *given: ThresholdInfo) -> str:
+        more = {field: value * factor for field, value in changes.items()}
+        quality = msgspec.structs.replace(factory.diagnosis().quality, **more)
+        made = factory.diagnosis(quality=quality, thresholds=list(given))
+        return next(line.level for line in content.quality_lines(made) if line.label == label)
+
+    default: float = getattr(LIMITS, name)
+    raised = ThresholdInfo(rule="data-quality", name=name, value=default * 2, is_default=False)
+    assert [level(1.0), level(1.1), level(1.1, raised)] == ["ok", "note", "ok"]
 
 
 def test_ranks_that_are_missing_are_counted_in_the_facts() -> None:

@@ -57,7 +57,7 @@ def test_a_null_number_is_not_measurable_and_zero_is(kind: ColumnKind) -> None:
 @pytest.mark.parametrize(
     ("value", "kind", "words"),
     [
-        (None, "text", "-"),
+        (None, "text", fmt.NOTHING),
         (True, "text", "yes"),
         ("all_reduce", "text", "all_reduce"),
         ("unlimited", "bytes", "unlimited"),

@@ -7,13 +7,13 @@ import gzip
 import hashlib
 import json
 import re
-from pathlib import Path
 
+import msgspec
 import pytest
 
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.errors import ConfigError
 from dsprof.reports import render
+from dsprof.reports.formatting import NOTHING
 from dsprof.reports.html import script_safe
 from tests.factories import diagnosis as factory
 from tests.reports.pages import Element, parse
@@ -80,7 +80,7 @@ def test_a_finding_says_what_why_what_to_do_and_what_it_saves(page: Element) -> 
         "Why ZeRO-2 partitions gradients",
         "Do this Use ZeRO-1",
         "Gradient traffic of one rank",
-        "reduction-every-micro-step",
+        "explained in docs/rules/reduction-every-micro-step.md in the dsprof repository",
     ):
         assert words in finding.text
     assert json.loads(finding.one("pre").text) == factory.findings()[0].config_patch
@@ -134,18 +134,39 @@ def test_many_steps_are_averaged_and_say_so() -> None:
 def test_waits_show_no_data_apart_from_no_wait(page: Element) -> None:
     rank_0 = page.one("table", _class="heat").one("tbody").all("tr")[0]
     step_1 = rank_0.all("td")[2]  # after the mean and step 0
-    assert step_1.text == "-"
+    assert step_1.text == NOTHING
     assert step_1.attributes["title"] == "not measurable"
     assert "style" not in step_1.attributes
+
+
+def test_the_mean_wait_is_of_the_steps_that_the_anatomy_takes() -> None:
+    made = factory.diagnosis(2, 6)
+    for row in made.waits.exposed_ns:
+        row[:] = [900_000_000, 900_000_000, 20_000_000, 40_000_000, 20_000_000, 40_000_000]
+    rows = page_of(made).one("table", _class="heat").one("tbody").all("tr")
+    assert [row.one("td", _class="mean").text for row in rows] == ["30.0 ms", "30.0 ms"]
 
 
 def test_flaws_of_the_data_are_marked_in_words() -> None:
     page = page_of(factory.diagnosis(quality=factory.flawed_quality()))
     rows = {row.one("th").text: row for row in page.one("table", _class="quality").all("tr")}
     assert rows["Ranks"].text == "check Ranks 2 of 2 present; no trace of rank 3"
+    assert rows["Cost of dsprof"].text.startswith("note ")
     assert rows["Clock"].text.startswith("ok Clock two hosts")
     assert "180 µs" in rows["Clock"].text
-    assert "see below" in page.one("header", id="top").text
+    assert "Data incomplete" in page.one("header", id="top").text
+
+
+def test_a_remark_on_the_data_does_not_make_it_incomplete() -> None:
+    made = factory.diagnosis()
+    dear = msgspec.structs.replace(made.quality, training_cost_share=0.5, notes=["n"])
+    for quality in (made.quality, dear):
+        page = page_of(factory.diagnosis(quality=quality))
+        assert "Data complete" in page.one("header", id="top").text
+
+
+def test_the_page_begins_with_its_type() -> None:
+    assert render(factory.diagnosis(), "html").startswith(b"<!doctype html>\n")
 
 
 def test_an_empty_run_is_a_page_without_figures() -> None:
@@ -234,13 +255,7 @@ def test_plotly_rides_along_once_and_whole(page: Element) -> None:
     assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
 
 
-def test_a_smaller_bundle_may_take_its_place(tmp_path: Path) -> None:
-    (tmp_path / "basic.js").write_text("window.Plotly = {};")
-    page = parse(render(factory.diagnosis(), "html", plotlyjs=tmp_path / "basic.js"))
+def test_a_smaller_bundle_may_take_its_place() -> None:
+    page = parse(render(factory.diagnosis(), "html", plotlyjs=b"window.Plotly = {};"))
     packed = base64.b64decode(data_block(page, id="plotlyjs"))
     assert gzip.decompress(packed) == b"window.Plotly = {};"
-
-
-def test_a_missing_bundle_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read the plotly.js bundle .*basic.js"):
-        render(factory.diagnosis(), "html", plotlyjs=tmp_path / "basic.js")

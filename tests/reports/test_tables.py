@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dsprof.diagnosis.model import ThresholdInfo
@@ -46,6 +47,32 @@ def test_the_most_exposed_collective_stands_first_and_times_are_of_one_step() ->
     assert column(table, "Exposed") == pytest.approx([61e6, 21.5e6, 1.9e6, None])
     assert column(table, "Group (ranks)")[0] == "default (2)"
     assert column(table, "Mode") == ["sync", "sync", "async", "sync, outside c10d"]
+
+
+def test_a_collective_that_stands_in_for_another_names_it() -> None:
+    operations = column(tables.communication(MADE.communication), "Operation")
+    assert operations[0] == "all_reduce (requested: reduce)"
+    assert operations[2] == "all_reduce"
+
+
+def test_a_flush_is_shown_by_itself_and_a_missing_slot_is_no_number() -> None:
+    flush = MADE.flushes[0]
+    rows = [
+        msgspec.structs.replace(flush, flushes=40, wire_calls=120, flushes_per_step=5.0),
+        msgspec.structs.replace(flush, slot=None),
+    ]
+    table = tables.flushes(rows)
+    assert column(table, "Flushes per step")[0] == 5.0
+    assert column(table, "Collectives")[0] == 3
+    assert column(table, "Slot") == ["0", None]
+
+
+def test_fetches_are_of_one_step_of_one_rank() -> None:
+    made = factory.diagnosis(ranks=2, steps=4).fetches[0]
+    fetch = msgspec.structs.replace(made, calls=80, calls_per_step=10.0, elements=160, wait_ns=400)
+    table = tables.fetches([fetch])
+    assert [column(table, name) for name in ("Calls", "Elements", "Waited")] == [[10], [20], [50]]
+    assert "one step of one rank" in table.caption
 
 
 def test_what_the_user_wrote_stands_before_the_defaults() -> None:

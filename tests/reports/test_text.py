@@ -44,7 +44,9 @@ def test_a_finding_says_what_why_what_to_do_and_what_it_saves() -> None:
     assert "Why: ZeRO-2 partitions gradients" in shown
     assert "Do: Use ZeRO-1" in shown
     assert "Saves: 30 to 48 ms per step" in shown
-    assert "confidence high, rule reduction-every-micro-step" in shown
+    assert "confidence high, rule reduction-every-micro-step, explained in" in shown
+    # A path may be broken at a hyphen.
+    assert "docs/rules/reduction-every-micro-step.md in the" in shown.replace("- ", "-")
 
 
 def test_the_patch_is_json_that_can_be_copied() -> None:
@@ -80,6 +82,8 @@ def test_flaws_of_the_data_are_listed_and_the_rest_is_not() -> None:
         "The capture window began at step 10.",
     ):
         assert words in shown
+    assert "! Ranks" in shown
+    assert "- Note: The capture window" in shown
     assert "Nothing is missing" not in shown
     assert "Nothing is missing" in text(factory.diagnosis())
 

@@ -33,6 +33,7 @@ def test_much_memory_in_fragments_fails_and_names_the_rank():
 def test_retries_after_the_first_step_are_severe():
     finding = said(RULE, on_device(counters(1, retries=2), counters(1, retries=5)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.title == "Allocations on the device had to be tried again"
     assert "up to 3 times" in finding.summary
 
 

@@ -67,6 +67,8 @@ def test_parameters_fetched_by_all_reduce_fail():
 
     finding = said(RULE, *ranks(stage=3, op="reduce_scatter_tensor", extra=fetches))
     assert finding.status is Status.FAIL
+    assert finding.title == "All-reduce where an all-gather would do"
+    assert [row[0] for row in finding.evidence[0].rows] == ["all_reduce", "all_gather"]
     key = "stage3_use_all_reduce_for_fetch_params"
     assert finding.config_patch == {"zero_optimization": {key: False}}
 
@@ -76,6 +78,7 @@ def test_reduces_asked_for_and_kept_from_are_an_intent_missed(key):
     zero = {"use_multi_rank_bucket_allreduce": False, key: False}
     finding = said(RULE, *ranks(zero=zero))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
+    assert finding.title == "All-reduce where reduces to the owners were asked for"
     assert finding.summary.startswith("Intent missed")
     assert finding.config_patch == {"zero_optimization": {key: True}}
 

@@ -35,7 +35,9 @@ def test_a_very_large_share_is_severe():
 
 
 def test_a_small_share_passes():
-    assert said(RULE, *ranks(19)).status is Status.PASS
+    finding = said(RULE, *ranks(19))
+    assert finding.status is Status.PASS
+    assert "(19%). The limit is 20%." in finding.summary
 
 
 def test_the_share_to_fail_is_a_threshold():
@@ -57,6 +59,7 @@ def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     finding = said(RULE, *ranks(35, other_ms=10))
     assert finding.status is Status.INFO
     assert finding.ranks == (1,)
+    assert finding.title == "Ranks wait for a late rank"
     assert "Rank 1 waits least" in finding.summary
 
 

@@ -9,7 +9,7 @@ from dsprof.rules.data_quality import RULE
 from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.format import Trailer
-from tests.factories.trace import MS, judged, said, summary, zero_rank
+from tests.factories.trace import MS, captured, judged, said, summary, zero_rank
 
 
 def with_trailer(**fields):
@@ -56,15 +56,30 @@ def test_lost_parts_are_counted(traces, text):
     ("fields", "text"),
     [
         ({"unmatched_waits": 7}, "7 waits could not be matched"),
-        ({"counted_only_steps": 5}, "5 steps are in counters alone"),
         ({"budget_spent": True}, "budget on disk was spent"),
-        ({"hooks_ns": 30 * MS}, "Recording took 5.0%"),
+        ({"hooks_ns": 60 * MS}, "Recording took about 5.0% of the time in steps (estimate)"),
         ({"failed_hooks": {"c10d": "it broke"}}, "hook c10d switched itself off: it broke"),
     ],
 )
 def test_what_makes_figures_less_exact_is_mentioned(fields, text):
     finding = said(RULE, *with_trailer(**fields))
     assert finding.status is Status.INFO
+    assert text in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [
+        (range(4, 7), "7 of 10 steps are in counters alone, and in no average"),
+        (range(0), "10 of 10 steps are in counters alone, and all that is judged"),
+    ],
+)
+def test_steps_in_counters_are_counted(window, text):
+    finding = said(RULE, *(captured(rank, window=window, steps=10) for rank in (0, 1)))
+    assert (finding.status, finding.title) == (
+        Status.INFO,
+        "Some figures are less exact than they look",
+    )
     assert text in finding.summary
 
 

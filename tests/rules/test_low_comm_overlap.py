@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.rules.low_comm_overlap import RULE
 from dsprof.rules.rule import Status
-from tests.factories.trace import header, issued, rank_trace, said, step, zero_rank
+from tests.factories.trace import captured, header, issued, ns, rank_trace, said, step, zero_rank
 
 
 def gathering(wait: float, **fields):
@@ -68,3 +68,24 @@ def test_what_was_not_measured_is_unknown(trace):
 def test_no_collectives_are_not_applicable():
     trace = rank_trace(steps=[step(n, n * 9, n * 9 + 9) for n in range(6)])
     assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def test_a_pass_says_what_is_hidden_and_what_is_not():
+    finding = said(RULE, gathering(wait=11), overlap=0.5)
+    assert finding.status is Status.PASS
+    assert finding.summary.startswith("55% of asynchronous communication is hidden; waits")
+    assert "9.0 ms of each step (9%)" in finding.summary
+
+
+def test_an_overlap_on_both_sides_of_the_threshold_is_unknown():
+    def gather(number, start):
+        times = {"wait": start + 15, "waited": start + 22, "pending_ns": ns(start + 4)}
+        return [issued("all_gather", start, start + 20, **times, step=number)]
+
+    finding = said(RULE, zero_rank(comm_ms=1, extra=gather))
+    assert finding.status is Status.UNKNOWN
+    assert "between 0% and 65%" in finding.summary
+
+
+def test_counters_alone_do_not_tell():
+    assert said(RULE, captured(window=range(0))).status is Status.UNKNOWN

@@ -71,10 +71,17 @@ def test_threshold_is_in_force():
     assert list(RULE.check(run, Thresholds(similarity=0.99))) == []
 
 
-def test_name_of_an_unused_library_is_of_low_severity():
-    trace = rank_trace(0, {"NCCL_BUFFERSIZE": "1"}, backend="gloo", device="cpu")
+@pytest.mark.parametrize("name", ["NCCL_BUFFERSIZE", "NCCL_TIMEOUT"])
+def test_name_of_an_unused_library_is_no_fault(name):
+    trace = rank_trace(0, {name: "1"}, backend="gloo", device="cpu")
     (finding,) = judge(RULE, trace)
-    assert finding.severity is Severity.LOW
+    assert (finding.status, finding.severity) == (Status.INFO, Severity.NONE)
+
+
+def test_another_misspelt_name_beside_it_fails():
+    variables = {"NCCL_BUFFERSIZE": "1", "PYTORCH_CUDA_ALLOC_CONFIG": "1"}
+    (finding,) = judge(RULE, rank_trace(0, variables, backend="gloo", device="cpu"))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
 
 
 def test_no_environment_could_not_tell():

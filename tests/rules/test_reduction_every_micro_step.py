@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.rules.reduction_every_micro_step import RULE
 from dsprof.rules.rule import Status
-from tests.factories.trace import said, sync, zero_rank
+from tests.factories.trace import captured, said, sync, zero_rank
 
 MIB = 1 << 20
 
@@ -64,3 +64,14 @@ def test_tensor_parallel_reductions_are_not_taken_for_gradients():
     trace = zero_rank(accumulation=2, engine=None, extra=forward)
     trace.collectives.flush[:] = 0
     assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_a_capture_window_shows_it_too():
+    finding = said(RULE, captured(window=range(4, 6), steps=10, accumulation=4))
+    assert finding.status is Status.INFO
+    assert finding.saving_bytes_per_step == 3 * MIB
+
+
+def test_counters_alone_do_not_tell():
+    finding = said(RULE, captured(window=range(0), steps=10, accumulation=4))
+    assert finding.status is Status.UNKNOWN

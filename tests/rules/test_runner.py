@@ -159,3 +159,12 @@ def test_a_healthy_run_comes_out_without_a_failure(stage, accumulation, comm_ms)
     ]
     statuses = {finding.status for finding in judge(summary(*ranks), RULES)}
     assert statuses.isdisjoint({Status.FAIL, Status.ERROR})
+
+
+@pytest.mark.parametrize("status", [Status.UNKNOWN, Status.NOT_APPLICABLE, Status.ERROR])
+def test_what_was_not_decided_is_a_question(status):
+    assert answer(Spoken("unsure", status)).title == "All is lost?"
+
+
+def test_a_remark_may_have_a_title_of_its_own():
+    assert answer(Spoken("told", Status.INFO, title="Something else")).title == "Something else"

@@ -54,6 +54,7 @@ def test_thresholds_move_the_verdict():
 def test_other_small_collectives_are_mentioned():
     finding = said(RULE, gathers(40))
     assert finding.status is Status.INFO
+    assert finding.title == "Many collectives are small"
     assert finding.evidence[0].rows == (("all_gather", "", 40.0, 4 * KIB, ""),)
 
 
@@ -68,3 +69,9 @@ def test_nothing_between_ranks_is_not_applicable(fields):
     comm = [sync("all_reduce", n, 1, step=0, nbytes=8) for n in range(50)]
     trace = rank_trace(**{"steps": [step(0, 0, 99)], "comm": comm, **fields})
     assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def test_a_bucket_is_not_spared_across_micro_steps():
+    trace = buckets(100)
+    trace.collectives.micro_step[50:] = 1
+    assert said(RULE, trace).saving_ms_per_step == (0.0, pytest.approx(98.0))

@@ -56,6 +56,7 @@ def test_run_without_nccl_is_info():
     trace = rank_trace(0, {"NCCL_IB_DISABLE": "yes"}, backend="gloo", device="cpu")
     (finding,) = judge(RULE, trace)
     assert (finding.status, finding.severity) == (Status.INFO, Severity.NONE)
+    assert finding.title == "NCCL would misread a variable"
 
 
 def test_no_environment_could_not_tell():

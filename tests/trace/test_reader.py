@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from dsprof.errors import TraceError
+from dsprof.trace import reader
 from dsprof.trace.format import (
     CollectiveArgs,
     CollectiveEvent,
@@ -17,6 +19,7 @@ from dsprof.trace.format import (
     GroupEvent,
     Header,
     HeaderEvent,
+    OpenCollectiveEvent,
     Trailer,
     TrailerEvent,
 )
@@ -113,6 +116,8 @@ def test_a_gzip_file_cut_in_the_middle_gives_what_it_holds(path: Path) -> None:
         (b"[\n" + lines()[0].replace(b'"schema_version":1', b'"schema_version":9'), "version 9"),
         (b"[\n" + lines()[0].replace(b'"rank":3', b'"rank":9'), "rank 9 of 8"),
         (b"[\n" + lines()[0].replace(b'"rank":3', b'"rank":"x"'), "damaged"),
+        (b"[\n" + lines()[0].replace(b'"pid":1', b'"pid":' + b"9" * 30), "beyond 64 bits"),
+        (b"[\n" + lines()[0].replace(b'_size":8', b'_size":9007199254740992'), "cannot be"),
     ],
 )
 def test_what_is_no_trace_is_named(path: Path, data: bytes, message: str) -> None:
@@ -126,4 +131,86 @@ def test_what_is_no_trace_is_named(path: Path, data: bytes, message: str) -> Non
 
 def test_a_missing_file_is_named(path: Path) -> None:
     with pytest.raises(TraceError, match="No such file"):
+        read_trace(path)
+
+
+RARE = {
+    "step": {"step": 1, "start_ns": 1, "end_ns": 2, "micro_steps": 1},
+    "flush": {"id": 1, "stage": 1, "elements": 1, "start_ns": 1, "end_ns": 2, "step": 1},
+    "fetch": {"id": 1, "kind": "fetch", "elements": 1, "start_ns": 1, "end_ns": 2, "step": 1},
+    "phase": {"start_ns": 1, "end_ns": 2, "step": 1, "micro_step": 1},
+    "memory": {"at": "step", "time_ns": 1, "rss_bytes": 1},
+    "memory of devices": {"at": "step", "time_ns": 1, "device": {"allocated": 1}},
+    "group": {"id": 1, "key": "k", "label": "l", "size": 1},
+    "group of ranks": {"id": 1, "key": "k", "label": "l", "ranks": [1]},
+    "counters": {"step": 1, "rows": [{"op": "a", "group": 1, "calls": 1, "nbytes": 1}]},
+    "engine": {"engine": 1, "effective": {"zero_optimization": {"stage": [1]}}},
+    "environment": {"limits": {"nofile": 1}},
+    "trailer": {"reason": "exit", "hooks_ns": 1},
+    "open": {"id": 1, "group": 1, "seq": 1, "nbytes": 1, "elements": 1, "issue_ns": 1},
+}
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
+@pytest.mark.parametrize("kind", RARE)
+def test_a_line_with_a_number_beyond_64_bits_is_broken(path: Path, kind: str, number: int) -> None:
+    event = {"cat": kind.partition(" ")[0], "name": "forward", "args": RARE[kind]}
+    line = json.dumps(event)
+    last = line.rindex(": 1") + 2
+    for text, broken in ((line, 0), (line[:last] + str(number) + line[last + 1 :], 1)):
+        path.write_bytes(b"[\n" + b",\n".join([*lines(), text.encode()]) + b"\n]\n")
+        trace = read_trace(path)
+        assert trace.broken_lines == broken
+        assert trace.collectives.seq[:20].tolist() == list(range(20))
+
+
+def test_the_smallest_number_stays_what_it_is(path: Path) -> None:
+    args = CollectiveArgs(1, 1, 1, 64, 16, -(2**63))
+    parts = [*lines(0), msgspec.json.encode(CollectiveEvent(args=args, name="all_reduce"))]
+    path.write_bytes(b"[\n" + b",\n".join(parts) + b"\n]\n")
+    assert read_trace(path).collectives.issue_ns.tolist() == [-(2**63)]
+
+
+@pytest.mark.parametrize("end", [b"\n]\n", b""])
+def test_a_line_that_is_too_long_is_broken_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    monkeypatch.setattr(reader, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(reader, "_LONGEST_LINE_BYTES", 1000)
+    long = b'{"cat":"note","args":{"text":"' + b"x" * 10_000 + b'"}}'
+    path.write_bytes(b"[\n" + b",\n".join([*lines(), long, *lines()[2:], long]) + end)
+    trace = read_trace(path)
+    assert len(trace.collectives) == 40
+    assert trace.broken_lines == 2
+    assert trace.notes == []
+
+
+def test_a_line_without_end_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gzip bomb: 32 MiB of one line in 32 kB."""
+    decoded: list[int] = []
+    monkeypatch.setattr(reader, "_LONGEST_LINE_BYTES", 1 << 20)
+    decode = reader._decode
+
+    def noted(data: bytes) -> tuple[list[reader.Event], int]:
+        decoded.append(len(data))
+        return decode(data)
+
+    monkeypatch.setattr(reader, "_decode", noted)
+    path.write_bytes(gzip.compress(b"[\n" + b",\n".join(lines()) + b",\n" + b"x" * (32 << 20)))
+    trace = read_trace(path)
+    assert len(trace.collectives) == 20
+    assert trace.broken_lines == 1
+    assert max(decoded) < 2 << 20
+
+
+def test_an_open_line_with_an_end_is_of_a_finished_collective(path: Path) -> None:
+    rows = [CollectiveArgs(n, 1, n, 64, 16, 5, done_ns=n * 10) for n in range(2)]
+    events = [msgspec.json.encode(OpenCollectiveEvent(args=row, name="send")) for row in rows]
+    path.write_bytes(b"[\n" + b",\n".join([*lines(0), *events]))
+    assert read_trace(path).collectives.is_open.tolist() == [True, False]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(TraceError, match="not a regular file"):
         read_trace(path)

@@ -15,9 +15,11 @@ from dsprof.analysis.steps import in_steps, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, blocked, completion
 from dsprof.trace.format import CounterRow, GroupArgs
-from dsprof.trace.table import RankTrace
+from dsprof.trace.table import Collectives, RankTrace
 
 _SITES_KEPT = 4
+_TIGHTNESS = 10
+"""How many times longer than the doubt about its end a call must take, to be given a speed."""
 
 
 class Kind(NamedTuple):
@@ -42,8 +44,9 @@ class Row:
     nbytes: int
     rank_steps: int  # measured steps, summed over the ranks that took part
     exposed_ns: int | None
-    in_flight_ns: int | None  # of the `timed` calls
-    timed_bytes: int = 0
+    in_flight_ns: int | None  # calls of one rank in flight at the same time count once
+    timed_bytes: int = 0  # of the calls whose completion is known well enough for a speed
+    timed_ns: int = 0  # in flight, of the same calls
     sites: tuple[tuple[str, int], ...] = ()  # commonest first
 
     def __add__(self, other: Row) -> Row:
@@ -56,13 +59,14 @@ class Row:
             exposed_ns=_plus(self.exposed_ns, other.exposed_ns),
             in_flight_ns=_plus(self.in_flight_ns, other.in_flight_ns),
             timed_bytes=self.timed_bytes + other.timed_bytes,
+            timed_ns=self.timed_ns + other.timed_ns,
             sites=tuple(sites.most_common(_SITES_KEPT)),
         )
 
     @property
     def algbw(self) -> float | None:
-        """Bytes per second in flight."""
-        return self.timed_bytes / self.in_flight_ns * 1e9 if self.in_flight_ns else None
+        """Bytes per second in flight; None where completion is known only loosely."""
+        return self.timed_bytes / self.timed_ns * 1e9 if self.timed_ns else None
 
     def busbw(self, kind: Kind) -> float | None:
         """Bytes per second that the links of the group carried, comparable between collectives."""
@@ -121,21 +125,16 @@ def _kind(trace: RankTrace, index: int) -> Kind:
 def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterator[Row]:
     """Yield the row of each group of the chosen collectives."""
     table = trace.collectives
-    nbytes = table.nbytes[chosen]
-    start, end = blocked(table)
-    done = completion(table)[1][chosen]
-    timed = done > 0
     calls, clocked = groups.counts(), on_host_clock(trace)
     seen = groups.sums(~table.is_async[chosen] | (table.waits[chosen] > 0)) == calls
     columns = (
         calls,
-        groups.sums(nbytes),
-        groups.sums((end - start)[chosen]),
-        groups.sums(np.where(timed, done - table.issue_ns[chosen], 0)),
-        groups.sums(np.where(timed, nbytes, 0)),
+        groups.sums(table.nbytes[chosen]),
+        groups.sums(_held_ns(table)[chosen]),
+        *_in_flight(table, chosen, groups),
     )
     sites = _sites(trace, chosen, groups)
-    for g, (count, size, exposed, in_flight, timed_bytes) in enumerate(
+    for g, (count, size, exposed, in_flight, timed_bytes, timed_ns) in enumerate(
         zip(*(column.tolist() for column in columns), strict=True)
     ):
         yield Row(
@@ -143,10 +142,29 @@ def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterat
             nbytes=size,
             rank_steps=steps,
             exposed_ns=exposed if clocked and seen[g] else None,
-            in_flight_ns=in_flight if clocked and timed_bytes else None,
-            timed_bytes=timed_bytes,
+            in_flight_ns=in_flight if clocked and in_flight else None,
+            timed_bytes=timed_bytes if clocked else 0,
+            timed_ns=timed_ns if clocked else 0,
             sites=sites[g],
         )
+
+
+def _held_ns(table: Collectives) -> Array:
+    start, end = blocked(table)
+    return end - start
+
+
+def _in_flight(table: Collectives, chosen: Array, groups: Groups) -> tuple[Array, Array, Array]:
+    """Return the time in flight of each group, and bytes and time of what gives a speed."""
+    issue = table.issue_ns[chosen].astype(np.int64)
+    earliest, done = (bound[chosen] for bound in completion(table))
+    tight = (done > 0) & ((done - earliest) * _TIGHTNESS <= done - issue)
+    del earliest  # a million rows take eight megabytes a column
+    timed_bytes = groups.sums(np.where(tight, table.nbytes[chosen], 0))
+    in_flight_ns = groups.unions(issue, done)
+    if tight.all():
+        return in_flight_ns, timed_bytes, in_flight_ns
+    return in_flight_ns, timed_bytes, groups.unions(issue, np.where(tight, done, issue))
 
 
 def _put(rows: dict[Kind, Row], kind: Kind, row: Row) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsprof.analysis.steps import measured_steps
+from dsprof.analysis.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.table import RankTrace
 
@@ -36,7 +36,7 @@ class Fetches(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Fetches:
         """Group the fetches of one rank."""
-        steps = measured_steps(trace)
+        steps = detailed_steps(trace)
         wanted = set(steps.tolist())
         rows: dict[tuple[str, str], FetchSums] = {}
         for fetch in trace.fetches:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.steps import measured_steps
+from dsprof.analysis.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import blocked
 from dsprof.trace.format import FlushArgs
@@ -57,7 +57,7 @@ class Flushes(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Flushes:
         """Group the flushes of one rank and the wire operations that they issued."""
-        steps = measured_steps(trace)
+        steps = detailed_steps(trace)
         wanted = set(steps.tolist())
         flushes = [flush for flush in trace.flushes if flush.step in wanted]
         issued, exposed = _issued(trace, flushes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.steps import in_steps, measured_steps, on_host_clock
+from dsprof.analysis.steps import detailed_steps, in_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, Intervals, blocked, completion
 from dsprof.trace.table import RankTrace
@@ -31,7 +31,7 @@ class Overlap(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Overlap:
         """Measure the collectives of one rank."""
-        rows, steps = trace.collectives, measured_steps(trace)
+        rows, steps = trace.collectives, detailed_steps(trace)
         mine = in_steps(rows.step, steps) & rows.on_wire
         chosen = np.flatnonzero(mine & rows.is_async)
         start, end = blocked(rows)
@@ -72,8 +72,7 @@ class Overlap(Aggregate):
 
 
 def _length(starts: Array, ends: Array) -> int:
-    union = Intervals.union(starts, ends)
-    return int((union.ends - union.starts).sum())
+    return Intervals.union(starts, ends).length_ns
 
 
 def _overlap(exposed_ns: int, in_flight_ns: int) -> float:

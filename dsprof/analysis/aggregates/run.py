@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
@@ -66,7 +67,7 @@ class Run(Aggregate):
     @property
     def missing_ranks(self) -> list[int]:
         """Ranks of the world without a trace."""
-        return sorted(set(range(self.first.world_size)) - self.ranks.keys())
+        return [rank for rank in range(self.first.world_size) if rank not in self.ranks]
 
     @property
     def unclean_ranks(self) -> list[int]:
@@ -81,7 +82,8 @@ class Run(Aggregate):
     def cost_shares(self, steps: Steps) -> tuple[float, float] | None:
         """Return what recording cost in training threads and in the writer, per time in steps.
 
-        Of the rank where it cost most; None where no rank both ended cleanly and took a step.
+        Medians over ranks; None where no rank both ended cleanly and took a step. The cost in
+        training threads is an estimate from few samples: that of a single rank is mostly chance.
         """
         spent = {rank: int(row.total_ns.sum()) for rank, row in steps.ranks.items()}
         ended = {rank: facts.trailer for rank, facts in self.ranks.items() if spent.get(rank)}
@@ -90,7 +92,10 @@ class Run(Aggregate):
             for rank, trailer in ended.items()
             if trailer is not None
         ]
-        return max(shares, default=None)
+        if not shares:
+            return None
+        hooks, writer = zip(*shares, strict=True)
+        return median(hooks), median(writer)
 
     @property
     def is_cpu(self) -> bool:

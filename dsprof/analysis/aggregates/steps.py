@@ -8,10 +8,20 @@ from functools import cached_property
 
 import numpy as np
 
-from dsprof.analysis.steps import measured_rows, on_host_clock, warmup_steps
+from dsprof.analysis.steps import (
+    choose_measured,
+    counted_steps,
+    measured_rows,
+    measured_steps,
+    on_host_clock,
+    places,
+)
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, exposed, phases
-from dsprof.trace.table import RankTrace
+from dsprof.trace.table import BoolArray, RankTrace
+
+_LARGEST = 1 << 62
+"""Sums beyond it are of numbers that no run can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +32,10 @@ class RankSteps:
     micro_steps: Array
     total_ns: Array
     exposed_ns: Array | None
-    compute_ns: Array | None
+    compute_ns: Array | None  # 0 in counted steps, which do not show it
+    counted: BoolArray  # steps that are not in full detail
+    calls: Array  # collectives on the wire, counted ones included
+    nbytes: Array  # of these
     unwaited: int  # asynchronous collectives of measured steps whose wait was not seen
 
 
@@ -37,6 +50,8 @@ class Parts:
     slowest_rank: int
     fastest_ns: int
     slowest_ns: int
+    calls: int = 0  # collectives on the wire of one rank
+    nbytes: int = 0  # of these
 
     @property
     def other_ns(self) -> int:
@@ -63,7 +78,16 @@ class Steps(Aggregate):
         if on_host_clock(trace) and not unwaited:
             waiting, working = _split(trace, number, start, end)
         micro_steps = np.array([step.micro_steps for step in steps], np.int64)
-        row = RankSteps(number, micro_steps, end - start, waiting, working, unwaited)
+        row = RankSteps(
+            number,
+            micro_steps,
+            end - start,
+            waiting,
+            working,
+            np.isin(number, counted_steps(trace)),
+            *_traffic(trace, number),
+            unwaited,
+        )
         return cls({trace.rank: row})
 
     def merge(self, other: Steps) -> Steps:
@@ -75,10 +99,21 @@ class Steps(Aggregate):
         """The steps that any rank recorded whole, ascending."""
         return sorted({int(n) for rank in self.ranks.values() for n in rank.number})
 
-    @property
+    @cached_property
+    def counted(self) -> list[int]:
+        """The steps that are not in full detail on every rank that recorded them, ascending."""
+        return sorted({int(n) for rank in self.ranks.values() for n in rank.number[rank.counted]})
+
+    @cached_property
     def measured(self) -> list[int]:
         """The steps that totals and rules take."""
-        return self.numbers[warmup_steps(len(self.numbers)) :]
+        numbers, counted = np.array(self.numbers, np.int64), np.array(self.counted, np.int64)
+        return [int(number) for number in choose_measured(numbers, counted)]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the measured steps are in counters alone, for want of others."""
+        return bool(set(self.measured) & set(self.counted))
 
     @cached_property
     def parts(self) -> dict[int, Parts]:
@@ -103,6 +138,8 @@ class Steps(Aggregate):
             slowest_rank=min((rank for rank in spent if spent[rank] == most), default=0),
             fastest_ns=min(spent.values(), default=0),
             slowest_ns=most,
+            calls=sum(part.calls for part in chosen),
+            nbytes=sum(part.nbytes for part in chosen),
         )
 
     @property
@@ -140,7 +177,9 @@ class Steps(Aggregate):
         rows = [(self.ranks[rank], index) for rank, index in cells]
         totals = [int(row.total_ns[index]) for row, index in rows]
         exposed = [None if r.exposed_ns is None else int(r.exposed_ns[i]) for r, i in rows]
-        compute = [None if r.compute_ns is None else int(r.compute_ns[i]) for r, i in rows]
+        compute = [
+            None if r.compute_ns is None or r.counted[i] else int(r.compute_ns[i]) for r, i in rows
+        ]
         return Parts(
             total_ns=sum(totals) // len(rows),
             exposed_ns=_mean_or_none(exposed),
@@ -149,26 +188,54 @@ class Steps(Aggregate):
             slowest_rank=cells[totals.index(max(totals))][0],
             fastest_ns=min(totals),
             slowest_ns=max(totals),
+            calls=sum(int(row.calls[index]) for row, index in rows) // len(rows),
+            nbytes=sum(int(row.nbytes[index]) for row, index in rows) // len(rows),
         )
 
 
-def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> tuple[Array, Array]:
-    """Return exposed communication and compute of each step window."""
-    counted: dict[int, int] = defaultdict(int)
-    for counters in trace.counters:
-        counted[counters.step] += sum(row.blocked_ns for row in counters.rows)
-    from_counters = np.array([counted.get(int(n), 0) for n in number], np.int64)
+def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> tuple[Array, Array | None]:
+    """Return exposed communication and compute of each step window.
+
+    Compute is None without a phase: DDP and FSDP alone do not say where their phases are.
+    """
     waits = exposed(trace)
     seen = waits.within(start, end)
-    inside = (phases(trace) | waits).within(start, end)
-    waiting = np.minimum(seen + from_counters, end - start)
-    return waiting, np.maximum(inside - waiting, 0)
+    waiting = np.minimum(seen + _from_counters(trace, number, "blocked_ns"), end - start)
+    working = phases(trace)
+    if not len(working.starts):
+        return waiting, None
+    inside = (working | waits).within(start, end)
+    detailed = ~np.isin(number, counted_steps(trace))
+    return waiting, np.where(detailed, np.maximum(inside - waiting, 0), 0)
 
 
 def _unwaited(trace: RankTrace) -> int:
     rows, chosen = trace.collectives, measured_rows(trace)
     unseen = rows.is_async & rows.on_wire & (rows.waits == 0) & ~rows.is_open
-    return int(np.count_nonzero(unseen[chosen]))
+    wanted = set(measured_steps(trace).tolist())
+    counted = (row for c in trace.counters if c.step in wanted for row in c.rows)
+    # A wait takes time: without any, none was seen.
+    never = sum(row.calls for row in counted if row.is_async and not row.blocked_ns)
+    return int(np.count_nonzero(unseen[chosen])) + never
+
+
+def _traffic(trace: RankTrace, number: Array) -> tuple[Array, Array]:
+    """Return calls and bytes of the collectives on the wire of each step."""
+    rows = trace.collectives
+    place, found = places(rows.step, number)
+    found &= rows.on_wire
+    calls, nbytes = _from_counters(trace, number, "calls"), _from_counters(trace, number, "nbytes")
+    np.add.at(calls, place[found], 1)
+    np.add.at(nbytes, place[found], rows.nbytes[found])
+    return calls, nbytes
+
+
+def _from_counters(trace: RankTrace, number: Array, field: str) -> Array:
+    """Return the sum of a field of the counters of each step."""
+    sums: dict[int, int] = defaultdict(int)
+    for counters in trace.counters:
+        sums[counters.step] += sum(getattr(row, field) for row in counters.rows)
+    return np.array([min(max(sums.get(int(n), 0), 0), _LARGEST) for n in number], np.int64)
 
 
 def _sum_or_none(values: list[int | None]) -> int | None:

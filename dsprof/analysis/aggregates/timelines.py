@@ -1,23 +1,25 @@
-"""Steps in detail: what each rank did in the steps that may turn out worst or median.
+"""Steps in detail: what some ranks did in the worst and in the median step.
 
-The choice needs all ranks. In synchronous training they agree to within a hair on which steps are
-slow, so each rank keeps the bars of a few candidates and the choice falls among those.
+The choice needs the times of all ranks, so it is not known when a rank is read. In synchronous
+training ranks mostly agree on it: each draws its own few candidates. Where they do not, `missing`
+says which ranks must be read again.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsprof.analysis.steps import measured_steps
+from dsprof.analysis.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Intervals, blocked, completion
 from dsprof.trace.format import StepArgs
 from dsprof.trace.table import RankTrace
 
 CANDIDATES = 3  # of each kind, a rank
+RANKS = 16  # the lowest ones; more would not fit a page
 BARS_PER_LANE = 300
 
 
@@ -44,47 +46,77 @@ class StepDetail:
 
 @dataclass(frozen=True, slots=True)
 class Timelines(Aggregate):
-    """Detail by step and rank."""
+    """How long the measured steps took, and the detail of some, by step and rank."""
 
+    durations: dict[int, tuple[int, int]]  # step -> ns summed over ranks, and how many ranks
     steps: dict[int, dict[int, StepDetail]]
+    ranks: tuple[int, ...]  # those that are drawn, ascending
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Timelines:
         """Draw the candidate steps of one rank."""
-        numbers = set(measured_steps(trace).tolist())
-        steps = sorted(
-            (step for step in trace.steps if step.step in numbers),
-            key=lambda step: step.start_ns - step.end_ns,
+        numbers = set(detailed_steps(trace).tolist())
+        steps = {step.step: step for step in trace.steps if step.step in numbers}
+        durations = {n: (step.end_ns - step.start_ns, 1) for n, step in steps.items()}
+        order = _slowest_first(durations)
+        middle = max(0, (len(order) - CANDIDATES) // 2)
+        return cls(
+            durations,
+            draw(trace, clock, {*order[:CANDIDATES], *order[middle : middle + CANDIDATES]}),
+            (trace.rank,),
         )
-        middle = max(0, (len(steps) - CANDIDATES) // 2)
-        chosen = {step.step: step for step in steps[:CANDIDATES]}
-        chosen |= {step.step: step for step in steps[middle : middle + CANDIDATES]}
-        artist = _Artist(trace, clock)
-        return cls({number: {trace.rank: artist.draw(chosen[number])} for number in chosen})
 
     def merge(self, other: Timelines) -> Timelines:
-        """Put the ranks of each step side by side."""
-        steps: defaultdict[int, dict[int, StepDetail]] = defaultdict(dict)
-        for part in (self, other):
-            for number, ranks in part.steps.items():
-                steps[number] = steps[number] | ranks
-        return Timelines(dict(steps))
+        """Add up the times of each step, and put the lowest ranks side by side."""
+        durations = dict(self.durations)
+        for number, (spent, count) in other.durations.items():
+            before = durations.get(number, (0, 0))
+            durations[number] = (before[0] + spent, before[1] + count)
+        ranks = tuple(sorted({*self.ranks, *other.ranks})[:RANKS])
+        return replace(self.with_details(other.steps, ranks), durations=durations)
+
+    def with_details(
+        self, details: dict[int, dict[int, StepDetail]], ranks: tuple[int, ...]
+    ) -> Timelines:
+        """Return the timelines of `ranks` with further details."""
+        steps: dict[int, dict[int, StepDetail]] = {}
+        for number in self.steps.keys() | details.keys():
+            both = self.steps.get(number, {}) | details.get(number, {})
+            steps[number] = {rank: both[rank] for rank in sorted(both) if rank in ranks}
+        return replace(self, steps=steps, ranks=ranks)
 
     def choose(self) -> list[tuple[str, int]]:
-        """Return ("worst", step) and ("median", step), of the steps that most ranks drew."""
-        most = max((len(ranks) for ranks in self.steps.values()), default=0)
-        drawn = [number for number, ranks in self.steps.items() if len(ranks) == most]
-        drawn.sort(key=lambda number: (-self.duration_ns(number), number))
-        if not drawn:
-            return []
-        worst = ("worst", drawn[0])
-        # The median steps are the shortest candidates: the others were drawn for being slow.
-        middle = drawn[-((min(CANDIDATES, len(drawn)) + 1) // 2)]
-        return [worst] if middle == drawn[0] else [worst, ("median", middle)]
+        """Return ("worst", step) and ("median", step) by the mean over ranks.
 
-    def duration_ns(self, number: int) -> int:
-        """Return the length of a step on its slowest rank."""
-        return max(detail.end_ns - detail.start_ns for detail in self.steps[number].values())
+        Steps that not all ranks recorded in detail are left aside, if there are others.
+        """
+        most = max((count for _, count in self.durations.values()), default=0)
+        order = _slowest_first({n: d for n, d in self.durations.items() if d[1] == most})
+        if not order:
+            return []
+        worst, median = order[0], order[len(order) // 2]
+        return [("worst", worst)] if median == worst else [("worst", worst), ("median", median)]
+
+    def missing(self) -> dict[int, set[int]]:
+        """Return the chosen steps that ranks to be drawn have not drawn, by rank."""
+        chosen = [number for _, number in self.choose()]
+        lacking: dict[int, set[int]] = {}
+        for rank in self.ranks:
+            if steps := {n for n in chosen if rank not in self.steps.get(n, {})}:
+                lacking[rank] = steps
+        return lacking
+
+
+def draw(trace: RankTrace, clock: RankClock, numbers: Set[int]) -> dict[int, dict[int, StepDetail]]:
+    """Draw these steps of one rank, as far as it recorded them."""
+    artist = _Artist(trace, clock)
+    steps = {step.step: step for step in trace.steps if step.step in numbers}
+    return {number: {trace.rank: artist.draw(step)} for number, step in steps.items()}
+
+
+def _slowest_first(durations: dict[int, tuple[int, int]]) -> list[int]:
+    """Return the steps by their mean time over ranks."""
+    return sorted(durations, key=lambda n: (-durations[n][0] / durations[n][1], n))
 
 
 class _Artist:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -9,13 +10,14 @@ import numpy as np
 
 from dsprof.analysis.collectives import REDUCTIONS, family
 from dsprof.analysis.grouping import group_rows
-from dsprof.analysis.steps import in_steps, measured_steps
+from dsprof.analysis.steps import counted_steps, in_steps, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, blocked
 from dsprof.trace.table import BoolArray, Collectives, RankTrace
 
-Purpose = Literal["other", "gradients", "parameters"]
-_PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters")
+Purpose = Literal["other", "gradients", "parameters", "not known"]
+_PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters", "not known")
+_OTHER, _GRADIENTS, _PARAMETERS, _NOT_KNOWN = range(4)
 
 _SCALAR_BYTES = 4096
 """Norms, losses and overflow flags are smaller, gradients of a layer are not."""
@@ -47,7 +49,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Traffic(Aggregate):
-    """Volumes by use, of collectives that the trace holds one by one."""
+    """Volumes by use; that of collectives in counters is not known."""
 
     uses: dict[Use, Volume]
     rank_steps: int
@@ -59,23 +61,22 @@ class Traffic(Aggregate):
         """Sort the collectives of one rank."""
         rows, steps = trace.collectives, measured_steps(trace)
         mine = in_steps(rows.step, steps) & rows.on_wire
-        purpose = np.where(rows.fetch > 0, 2, 0)
-        purpose[_gradients(rows)] = 1
+        purpose = np.where(rows.fetch > 0, _PARAMETERS, _OTHER)
+        purpose[_gradients(rows)] = _GRADIENTS
+        purpose[in_steps(rows.step, counted_steps(trace))] = _NOT_KNOWN
         wanted = set(steps.tolist())
+        uses = _volumes(trace, np.flatnonzero(mine), purpose)
         return cls(
-            uses=_volumes(trace, np.flatnonzero(mine), purpose),
+            uses=_joined(uses, _counted(trace, wanted)),
             rank_steps=len(steps),
             micro_steps=sum(max(s.micro_steps, 1) for s in trace.steps if s.step in wanted),
-            reducing_micro_steps=_micro_steps(rows, np.flatnonzero(mine & (purpose == 1))),
+            reducing_micro_steps=_micro_steps(rows, np.flatnonzero(mine & (purpose == _GRADIENTS))),
         )
 
     def merge(self, other: Traffic) -> Traffic:
         """Add up the same uses."""
-        uses = dict(self.uses)
-        for use, volume in other.uses.items():
-            uses[use] = uses[use] + volume if use in uses else volume
         return Traffic(
-            uses,
+            _joined(self.uses, other.uses.items()),
             self.rank_steps + other.rank_steps,
             self.micro_steps + other.micro_steps,
             self.reducing_micro_steps + other.reducing_micro_steps,
@@ -88,6 +89,13 @@ class Traffic(Aggregate):
     def per_step(self, total: int) -> float:
         """Return a sum over ranks and steps as the mean of one rank and step."""
         return total / self.rank_steps if self.rank_steps else 0.0
+
+
+def _joined(uses: dict[Use, Volume], more: Iterable[tuple[Use, Volume]]) -> dict[Use, Volume]:
+    joined = dict(uses)
+    for use, volume in more:
+        joined[use] = joined[use] + volume if use in joined else volume
+    return joined
 
 
 def _gradients(rows: Collectives) -> BoolArray:
@@ -115,14 +123,29 @@ def _volumes(trace: RankTrace, chosen: Array, purpose: Array) -> dict[Use, Volum
     start, end = blocked(rows)
     calls, nbytes = groups.counts(), groups.sums(rows.nbytes[chosen])
     exposed = groups.sums((end - start)[chosen])
-    uses: dict[Use, Volume] = {}
-    for g, i in enumerate(chosen[groups.first]):
-        group = trace.groups.get(int(rows.group[i]))
-        size = group.size if group is not None else 0
-        use = Use(_PURPOSES[purpose[i]], family(rows.words[rows.op[i]]), size)
-        volume = Volume(int(calls[g]), int(nbytes[g]), int(exposed[g]))
-        uses[use] = uses[use] + volume if use in uses else volume
-    return uses
+    return _joined(
+        {},
+        (
+            (
+                _use(trace, _PURPOSES[purpose[i]], rows.words[rows.op[i]], int(rows.group[i])),
+                Volume(int(calls[g]), int(nbytes[g]), int(exposed[g])),
+            )
+            for g, i in enumerate(chosen[groups.first])
+        ),
+    )
+
+
+def _counted(trace: RankTrace, wanted: set[int]) -> Iterator[tuple[Use, Volume]]:
+    for counters in trace.counters:
+        if counters.step in wanted:
+            for row in counters.rows:
+                use = _use(trace, "not known", row.op, row.group)
+                yield use, Volume(row.calls, row.nbytes, row.blocked_ns)
+
+
+def _use(trace: RankTrace, purpose: Purpose, op: str, group_id: int) -> Use:
+    group = trace.groups.get(group_id)
+    return Use(purpose, family(op), group.size if group is not None else 0)
 
 
 def _micro_steps(rows: Collectives, chosen: Array) -> int:

@@ -4,7 +4,17 @@ import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.trace.format import CounterArgs, CounterRow, SiteArgs
-from tests.factories.trace import MS, group, header, issued, rank_trace, step, summary, sync
+from tests.factories.trace import (
+    MS,
+    captured,
+    group,
+    header,
+    issued,
+    rank_trace,
+    step,
+    summary,
+    sync,
+)
 
 MIB = 1 << 20
 
@@ -110,3 +120,27 @@ def test_the_commonest_calling_site_comes_first():
 def test_a_group_that_was_not_described_is_unknown():
     ((kind, _),) = rows(one_step(sync("all_reduce", 0, 1, step=0, group=99)))
     assert (kind.group, kind.group_size) == ("unknown", 0)
+
+
+def test_calls_in_flight_together_count_once():
+    comm = [
+        issued("all_gather", start, start + 40, wait=start + 40, waited=start + 41, step=0)
+        for start in (0, 10, 20)
+    ]
+    ((_, row),) = rows(one_step(*comm))
+    assert row.in_flight_ns == 60 * MS
+    assert row.algbw == pytest.approx(3 * MIB / 0.06)
+
+
+@pytest.mark.parametrize(("pending", "speed"), [(2, None), (39, MIB / 0.04)])
+def test_a_completion_that_is_only_an_upper_bound_gives_no_speed(pending, speed):
+    late = issued("all_gather", 0, 40, wait=50, waited=50, pending_ns=pending * MS, step=0)
+    ((kind, row),) = rows(one_step(late))
+    assert row.in_flight_ns == 40 * MS
+    assert row.algbw == (None if speed is None else pytest.approx(speed))
+    assert (row.busbw(kind) is None) == (speed is None)
+
+
+def test_counters_beside_detailed_steps_are_in_no_row():
+    ((_, row),) = rows(captured(window=range(4, 7), steps=10))
+    assert (row.calls, row.rank_steps, row.exposed_ns) == (3, 3, 15 * MS)

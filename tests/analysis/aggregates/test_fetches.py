@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.fetches import Fetches, FetchSums
-from tests.factories.trace import MS, fetch, rank_trace, step, summary
+from tests.factories.trace import MS, captured, fetch, rank_trace, step, summary
 
 
 def test_fetches_are_summed_by_kind_and_phase():
@@ -18,3 +18,9 @@ def test_fetches_are_summed_by_kind_and_phase():
         ("fetch", "forward"): FetchSums(2, 1, 30, 7 * MS),
         ("fetch", "backward"): FetchSums(1, 1, 40, 1 * MS),
     }
+
+
+def test_fetches_are_averaged_over_steps_in_detail():
+    fetches = [fetch(n, 100 * n, 3, step=n, phase="forward") for n in range(4, 7)]
+    trace = captured(window=range(4, 7), steps=10, fetches=fetches)
+    assert summary(trace)[Fetches].rows["fetch", "forward"].rank_steps == 3

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dsprof.analysis.aggregates.flushes import Flushes
-from tests.factories.trace import MS, flush, rank_trace, step, summary, sync, zero_rank
+from tests.factories.trace import MS, captured, flush, rank_trace, step, summary, sync, zero_rank
 
 
 def test_flushes_that_are_alike_are_one_row():
@@ -33,3 +33,8 @@ def test_a_flush_owns_the_operations_that_it_issued():
 def test_flushes_outside_measured_steps_are_left_out():
     trace = rank_trace(steps=[step(0, 0, 9)], flushes=[flush(1, 20, 3, step=7)])
     assert not summary(trace)[Flushes].rows
+
+
+def test_flushes_are_averaged_over_steps_in_detail():
+    ((_, sums),) = summary(captured(window=range(4, 7), steps=10))[Flushes].rows.items()
+    assert (sums.flushes, sums.rank_steps) == (3, 3)

@@ -15,10 +15,10 @@ def test_missing_and_unclean_ranks_are_named():
     assert len(run.trailers) == 1
 
 
-def test_cost_is_of_the_rank_where_it_was_highest():
-    cheap = Trailer(reason="exit", hooks_ns=1 * MS, writer_ns=1 * MS)
-    costly = Trailer(reason="exit", hooks_ns=6 * MS, writer_ns=3 * MS)
-    run = summary(zero_rank(0, trailer=cheap), zero_rank(1, trailer=costly))
+def test_cost_is_the_median_over_ranks():
+    costs = [(1, 1), (6, 3), (300, 4)]
+    trailers = [Trailer(reason="exit", hooks_ns=h * MS, writer_ns=w * MS) for h, w in costs]
+    run = summary(*(zero_rank(rank, 3, trailer=one) for rank, one in enumerate(trailers)))
     assert run[Run].cost_shares(run[Steps]) == (pytest.approx(0.01), pytest.approx(0.005))
 
 

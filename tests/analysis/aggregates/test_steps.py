@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.trace.format import CounterArgs, CounterRow
 from tests.factories.trace import (
     MS,
+    captured,
+    counters,
     header,
     issued,
     rank_trace,
@@ -52,14 +53,46 @@ def test_a_wait_across_the_end_of_a_step_is_split_between_the_two():
 
 
 def test_counters_stand_in_for_collectives_that_were_not_kept():
-    row = CounterRow("all_reduce", 1, calls=4, nbytes=4096, blocked_ns=12 * MS)
     trace = rank_trace(
         steps=[step(0, 0, 100)],
-        spans=[span("forward", 0, 90)],
-        counters=[CounterArgs(0, [row])],
+        spans=[span("forward", 0, 40)],
+        counters=[counters(0, blocked=12)],
     )
-    part = total(trace)
-    assert (part.exposed_ns, part.compute_ns, part.other_ns) == (12 * MS, 78 * MS, 10 * MS)
+    steps = summary(trace)[Steps]
+    part = steps.total
+    assert steps.is_counted
+    assert (part.exposed_ns, part.compute_ns, part.other_ns) == (12 * MS, None, 88 * MS)
+
+
+def test_a_capture_window_is_judged_and_averaged_by_itself():
+    run = summary(*(captured(rank, window=range(4, 7), steps=10) for rank in (0, 1)))
+    steps, whole = run[Steps], summary(zero_rank(0), zero_rank(1))[Steps]
+    assert (steps.measured, steps.is_counted) == ([4, 5, 6], False)
+    assert steps.counted == [0, 1, 2, 3, 7, 8, 9]
+    assert steps.exposed_share == pytest.approx(whole.exposed_share)
+    assert steps.total.compute_ns / 3 == whole.total.compute_ns / 4
+
+
+def test_counted_steps_are_rows_whose_parts_add_up():
+    parts = summary(captured(window=range(4, 7), steps=10))[Steps].parts
+    assert len(parts) == 10
+    assert (parts[8].exposed_ns, parts[8].compute_ns, parts[8].other_ns) == (20 * MS, None, 80 * MS)
+    assert (parts[8].calls, parts[8].nbytes) == (parts[5].calls, parts[5].nbytes) == (1, 1 << 20)
+
+
+def test_a_step_counted_on_one_rank_is_not_measured():
+    late, soon = captured(0, window=range(8), steps=10), captured(1, window=range(5), steps=10)
+    assert summary(late, soon)[Steps].measured == [2, 3, 4]
+
+
+def test_counted_waits_that_were_never_seen_make_exposed_unknown():
+    trace = rank_trace(steps=[step(0, 0, 9)], counters=[counters(0, is_async=True)])
+    assert total(trace).exposed_ns is None
+
+
+def test_without_phases_compute_is_none_and_not_zero():
+    part = total(rank_trace(steps=[step(0, 0, 100)], comm=[sync("all_reduce", 10, 30, step=0)]))
+    assert (part.exposed_ns, part.compute_ns, part.other_ns) == (30 * MS, None, 70 * MS)
 
 
 @pytest.mark.parametrize(

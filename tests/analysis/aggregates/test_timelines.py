@@ -1,8 +1,19 @@
 from __future__ import annotations
 
-from dsprof.analysis.aggregates.timelines import BARS_PER_LANE, Timelines
+from dsprof.analysis.aggregates.timelines import BARS_PER_LANE, RANKS, Timelines
 from dsprof.analysis.summary import RankClock
-from tests.factories.trace import MS, ns, rank_trace, span, step, summary, sync, zero_rank
+from tests.factories.trace import (
+    MS,
+    captured,
+    disagreeing,
+    ns,
+    rank_trace,
+    span,
+    step,
+    summary,
+    sync,
+    zero_rank,
+)
 
 LENGTHS = [300, 300, 50, 51, 52, 53, 54, 200, 55, 56, 57, 58]
 """The first two are warm-up; step 7 is the worst."""
@@ -20,9 +31,29 @@ def uneven(rank: int, longer: float = 0):
 def test_worst_and_median_are_of_measured_steps():
     timelines = summary(uneven(0), uneven(1, longer=1))[Timelines]
     chosen = dict(timelines.choose())
-    assert chosen["worst"] == 7
-    assert timelines.duration_ns(chosen["median"]) in range(ns(53), ns(57))
+    assert (chosen["worst"], LENGTHS[chosen["median"]]) == (7, 54)
     assert all(len(timelines.steps[number]) == 2 for number in chosen.values())
+    assert timelines.missing() == {}
+
+
+def test_the_choice_is_by_the_mean_over_ranks():
+    timelines = summary(*disagreeing())[Timelines]
+    assert timelines.choose() == [("worst", 5), ("median", 3)]
+    assert {step for steps in timelines.missing().values() for step in steps} <= {3, 5}
+    assert timelines.missing()
+
+
+def test_only_the_lowest_ranks_are_drawn():
+    timelines = summary(*(uneven(rank) for rank in reversed(range(RANKS + 3))))[Timelines]
+    assert timelines.ranks == tuple(range(RANKS))
+    assert all(set(drawn) == set(range(RANKS)) for drawn in timelines.steps.values())
+    assert timelines.durations[7] == (ns(200) * (RANKS + 3), RANKS + 3)
+
+
+def test_steps_in_counters_are_not_drawn():
+    timelines = summary(captured(window=range(4, 7), steps=10))[Timelines]
+    assert set(timelines.steps) == {4, 5, 6}
+    assert timelines.choose()
 
 
 def test_no_steps_give_no_timeline():

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
-from tests.factories.trace import MS, rank_trace, step, summary, sync, zero_rank
+from tests.factories.trace import MS, captured, rank_trace, step, summary, sync, zero_rank
 
 MIB = 1 << 20
 
@@ -61,3 +61,14 @@ def test_micro_steps_that_reduced_are_counted():
 
 def test_operations_that_never_reached_the_wire_are_left_out():
     assert not traffic(plain(sync("all_reduce", 0, 1, step=0, on_wire=False))).uses
+
+
+def test_counters_are_left_out_beside_steps_in_detail():
+    found = traffic(captured(window=range(4, 7), steps=10, accumulation=2))
+    assert (found.rank_steps, found.micro_steps, found.reducing_micro_steps) == (3, 6, 6)
+    assert set(found.uses) == {Use("gradients", "all_reduce", 2)}
+
+
+def test_what_counters_were_for_is_not_known():
+    found = traffic(captured(window=range(0), steps=6))
+    assert found.uses == {Use("not known", "all_reduce", 2): Volume(4, 4 * MIB, 80 * MS)}
