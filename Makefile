@@ -31,7 +31,7 @@ test: build/.warm ## Run the tests that take minutes together
 
 test-all: test test-rest ## Run all tests: the long ones and those in a browser too
 
-test-rest: build/.warm
+test-rest: build/.warm ## Run only the long tests and those in a browser
 	$(BIN)/python -m pytest -m "long or browser"
 
 check: lint test ## Lint and test
@@ -42,9 +42,10 @@ lint: .venv/.installed ## Check style, types and layers
 	$(BIN)/mypy dsprof
 	PYTHONPATH=. $(BIN)/lint-imports
 
-bench: build/.warm ## Measure what recording costs and how fast a trace is judged
+bench: build/.warm ## Measure what recording costs, how fast a trace is judged, a page opens
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.analysis_speed
+	$(BIN)/python -m benchmarks.report_page
 
 clean: ## Remove what the other targets made, .venv included
 	rm -rf .venv build dist *.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -208,6 +209,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert mistakes({"DSPROF_CONFIG": path}) == [
         f"{path}: cannot be read: No such file or directory"
     ]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert mistakes({"DSPROF_CONFIG": str(path)}) == [f"{path}: cannot be read: not a regular file"]
 
 
 def test_recording_passes_the_rules_over(yaml_file: WriteYaml) -> None:

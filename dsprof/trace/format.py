@@ -57,7 +57,7 @@ class HookStatus(msgspec.Struct, omit_defaults=True):
     """Whether a hook is in place; it is not, for no fault, until its module gets imported."""
 
     name: str
-    module: str
+    module: str = ""
     installed: bool = False
     why: str = ""  # what went wrong when its module was there
 

@@ -105,6 +105,12 @@ def test_a_broken_msgspec_is_said_and_not_raised(site: Path) -> None:
     assert lines(done, "no") == ["msgspec cannot be imported: wrong ELF class; reinstall it"]
 
 
+def test_a_setting_does_not_steer_the_terminal(site: Path) -> None:
+    done = doctor(site, DSPROF_OUT="\x1b[31m")
+    assert "\x1b" not in done.stdout
+    assert "out = \\x1b[31m (DSPROF_OUT)" in " ".join(done.stdout.split())
+
+
 def test_what_is_not_installed_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,3 +72,10 @@ def test_no_environment_could_not_tell():
 def test_odd_values_are_no_error():
     variables = {"CUDA_LAUNCH_BLOCKING": "", "NCCL_DEBUG": "\x00", "NCCL_DEBUG_SUBSYS": ",,"}
     assert judge(RULE, rank_trace(0, variables)) == []
+
+
+def test_a_switch_that_does_not_act_is_not_said_to_slow_the_run():
+    trace = rank_trace(0, {"CUDA_LAUNCH_BLOCKING": "1"}, backend="gloo", device="cpu")
+    (finding,) = judge(RULE, trace)
+    assert finding.status is Status.INFO
+    assert finding.title == "A debugging switch is set that does not act here"
