@@ -53,7 +53,9 @@ class Recorder:
         self.in_flight: dict[int, tuple[Any, Collective]] = {}
         self.blocking: dict[int, Collective] = {}  # thread -> its sync call that is under way
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
-        self.ids = itertools.count(1)
+        self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
+        self.group_ids = itertools.count(1)
+        self.site_ids = itertools.count(1)
         self.dropped = 0
         self.unmatched_waits = 0
         self.sampled_cost_ns = 0

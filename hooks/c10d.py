@@ -1,8 +1,8 @@
 """The wire: every collective that is really issued, once, whoever issues it.
 
-`DispatcherInterceptor` puts a Python kernel below each `c10d::*` operation at dispatch key
+`DispatcherHook` puts a Python kernel below each `c10d::*` operation at dispatch key
 BackendSelect. All callers of a ProcessGroup, C++ ones included, pass there, once a collective, with
-the GIL released while the collective runs. `ProcessGroupInterceptor` replaces methods of the class
+the GIL released while the collective runs. `ProcessGroupHook` replaces methods of the class
 ProcessGroup instead: cheaper, but blind to collectives that C++ issues.
 """
 

@@ -62,7 +62,7 @@ class Groups:
             self._by_id[id(pg)] = known
             return known
         group = Group(
-            id=len(self._by_key) + 1,
+            id=next(self._recorder.group_ids),
             key=key,
             label=_label(pg, name),
             name=name,

@@ -27,7 +27,6 @@ class Sites:
         self._recorder = recorder
         self._files: dict[str, dict[int, int] | None] = {}
         self._inner = tuple(_inner_paths())
-        self._last = 0
 
     def of(self, frame: FrameType | None) -> int:
         """Return the number of the site that `frame` was called from, 0 if there is none."""
@@ -51,12 +50,11 @@ class Sites:
         return None if is_inner else {}
 
     def _define(self, sites: dict[int, int], position: int, frame: FrameType) -> int:
-        self._last += 1
-        sites[position] = self._last
+        number = sites[position] = next(self._recorder.site_ids)
         code = frame.f_code
-        site = SiteArgs(self._last, code.co_filename, frame.f_lineno, code.co_name)
+        site = SiteArgs(number, code.co_filename, frame.f_lineno, code.co_name)
         self._recorder.define(site)
-        return self._last
+        return number
 
 
 def _inner_paths() -> Iterator[str]:
