@@ -22,8 +22,8 @@ clock = time.perf_counter_ns
 BUFFER_RECORDS = 200_000
 """Records that may wait for the writer; more are dropped and counted."""
 
-POLLED = 16
-"""Collectives in flight that a hook looks at; with more of them, each has its turn later."""
+LOOKED_AT, POLLED = 32, 4
+"""A hook looks at so many collectives in flight, and stops at so many pending; step ends go on."""
 
 FOREIGN_AFTER_NS = 1_000_000_000
 """By then the caller in another thread has its Work, or never wanted it."""
@@ -142,7 +142,8 @@ class Recorder:
         self.step_source = source
         now, scope = clock(), self.scope
         step = max(scope.step, 0)
-        self.poll()
+        in_flight = len(self.in_flight)
+        self.poll(in_flight, in_flight)
         self.add(Step(step, scope.micro_step + 1, self.step_start_ns, now, source))
         self.step_start_ns = now
         self.steps += 1
@@ -163,25 +164,27 @@ class Recorder:
         """Hand the writer a description (group, site, engine, hook status)."""
         self.definitions.append(definition)
 
-    def poll(self) -> None:
-        """Note which of the oldest collectives in flight are complete by now.
+    def poll(self, most: int = LOOKED_AT, pending: int = POLLED) -> None:
+        """Note which collectives in flight are complete by now, the oldest first.
 
-        Only those of this thread, whose caller has had its Work by now: letting go of a Work that
-        is still on its way to the caller would lose its identity.
+        Backends complete about in order, so the search ends after a few that are `pending`. Only
+        collectives of this thread count, whose caller has had its Work by now: letting go of a
+        Work that is still on its way to the caller would lose its identity.
         """
         now, thread = clock(), get_ident()
         with self._tables:
-            for key, (work, record) in list(itertools.islice(self.in_flight.items(), POLLED)):
-                if record.thread != thread and now - record.issue_ns < FOREIGN_AFTER_NS:
+            for key, (work, record) in list(itertools.islice(self.in_flight.items(), most)):
+                is_here = record.thread == thread or now - record.issue_ns > FOREIGN_AFTER_NS
+                if is_here and work.is_completed():
+                    if self.in_flight.pop(key, None) is not None:  # not just waited for elsewhere
+                        record.done_ns = record.done_ns or now
+                        self._let_go(key, work, record)
                     continue
-                if self.in_flight.pop(key, None) is None:
-                    continue  # another thread has just waited for it
-                if work.is_completed():
-                    record.done_ns = record.done_ns or now
-                    self._let_go(key, work, record)
-                else:
+                if is_here:
                     record.pending_ns = now
-                    self.in_flight[key] = (work, record)  # to the end: the others come first now
+                pending -= 1
+                if not pending:
+                    break
 
     def _let_go(self, key: int, work: Any, record: Collective) -> None:
         """Let go of a Work that is complete, but know it if it is waited for later."""

@@ -114,12 +114,20 @@ def test_a_work_on_its_way_to_another_thread_is_left_alone(recorder: Recorder) -
     assert id(work) not in recorder.in_flight
 
 
-def test_with_many_in_flight_each_has_its_turn(recorder: Recorder) -> None:
+def test_a_poll_ends_after_a_few_pending_and_a_step_looks_at_all(recorder: Recorder) -> None:
     works = [Work() for _ in range(3 * module.POLLED)]
     records = [issued(recorder, work) for work in works]
-    for _ in range(3):
-        recorder.poll()
-    assert all(record.pending_ns for record in records)
+    works[0].done = works[-1].done = True
+    recorder.poll()
+    assert [bool(record.pending_ns) for record in records[: module.POLLED + 2]] == [
+        False,
+        *[True] * module.POLLED,
+        False,
+    ]
+    assert records[0].done_ns
+    assert not records[-1].done_ns
+    recorder.end_step("user")
+    assert records[-1].done_ns
 
 
 def test_a_full_buffer_drops_and_counts(
