@@ -28,7 +28,7 @@ LOOKED_AT, POLLED = 32, 4
 FOREIGN_AFTER_NS = 1_000_000_000
 """By then the caller in another thread has its Work, or never wanted it."""
 
-COST_SAMPLE = 64
+COST_SAMPLE = 8
 """Every so many collectives the hook times itself."""
 
 _OUTSIDE = Scope(step=-1, micro_step=0, phase="")
@@ -54,6 +54,7 @@ class Recorder:
         self.blocking: dict[int, Collective] = {}  # thread -> its sync call that is under way
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
+        self.cost_samples = itertools.count(1)
         self.group_ids = itertools.count(1)
         self.site_ids = itertools.count(1)
         self.dropped = 0

@@ -51,6 +51,7 @@ class _WireHook(Hook):
         in_flight, blocking, frame_at = recorder.in_flight, recorder.blocking, sys._getframe
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
         plain, strided = torch.Tensor, torch.strided
+        next_sample = recorder.cost_samples.__next__
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -127,7 +128,7 @@ class _WireHook(Hook):
                 elif count and tensor.is_cuda:
                     record.stream = torch.cuda.current_stream(tensor.device).cuda_stream
                 recorder.add(record)
-            if not record.id % COST_SAMPLE:
+            if not next_sample() % COST_SAMPLE:
                 recorder.sampled_cost_ns += clock() - return_ns
 
         hide_from_dynamo(note, Groups.state, Sites.of, Recorder.poll, Recorder.add)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from dsprof.events import Collective
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
 from dsprof.hooks.wire import METHODS, WIRE_OPS
-from dsprof.recorder import Recorder
+from dsprof.recorder import COST_SAMPLE, Recorder
 from dsprof.trace.format import SiteArgs
 from tests.hooks.conftest import WORLD_SIZE
 
@@ -235,6 +235,16 @@ def test_one_odd_call_does_not_blind_the_hook(install: Install) -> None:
     before = len(collectives(recorder))
     dist.all_reduce(tensor())
     assert len(collectives(recorder)) == before + 1
+
+
+@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+def test_one_in_so_many_records_is_timed(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    for _ in range(COST_SAMPLE - 1):
+        dist.all_reduce(tensor())
+    assert recorder.sampled_cost_ns == 0
+    dist.all_reduce(tensor())
+    assert recorder.sampled_cost_ns > 0
 
 
 def test_sparse_tensors_have_the_size_of_their_values(install: Install) -> None:
