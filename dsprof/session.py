@@ -49,7 +49,7 @@ class Session:
         self.config = config
         self.recorder = Recorder(self._arm)
         self.writer: TraceWriter | None = None
-        self._hooks: list[Hook] = []
+        self._installed: list[Hook] = []
         self._patches = PatchSet()
         self._status: dict[str, HookStatus] = {}
         self._rank = 0
@@ -65,7 +65,6 @@ class Session:
             self._install(hook)
 
     def _install(self, hook: Hook) -> None:
-        self._hooks.append(hook)
         for module in hook.modules():
             self._set_status(hook, HookStatus(hook.name, module))
             when_imported(module, partial(self._install_module, hook, module))
@@ -75,6 +74,7 @@ class Session:
             return
         try:
             hook.install(module)
+            self._installed.append(hook)
             self._patches.apply(hook.patches(module))
         except Exception as error:
             self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
@@ -168,7 +168,7 @@ class Session:
         forget_imports()
         self.recorder.stop()
         left = self._patches.revert()
-        for hook in self._hooks:
+        for hook in dict.fromkeys(self._installed):
             try:
                 hook.uninstall()
             except Exception as error:

@@ -217,6 +217,32 @@ def test_an_unwritable_folder_is_said_and_the_run_goes_on(
     assert "ends early" in capfd.readouterr().err
 
 
+def test_where_another_tool_holds_the_dispatcher_the_class_is_patched(tmp_path: Path) -> None:
+    library = torch.library.Library("c10d", "IMPL")
+    overload = torch.ops.c10d.allreduce_.default
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    library.impl(
+        "allreduce_",
+        lambda keys, *args: overload._handle.redispatch_boxed(keys & below, *args),
+        "BackendSelect",
+        with_keyset=True,
+    )
+    try:
+        dsprof.enable(out=str(tmp_path))
+        communicate(2)
+        dsprof.disable()
+    finally:
+        library._destroy()
+    trace = read(tmp_path)
+    assert len(trace.collectives) == 2
+    assert trace.trailer is not None
+    assert trace.trailer.failed_hooks == {}
+    assert [hook.why for hook in trace.hooks if hook.why] == [
+        "another tool holds the BackendSelect kernel of c10d::allreduce_"
+    ]
+    assert sum(hook.installed for hook in trace.hooks if hook.name == "c10d") == 1
+
+
 def test_a_removed_folder_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     dsprof.enable(out=str(tmp_path / "out"))
     communicate()
