@@ -68,7 +68,9 @@ class Recorder:
         self.reduce_op_name: Callable[[Any], str] = str
         self._on_first_collective = on_first_collective
         self._arming = threading.RLock()
-        self._tables = threading.Lock()  # in_flight and completed, as one
+        # in_flight and completed, as one. Re-entrant: a signal handler or a finaliser of the user
+        # may communicate while this very thread holds it.
+        self._tables = threading.RLock()
 
     # -- life ---------------------------------------------------------------------------------
 

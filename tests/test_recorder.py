@@ -130,6 +130,19 @@ def test_a_poll_ends_after_a_few_pending_and_a_step_looks_at_all(recorder: Recor
     assert records[-1].done_ns
 
 
+def test_a_signal_handler_that_waits_inside_a_poll_does_not_hang(recorder: Recorder) -> None:
+    class Interrupted(Work):
+        def is_completed(self) -> bool:
+            recorder.waited(Work(), 1, 2, finished=True)
+            return True
+
+    work = Interrupted()
+    issued(recorder, work)
+    recorder.poll()
+    assert recorder.unmatched_waits == 1
+    assert recorder.in_flight == {}
+
+
 def test_a_full_buffer_drops_and_counts(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

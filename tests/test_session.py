@@ -21,6 +21,7 @@ from dsprof.errors import ConfigError
 from dsprof.trace.format import FILE_PATTERN
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
+from tests.factories.foreign_kernel import foreign_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -218,21 +219,10 @@ def test_an_unwritable_folder_is_said_and_the_run_goes_on(
 
 
 def test_where_another_tool_holds_the_dispatcher_the_class_is_patched(tmp_path: Path) -> None:
-    library = torch.library.Library("c10d", "IMPL")
-    overload = torch.ops.c10d.allreduce_.default
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-    library.impl(
-        "allreduce_",
-        lambda keys, *args: overload._handle.redispatch_boxed(keys & below, *args),
-        "BackendSelect",
-        with_keyset=True,
-    )
-    try:
+    with foreign_kernel():
         dsprof.enable(out=str(tmp_path))
         communicate(2)
         dsprof.disable()
-    finally:
-        library._destroy()
     trace = read(tmp_path)
     assert len(trace.collectives) == 2
     assert trace.trailer is not None

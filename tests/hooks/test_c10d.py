@@ -16,6 +16,7 @@ from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
 from dsprof.hooks.wire import METHODS, WIRE_OPS
 from dsprof.recorder import COST_SAMPLE, Recorder
 from dsprof.trace.format import SiteArgs
+from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import WORLD_SIZE
 
 N = WORLD_SIZE
@@ -199,20 +200,8 @@ def holds_kernel() -> bool:
 
 
 def test_another_tool_in_the_slot_is_respected(install: Install) -> None:
-    library = torch.library.Library("c10d", "IMPL")
-    overload = torch.ops.c10d.allreduce_.default
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-    library.impl(
-        "allreduce_",
-        lambda keys, *args: overload._handle.redispatch_boxed(keys & below, *args),
-        "BackendSelect",
-        with_keyset=True,
-    )
-    try:
-        with pytest.raises(RuntimeError, match="another tool"):
-            DispatcherHook(Recorder(lambda: True)).install("torch.distributed")
-    finally:
-        library._destroy()
+    with foreign_kernel(), pytest.raises(RuntimeError, match="another tool"):
+        DispatcherHook(Recorder(lambda: True)).install("torch.distributed")
 
 
 @pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
