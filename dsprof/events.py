@@ -11,6 +11,21 @@ from typing import Any
 
 import msgspec
 
+ROLES = {
+    "data": "data parallel",
+    "tensor": "tensor parallel",
+    "pipeline": "pipeline parallel",
+    "expert": "expert parallel",
+    "expert_data": "expert data parallel",
+    "sequence": "sequence parallel",
+    "context": "context parallel",
+    "hpz": "hpZ secondary shards",
+    "shard": "shards",
+    "replicate": "replicas",
+    "model": "model parallel",
+}
+"""What process groups are for, and how the report says it; the most special role first."""
+
 
 class Group(msgspec.Struct, gc=False):
     """A process group, described once when its first collective is seen."""
@@ -23,6 +38,7 @@ class Group(msgspec.Struct, gc=False):
     size: int
     backend: str
     generation: int
+    role: str = ""  # one of ROLES, "" while unknown
 
 
 class Scope(msgspec.Struct, gc=False, frozen=True):

@@ -65,6 +65,7 @@ class Recorder:
         self.steps = 0
         self.step_source = ""
         self.step_listeners: list[Callable[[int], None]] = []
+        self.roles: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of groups
         self.reduce_op_name: Callable[[Any], str] = str
         self._on_first_collective = on_first_collective
         self._arming = threading.RLock()

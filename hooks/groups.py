@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from dsprof.events import Group
+from dsprof.hooks.roles import find_role
 from dsprof.recorder import Recorder
 from dsprof.trace.format import GroupArgs
 
@@ -44,6 +45,7 @@ class Groups:
         self._by_key: dict[str, GroupState] = {}
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
+        recorder.step_listeners.append(self._look_again)
 
     def state(self, pg: Any) -> GroupState:
         """Return the state of `pg`, describing the group if it is new."""
@@ -70,12 +72,36 @@ class Groups:
             size=len(ranks),
             backend=backend,
             generation=self._generation,
+            role=self._role(pg),
         )
         state = GroupState(group, weakref.ref(pg))
         self._by_key[key] = self._by_id[id(pg)] = state
+        self._define(group)
+        return state
+
+    def _define(self, group: Group) -> None:
         fields = {name: getattr(group, name) for name in GroupArgs.__struct_fields__}
         self._recorder.define(GroupArgs(**fields))
-        return state
+
+    def _role(self, pg: Any) -> str:
+        return self._recorder.roles.get(pg) or find_role(pg)
+
+    def _look_again(self, step: int) -> None:
+        """Look for roles not known yet: a library may name a group after its first collective.
+
+        After steps 0, 1, 3, 7 and so on: it costs ever less, and a late engine is not missed.
+        """
+        if step & (step + 1):
+            return
+        try:
+            for state in list(self._by_key.values()):
+                pg = state.ref()
+                if not state.group.role and pg is not None:
+                    state.group.role = self._role(pg)
+                    if state.group.role:
+                        self._define(state.group)
+        except Exception as error:
+            self._recorder.fail("groups", error)
 
     def _follow_generation(self) -> None:
         """Count re-initialisations: after an elastic restart names and ranks repeat."""

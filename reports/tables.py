@@ -18,6 +18,7 @@ from dsprof.diagnosis.model import (
     ThresholdInfo,
     Timeline,
 )
+from dsprof.events import ROLES
 from dsprof.reports import formatting as fmt
 from dsprof.reports.content import PARTS, StepBar
 from dsprof.rules.rule import Cell, Column, Table
@@ -63,7 +64,7 @@ def communication(rows: Iterable[CommunicationRow]) -> Table:
 def _communication_row(row: CommunicationRow) -> Row:
     return (
         row.op if row.op == row.requested else f"{row.op} (requested: {row.requested})",
-        f"{row.group} ({row.group_size})",
+        f"{group_name(row)} ({_members(row)})",
         row.phase,
         row.size_class,
         row.dtype,
@@ -76,6 +77,21 @@ def _communication_row(row: CommunicationRow) -> Row:
         row.busbw,
         row.site,
     )
+
+
+def group_name(row: CommunicationRow) -> str:
+    """What the group is for and how it is called, as far as each is known."""
+    role = ROLES.get(row.role, "")
+    if not role or row.group in (role, "world", "all ranks"):
+        return role or row.group
+    return f"{role}, {row.group}"
+
+
+def _members(row: CommunicationRow) -> str:
+    """Ranks of small groups, `0, 2; 1, 3`; else how many."""
+    if row.group in ("world", "all ranks") or not row.group_ranks:
+        return str(row.group_size)
+    return "ranks " + "; ".join(fmt.ranks(ranks) for ranks in row.group_ranks)
 
 
 def per_step(row: CommunicationRow | FetchRow, total: int | None) -> float | None:

@@ -153,7 +153,7 @@ def _communication(rows: list[CommunicationRow], page: _Page) -> list[str]:
     lines = [f"{page.heading('Communication')}  of one rank's step", head[: page.width]]
     for row in ordered[:TOP_COMMUNICATION]:
         exposed = fmt.duration(tables.per_step(row, row.exposed_ns))
-        what = f"{row.op} ({row.group}, {row.group_size} ranks, {row.size_class})"
+        what = f"{row.op} ({tables.group_name(row)}, {row.group_size} ranks, {row.size_class})"
         numbers = f"  {fmt.count(row.calls_per_step):>7} {fmt.size(row.bytes_per_step):>10}"
         lines.append(f"{numbers} {exposed:>15}  {printable(what)}"[: page.width])
     left = len(ordered) - TOP_COMMUNICATION

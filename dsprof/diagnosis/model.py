@@ -118,6 +118,8 @@ class CommunicationRow(_Part):
     algbw: float | None  # of the calls whose completion is known to a tenth of their time
     busbw: float | None
     site: str = ""  # the commonest calling site
+    role: str = ""  # what the group is for: "data", "tensor"..., "" where nobody says it
+    group_ranks: list[list[int]] = []  # of up to 4 such groups, where they are small
 
 
 class FlushRow(_Part):

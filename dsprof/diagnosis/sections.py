@@ -216,6 +216,7 @@ def _communication_row(kind: Kind, row: Row) -> model.CommunicationRow:
         algbw=row.algbw,
         busbw=row.busbw(kind),
         site=row.sites[0][0] if row.sites else "",
+        group_ranks=[list(ranks) for ranks in row.members],
     )
 
 

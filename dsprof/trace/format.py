@@ -191,7 +191,7 @@ class MemoryArgs(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class GroupArgs(msgspec.Struct, gc=False, omit_defaults=True):
-    """The fields of `dsprof.events.Group`."""
+    """The fields of `dsprof.events.Group`; a later line replaces an earlier one of the same id."""
 
     id: int
     key: str
@@ -201,6 +201,7 @@ class GroupArgs(msgspec.Struct, gc=False, omit_defaults=True):
     size: int = 0
     backend: str = ""
     generation: int = 0
+    role: str = ""
 
 
 class SiteArgs(msgspec.Struct, gc=False, omit_defaults=True):

@@ -100,3 +100,12 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     table = tables.thresholds(rows)
     assert len(table.rows) == tables.MAX_ROWS
     assert "7 more rows left out" in table.caption
+
+
+def test_a_group_is_told_by_its_role_and_its_ranks():
+    row = MADE.communication[0]
+    role = {"group": "mesh_dp", "role": "data", "group_size": 2}
+    named = msgspec.structs.replace(row, **role, group_ranks=[[0, 2], [1, 3]])
+    cells = tables.communication([named, msgspec.structs.replace(row, **role)]).rows
+    assert cells[0][1] == "data parallel, mesh_dp (ranks 0, 2; 1, 3)"
+    assert cells[1][1] == "data parallel, mesh_dp (2)"

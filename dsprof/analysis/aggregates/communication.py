@@ -14,10 +14,14 @@ from dsprof.analysis.grouping import Groups, group_rows
 from dsprof.analysis.steps import in_steps, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, blocked, completion
+from dsprof.events import ROLES
 from dsprof.trace.format import CounterRow, GroupArgs
 from dsprof.trace.table import Collectives, RankTrace
 
 _SITES_KEPT = 4
+_GROUPS_KEPT = 4
+_LARGEST_NAMED = 8
+"""Groups of more ranks are told by their size alone."""
 _TIGHTNESS = 10
 """How many times longer than the doubt about its end a call must take, to be given a speed."""
 
@@ -34,6 +38,7 @@ class Kind(NamedTuple):
     dtype: str
     is_async: bool
     on_wire: bool
+    role: str = ""  # what the group is for, a key of ROLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class Row:
     timed_bytes: int = 0  # of the calls whose completion is known well enough for a speed
     timed_ns: int = 0  # in flight, of the same calls
     sites: tuple[tuple[str, int], ...] = ()  # commonest first
+    members: tuple[tuple[int, ...], ...] = ()  # ranks of some of the groups, where these are small
 
     def __add__(self, other: Row) -> Row:
         sites = Counter(dict(self.sites))
@@ -61,6 +67,7 @@ class Row:
             timed_bytes=self.timed_bytes + other.timed_bytes,
             timed_ns=self.timed_ns + other.timed_ns,
             sites=tuple(sites.most_common(_SITES_KEPT)),
+            members=tuple(sorted({*self.members, *other.members})[:_GROUPS_KEPT]),
         )
 
     @property
@@ -105,7 +112,9 @@ def _from_columns(trace: RankTrace, steps: Array) -> dict[Kind, Row]:
     groups = group_rows([*columns, _size_class(table.nbytes[chosen])])
     rows: dict[Kind, Row] = {}
     for first, row in zip(groups.first, _sums(trace, chosen, groups, len(steps)), strict=True):
-        _put(rows, _kind(trace, int(chosen[first])), row)
+        index = int(chosen[first])
+        members = _members(trace.groups.get(int(table.group[index])))
+        _put(rows, _kind(trace, index), replace(row, members=members))
     return rows
 
 
@@ -116,10 +125,10 @@ def _kind(trace: RankTrace, index: int) -> Kind:
     table = trace.collectives
     codes = (table.op, table.requested, table.phase, table.dtype)
     op, requested, phase, dtype = (table.words[column[index]] for column in codes)
-    label, size = _group(trace.groups.get(int(table.group[index])))
+    label, size, role = _group(trace.groups.get(int(table.group[index])))
     size_name = SIZE_CLASSES[_size_class(table.nbytes[index])]
     manner = bool(table.is_async[index]), bool(table.on_wire[index])
-    return Kind(op, requested, label, size, phase, size_name, dtype, *manner)
+    return Kind(op, requested, label, size, phase, size_name, dtype, *manner, role)
 
 
 def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterator[Row]:
@@ -180,24 +189,34 @@ def _add_counters(rows: dict[Kind, Row], trace: RankTrace, steps: Array) -> None
         if counters.step in wanted:
             for row in counters.rows:
                 blocked_ns = row.blocked_ns if clocked else None
-                kind = _counted_kind(row, trace.groups.get(row.group))
-                _put(rows, kind, Row(row.calls, row.nbytes, len(steps), blocked_ns, None))
+                group = trace.groups.get(row.group)
+                sums = Row(row.calls, row.nbytes, len(steps), blocked_ns, None)
+                _put(rows, _counted_kind(row, group), replace(sums, members=_members(group)))
 
 
 def _counted_kind(row: CounterRow, group: GroupArgs | None) -> Kind:
     """Return the kind of counted collectives; their size class is that of their mean size."""
-    label, size = _group(group)
+    label, size, role = _group(group)
     size_name = SIZE_CLASSES[_size_class(row.nbytes // max(row.calls, 1))]
     args = (row.op, row.requested, label, size, row.phase, size_name, row.dtype)
-    return Kind(*args, is_async=row.is_async, on_wire=True)
+    return Kind(*args, is_async=row.is_async, on_wire=True, role=role)
 
 
 def _size_class(nbytes: Any) -> Any:
     return np.searchsorted(SIZE_EDGES_BYTES, nbytes, "right")
 
 
-def _group(group: GroupArgs | None) -> tuple[str, int]:
-    return (group.label, group.size) if group is not None else ("unknown", 0)
+def _group(group: GroupArgs | None) -> tuple[str, int, str]:
+    """Return label, size and role; sibling groups that have a role and no name are alike."""
+    if group is None:
+        return "unknown", 0, ""
+    is_numbered = group.label == f"group {group.name}"
+    label = ROLES.get(group.role, group.label) if is_numbered else group.label
+    return label, group.size, group.role
+
+
+def _members(group: GroupArgs | None) -> tuple[tuple[int, ...], ...]:
+    return (tuple(group.ranks),) if group is not None and 0 < group.size <= _LARGEST_NAMED else ()
 
 
 def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[str, int], ...]]:

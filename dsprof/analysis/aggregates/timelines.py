@@ -15,6 +15,7 @@ import numpy as np
 from dsprof.analysis.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Intervals, blocked, completion
+from dsprof.events import ROLES
 from dsprof.trace.format import StepArgs
 from dsprof.trace.table import RankTrace
 
@@ -148,7 +149,7 @@ class _Artist:
         bars = []
         for i in np.flatnonzero((rows.step == step.step) & rows.on_wire):
             group = self._trace.groups.get(int(rows.group[i]))
-            where = f" on {group.label}" if group is not None else ""
+            where = f" on {ROLES.get(group.role, group.label)}" if group is not None else ""
             manner = "async" if rows.is_async[i] else "sync"
             end = int(self._done_ns[i]) or int(max(rows.return_ns[i], rows.pending_ns[i]))
             kind = rows.words[rows.op[i]]

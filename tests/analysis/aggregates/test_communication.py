@@ -144,3 +144,19 @@ def test_a_completion_that_is_only_an_upper_bound_gives_no_speed(pending, speed)
 def test_counters_beside_detailed_steps_are_in_no_row():
     ((_, row),) = rows(captured(window=range(4, 7), steps=10))
     assert (row.calls, row.rank_steps, row.exposed_ns) == (3, 3, 15 * MS)
+
+
+def test_sibling_groups_of_one_role_share_a_row_that_names_their_ranks():
+    siblings = {
+        number: group(id=number, key=name, label=f"group {name}", name=name, role="data", ranks=r)
+        for number, name, r in ((1, "3", [0, 2]), (2, "4", [1, 3]))
+    }
+    comm = [sync("all_reduce", 0, 1, step=0), sync("all_reduce", 5, 1, step=0, group=2)]
+    ((kind, row),) = rows(one_step(*comm, groups=siblings))
+    assert (kind.group, kind.role, kind.group_size) == ("data parallel", "data", 2)
+    assert row.members == ((0, 2), (1, 3))
+
+
+def test_large_groups_are_told_by_their_size_alone():
+    ((_, row),) = rows(one_step(sync("all_reduce", 0, 1, step=0), groups={1: group(64)}))
+    assert row.members == ()
