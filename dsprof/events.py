@@ -47,6 +47,7 @@ class Scope(msgspec.Struct, gc=False, frozen=True):
     step: int
     micro_step: int
     phase: str  # "forward", "backward", "step", "" outside all of them
+    engine: int = -1  # number of the DeepSpeed engine whose phase it is
 
 
 class Context(msgspec.Struct, gc=False):
@@ -111,6 +112,7 @@ class Step(msgspec.Struct, gc=False):
     start_ns: int
     end_ns: int
     source: str  # "deepspeed", "optimizer" or "user"
+    engine: int = -1  # number of the DeepSpeed engine that took it
 
 
 class Flush(msgspec.Struct, gc=False):

@@ -61,6 +61,7 @@ class Recorder:
         self.unmatched_waits = 0
         self.sampled_cost_ns = 0
         self.failures: dict[str, str] = {}
+        self.phases: list[Phase] = []  # begun and not ended, in this order
         self.step_start_ns = 0
         self.steps = 0
         self.step_source = ""
@@ -113,31 +114,40 @@ class Recorder:
 
     # -- steps and phases ---------------------------------------------------------------------
 
-    def enter(self, phase: str) -> Scope:
-        """Begin a phase; returns the scope to give back to `leave`."""
-        outer = self.scope
-        if outer.step < 0:
-            self.step_start_ns = clock()
-            outer = Scope(0, 0, "")
-        self.scope = Scope(outer.step, outer.micro_step, phase)
-        return outer
+    def enter(self, phase: str, engine: int = -1, micro_step: int = -1) -> Phase:
+        """Begin a phase; give what it returns to `leave`.
 
-    def leave(self, outer: Scope, start_ns: int) -> None:
-        """End a phase that began at `start_ns`; steps may have ended meanwhile."""
-        inner = self.scope
-        begun = Scope(outer.step, outer.micro_step, inner.phase)
-        self.add(Phase(inner.phase, begun, start_ns, clock(), get_ident()))
-        self.scope = Scope(inner.step, inner.micro_step, outer.phase)
+        `micro_step` is that of the engine where engines take turns; by default the last one.
+        """
+        outer = self.scope
+        now = clock()
+        if outer.step < 0:
+            self.step_start_ns = now
+        micro_step = outer.micro_step if micro_step < 0 else micro_step
+        scope = self.scope = Scope(max(outer.step, 0), micro_step, phase, engine)
+        entered = Phase(phase, scope, now, 0, get_ident())
+        self.phases.append(entered)
+        return entered
+
+    def leave(self, entered: Phase) -> None:
+        """End a phase. Steps may have ended meanwhile, and phases need not end in turn."""
+        entered.end_ns = clock()
+        self.add(entered)
+        self.phases = [phase for phase in self.phases if phase is not entered]
+        outer = self.phases[-1].scope if self.phases else _OUTSIDE
+        scope = self.scope
+        self.scope = Scope(scope.step, scope.micro_step, outer.phase, outer.engine)
 
     def end_micro_step(self) -> None:
         """Count a micro-step that ended without an optimizer step."""
         scope = self.scope
-        self.scope = Scope(scope.step, scope.micro_step + 1, scope.phase)
+        self.scope = Scope(scope.step, scope.micro_step + 1, scope.phase, scope.engine)
 
-    def end_step(self, source: str) -> None:
+    def end_step(self, source: str, engine: int = -1, micro_steps: int = 0) -> None:
         """Count an optimizer step; of several sources of steps only the best one counts.
 
         A better source takes over without a step of its own: the lesser one has just counted it.
+        `micro_steps` are those of the engine where engines take turns.
         """
         if self.step_source not in ("", source):
             if _SOURCES.index(source) > _SOURCES.index(self.step_source):
@@ -148,10 +158,11 @@ class Recorder:
         step = max(scope.step, 0)
         in_flight = len(self.in_flight)
         self.poll(in_flight, in_flight)
-        self.add(Step(step, scope.micro_step + 1, self.step_start_ns, now, source))
+        micro_steps = micro_steps or scope.micro_step + 1
+        self.add(Step(step, micro_steps, self.step_start_ns, now, source, engine))
         self.step_start_ns = now
         self.steps += 1
-        self.scope = Scope(step + 1, 0, scope.phase)
+        self.scope = Scope(step + 1, 0, scope.phase, scope.engine)
         for listener in self.step_listeners:
             listener(step)
 

@@ -1,24 +1,41 @@
-"""Steps and phases of DeepSpeed engines, and the configuration that an engine came to.
+"""Steps and phases of DeepSpeed engines, each engine on its own.
 
 `_backward_prologue` and `_backward_epilogue` mark the backward phase also where the user calls
 `loss.backward()` himself; `engine.backward` adds the reduction that follows it at stages 0 and 1.
+A pipeline engine runs a schedule of instructions instead: see `deepspeed_pipeline`.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from dsprof.events import Scope
+from dsprof.events import Phase
 from dsprof.hooks.base import After, Before, Hook, Target
-from dsprof.recorder import Recorder, clock
-from dsprof.trace.format import EngineConfig
+from dsprof.hooks.deepspeed_config import describe
+from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS, Schedule
+from dsprof.recorder import Recorder
 
-_MODULE = "deepspeed.runtime.engine"
-_OWNER = "DeepSpeedEngine"
-_Begun = tuple[Scope, int]  # the scope outside of a phase, and when the phase began
+_ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
+_PIPELINE = ("deepspeed.runtime.pipe.engine", "PipelineEngine")
+_DUAL_PIPE = ("deepspeed.runtime.pipe.dualpipev", "DualPipeVEngine")
+_HYBRID = ("deepspeed.runtime.hybrid_engine", "DeepSpeedHybridEngine")
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where one engine stands in its training."""
+
+    number: int
+    schedule: Schedule
+    micro_step: int = 0
+    in_step: bool = False  # in a call that ends a step or a micro-step
+    stepped: bool = False  # and the optimizer has been called in it
+    backward: Phase | None = None  # begun by `_backward_prologue`
 
 
 class DeepSpeedEngineHook(Hook):
@@ -26,25 +43,30 @@ class DeepSpeedEngineHook(Hook):
 
     name = "deepspeed.engine"
     targets = (
-        Target(_MODULE, _OWNER, "__init__", "its trial optimizer step is no training step"),
-        Target(_MODULE, _OWNER, "forward", "phase forward"),
-        Target(_MODULE, _OWNER, "backward", "phase backward, reduction at its end included"),
-        Target(_MODULE, _OWNER, "_backward_prologue", "start of loss.backward()", optional=True),
-        Target(_MODULE, _OWNER, "_backward_epilogue", "end of loss.backward()", optional=True),
-        Target(_MODULE, _OWNER, "step", "phase step; ends a micro-step"),
-        Target(_MODULE, _OWNER, "_take_model_step", "ends an optimizer step"),
+        Target(*_ENGINE, "__init__", "its trial optimizer step is no training step"),
+        Target(*_ENGINE, "forward", "phase forward"),
+        Target(*_ENGINE, "backward", "phase backward, reduction at its end included"),
+        Target(*_ENGINE, "_backward_prologue", "start of loss.backward()", optional=True),
+        Target(*_ENGINE, "_backward_epilogue", "end of loss.backward()", optional=True),
+        Target(*_ENGINE, "step", "phase step; ends a micro-step"),
+        Target(*_ENGINE, "_take_model_step", "ends an optimizer step"),
+        Target(*_PIPELINE, "train_batch", "ends an optimizer step"),
+        Target(*_PIPELINE, "_exec_schedule", "begins the count of micro-batches"),
+        Target(*_PIPELINE, INSTRUCTIONS, "a phase for each instruction"),
+        Target(*_DUAL_PIPE, INSTRUCTIONS, "a phase for each instruction", optional=True),
+        Target(*_HYBRID, "generate", "phase generate"),
     )
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._described: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._stepped = False
-        self._in_step = False
-        self._open_backward: _Begun | None = None
+        self._engines: weakref.WeakKeyDictionary[Any, Progress] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
 
-    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, target: Target, original: Any) -> Any:
         if target.name == "__init__":
             return self._wrap_init(original)
+        if target.name == INSTRUCTIONS:
+            return {kind: self._wrap_instruction(kind, run) for kind, run in original.items()}
         before, after = self._around[target.name]
         return self.around(original, before, after)
 
@@ -54,9 +76,12 @@ class DeepSpeedEngineHook(Hook):
             "forward": (functools.partial(self._begin, "forward"), self._end),
             "backward": (functools.partial(self._begin, "backward"), self._end),
             "_backward_prologue": (self._open, _nothing),
-            "_backward_epilogue": (_nothing, self._close),
+            "_backward_epilogue": (self._progress, self._close),
             "step": (self._begin_step, self._end_step),
-            "_take_model_step": (_nothing, self._took_step),
+            "_take_model_step": (self._progress, self._took_step),
+            "train_batch": (self._begin_batch, self._end_batch),
+            "_exec_schedule": (self._begin_schedule, _nothing),
+            "generate": (functools.partial(self._begin, "generate"), self._end),
         }
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,93 +94,92 @@ class DeepSpeedEngineHook(Hook):
 
         return init
 
-    def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> _Begun | None:
-        self._describe(engine)
-        self.recorder.step_source = self.recorder.step_source or "deepspeed"
-        if self.recorder.scope.phase == phase:
-            return None
-        return self.recorder.enter(phase), clock()
+    def _wrap_instruction(self, kind: type, run: Callable[..., Any]) -> Callable[..., Any]:
+        def before(engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
+            progress = self._progress(engine)
+            name, micro_batch = progress.schedule.enter(kind, kwargs)
+            progress.micro_step = micro_batch
+            return self._enter(name, progress)
 
-    def _end(self, begun: _Begun | None) -> None:
+        return self.around(run, before, self._end)
+
+    # -- phases -------------------------------------------------------------------------------
+
+    def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
+        self.recorder.step_source = self.recorder.step_source or "deepspeed"
+        progress = self._progress(engine)
+        if progress.backward is not None and phase != "backward":  # which raised in between
+            self._close(progress)
+        return self._enter(phase, progress)
+
+    def _enter(self, phase: str, progress: Progress) -> Phase | None:
+        """Begin a phase of an engine, unless the engine is in it."""
+        scope = self.recorder.scope
+        if scope.phase == phase and scope.engine == progress.number:
+            return None
+        return self.recorder.enter(phase, progress.number, progress.micro_step)
+
+    def _end(self, begun: Phase | None) -> None:
         if begun is not None:
-            self.recorder.leave(*begun)
+            self.recorder.leave(begun)
 
     def _open(self, engine: Any, *args: Any, **kwargs: Any) -> None:
-        self._open_backward = self._begin("backward", engine)
+        progress = self._progress(engine)
+        progress.backward = self._begin("backward", engine) or progress.backward
 
-    def _close(self, _: None) -> None:
-        begun, self._open_backward = self._open_backward, None
+    def _close(self, progress: Progress) -> None:
+        begun, progress.backward = progress.backward, None
         self._end(begun)
 
-    def _begin_step(self, engine: Any, *args: Any, **kwargs: Any) -> _Begun | None:
-        self._in_step, self._stepped = True, False
-        return self._begin("step", engine)
+    # -- steps --------------------------------------------------------------------------------
 
-    def _end_step(self, begun: _Begun | None) -> None:
-        self._in_step = False
+    def _begin_step(self, engine: Any, *args: Any, **kwargs: Any) -> tuple[Progress, Phase | None]:
+        begun = self._begin("step", engine)
+        progress = self._progress(engine)
+        progress.in_step, progress.stepped = True, False
+        return progress, begun
+
+    def _end_step(self, token: tuple[Progress, Phase | None]) -> None:
+        progress, begun = token
+        progress.in_step = False
         self._end(begun)
-        if self._stepped:
-            self.recorder.end_step("deepspeed")
+        if progress.stepped:
+            self._count(progress)
         else:
+            progress.micro_step += 1
             self.recorder.end_micro_step()
 
-    def _took_step(self, _: None) -> None:
-        self._stepped = True
-        if not self._in_step:  # a pipeline engine's own schedule
-            self.recorder.end_step("deepspeed")
+    def _took_step(self, progress: Progress) -> None:
+        progress.stepped = True
+        if not progress.in_step:
+            self._count(progress)
 
-    def _describe(self, engine: Any) -> None:
-        """Give the writer the configuration of an engine that is new."""
-        if engine not in self._described:
-            self.recorder.define(_describe(engine, len(self._described)))
-            self._described.add(engine)
+    def _begin_batch(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
+        self.recorder.step_source = self.recorder.step_source or "deepspeed"
+        progress = self._progress(engine)
+        progress.in_step, progress.stepped = True, False
+        return progress
+
+    def _end_batch(self, progress: Progress) -> None:
+        progress.in_step = False
+        if progress.stepped:
+            self._count(progress)
+
+    def _begin_schedule(self, engine: Any, *args: Any, **kwargs: Any) -> None:
+        self._progress(engine).schedule.begin()
+
+    def _count(self, progress: Progress) -> None:
+        micro_steps, progress.micro_step = progress.micro_step + 1, 0
+        self.recorder.end_step("deepspeed", progress.number, micro_steps)
+
+    def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
+        """Return where an engine stands; the writer gets the configuration of one that is new."""
+        progress = self._engines.get(engine)
+        if progress is None:
+            progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
+            self.recorder.define(describe(engine, progress.number))
+        return progress
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing before or after a call."""
-
-
-def _describe(engine: Any, number: int) -> EngineConfig:
-    config = getattr(engine, "_config", None)
-    zero = getattr(config, "zero_config", None)
-    parameters = [p for p in engine.module.parameters() if p.requires_grad]
-    dtype = str(parameters[0].dtype).removeprefix("torch.") if parameters else ""
-    return EngineConfig(
-        engine=number,
-        written=_plain(getattr(config, "_param_dict", {})),
-        effective={
-            "zero_optimization": _plain(zero),
-            **{name: _plain(getattr(config, name, None)) for name in _SETTINGS},
-        },
-        kind=type(engine).__name__,
-        optimizer=type(engine.optimizer).__name__ if engine.optimizer is not None else "",
-        parameters=sum(getattr(p, "ds_numel", p.numel()) for p in parameters),
-        parameter_dtype=dtype,
-    )
-
-
-_SETTINGS = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "communication_data_type",
-    "prescale_gradients",
-    "gradient_predivide_factor",
-    "sparse_gradients_enabled",
-    "wall_clock_breakdown",
-    "grad_accum_dtype",
-)
-
-
-def _plain(value: Any) -> Any:
-    """Turn a configuration into what JSON can say; what it cannot becomes a string."""
-    if hasattr(value, "model_dump"):
-        value = value.model_dump(mode="json", by_alias=True)
-    if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value)

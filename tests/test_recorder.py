@@ -154,13 +154,12 @@ def test_a_full_buffer_drops_and_counts(
 
 
 def test_phases_and_steps(recorder: Recorder) -> None:
-    outer = recorder.enter("forward")
+    entered = recorder.enter("forward")
     assert recorder.scope == Scope(0, 0, "forward")
-    recorder.leave(outer, 1)
+    recorder.leave(entered)
     recorder.end_micro_step()
     assert recorder.scope == Scope(0, 1, "")
-    outer = recorder.enter("step")
-    recorder.leave(outer, 2)
+    recorder.leave(recorder.enter("step"))
     recorder.end_step("deepspeed")
     assert recorder.scope == Scope(1, 0, "")
     phases = [r for r in recorder.buffer if isinstance(r, Phase)]
@@ -170,6 +169,15 @@ def test_phases_and_steps(recorder: Recorder) -> None:
         ("step", 0, 1),
     ]
     assert [(s.step, s.micro_steps, s.source) for s in steps] == [(0, 2, "deepspeed")]
+
+
+def test_phases_that_do_not_end_in_turn_leave_none_open(recorder: Recorder) -> None:
+    first, second = recorder.enter("backward", engine=0), recorder.enter("backward", engine=1)
+    recorder.leave(first)
+    assert (recorder.scope.phase, recorder.scope.engine) == ("backward", 1)
+    recorder.leave(second)
+    assert (recorder.scope.phase, recorder.scope.engine) == ("", -1)
+    assert [r.scope.engine for r in recorder.buffer if isinstance(r, Phase)] == [0, 1]
 
 
 def test_the_best_source_of_steps_wins(recorder: Recorder) -> None:

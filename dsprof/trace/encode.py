@@ -164,6 +164,7 @@ class Encoder:
             end_ns=self._at(record.end_ns),
             step=record.scope.step,
             micro_step=record.scope.micro_step,
+            engine=record.scope.engine,
         )
         span = self._span(record.start_ns, record.end_ns)
         return kind(args=args, name=record.name, tid=self._thread_lane(record.thread), **span)
@@ -175,6 +176,7 @@ class Encoder:
             end_ns=self._at(record.end_ns),
             micro_steps=record.micro_steps,
             source=record.source,
+            engine=record.engine,
         )
         span = self._span(record.start_ns, record.end_ns)
         return StepEvent(args=args, name=f"step {record.step}", tid=_STEP_LANE, **span)

@@ -72,6 +72,8 @@ class EngineConfig(msgspec.Struct, omit_defaults=True):
     optimizer: str = ""  # class of the ZeRO optimizer
     parameters: int = 0  # elements of trainable parameters, whole model
     parameter_dtype: str = ""
+    pipeline_stage: int = -1  # of this rank; -1 without a pipeline
+    pipeline_stages: int = 0
 
 
 class Trailer(msgspec.Struct, omit_defaults=True):
@@ -130,6 +132,7 @@ class SpanArgs(msgspec.Struct, gc=False, omit_defaults=True):
     end_ns: int
     step: int = -1
     micro_step: int = 0
+    engine: int = -1
 
 
 class StepArgs(msgspec.Struct, gc=False, omit_defaults=True):
@@ -140,6 +143,7 @@ class StepArgs(msgspec.Struct, gc=False, omit_defaults=True):
     end_ns: int
     micro_steps: int = 0
     source: str = ""
+    engine: int = -1
 
 
 class FlushArgs(msgspec.Struct, gc=False, omit_defaults=True):

@@ -264,6 +264,7 @@ def _span(event: PhaseEvent | AnnotationEvent) -> Span:
         micro_step=args.micro_step,
         thread=event.tid,
         is_annotation=isinstance(event, AnnotationEvent),
+        engine=args.engine,
     )
 
 

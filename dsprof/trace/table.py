@@ -171,6 +171,7 @@ class Span:
     micro_step: int
     thread: int
     is_annotation: bool = False
+    engine: int = -1  # number of the DeepSpeed engine whose phase it is
 
 
 @dataclass(slots=True)

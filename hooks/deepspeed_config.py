@@ -1,0 +1,55 @@
+"""What a DeepSpeed engine is: its configuration as written, and as it came to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsprof.trace.format import EngineConfig
+
+_SETTINGS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "communication_data_type",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+    "sparse_gradients_enabled",
+    "wall_clock_breakdown",
+    "grad_accum_dtype",
+)
+
+
+def describe(engine: Any, number: int) -> EngineConfig:
+    """Return the description of an engine, in plain values."""
+    config = getattr(engine, "_config", None)
+    zero = getattr(config, "zero_config", None)
+    parameters = [p for p in engine.module.parameters() if p.requires_grad]
+    dtype = str(parameters[0].dtype).removeprefix("torch.") if parameters else ""
+    return EngineConfig(
+        engine=number,
+        written=_plain(getattr(config, "_param_dict", {})),
+        effective={
+            "zero_optimization": _plain(zero),
+            **{name: _plain(getattr(config, name, None)) for name in _SETTINGS},
+        },
+        kind=type(engine).__name__,
+        optimizer=type(engine.optimizer).__name__ if engine.optimizer is not None else "",
+        parameters=sum(getattr(p, "ds_numel", p.numel()) for p in parameters),
+        parameter_dtype=dtype,
+        pipeline_stage=getattr(engine, "stage_id", -1),
+        pipeline_stages=getattr(engine, "num_stages", 0),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Turn a configuration into what JSON can say; what it cannot becomes a string."""
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json", by_alias=True)
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
