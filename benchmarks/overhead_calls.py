@@ -25,18 +25,15 @@ ROUNDS = 8
 MILLION = 1_000_000
 
 
-def library_call(tensor: torch.Tensor) -> None:
-    dist.all_reduce(tensor, async_op=True).wait()
-
-
-def through_frames(call: Callable, count: int) -> Callable:
-    """Return `call` below `count` frames that look as if they were in torch."""
-    for _ in range(count):
-        code = compile("def frame(tensor): return call(tensor)", torch.__file__, "exec")
-        scope = {"call": call}
+def library_call(frames: int) -> Callable:
+    """Return a call below `frames` frames, all of which look as if they were in torch."""
+    body = "dist.all_reduce(tensor, async_op=True).wait()"
+    scope: dict = {"dist": dist}
+    for _ in range(frames):
+        code = compile(f"def frame(tensor): {body}", torch.__file__, "exec")
         exec(code, scope)  # noqa: S102  the only way to get a frame of a chosen file
-        call = scope["frame"]
-    return call
+        scope, body = {"call": scope["frame"]}, "call(tensor)"
+    return scope["call"]
 
 
 def batch_ns(call: Callable, tensor: torch.Tensor) -> float:
@@ -72,7 +69,7 @@ def recorded(interception: str) -> Iterator[None]:
 
 def main() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
-    call, tensor = through_frames(library_call, FRAMES), torch.ones(1024)
+    call, tensor = library_call(FRAMES), torch.ones(1024)
     variants: dict[str, Callable] = {
         "plain": contextlib.nullcontext,
         "bare kernel": bare_kernel,

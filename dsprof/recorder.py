@@ -217,7 +217,7 @@ class Recorder:
         """
         try:
             # Without the lock first: a hook's poll, which may hold it, is rarely in between.
-            record = self.blocking.pop(get_ident(), None)
+            record = self.blocking.pop(get_ident(), None) if self.blocking else None
             if record is None:
                 entry = self.in_flight.pop(id(work), None)
                 record = entry[1] if entry is not None else self._known(work)

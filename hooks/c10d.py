@@ -9,7 +9,6 @@ ProcessGroup instead: cheaper, but blind to collectives that C++ issues.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -46,12 +45,11 @@ class _WireHook(Hook):
         than attributes. Its caller stands one frame below whoever issued the collective.
         """
         recorder, dtypes = self.recorder, self.dtypes
-        context_of = recorder.contexts.get
-        group_state, site_of, next_id = self.groups.state, self.sites.of, recorder.ids.__next__
-        in_flight, blocking, frame_at = recorder.in_flight, recorder.blocking, sys._getframe
+        context_of, next_id = recorder.contexts.get, recorder.ids.__next__
+        group_state, site_above = self.groups.state, self.sites.above
+        in_flight, blocking = recorder.in_flight, recorder.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
-        plain, strided = torch.Tensor, torch.strided
-        next_sample = recorder.cost_samples.__next__
+        plain, next_sample = torch.Tensor, recorder.cost_samples.__next__
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -75,7 +73,7 @@ class _WireHook(Hook):
                 if type(tensor) is not plain and is_traced(tensor):
                     return
                 dtype, item_bytes = dtypes[tensor.dtype]
-                if tensor.layout is not strided:
+                if tensor.is_sparse:
                     nbytes = sum(t._nnz() * item_bytes for t in tensors)
                 elif count == 1:
                     nbytes = tensor.nbytes
@@ -104,7 +102,7 @@ class _WireHook(Hook):
                 is_async,
                 reduce_op,
                 peer,
-                site_of(frame_at(2)),
+                site_above(2),
                 recorder.scope,
                 context,
                 thread,
@@ -131,7 +129,7 @@ class _WireHook(Hook):
             if not next_sample() % COST_SAMPLE:
                 recorder.sampled_cost_ns += clock() - return_ns
 
-        hide_from_dynamo(note, Groups.state, Sites.of, Recorder.poll, Recorder.add)
+        hide_from_dynamo(note, Groups.state, Sites.above, Recorder.poll, Recorder.add)
         return note
 
 
@@ -231,7 +229,7 @@ class ProcessGroupHook(_WireHook):
                         given[0] if is_list else sized(_as_lists(given, op)),
                         self,
                         getattr(options, "asyncOp", work is not None),
-                        getattr(options, "reduceOp", None) if has_reduce_op else None,
+                        options if has_reduce_op else None,  # costs too much to read here
                         peer,
                         work,
                         issue_ns,
@@ -291,6 +289,7 @@ def reduce_op_name(value: Any) -> str:
     """
     if value is None:
         return ""
+    value = getattr(value, "reduceOp", value)  # of the options that a method got
     if isinstance(value, torch.ScriptObject):
         return str(dist.ReduceOp.RedOpType(value._get_method("op")()).name)
     return str(getattr(value, "op", value).name)

@@ -7,7 +7,6 @@ reaches c10d: the wire hook does that, and finds the request in the thread's con
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -110,7 +109,7 @@ class DeepSpeedCommHook(Hook):
                 bool(kwargs.get("async_op", False)),
                 None,
                 -1,
-                self._sites.of(sys._getframe(3)),
+                self._sites.above(3),
                 self.recorder.scope,
                 context,
                 get_ident(),

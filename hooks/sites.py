@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
+import sys
 from collections.abc import Iterator
 from types import FrameType
 
@@ -15,9 +17,17 @@ _PASSED_OVER = (
     *("contextlib", "functools", "threading", "typing_extensions"),  # what they wrap calls with
 )
 
+LOOK_EVERY = 16
+"""Every so many calls the whole stack is walked, whatever is known of it."""
+
 
 class Sites:
     """Finds and numbers calling sites.
+
+    A walk up the stack makes an object of each frame that it looks at, which is most of its cost.
+    So it is remembered how far up the site was for a path through the libraries, known by the
+    code positions of three of its frames; every so often a walk checks that. A path that was wrong
+    once is walked from then on.
 
     A file is looked at once: `_files` maps its name to None when it is to be passed over, else to
     its known sites by code position. The line of a position is computed for new sites only.
@@ -27,27 +37,53 @@ class Sites:
         self._recorder = recorder
         self._files: dict[str, dict[int, int] | None] = {}
         self._inner = tuple(_inner_paths())
+        self._heights: dict[tuple[int, int, int], int] = {}  # of the site on a path, 0: varies
+        self._next_look = itertools.count().__next__
 
-    def of(self, frame: FrameType | None) -> int:
-        """Return the number of the site that `frame` was called from, 0 if there is none."""
-        files = self._files
+    def above(self, depth: int) -> int:
+        """Return the number of the site of a call, 0 if there is none.
+
+        The call was issued `depth` frames above the caller of this method.
+        """
+        frame_at = sys._getframe
+        depth += 1
         try:
-            while (sites := files[frame.f_code.co_filename]) is None:  # type: ignore[union-attr]
-                frame = frame.f_back  # type: ignore[union-attr]
-        except KeyError:
-            assert frame is not None
-            filename = frame.f_code.co_filename
-            files[filename] = self._classify(filename)
-            return self.of(frame)
-        except AttributeError:  # the end of the stack: testing for it costs at each frame
-            return 0
-        assert frame is not None
-        position = frame.f_code.co_firstlineno << 24 | frame.f_lasti
-        return sites.get(position) or self._define(sites, position, frame)
+            path = (
+                frame_at(depth + 2).f_lasti,
+                frame_at(depth + 4).f_lasti,
+                frame_at(depth + 7).f_lasti,
+            )
+        except ValueError:  # a short stack; in a thread of C++ the call has no frame at all
+            return self._walk(_ancestor(frame_at(), depth))[0]
+        height = self._heights.get(path)
+        if height and self._next_look() % LOOK_EVERY:
+            try:
+                frame = frame_at(depth + height)
+                code = frame.f_code
+                sites = self._files[code.co_filename]
+                if sites is not None:
+                    return sites[code.co_firstlineno << 24 | frame.f_lasti]
+            except (KeyError, ValueError):  # new site; another stack
+                pass
+        site, seen = self._walk(frame_at(depth))
+        self._heights[path] = seen if height in (None, seen) else 0
+        return site
 
-    def _classify(self, filename: str) -> dict[int, int] | None:
-        is_inner = filename.startswith(self._inner)
-        return None if is_inner else {}
+    def _walk(self, frame: FrameType | None) -> tuple[int, int]:
+        """Return the number of the first site from `frame` upwards, and how far up it is."""
+        height = 0
+        while frame is not None:
+            code = frame.f_code
+            filename = code.co_filename
+            if filename not in self._files:
+                self._files[filename] = None if filename.startswith(self._inner) else {}
+            sites = self._files[filename]
+            if sites is not None:
+                position = code.co_firstlineno << 24 | frame.f_lasti
+                return sites.get(position) or self._define(sites, position, frame), height
+            frame = frame.f_back
+            height += 1
+        return 0, 0
 
     def _define(self, sites: dict[int, int], position: int, frame: FrameType) -> int:
         number = sites[position] = next(self._recorder.site_ids)
@@ -55,6 +91,12 @@ class Sites:
         site = SiteArgs(number, code.co_filename, frame.f_lineno, code.co_name)
         self._recorder.define(site)
         return number
+
+
+def _ancestor(frame: FrameType | None, depth: int) -> FrameType | None:
+    for _ in range(depth):
+        frame = frame.f_back if frame is not None else None
+    return frame
 
 
 def _inner_paths() -> Iterator[str]:
