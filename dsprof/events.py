@@ -91,6 +91,7 @@ class Collective(msgspec.Struct, gc=False):
     blocked_ns: int = 0  # host time blocked in the sync call and in waits
     waits: int = 0
     on_wire: bool = True
+    captured: bool = False  # into a CUDA graph: runs when that is replayed, unseen
 
 
 class Phase(msgspec.Struct, gc=False):
@@ -146,6 +147,35 @@ class Fetch(msgspec.Struct, gc=False):
     thread: int
 
 
+class Stall(msgspec.Struct, gc=False):
+    """How long a stream of a device was held: by a collective on it, or by waiting for one.
+
+    `duration_ns` is of the device's own clock. `start_ns` and `end_ns` are on the host's, as early
+    as they can have been and later by at most `bound_ns`; 0 where they could not be placed there.
+    """
+
+    kind: str  # "collective" (runs on the stream), "wait" (for a Work), "event", "synchronize"
+    stream: int
+    awaited: int  # the stream waited for ("event", "synchronize"); -1: all streams, or unknown
+    collective: int  # id of the collective; of the newest on the awaited stream
+    scope: Scope
+    duration_ns: int
+    start_ns: int = 0
+    end_ns: int = 0
+    issued_ns: int = 0  # when the issuing stream had come to the collective ("wait")
+    bound_ns: int = 0
+    is_side: bool = False  # not the stream on which steps end
+
+
+class DeviceStep(msgspec.Struct, gc=False):
+    """An optimizer step as the device went through it; times as those of a `Stall`."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    bound_ns: int
+
+
 class MemorySample(msgspec.Struct, gc=False):
     """Memory at one moment; -1 where it could not be read."""
 
@@ -161,4 +191,4 @@ class MemorySample(msgspec.Struct, gc=False):
     device: dict[str, int] | None = None  # chosen counters of torch.cuda.memory_stats()
 
 
-Record = Collective | Phase | Step | Flush | Fetch | MemorySample
+Record = Collective | Phase | Step | Flush | Fetch | MemorySample | Stall | DeviceStep

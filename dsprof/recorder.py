@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from dsprof.events import Collective, Context, Phase, Record, Scope, Step
 
@@ -40,6 +40,19 @@ NOBODY = Context()
 """The context of a thread that communicates for the user himself."""
 
 
+class DeviceWatch(Protocol):
+    """What a device's hook offers to the hooks of the wire and of waits."""
+
+    def begin(self) -> None:
+        """A collective is about to be issued in this thread."""
+
+    def holds(self, work: Any) -> bool:
+        """Tell whether `work` is the device's to wait for."""
+
+    def wait(self, work: Any, call: Callable[[], Any]) -> Any:
+        """Return what `call` does, which waits for `work`; time it on the waiting stream."""
+
+
 class Recorder:
     """Takes records from hooks in any thread; a writer drains `buffer`."""
 
@@ -53,6 +66,10 @@ class Recorder:
         self.in_flight: dict[int, tuple[Any, Collective]] = {}
         self.blocking: dict[int, Collective] = {}  # thread -> its sync call that is under way
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
+        self.device: DeviceWatch | None = None  # once collectives run on a device
+        self.on_device: Callable[[Collective, Any], None] = self._on_no_device
+        self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
+        self.lost_stalls = 0
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
         self.cost_samples = itertools.count(1)
         self.group_ids = itertools.count(1)
@@ -175,6 +192,10 @@ class Recorder:
         else:
             self.dropped += 1
 
+    def _on_no_device(self, record: Collective, work: Any) -> None:
+        """Hand over a collective that runs on a device, where no hook follows it."""
+        self.add(record)
+
     def define(self, definition: Any) -> None:
         """Hand the writer a description (group, site, engine, hook status)."""
         self.definitions.append(definition)
@@ -260,4 +281,5 @@ class Recorder:
         for work, record in flying:
             if not record.done_ns and work.is_completed():
                 record.done_ns = clock()
-        return [*self.blocking.values(), *(record for _, record in (*flying, *completed))]
+        on_host = (record for _, record in (*flying, *completed))
+        return [*self.blocking.values(), *list(self.enqueued.values()), *on_host]

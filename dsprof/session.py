@@ -198,6 +198,7 @@ class Session:
             dropped=recorder.dropped + writer.dropped,
             counted_only_steps=writer.counted_only_steps,
             unmatched_waits=recorder.unmatched_waits,
+            lost_stalls=recorder.lost_stalls,
             hooks_ns=recorder.sampled_cost_ns * COST_SAMPLE,
             writer_ns=writer.cpu_ns,
             budget_spent=writer.budget_spent,

@@ -26,7 +26,7 @@ class Target:
     """One attribute that a hook replaces; as data, so that one test covers all hooks."""
 
     module: str
-    owner: str  # a class in the module
+    owner: str  # a class in the module, "" for the module itself
     name: str
     why: str
     optional: bool = False  # absent in some releases; its absence is no fault
@@ -38,7 +38,7 @@ class Target:
         return self.after or self.module
 
     def resolve(self) -> Any:
-        """Return the class that owns the attribute; the module must be imported.
+        """Return what owns the attribute; the module must be imported.
 
         Modules are found by name, never by attribute path: `deepspeed.comm.torch` as an attribute
         is the top-level torch.
@@ -46,7 +46,8 @@ class Target:
         Raises:
             AttributeError: this release has no such class or attribute.
         """
-        owner = getattr(importlib.import_module(self.module), self.owner)
+        module = importlib.import_module(self.module)
+        owner = getattr(module, self.owner) if self.owner else module
         getattr(owner, self.name)
         return owner
 

@@ -69,7 +69,7 @@ class _WireHook(Hook):
             count = len(tensors)
             if count:
                 tensor = tensors[-1]
-                on_host = on_host or tensor.is_cpu
+                on_host = tensor.is_cpu or (on_host and not tensor.is_cuda)
                 if type(tensor) is not plain and is_traced(tensor):
                     return
                 dtype, item_bytes = dtypes[tensor.dtype]
@@ -119,13 +119,12 @@ class _WireHook(Hook):
                     if thread in blocking:
                         recorder.add(blocking[thread])
                     blocking[thread] = record
-            else:
-                if on_host:
-                    record.done_ns = return_ns
-                    record.blocked_ns = return_ns - issue_ns
-                elif count and tensor.is_cuda:
-                    record.stream = torch.cuda.current_stream(tensor.device).cuda_stream
+            elif on_host:
+                record.done_ns = return_ns
+                record.blocked_ns = return_ns - issue_ns
                 recorder.add(record)
+            else:
+                recorder.on_device(record, work if work is None else unbox(work))
             if not next_sample() % COST_SAMPLE:
                 recorder.sampled_cost_ns += clock() - return_ns
 
@@ -168,6 +167,8 @@ class DispatcherHook(_WireHook):
         def kernel(keyset: Any, *args: Any) -> Any:
             if not recorder.recording and not recorder.arm():
                 return redispatch(keyset & below, *args)
+            if recorder.device is not None:
+                recorder.device.begin()
             issue_ns = clock()
             result = redispatch(keyset & below, *args)
             return_ns = clock()
@@ -212,6 +213,8 @@ class ProcessGroupHook(_WireHook):
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not recorder.recording and not recorder.arm():
                 return original(self, *args, **kwargs)
+            if recorder.device is not None:
+                recorder.device.begin()
             issue_ns = clock()
             work = original(self, *args, **kwargs)
             return_ns = clock()

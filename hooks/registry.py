@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsprof.config import Config
 from dsprof.hooks.base import Hook
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.cuda import CudaHook
 from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
 from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
@@ -22,6 +23,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DeepSpeedFetchHook,
     OptimizerStepHook,
     DeviceMemoryHook,
+    CudaHook,
 )
 
 WIRE_HOOKS: dict[str, type[Hook]] = {

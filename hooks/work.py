@@ -43,6 +43,9 @@ class WorkHook(Hook):
         def wait(self: Any, timeout: Any = _DEFAULT) -> Any:
             if is_compiling() or not recorder.recording:
                 return original(self) if timeout is _DEFAULT else original(self, timeout)
+            if recorder.device is not None and recorder.device.holds(self):
+                given = () if timeout is _DEFAULT else (timeout,)
+                return recorder.device.wait(self, functools.partial(original, self, *given))
             start_ns = clock()
             try:
                 result = original(self) if timeout is _DEFAULT else original(self, timeout)

@@ -9,11 +9,23 @@ from typing import Any
 import msgspec
 
 from dsprof.environment import EnvSnapshot
-from dsprof.events import Collective, Fetch, Flush, MemorySample, Phase, Record, Step
+from dsprof.events import (
+    Collective,
+    DeviceStep,
+    Fetch,
+    Flush,
+    MemorySample,
+    Phase,
+    Record,
+    Stall,
+    Step,
+)
 from dsprof.trace.format import (
     AnnotationEvent,
     CollectiveArgs,
     CollectiveEvent,
+    DeviceStepArgs,
+    DeviceStepEvent,
     EngineConfig,
     EngineEvent,
     EnvironmentEvent,
@@ -36,12 +48,15 @@ from dsprof.trace.format import (
     SiteArgs,
     SiteEvent,
     SpanArgs,
+    StallArgs,
+    StallEvent,
     StepArgs,
     StepEvent,
 )
 
 _FIRST_COLLECTIVE_LANE = 1000
 _COLLECTIVE_LANES = 100
+_FIRST_STREAM_LANE = 2000
 _STEP_LANE = 1
 
 
@@ -54,6 +69,7 @@ class Encoder:
         self._reduce_op_name = reduce_op_name
         self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane)
         self._lanes: dict[int, int] = {}  # thread -> lane
+        self._streams: dict[int | None, int] = {}  # stream of a device -> lane
         self._new_lanes: list[Event] = [self._name_lane(_STEP_LANE, "steps")]
 
     def record(self, record: Record) -> list[Event]:
@@ -72,6 +88,10 @@ class Encoder:
                 line = self._fetch(record)
             case MemorySample():
                 line = self._memory(record)
+            case Stall():
+                line = self._stall(record)
+            case DeviceStep():
+                line = self._device_step(record)
         if not self._new_lanes:
             return [line]
         lines = [*self._new_lanes, line]
@@ -150,6 +170,7 @@ class Encoder:
             blocked_ns=record.blocked_ns,
             waits=record.waits,
             on_wire=record.on_wire,
+            captured=record.captured,
         )
 
     def _span(self, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -198,6 +219,34 @@ class Encoder:
         ts = fields["time_ns"] / 1000
         return MemoryEvent(args=MemoryArgs(**fields), name="memory", ph="i", pid=self._rank, ts=ts)
 
+    def _stall(self, record: Stall) -> Event:
+        args = StallArgs(
+            kind=record.kind,
+            stream=record.stream,
+            collective=record.collective,
+            duration_ns=record.duration_ns,
+            awaited=record.awaited,
+            step=record.scope.step,
+            start_ns=self._at(record.start_ns),
+            end_ns=self._at(record.end_ns),
+            issued_ns=self._at(record.issued_ns),
+            bound_ns=record.bound_ns,
+            is_side=record.is_side,
+        )
+        if not record.end_ns:
+            return StallEvent(args=args, name=record.kind, ph="M", pid=self._rank)
+        lane = self._stream_lane(record.stream)
+        span = self._span(record.start_ns, record.end_ns)
+        return StallEvent(args=args, name=record.kind, tid=lane, **span)
+
+    def _device_step(self, record: DeviceStep) -> Event:
+        start_ns, end_ns = self._at(record.start_ns), self._at(record.end_ns)
+        args = DeviceStepArgs(record.step, start_ns, end_ns, record.bound_ns)
+        span = self._span(record.start_ns, record.end_ns)
+        return DeviceStepEvent(
+            args=args, name=f"step {record.step}", tid=self._stream_lane(None), **span
+        )
+
     def _fields(self, record: Flush | Fetch, kind: type[Any]) -> Any:
         """Copy the fields of the same name; the scope is spread, times become relative."""
         own = {name: getattr(record, name) for name in kind.__struct_fields__ if name not in _MADE}
@@ -228,6 +277,15 @@ class Encoder:
         if lane is None:
             lane = self._lanes[thread] = _STEP_LANE + 1 + len(self._lanes)
             self._new_lanes.append(self._name_lane(lane, f"thread {len(self._lanes)}"))
+        return lane
+
+    def _stream_lane(self, stream: int | None) -> int:
+        """Return the lane of a stream, or the one of steps on the device."""
+        lane = self._streams.get(stream)
+        if lane is None:
+            lane = self._streams[stream] = _FIRST_STREAM_LANE + len(self._streams)
+            name = "steps on the device" if stream is None else f"stream {stream}"
+            self._new_lanes.append(self._name_lane(lane, name))
         return lane
 
     def _name_lane(self, tid: int, name: str) -> LaneEvent:

@@ -85,6 +85,7 @@ class Trailer(msgspec.Struct, omit_defaults=True):
     dropped: int = 0
     counted_only_steps: int = 0  # steps whose collectives are in counters alone
     unmatched_waits: int = 0
+    lost_stalls: int = 0  # stalls of a device whose events were never seen complete
     hooks_ns: int = 0  # estimated host time of dsprof in the training threads (a duration)
     writer_ns: int = 0  # CPU time of the writer thread (a duration)
     budget_spent: bool = False
@@ -123,6 +124,7 @@ class CollectiveArgs(msgspec.Struct, gc=False, omit_defaults=True):
     blocked_ns: int = 0  # a duration
     waits: int = 0
     on_wire: bool = True
+    captured: bool = False
 
 
 class SpanArgs(msgspec.Struct, gc=False, omit_defaults=True):
@@ -177,6 +179,31 @@ class FetchArgs(msgspec.Struct, gc=False, omit_defaults=True):
     step: int = -1
     micro_step: int = 0
     phase: str = ""
+
+
+class StallArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.Stall`."""
+
+    kind: str
+    stream: int
+    collective: int
+    duration_ns: int  # a duration
+    awaited: int = -1
+    step: int = -1
+    start_ns: int = 0
+    end_ns: int = 0
+    issued_ns: int = 0
+    bound_ns: int = 0  # a duration
+    is_side: bool = False
+
+
+class DeviceStepArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.DeviceStep`."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    bound_ns: int = 0  # a duration
 
 
 class MemoryArgs(msgspec.Struct, gc=False, omit_defaults=True):
@@ -323,6 +350,18 @@ class FetchEvent(_Event, tag="fetch"):
     args: FetchArgs
 
 
+class StallEvent(_Event, tag="stall"):
+    """How long a stream of a device was held by communication."""
+
+    args: StallArgs
+
+
+class DeviceStepEvent(_Event, tag="device_step"):
+    """One optimizer step as the device went through it."""
+
+    args: DeviceStepArgs
+
+
 class MemoryEvent(_Event, tag="memory"):
     """One memory sample."""
 
@@ -367,6 +406,8 @@ Event = (
     | StepEvent
     | FlushEvent
     | FetchEvent
+    | StallEvent
+    | DeviceStepEvent
     | MemoryEvent
     | CounterEvent
     | NoteEvent

@@ -17,6 +17,7 @@ from dsprof.trace.format import (
     AnnotationEvent,
     CollectiveEvent,
     CounterEvent,
+    DeviceStepEvent,
     EngineEvent,
     EnvironmentEvent,
     Event,
@@ -31,6 +32,7 @@ from dsprof.trace.format import (
     OpenCollectiveEvent,
     PhaseEvent,
     SiteEvent,
+    StallEvent,
     StepEvent,
     TrailerEvent,
 )
@@ -235,6 +237,10 @@ def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiv
                 trace.fetches.append(event.args)
             case MemoryEvent():
                 trace.memory.append(event.args)
+            case StallEvent():
+                trace.stalls.append(event.args)
+            case DeviceStepEvent():
+                trace.device_steps.append(event.args)
             case CounterEvent():
                 trace.counters.append(event.args)
             case GroupEvent():

@@ -15,6 +15,7 @@ from dsprof.trace.format import (
     CollectiveArgs,
     CollectiveEvent,
     CounterArgs,
+    DeviceStepArgs,
     EngineConfig,
     FetchArgs,
     FlushArgs,
@@ -25,6 +26,7 @@ from dsprof.trace.format import (
     NoteArgs,
     OpenCollectiveEvent,
     SiteArgs,
+    StallArgs,
     StepArgs,
     Trailer,
 )
@@ -80,6 +82,7 @@ class Collectives:
     waits: IntArray
     is_async: BoolArray
     on_wire: BoolArray
+    captured: BoolArray
     is_open: BoolArray  # still in flight when the file ended
 
     def __len__(self) -> int:
@@ -99,7 +102,7 @@ def _getters(names: Iterable[str]) -> dict[str, attrgetter[Any]]:
 
 _NAME = attrgetter("name")
 _WORDS = _getters(("requested", "dtype", "phase", "reduce_op"))
-_FLAGS = _getters(("is_async", "on_wire"))
+_FLAGS = _getters(("is_async", "on_wire", "captured"))
 _NUMBERS = _getters(
     name for name in CollectiveArgs.__struct_fields__ if name not in _WORDS and name not in _FLAGS
 )
@@ -191,6 +194,8 @@ class RankTrace:
     spans: list[Span] = field(default_factory=list)
     flushes: list[FlushArgs] = field(default_factory=list)
     fetches: list[FetchArgs] = field(default_factory=list)
+    stalls: list[StallArgs] = field(default_factory=list)
+    device_steps: list[DeviceStepArgs] = field(default_factory=list)
     memory: list[MemoryArgs] = field(default_factory=list)
     counters: list[CounterArgs] = field(default_factory=list)
     notes: list[NoteArgs] = field(default_factory=list)

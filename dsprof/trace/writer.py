@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from dsprof.events import Collective, MemorySample, Record, Step
+from dsprof.events import Collective, DeviceStep, MemorySample, Record, Step
 from dsprof.trace.encode import Encoder
 from dsprof.trace.format import (
     CounterArgs,
@@ -183,6 +183,8 @@ class TraceWriter:
         """Return the lines for one record; outside the window collectives are only counted."""
         if isinstance(record, Step):
             return self._end_step(record)
+        if isinstance(record, DeviceStep):
+            return self._lines.record(record)
         step = record.step if isinstance(record, MemorySample) else record.scope.step
         if self._window.holds(step) and not self.budget_spent:
             return self._lines.record(record)

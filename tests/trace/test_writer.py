@@ -11,8 +11,26 @@ from typing import Any
 
 import pytest
 
-from dsprof.events import Collective, Context, Group, MemorySample, Phase, Record, Scope, Step
-from dsprof.trace.format import FILE_PATTERN, GroupArgs, Header, Trailer
+from dsprof.events import (
+    Collective,
+    Context,
+    DeviceStep,
+    Group,
+    MemorySample,
+    Phase,
+    Record,
+    Scope,
+    Stall,
+    Step,
+)
+from dsprof.trace.format import (
+    FILE_PATTERN,
+    DeviceStepArgs,
+    GroupArgs,
+    Header,
+    StallArgs,
+    Trailer,
+)
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from dsprof.trace.writer import Source, TraceWriter, Window
@@ -221,3 +239,19 @@ def test_a_failing_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
     run.writer.start()
     run.writer.close(lambda: Trailer("disable"))
     assert isinstance(run.writer.error, OSError)
+
+
+def test_stalls_and_steps_of_a_device_are_read_back(tmp_path: Path) -> None:
+    run, at = Run(tmp_path, Window(start_step=1)), START_NS
+    scope = Scope(1, 0, "")
+    placed = Stall("event", 7, 3, 42, scope, 400, at + 100, at + 500, at + 50, 9, True)
+    loose = Stall("wait", 0, -1, 43, scope, 80)
+    outside = Stall("wait", 0, -1, 44, Scope(0, 0, ""), 80)
+    run.records.extend([placed, loose, outside, DeviceStep(0, at, at + 600, 9)])
+    trace = run.close()
+    assert trace.stalls == [
+        StallArgs("event", 7, 42, 400, 3, 1, 100, 500, 50, 9, True),
+        StallArgs("wait", 0, 43, 80, step=1),
+    ]
+    assert trace.device_steps == [DeviceStepArgs(0, 0, 600, 9)]
+    assert trace.broken_lines == 0

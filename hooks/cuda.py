@@ -1,0 +1,230 @@
+"""Time on a CUDA (or ROCm) device: how long streams are held by collectives.
+
+A collective that runs on the current stream is put between two events. One that runs on a stream
+of its own holds whichever stream waits for it: the events go around the wait. Nothing here waits
+for the device, begins to use it, or touches it while a graph is captured.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from dsprof.events import Collective
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.hooks.device import Device, TorchCuda, key_of
+from dsprof.hooks.device_clock import DeviceClock, Mark, elapsed_ns
+from dsprof.hooks.stalls import Held, Stalls
+from dsprof.hooks.stream_waits import TARGETS, StreamWaits
+from dsprof.hooks.streams import Streams
+from dsprof.recorder import FOREIGN_AFTER_NS, Recorder, clock
+from dsprof.trace.format import NoteArgs
+
+_WAIT = "lets the current stream wait for the collective"
+
+
+class Flight:
+    """A collective that has a Work, as long as that lives."""
+
+    __slots__ = ("issue", "record", "ref", "work")
+
+    def __init__(self, record: Collective, work: Any, issue: Mark | None) -> None:
+        self.record = record
+        self.issue = issue
+        self.work = work  # until its caller has it
+        self.ref: weakref.ref[Any] | None = None
+
+
+class CudaHook(Hook):
+    """Times collectives by events of the device."""
+
+    name = "cuda"
+    targets = (
+        Target("torch.distributed", "Work", "synchronize", _WAIT, optional=True),
+        Target("torch.distributed", "Work", "block_current_stream", _WAIT, optional=True),
+        *TARGETS,
+    )
+
+    def __init__(self, recorder: Recorder, device: Device | None = None) -> None:
+        super().__init__(recorder)
+        self.device = device or TorchCuda()
+        self.streams = Streams()
+        self.stalls = Stalls(self.device, recorder)
+        self._stream_waits = StreamWaits(self, self.device, self.stalls, self.streams)
+        self._begun: dict[int, Mark] = {}  # thread -> the mark before its next collective
+        self._handing: dict[int, Flight] = {}  # thread -> the flight whose Work it holds
+        self._flights: dict[int, Flight] = {}  # id of a Work, which is alive
+        self._said_captured = False
+
+    def patches(self, module: str) -> list[Any]:
+        return super().patches(module) if self.device.is_built() else []
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        if target.owner == "Work":
+            return self._wrap_wait(original)
+        return self._stream_waits.wrap(target, original)
+
+    def install(self, module: str) -> None:
+        """Take over the collectives that run on a device."""
+        if module == "torch.distributed" and self.device.is_built():
+            _hide()
+            self.recorder.on_device = self.issued
+            self.recorder.step_listeners.append(self.step_ended)
+
+    def uninstall(self) -> None:
+        """Let go of everything; what the device has not passed by now stays unknown."""
+        recorder = self.recorder
+        recorder.device = None
+        self._handing.clear()
+        for key in list(recorder.enqueued):
+            if (record := recorder.enqueued.pop(key, None)) is not None:
+                recorder.add(record)
+        if self.device.in_use() and not self.stalls.is_capturing():
+            self.stalls.settle(key_of(self.device.current_stream()))
+
+    # -- collectives --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Mark where the issuing stream comes to the collective that is issued next."""
+        thread = get_ident()
+        if (last := self._handing.pop(thread, None)) is not None:
+            self._let_go(last)
+        # What was marked for something that was no collective of a device.
+        self.stalls.give_back(self._begun.pop(thread, None))
+        if (mark := self._mark()) is not None:
+            self._begun[thread] = mark
+
+    def issued(self, record: Collective, work: Any) -> None:
+        """Follow a collective that was issued on a device; `work` None: on the current stream."""
+        recorder = self.recorder
+        try:
+            if not self.broken and self.device.in_use():
+                self._follow(record, work)
+        except Exception as error:
+            self.fail(error)
+        if recorder.enqueued.get(id(work)) is not record:
+            recorder.add(record)
+
+    def _follow(self, record: Collective, work: Any) -> None:
+        begun = self._begun.pop(get_ident(), None)
+        stream = self.device.current_stream()
+        record.stream = stream.stream_id
+        if self.stalls.is_capturing():
+            record.captured = True
+            self._say_captured()
+            return
+        if self.recorder.device is None:
+            self.recorder.device = self
+            self.stalls.mark_step(-1, stream)
+        if work is not None:
+            self._flights[id(work)] = self._handing[get_ident()] = Flight(record, work, begun)
+            self.recorder.enqueued[id(work)] = record
+        elif begun is not None and not record.is_async:
+            end = self.stalls.mark(stream)
+            self.streams.give(end.key, record.id)
+            self.stalls.put(Held("collective", record.id, record.scope, begun, end))
+
+    def _let_go(self, flight: Flight) -> None:
+        """Let go of a Work that its caller has, and know it as long as that holds it."""
+        work, flight.work = flight.work, None
+        if work is not None:
+            flight.ref = weakref.ref(work, functools.partial(self._gone, id(work)))
+
+    def _gone(self, key: int, _: object) -> None:
+        """A Work is gone; if its record is still here, nobody waited for it in Python."""
+        flight = self._flights.pop(key, None)
+        if flight is not None and self.recorder.enqueued.pop(key, None) is not None:
+            self.recorder.add(flight.record)
+            self.stalls.give_back(flight.issue)
+
+    # -- waits for a Work ---------------------------------------------------------------------
+
+    def holds(self, work: Any) -> bool:
+        """Tell whether `work` is of a collective on the device."""
+        return id(work) in self._flights or self.stalls.is_capturing()
+
+    def wait(self, work: Any, call: Callable[[], Any]) -> Any:
+        """Return what `call` does, which waits for `work`; time it on the waiting stream."""
+        record = self.recorder.enqueued.pop(id(work), None)
+        if record is None:  # waited for before, or captured
+            return call()
+        flight = self._flights[id(work)]
+        self._let_go(flight)
+        start = self._mark()
+        record.waits = 1
+        record.wait_ns = clock()
+        try:
+            return call()
+        finally:
+            record.waited_ns = clock()
+            record.blocked_ns = record.waited_ns - record.wait_ns
+            self.recorder.add(record)
+            self._waited(flight, start)
+
+    def _waited(self, flight: Flight, start: Mark | None) -> None:
+        end = None if start is None else self._mark()
+        if start is None or end is None:
+            return
+        record = flight.record
+        issue, flight.issue = flight.issue, None
+        self.streams.give(end.key, record.id)
+        self.stalls.put(Held("wait", record.id, record.scope, start, end, issue=issue))
+
+    def _wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, is_compiling = self.recorder, torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or recorder.device is None or not self.holds(work):
+                return original(work, *args, **kwargs)
+            return self.wait(work, functools.partial(original, work, *args, **kwargs))
+
+        hide_from_dynamo(wait)
+        return wait
+
+    def _mark(self) -> Mark | None:
+        """Mark the current stream; None where that must not or cannot be done."""
+        try:
+            if not self.broken and not self.stalls.is_capturing():
+                return self.stalls.mark(self.device.current_stream())
+        except Exception as error:
+            self.fail(error)
+        return None
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def step_ended(self, step: int) -> None:
+        """Mark the end of a step, and read back what the device has passed."""
+        if self.recorder.device is None or self.broken:
+            return
+        now = clock()
+        for thread, flight in list(self._handing.items()):
+            if thread == get_ident() or now - flight.record.issue_ns > FOREIGN_AFTER_NS:
+                self._handing.pop(thread, None)
+                self._let_go(flight)
+        try:
+            if not self.stalls.is_capturing():
+                stream = self.device.current_stream()
+                self.stalls.mark_step(step, stream)
+                self.stalls.settle(key_of(stream))
+        except Exception as error:
+            self.fail(error)
+
+    def _say_captured(self) -> None:
+        if not self._said_captured:
+            self._said_captured = True
+            text = "collectives were captured into CUDA graphs: what replays send is not seen"
+            self.recorder.define(NoteArgs(text))
+
+
+def _hide() -> None:
+    """Keep torch.compile out of what the kernels and the waits call."""
+    for kind in (CudaHook, DeviceClock, Held, Mark, Stalls, Streams, TorchCuda):
+        hide_from_dynamo(*(f for f in vars(kind).values() if isinstance(f, FunctionType)))
+    hide_from_dynamo(elapsed_ns, key_of)
