@@ -72,6 +72,7 @@ class Recorder:
         self.lost_stalls = 0
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
         self.cost_samples = itertools.count(1)
+        self.groups: Any = None  # the hooks' own, shared between them
         self.group_ids = itertools.count(1)
         self.site_ids = itertools.count(1)
         self.dropped = 0
@@ -230,6 +231,18 @@ class Recorder:
                 self.add(record)
 
         self.completed[key] = (weakref.ref(work, gone), record)
+
+    def lend(self, work: Any) -> None:
+        """Know `work` when it is waited for, without keeping it or asking it anything."""
+        entry = self.in_flight.pop(id(work), None)
+        if entry is not None:
+            self._let_go(id(work), *entry)
+
+    def is_awaited(self, work: Any) -> bool:
+        """Tell whether the end of a wait for `work` would find its collective."""
+        lent = self.completed.get(id(work))
+        is_lent = lent is not None and lent[0]() is work
+        return is_lent or id(work) in self.in_flight or get_ident() in self.blocking
 
     def waited(self, work: Any, start_ns: int, end_ns: int, finished: bool) -> None:
         """Note a wait that has ended, and hand over the record of what was waited for.

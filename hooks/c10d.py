@@ -33,7 +33,7 @@ class _WireHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self.groups = Groups(recorder)
+        self.groups = Groups.of(recorder)
         self.sites = Sites(recorder)
         self.dtypes = _DtypeNames()
         recorder.reduce_op_name = reduce_op_name

@@ -61,7 +61,7 @@ class DeepSpeedCommHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._groups = Groups(recorder)
+        self._groups = Groups.of(recorder)
         self._sites = Sites(recorder)
 
     def patches(self, module: str) -> list[Any]:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 
@@ -46,6 +46,13 @@ class Groups:
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
         recorder.step_listeners.append(self._look_again)
+
+    @classmethod
+    def of(cls, recorder: Recorder) -> Groups:
+        """Return the one that all hooks of `recorder` share: a group's collectives count once."""
+        if recorder.groups is None:
+            recorder.groups = cls(recorder)
+        return cast(Groups, recorder.groups)
 
     def state(self, pg: Any) -> GroupState:
         """Return the state of `pg`, describing the group if it is new."""

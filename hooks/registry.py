@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsprof.config import Config
+from dsprof.hooks.backends import BackendHook
 from dsprof.hooks.base import Hook
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
@@ -17,6 +18,7 @@ from dsprof.recorder import Recorder
 
 HOOKS: tuple[type[Hook], ...] = (
     WorkHook,
+    BackendHook,
     DeepSpeedCommHook,
     DeepSpeedEngineHook,
     DeepSpeedZeroHook,

@@ -8,7 +8,6 @@ dsprof is imported. Without it, each setting is one recording in a folder of its
 import argparse
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -18,8 +17,8 @@ import torch.distributed as dist
 from deepspeed.comm.comm import comms_logger
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Zero3
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Zero12
-from torch.profiler import ExecutionTraceObserver
 
+from tests.dist.oracle import observed
 from tests.dist.programs import small_zero
 from tests.dist.zero_settings import ZeroSetting, zero_settings
 
@@ -27,7 +26,6 @@ WARMUP_STEPS = 2
 COUNTED_STEPS = 3
 
 FLUSHES = {Zero12: "reduce_ipg_grads", Zero3: f"_{Zero3.__name__}__reduce_and_partition_ipg_grads"}
-SIZED_BY = {"_reduce_scatter_base_": 1}  # argument that holds the whole array; else the first
 
 
 def build(setting: ZeroSetting) -> deepspeed.DeepSpeedEngine:
@@ -49,35 +47,14 @@ def counted(path: Path) -> Iterator[None]:
 
     {"ops": {op: [calls, bytes]}, "requested": {op: calls}, "flushes": [[elements, cause]]}
     """
-    raw = path.with_suffix(".execution.json")
-    observer = ExecutionTraceObserver().register_callback(str(raw))
-    with logged_requests() as requested, watched_flushes() as flushes:
-        observer.start()
+    scratch = path.with_suffix(".execution.json")
+    with (
+        logged_requests() as requested,
+        watched_flushes() as flushes,
+        observed(scratch, dist.get_world_size()) as operations,
+    ):
         yield
-        observer.stop()
-    observer.unregister_callback()
-    path.write_text(
-        json.dumps({"ops": operations(raw), "requested": requested, "flushes": flushes})
-    )
-    raw.unlink()
-
-
-def operations(path: Path) -> dict[str, list[int]]:
-    """Sum calls and bytes of the c10d operations in an execution trace."""
-    total: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for node in json.loads(path.read_text())["nodes"]:
-        if node["name"].startswith("c10d::"):
-            op = node["name"].removeprefix("c10d::")
-            total[op][0] += 1
-            total[op][1] += nbytes(node["inputs"]["values"][SIZED_BY.get(op, 0)])
-    return total
-
-
-def nbytes(value: list) -> int:
-    """Bytes of a tensor, [id, storage, offset, elements, item bytes, device], or a list of them."""
-    if value and isinstance(value[0], list):
-        return sum(map(nbytes, value))
-    return value[3] * value[4]
+    path.write_text(json.dumps({"ops": operations, "requested": requested, "flushes": flushes}))
 
 
 @contextmanager
