@@ -145,6 +145,19 @@ class Fetch(msgspec.Struct, gc=False):
     start_ns: int
     end_ns: int
     thread: int
+    is_recomputation: bool = False  # for a forward that is repeated within backward
+
+
+class Copy(msgspec.Struct, gc=False):
+    """One copy between the host and a device, as the span of the function that makes it."""
+
+    what: str  # "gradient", "parameter" or "optimizer state"
+    direction: str  # "to host", "to device", "both ways" or "within host"
+    nbytes: int
+    scope: Scope
+    start_ns: int
+    end_ns: int
+    thread: int
 
 
 class Stall(msgspec.Struct, gc=False):
@@ -191,4 +204,4 @@ class MemorySample(msgspec.Struct, gc=False):
     device: dict[str, int] | None = None  # chosen counters of torch.cuda.memory_stats()
 
 
-Record = Collective | Phase | Step | Flush | Fetch | MemorySample | Stall | DeviceStep
+Record = Collective | Phase | Step | Flush | Fetch | Copy | MemorySample | Stall | DeviceStep

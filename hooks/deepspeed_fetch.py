@@ -11,6 +11,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from dsprof.events import Context, Fetch
@@ -66,29 +67,30 @@ class DeepSpeedFetchHook(Hook):
     def _stops(self) -> dict[str, Callable[..., None]]:
         return _by_event(submit=self._end, prefetch=self._end_prefetch, wait=self._end_wait)
 
-    def _begin(self) -> None:
+    def _begin(self, forward: bool) -> None:
         recorder = self.recorder
         outer = self._outer = recorder.context()
         self._fetch, self._submit_ns = next(recorder.ids), clock()
         recorder.become(Context(outer.request, outer.requested, outer.flush, self._fetch))
 
-    def _end(self, elements: int) -> None:
+    def _end(self, forward: bool, elements: int) -> None:
         self.recorder.become(self._outer)
 
-    def _end_prefetch(self, elements: int) -> None:
+    def _end_prefetch(self, forward: bool, elements: int) -> None:
         self.recorder.become(self._outer)
-        self._record("prefetch", elements, 0, self._submit_ns)
+        self._record("prefetch", elements, 0, self._submit_ns, forward and _in_backward())
         self._submit_ns = 0
 
-    def _begin_wait(self) -> None:
+    def _begin_wait(self, forward: bool) -> None:
         self._wait_ns = clock()
 
-    def _end_wait(self, elements: int) -> None:
+    def _end_wait(self, forward: bool, elements: int) -> None:
         if elements:
             # DeepSpeed counts this rank's share of what it waits for.
             whole = elements * dist.get_world_size()
             start_ns = self._submit_ns or self._wait_ns
-            self._record("fetch", whole, clock() - self._wait_ns, start_ns)
+            wait_ns = clock() - self._wait_ns
+            self._record("fetch", whole, wait_ns, start_ns, forward and _in_backward())
         self._submit_ns = 0
 
     def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,19 +111,28 @@ class DeepSpeedFetchHook(Hook):
 
         return release
 
-    def _record(self, kind: str, elements: int, wait_ns: int, start_ns: int) -> None:
+    def _record(
+        self, kind: str, elements: int, wait_ns: int, start_ns: int, recomputing: bool = False
+    ) -> None:
         recorder = self.recorder
         fetch = self._fetch or next(recorder.ids)
         self._fetch = 0
         scope, thread = recorder.scope, get_ident()
-        recorder.add(Fetch(fetch, kind, elements, wait_ns, scope, start_ns, clock(), thread))
+        recorder.add(
+            Fetch(fetch, kind, elements, wait_ns, scope, start_ns, clock(), thread, recomputing)
+        )
+
+
+def _in_backward() -> bool:
+    """Say whether autograd is at work in this thread: a forward there is a recomputation."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _by_event(**notes: Callable[..., None]) -> dict[str, Callable[..., None]]:
-    """Name the events of DeepSpeed that call for each note."""
+    """Name the events of DeepSpeed that call for each note, which is told if it is of a forward."""
     names = {"submit": "fetch_submit", "prefetch": "prefetch_submit", "wait": "fetch_wait"}
     return {
-        f"{phase}_{names[kind]}": note
+        f"{phase}_{names[kind]}": functools.partial(note, phase == "forward")
         for kind, note in notes.items()
         for phase in ("forward", "backward")
     }

@@ -8,6 +8,7 @@ from dsprof.hooks.base import Hook
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
 from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
+from dsprof.hooks.deepspeed_copies import DeepSpeedCopiesHook
 from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
 from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
@@ -23,6 +24,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DeepSpeedEngineHook,
     DeepSpeedZeroHook,
     DeepSpeedFetchHook,
+    DeepSpeedCopiesHook,
     OptimizerStepHook,
     DeviceMemoryHook,
     CudaHook,

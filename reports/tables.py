@@ -9,6 +9,7 @@ from typing import Any
 
 from dsprof.diagnosis.model import (
     CommunicationRow,
+    CopyRow,
     Diagnosis,
     Difference,
     EnvironmentInfo,
@@ -94,7 +95,7 @@ def _members(row: CommunicationRow) -> str:
     return "ranks " + "; ".join(fmt.ranks(ranks) for ranks in row.group_ranks)
 
 
-def per_step(row: CommunicationRow | FetchRow, total: int | None) -> float | None:
+def per_step(row: CommunicationRow | CopyRow | FetchRow, total: int | None) -> float | None:
     """Turn a sum over ranks and steps into the mean of one rank's step."""
     if total is None or not row.calls:
         return None
@@ -189,6 +190,30 @@ def fetches(rows: Iterable[FetchRow]) -> Table:
         for row in rows
     )
     return _table("Parameters of one step of one rank, on average", columns, cells)
+
+
+def copies(rows: Iterable[CopyRow]) -> Table:
+    """Copies between host and device."""
+    columns = (
+        Column("What"),
+        Column("Direction"),
+        Column("Phase"),
+        Column("Calls", "count"),
+        Column("Bytes", "bytes"),
+        Column("Time", "ns"),
+    )
+    cells = (
+        (
+            row.what,
+            row.direction,
+            row.phase,
+            row.calls_per_step,
+            row.bytes_per_step,
+            per_step(row, row.duration_ns),
+        )
+        for row in rows
+    )
+    return _table("Copies of one step of one rank, on average", columns, cells)
 
 
 def timeline(step: Timeline) -> Table:

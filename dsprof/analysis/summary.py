@@ -7,7 +7,7 @@ An aggregate is a small value with `collect` (from one rank's trace) and an asso
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -39,6 +39,18 @@ class Aggregate(ABC):
     @abstractmethod
     def merge(self: A, other: A) -> A:
         """Join the facts of two disjoint sets of ranks; associative."""
+
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+def add_rows(one: Mapping[R, S], other: Mapping[R, S]) -> dict[R, S]:
+    """Join rows of sums, adding up those of the same kind."""
+    rows: dict[R, Any] = dict(one)
+    for kind, sums in other.items():
+        rows[kind] = rows[kind] + sums if kind in rows else sums
+    return rows
 
 
 class RunSummary:

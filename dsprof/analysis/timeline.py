@@ -94,6 +94,13 @@ def exposed(trace: RankTrace) -> Intervals:
     return Intervals.union(*blocked(trace.collectives))
 
 
+def copies(trace: RankTrace) -> Intervals:
+    """Return when the rank was in a function that copies between host and device."""
+    starts = np.fromiter((copy.start_ns for copy in trace.copies), np.int64, len(trace.copies))
+    ends = np.fromiter((copy.end_ns for copy in trace.copies), np.int64, len(trace.copies))
+    return Intervals.union(starts, ends)
+
+
 def phases(trace: RankTrace) -> Intervals:
     """Return when the rank was in a phase of the training loop."""
     spans = [span for span in trace.spans if not span.is_annotation]

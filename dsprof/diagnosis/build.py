@@ -45,6 +45,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         communication=sections.communication(summary),
         flushes=sections.flushes(summary),
         fetches=sections.fetches(summary),
+        copies=sections.copies(summary),
         memory=sections.memory(summary),
         environment=environment_info(summary[EnvironmentFacts]),
         timelines=sections.timelines(summary),

@@ -153,6 +153,19 @@ class FetchRow(_Part):
     wait_ns: int
 
 
+class CopyRow(_Part):
+    """Copies between host and device of one kind and phase, sums over ranks and measured steps."""
+
+    what: str  # "gradient", "parameter" or "optimizer state"
+    direction: str  # "to host", "to device" or "within host"
+    phase: str
+    calls: int
+    calls_per_step: float  # of one rank
+    bytes: int
+    bytes_per_step: float  # of one rank
+    duration_ns: int
+
+
 class RankMemory(_Part):
     """Memory of one rank; null where it could not be read."""
 
@@ -245,6 +258,7 @@ class Diagnosis(_Part):
     communication: list[CommunicationRow] = []
     flushes: list[FlushRow] = []
     fetches: list[FetchRow] = []
+    copies: list[CopyRow] = []
     memory: list[RankMemory] = []
     environment: EnvironmentInfo = msgspec.field(default_factory=EnvironmentInfo)
     timelines: list[Timeline] = []

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
+from dsprof.analysis.aggregates.copies import Copies
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
@@ -90,6 +91,26 @@ def fetches(summary: RunSummary) -> list[model.FetchRow]:
             wait_ns=sums.wait_ns,
         )
         for (kind, phase), sums in sorted(summary[Fetches].rows.items())
+    ]
+
+
+def copies(summary: RunSummary) -> list[model.CopyRow]:
+    """List copies between host and device, those that take longest first."""
+    rows = summary[Copies].rows.items()
+    return [
+        model.CopyRow(
+            what=what,
+            direction=direction,
+            phase=phase,
+            calls=sums.calls,
+            calls_per_step=_per(sums.calls, sums.rank_steps),
+            bytes=sums.nbytes,
+            bytes_per_step=_per(sums.nbytes, sums.rank_steps),
+            duration_ns=sums.duration_ns,
+        )
+        for (what, direction, phase), sums in sorted(
+            rows, key=lambda item: (-item[1].duration_ns, item[0])
+        )
     ]
 
 
@@ -189,7 +210,7 @@ def _parts(
         step=step,
         compute_ns=part.compute_ns,
         exposed_comm_ns=part.exposed_ns,
-        copies_ns=None,
+        copies_ns=part.copies_ns,
         idle_ns=None,
         other_ns=part.other_ns,
         total_ns=part.total_ns,

@@ -11,6 +11,7 @@ import msgspec
 from dsprof.environment import EnvSnapshot
 from dsprof.events import (
     Collective,
+    Copy,
     DeviceStep,
     Fetch,
     Flush,
@@ -24,6 +25,8 @@ from dsprof.trace.format import (
     AnnotationEvent,
     CollectiveArgs,
     CollectiveEvent,
+    CopyArgs,
+    CopyEvent,
     DeviceStepArgs,
     DeviceStepEvent,
     EngineConfig,
@@ -86,6 +89,8 @@ class Encoder:
                 line = self._flush(record)
             case Fetch():
                 line = self._fetch(record)
+            case Copy():
+                line = self._copy(record)
             case MemorySample():
                 line = self._memory(record)
             case Stall():
@@ -213,6 +218,12 @@ class Encoder:
         span = self._span(record.start_ns, record.end_ns)
         return FetchEvent(args=args, name=record.kind, tid=self._thread_lane(record.thread), **span)
 
+    def _copy(self, record: Copy) -> Event:
+        args = self._fields(record, CopyArgs)
+        span = self._span(record.start_ns, record.end_ns)
+        name = f"copy {record.what} {record.direction}"
+        return CopyEvent(args=args, name=name, tid=self._thread_lane(record.thread), **span)
+
     def _memory(self, record: MemorySample) -> Event:
         fields = msgspec.structs.asdict(record)
         fields["time_ns"] = self._at(record.time_ns)
@@ -247,7 +258,7 @@ class Encoder:
             args=args, name=f"step {record.step}", tid=self._stream_lane(None), **span
         )
 
-    def _fields(self, record: Flush | Fetch, kind: type[Any]) -> Any:
+    def _fields(self, record: Flush | Fetch | Copy, kind: type[Any]) -> Any:
         """Copy the fields of the same name; the scope is spread, times become relative."""
         own = {name: getattr(record, name) for name in kind.__struct_fields__ if name not in _MADE}
         scope = record.scope

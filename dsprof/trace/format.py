@@ -176,6 +176,20 @@ class FetchArgs(msgspec.Struct, gc=False, omit_defaults=True):
     start_ns: int
     end_ns: int
     wait_ns: int = 0  # a duration
+    is_recomputation: bool = False
+    step: int = -1
+    micro_step: int = 0
+    phase: str = ""
+
+
+class CopyArgs(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `dsprof.events.Copy`."""
+
+    what: str
+    direction: str
+    nbytes: int
+    start_ns: int
+    end_ns: int
     step: int = -1
     micro_step: int = 0
     phase: str = ""
@@ -362,6 +376,12 @@ class DeviceStepEvent(_Event, tag="device_step"):
     args: DeviceStepArgs
 
 
+class CopyEvent(_Event, tag="copy"):
+    """One copy between host and device."""
+
+    args: CopyArgs
+
+
 class MemoryEvent(_Event, tag="memory"):
     """One memory sample."""
 
@@ -408,6 +428,7 @@ Event = (
     | FetchEvent
     | StallEvent
     | DeviceStepEvent
+    | CopyEvent
     | MemoryEvent
     | CounterEvent
     | NoteEvent

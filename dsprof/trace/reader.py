@@ -16,6 +16,7 @@ from dsprof.trace.format import (
     SCHEMA_VERSION,
     AnnotationEvent,
     CollectiveEvent,
+    CopyEvent,
     CounterEvent,
     DeviceStepEvent,
     EngineEvent,
@@ -235,6 +236,8 @@ def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiv
                 trace.flushes.append(event.args)
             case FetchEvent():
                 trace.fetches.append(event.args)
+            case CopyEvent():
+                trace.copies.append(event.args)
             case MemoryEvent():
                 trace.memory.append(event.args)
             case StallEvent():

@@ -14,6 +14,7 @@ from dsprof.environment import EnvSnapshot
 from dsprof.trace.format import (
     CollectiveArgs,
     CollectiveEvent,
+    CopyArgs,
     CounterArgs,
     DeviceStepArgs,
     EngineConfig,
@@ -196,6 +197,7 @@ class RankTrace:
     fetches: list[FetchArgs] = field(default_factory=list)
     stalls: list[StallArgs] = field(default_factory=list)
     device_steps: list[DeviceStepArgs] = field(default_factory=list)
+    copies: list[CopyArgs] = field(default_factory=list)
     memory: list[MemoryArgs] = field(default_factory=list)
     counters: list[CounterArgs] = field(default_factory=list)
     notes: list[NoteArgs] = field(default_factory=list)

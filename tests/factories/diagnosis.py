@@ -10,6 +10,7 @@ import msgspec
 from dsprof.diagnosis.model import (
     Bar,
     CommunicationRow,
+    CopyRow,
     Diagnosis,
     Difference,
     EnvironmentInfo,
@@ -79,6 +80,18 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
                 wait_ns=3 * MS * steps,
             )
             for kind in ("fetch", "prefetch", "release")
+        ],
+        copies=[
+            CopyRow(
+                what="gradient",
+                direction="to host",
+                phase="backward",
+                calls=6 * ranks * steps,
+                calls_per_step=6.0,
+                bytes=6 * MIB * ranks * steps,
+                bytes_per_step=6.0 * MIB,
+                duration_ns=2 * MS * ranks * steps,
+            )
         ],
         memory=[_memory(rank, steps) for rank in everyone],
         environment=environment(),

@@ -17,6 +17,7 @@ from dsprof.trace.format import (
     SCHEMA_VERSION,
     CollectiveArgs,
     CollectiveEvent,
+    CopyArgs,
     CounterArgs,
     CounterRow,
     EngineConfig,
@@ -128,6 +129,11 @@ def flush(flush_id: int, at: float, took: float, **fields: Any) -> FlushArgs:
 def fetch(fetch_id: int, at: float, took: float, **fields: Any) -> FetchArgs:
     given = {"kind": "fetch", "elements": 262144, "wait_ns": ns(took), **fields}
     return FetchArgs(id=fetch_id, start_ns=ns(at), end_ns=ns(at + took), **given)
+
+
+def copy(at: float, took: float, **fields: Any) -> CopyArgs:
+    given = {"what": "gradient", "direction": "to host", "nbytes": 1 << 20, **fields}
+    return CopyArgs(start_ns=ns(at), end_ns=ns(at + took), **given)
 
 
 def engine(stage: int = 2, accumulation: int = 1, **zero: Any) -> EngineConfig:

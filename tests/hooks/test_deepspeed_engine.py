@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dsprof.events import Phase, Step
 from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
 from dsprof.recorder import Recorder
+from dsprof.trace.format import EngineConfig
 
 
 class Module:
@@ -127,3 +129,50 @@ def test_the_optimizer_in_an_engines_constructor_takes_no_step(
 ) -> None:
     recorder.end_step("optimizer")
     assert steps(recorder) == []
+
+
+def test_engines_that_take_turns_count_for_themselves(recorder: Recorder) -> None:
+    """As a generator and its discriminator do."""
+    hook = DeepSpeedEngineHook(recorder)
+    names = {target.name: target for target in hook.targets if hasattr(Engine, target.name)}
+    methods = {name: hook.wrap(target, getattr(Engine, name)) for name, target in names.items()}
+    kind = type("HookedEngine", (Engine,), methods)
+    first, second = kind(), kind()
+    second.micro_steps = 1  # so that its next micro-step is its last one
+    for _ in range(2):
+        train(first, 1)
+        train(second, 1)
+    assert recorder.failures == {}
+    found = [record for record in recorder.buffer if isinstance(record, Step)]
+    assert [(step.engine, step.micro_steps) for step in found] == [(1, 1), (0, 2)]
+    spans = [record for record in recorder.buffer if isinstance(record, Phase)]
+    assert [(s.scope.engine, s.scope.micro_step) for s in spans if s.name == "forward"] == [
+        (0, 0),
+        (1, 0),
+        (0, 1),
+        (1, 0),
+    ]
+
+
+def test_an_engine_that_is_gone_leaves_its_number_and_nothing_else(recorder: Recorder) -> None:
+    hook = DeepSpeedEngineHook(recorder)
+    target = next(target for target in hook.targets if target.name == "forward")
+    forward = hook.wrap(target, Engine.forward)
+    for _ in range(2):
+        engine = Engine()
+        gone = weakref.ref(engine)
+        forward(engine)
+        del engine
+        assert gone() is None
+    engines = [part.engine for part in recorder.definitions if isinstance(part, EngineConfig)]
+    assert engines == [0, 1]
+
+
+def test_a_backward_that_raised_ends_with_the_next_phase(
+    recorder: Recorder, engine: Engine
+) -> None:
+    engine.forward()
+    engine._backward_prologue()
+    train(engine, 1)
+    assert recorder.scope.phase == ""
+    assert recorder.phases == []

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from dsprof.events import Fetch
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
@@ -60,6 +61,23 @@ def test_a_fetch_spans_its_gather_and_its_wait(recorder: Recorder) -> None:
     assert (fetch.kind, fetch.elements) == ("fetch", 10 * WORLD_SIZE)
     assert 0 < fetch.wait_ns < fetch.end_ns - fetch.start_ns
     assert recorder.context() is NOBODY
+
+
+@pytest.mark.usefixtures("group")
+def test_a_forward_within_backward_is_a_recomputation(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+
+    def fetch_again(gradient: torch.Tensor) -> None:
+        for direction in ("forward", "backward"):
+            stage3.gather(f"{direction}_fetch_submit", 10)
+            stage3.wait(f"{direction}_fetch_wait", 10)
+
+    loss = torch.ones(1, requires_grad=True)
+    loss.register_hook(fetch_again)
+    fetch_again(loss)
+    loss.backward()
+    seen = [record.is_recomputation for record in recorder.buffer if isinstance(record, Fetch)]
+    assert seen == [False, False, True, False]
 
 
 def test_a_prefetch_has_an_id_of_its_own(recorder: Recorder) -> None:

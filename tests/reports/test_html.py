@@ -55,6 +55,7 @@ def test_sections_come_in_the_order_in_which_a_reader_needs_them(page: Element) 
         "waits",
         "flushes",
         "fetches",
+        "copies",
         "memory",
         "environment",
         "checks",

@@ -18,6 +18,7 @@ EVERY_TABLE = [
     tables.steps(step_bars(MADE.steps.rows, 10)),
     tables.flushes(MADE.flushes),
     tables.fetches(MADE.fetches),
+    tables.copies(MADE.copies),
     tables.timeline(MADE.timelines[0]),
     tables.memory(MADE.memory),
     tables.differences(MADE.environment.differences),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.communication import Communication
+from dsprof.analysis.aggregates.copies import Copies
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.fetches import Fetches
@@ -25,6 +26,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Overlap,
     Flushes,
     Fetches,
+    Copies,
     Memory,
     Timelines,
 )

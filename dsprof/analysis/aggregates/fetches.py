@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsprof.analysis.steps import detailed_steps
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.trace.table import RankTrace
 
 
@@ -29,7 +29,10 @@ class FetchSums:
 
 @dataclass(frozen=True, slots=True)
 class Fetches(Aggregate):
-    """Sums by kind ("fetch", "prefetch", "release") and phase."""
+    """Sums by kind ("fetch", "prefetch", "release") and phase.
+
+    What a forward fetches that is repeated within backward has the phase "recomputation".
+    """
 
     rows: dict[tuple[str, str], FetchSums]
 
@@ -42,7 +45,7 @@ class Fetches(Aggregate):
         for fetch in trace.fetches:
             if fetch.step not in wanted:
                 continue
-            kind = (fetch.kind, fetch.phase)
+            kind = (fetch.kind, "recomputation" if fetch.is_recomputation else fetch.phase)
             taking_part = 0 if kind in rows else len(steps)
             one = FetchSums(1, taking_part, fetch.elements, fetch.wait_ns)
             rows[kind] = rows[kind] + one if kind in rows else one
@@ -50,7 +53,4 @@ class Fetches(Aggregate):
 
     def merge(self, other: Fetches) -> Fetches:
         """Add up rows of the same kind."""
-        rows = dict(self.rows)
-        for kind, sums in other.rows.items():
-            rows[kind] = rows[kind] + sums if kind in rows else sums
-        return Fetches(rows)
+        return Fetches(add_rows(self.rows, other.rows))

@@ -17,7 +17,7 @@ from dsprof.analysis.steps import (
     places,
 )
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array, exposed, phases
+from dsprof.analysis.timeline import Array, copies, exposed, phases
 from dsprof.trace.table import BoolArray, RankTrace
 
 _LARGEST = 1 << 62
@@ -33,6 +33,7 @@ class RankSteps:
     total_ns: Array
     exposed_ns: Array | None
     compute_ns: Array | None  # 0 in counted steps, which do not show it
+    copies_ns: Array | None  # of the time not exposed; None without a copy; 0 in counted steps
     counted: BoolArray  # steps that are not in full detail
     calls: Array  # collectives on the wire, counted ones included
     nbytes: Array  # of these
@@ -46,6 +47,7 @@ class Parts:
     total_ns: int
     exposed_ns: int | None
     compute_ns: int | None
+    copies_ns: int | None
     micro_steps: int
     slowest_rank: int
     fastest_ns: int
@@ -56,7 +58,8 @@ class Parts:
     @property
     def other_ns(self) -> int:
         """Time that is in no other part."""
-        return self.total_ns - (self.exposed_ns or 0) - (self.compute_ns or 0)
+        known = (self.exposed_ns or 0) + (self.compute_ns or 0) + (self.copies_ns or 0)
+        return self.total_ns - known
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,16 @@ class Steps(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Steps:
-        """Split the steps of one rank into exposed communication, compute and the rest."""
+        """Split the steps of one rank into exposed communication, compute, copies and the rest."""
         by_number = {step.step: step for step in trace.steps}
         steps = [by_number[number] for number in sorted(by_number)]
         start = np.array([step.start_ns for step in steps], np.int64)
         end = np.array([step.end_ns for step in steps], np.int64)
         number = np.array([step.step for step in steps], np.int64)
         unwaited = _unwaited(trace)
-        waiting, working = None, None
+        waiting, working, copying = None, None, None
         if on_host_clock(trace) and not unwaited:
-            waiting, working = _split(trace, number, start, end)
+            waiting, working, copying = _split(trace, number, start, end)
         micro_steps = np.array([step.micro_steps for step in steps], np.int64)
         row = RankSteps(
             number,
@@ -84,6 +87,7 @@ class Steps(Aggregate):
             end - start,
             waiting,
             working,
+            copying,
             np.isin(number, counted_steps(trace)),
             *_traffic(trace, number),
             unwaited,
@@ -134,6 +138,7 @@ class Steps(Aggregate):
             total_ns=sum(part.total_ns for part in chosen),
             exposed_ns=_sum_or_none([part.exposed_ns for part in chosen]),
             compute_ns=_sum_or_none([part.compute_ns for part in chosen]),
+            copies_ns=_sum_or_none([part.copies_ns for part in chosen]),
             micro_steps=sum(part.micro_steps for part in chosen),
             slowest_rank=min((rank for rank in spent if spent[rank] == most), default=0),
             fastest_ns=min(spent.values(), default=0),
@@ -177,13 +182,13 @@ class Steps(Aggregate):
         rows = [(self.ranks[rank], index) for rank, index in cells]
         totals = [int(row.total_ns[index]) for row, index in rows]
         exposed = [None if r.exposed_ns is None else int(r.exposed_ns[i]) for r, i in rows]
-        compute = [
-            None if r.compute_ns is None or r.counted[i] else int(r.compute_ns[i]) for r, i in rows
-        ]
+        compute = [_cell(r.compute_ns, i, r.counted) for r, i in rows]
+        copying = [_cell(r.copies_ns, i, r.counted) for r, i in rows]
         return Parts(
             total_ns=sum(totals) // len(rows),
             exposed_ns=_mean_or_none(exposed),
             compute_ns=_mean_or_none(compute),
+            copies_ns=_mean_or_none(copying),
             micro_steps=max(int(row.micro_steps[index]) for row, index in rows),
             slowest_rank=cells[totals.index(max(totals))][0],
             fastest_ns=min(totals),
@@ -193,20 +198,30 @@ class Steps(Aggregate):
         )
 
 
-def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> tuple[Array, Array | None]:
-    """Return exposed communication and compute of each step window.
+def _cell(column: Array | None, index: int, counted: BoolArray) -> int | None:
+    """Return the value of a step, None where the step does not show it."""
+    return None if column is None or counted[index] else int(column[index])
 
-    Compute is None without a phase: DDP and FSDP alone do not say where their phases are.
+
+def _split(
+    trace: RankTrace, number: Array, start: Array, end: Array
+) -> tuple[Array, Array | None, Array | None]:
+    """Return exposed communication, compute and copies of each step window.
+
+    Compute is None without a phase: DDP and FSDP alone do not say where their phases are. Copies
+    are None without any: a library may copy where nobody sees it.
     """
-    waits = exposed(trace)
+    waits, moves = exposed(trace), copies(trace)
     seen = waits.within(start, end)
     waiting = np.minimum(seen + _from_counters(trace, number, "blocked_ns"), end - start)
+    detailed = ~np.isin(number, counted_steps(trace))
+    moving = np.where(detailed, (moves | waits).within(start, end) - seen, 0)
+    copying = moving if len(moves.starts) else None
     working = phases(trace)
     if not len(working.starts):
-        return waiting, None
-    inside = (working | waits).within(start, end)
-    detailed = ~np.isin(number, counted_steps(trace))
-    return waiting, np.where(detailed, np.maximum(inside - waiting, 0), 0)
+        return waiting, None, copying
+    inside = (working | waits | moves).within(start, end)
+    return waiting, np.where(detailed, np.maximum(inside - waiting - moving, 0), 0), copying
 
 
 def _unwaited(trace: RankTrace) -> int:

@@ -12,11 +12,13 @@ def test_fetches_are_summed_by_kind_and_phase():
             fetch(2, 5, 4, step=0, phase="forward", elements=20),
             fetch(3, 9, 1, step=0, phase="backward", elements=40),
             fetch(4, 9, 1, step=-1, phase="forward", elements=80),
+            fetch(5, 9, 1, step=0, phase="backward", elements=160, is_recomputation=True),
         ],
     )
     assert summary(trace)[Fetches].rows == {
         ("fetch", "forward"): FetchSums(2, 1, 30, 7 * MS),
         ("fetch", "backward"): FetchSums(1, 1, 40, 1 * MS),
+        ("fetch", "recomputation"): FetchSums(1, 1, 160, 1 * MS),
     }
 
 

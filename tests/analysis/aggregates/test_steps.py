@@ -6,6 +6,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from tests.factories.trace import (
     MS,
     captured,
+    copy,
     counters,
     header,
     issued,
@@ -41,6 +42,24 @@ def test_time_outside_phases_and_waits_is_other():
     assert part.exposed_ns == 10 * MS
     assert part.compute_ns == 75 * MS
     assert part.other_ns == 15 * MS
+
+
+def test_copies_are_a_part_of_their_own_where_they_are_seen():
+    # Phases 0-90; copies 20-30, and 80-92 of which a wait at 75-85 hides 5 ms.
+    trace = rank_trace(
+        steps=[step(0, 0, 100)],
+        spans=[span("backward", 0, 90)],
+        comm=[sync("all_reduce", 75, 10, step=0)],
+        copies=[copy(20, 10, step=0), copy(80, 12, step=0)],
+    )
+    part = total(trace)
+    assert (part.exposed_ns, part.copies_ns) == (10 * MS, 17 * MS)
+    assert part.compute_ns == 65 * MS
+    assert part.other_ns == 8 * MS
+
+
+def test_without_a_copy_copies_are_none_and_not_zero():
+    assert total(rank_trace(steps=[step(0, 0, 100)])).copies_ns is None
 
 
 def test_a_wait_across_the_end_of_a_step_is_split_between_the_two():
