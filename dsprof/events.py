@@ -92,6 +92,8 @@ class Collective(msgspec.Struct, gc=False):
     waits: int = 0
     on_wire: bool = True
     captured: bool = False  # into a CUDA graph: runs when that is replayed, unseen
+    is_estimated: bool = False  # the wait was in C++, and its bounds are known, not itself
+    outputs: tuple[int, ...] = ()  # storages by which a functional wait knows it
 
 
 class Phase(msgspec.Struct, gc=False):

@@ -16,6 +16,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from dsprof.events import Collective, Context, Phase, Record, Scope, Step
+from dsprof.unheld import Unheld
 
 clock = time.perf_counter_ns
 
@@ -30,6 +31,9 @@ FOREIGN_AFTER_NS = 1_000_000_000
 
 COST_SAMPLE = 8
 """Every so many collectives the hook times itself."""
+
+NOTICEABLE_NS = 100_000
+"""A wait for a collective that is already complete, or was waited for before, takes less."""
 
 _OUTSIDE = Scope(step=-1, micro_step=0, phase="")
 
@@ -70,6 +74,9 @@ class Recorder:
         self.on_device: Callable[[Collective, Any], None] = self._on_no_device
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
         self.lost_stalls = 0
+        # Told of each asynchronous collective on the host, with what it writes to.
+        self.followers: tuple[Callable[[Collective, Any], None], ...] = ()
+        self.unheld = Unheld(self.add)
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
         self.cost_samples = itertools.count(1)
         self.groups: Any = None  # the hooks' own, shared between them
@@ -174,10 +181,10 @@ class Recorder:
         self.step_source = source
         now, scope = clock(), self.scope
         step = max(scope.step, 0)
-        in_flight = len(self.in_flight)
-        self.poll(in_flight, in_flight)
+        self.poll_all()
         micro_steps = micro_steps or scope.micro_step + 1
         self.add(Step(step, micro_steps, self.step_start_ns, now, source, engine))
+        self.unheld.end_step(step)
         self.step_start_ns = now
         self.steps += 1
         self.scope = Scope(step + 1, 0, scope.phase, scope.engine)
@@ -223,12 +230,19 @@ class Recorder:
                 if not pending:
                     break
 
+    def poll_all(self) -> None:
+        """Note which of all collectives in flight are complete by now."""
+        in_flight = len(self.in_flight)
+        if in_flight:
+            self.poll(in_flight, in_flight)
+
     def _let_go(self, key: int, work: Any, record: Collective) -> None:
         """Let go of a Work that is complete, but know it if it is waited for later."""
 
         def gone(_: object) -> None:
             if self.completed.pop(key, None) is not None:
-                self.add(record)
+                keep = self.unheld.put if self.followers else self.add
+                keep(record)
 
         self.completed[key] = (weakref.ref(work, gone), record)
 
@@ -256,7 +270,7 @@ class Recorder:
                 entry = self.in_flight.pop(id(work), None)
                 record = entry[1] if entry is not None else self._known(work)
                 if record is None:
-                    self.unmatched_waits += 1
+                    self.unmatched_waits += end_ns - start_ns > NOTICEABLE_NS
                     return
             if finished and not record.done_ns:
                 record.done_ns = end_ns
@@ -284,15 +298,83 @@ class Recorder:
             del self.completed[key]
             return done[1]
 
+    def take_unheld(self, wanted: Callable[[Collective], bool]) -> list[Collective]:
+        """Take the collectives, pending ones too, whose Work nobody holds but this recorder."""
+        with self._tables:
+            for key, record in [(key, entry[1]) for key, entry in list(self.in_flight.items())]:
+                if wanted(record) and self._is_unheld(key):
+                    self.unheld.put(record)
+        return self.unheld.take(wanted)
+
+    def _is_unheld(self, key: int) -> bool:
+        """Let go of a Work in flight, and take it back if that was not its end."""
+        entry = self.in_flight.pop(key, None)
+        if entry is None:  # waited for meanwhile, in another thread
+            return False
+        work, record = entry
+        ref = weakref.ref(work)
+        del entry, work
+        work = ref()
+        if work is not None:
+            self.in_flight[key] = (work, record)
+        return work is None
+
+    def tell_followers(self, record: Collective | None, outputs: Any) -> None:
+        """Tell followers of a collective, if it is asynchronous and on the host."""
+        if record is not None and record.is_async and record.pending_ns:
+            for follow in self.followers:
+                follow(record, outputs)
+
+    def take_outputs(self, storage: int) -> list[Collective]:
+        """Take the collectives that write to a storage out of the tables, in order of issue."""
+        with self._tables:
+            flying = [
+                key
+                for key, (_, record) in list(self.in_flight.items())
+                if storage in record.outputs
+            ]
+            entries = [self.in_flight.pop(key, None) for key in flying]
+        found = self.unheld.take(lambda record: storage in record.outputs)
+        found += [entry[1] for entry in entries if entry is not None]
+        return sorted(found, key=lambda record: record.id)
+
+    def waited_in_cpp(
+        self,
+        records: list[Collective],
+        start_ns: int,
+        end_ns: int,
+        *,
+        finished: bool = True,
+        estimated: bool = False,
+    ) -> None:
+        """Note one wait for several collectives, and hand them over; the last one owns the time."""
+        for record in records:
+            if finished and not record.done_ns:
+                record.done_ns = end_ns
+            record.wait_ns, record.waited_ns, record.waits = start_ns, end_ns, 1
+            record.is_estimated = estimated
+            record.blocked_ns = end_ns - start_ns if record is records[-1] else 0
+            self.add(record)
+
     def unfinished(self) -> list[Collective]:
         """Return the records not handed over yet; those of complete ones have their `done_ns`.
 
-        For the writer's thread: it looks, and leaves the tables as they are.
+        For the writer's thread: it looks, and leaves the tables as they are. It holds no Work
+        outside the lock, for others have to see which ones nobody holds.
         """
         with self._tables:
-            flying, completed = list(self.in_flight.values()), list(self.completed.values())
-        for work, record in flying:
-            if not record.done_ns and work.is_completed():
-                record.done_ns = clock()
-        on_host = (record for _, record in (*flying, *completed))
-        return [*self.blocking.values(), *list(self.enqueued.values()), *on_host]
+            kept = [_look(*entry) for entry in list(self.in_flight.values())]
+            kept += [record for _, record in list(self.completed.values())]
+        return [
+            *self.blocking.values(),
+            *list(self.enqueued.values()),
+            *kept,
+            *self.unheld.records(),
+        ]
+
+
+def _look(work: Any, record: Collective) -> Collective:
+    """Note whether a collective is complete."""
+    if not record.done_ns and work.is_completed():
+        record.done_ns = clock()
+    return record

@@ -38,8 +38,10 @@ class _WireHook(Hook):
         self.dtypes = _DtypeNames()
         recorder.reduce_op_name = reduce_op_name
 
-    def make_note(self, op: WireOp, unbox: Callable[[Any], Any]) -> Callable[..., None]:
-        """Return the function that records one collective of kind `op`.
+    def make_note(
+        self, op: WireOp, unbox: Callable[[Any], Any]
+    ) -> Callable[..., Collective | None]:
+        """Return the function that records one collective of kind `op`, and returns the record.
 
         A closure and not a method: it runs for each collective, and names bound here cost less
         than attributes. Its caller stands one frame below whoever issued the collective.
@@ -60,7 +62,7 @@ class _WireHook(Hook):
             work: Any,
             issue_ns: int,
             return_ns: int,
-        ) -> None:
+        ) -> Collective | None:
             state = group_state(pg)
             group = state.group
             on_host = state.is_host
@@ -71,7 +73,7 @@ class _WireHook(Hook):
                 tensor = tensors[-1]
                 on_host = tensor.is_cpu or (on_host and not tensor.is_cuda)
                 if type(tensor) is not plain and is_traced(tensor):
-                    return
+                    return None
                 dtype, item_bytes = dtypes[tensor.dtype]
                 if tensor.is_sparse:
                     nbytes = sum(t._nnz() * item_bytes for t in tensors)
@@ -127,8 +129,10 @@ class _WireHook(Hook):
                 recorder.on_device(record, work if work is None else unbox(work))
             if not next_sample() % COST_SAMPLE:
                 recorder.sampled_cost_ns += clock() - return_ns
+            return record
 
-        hide_from_dynamo(note, Groups.state, Sites.above, Recorder.poll, Recorder.add)
+        tell = Recorder.tell_followers
+        hide_from_dynamo(note, Groups.state, Sites.above, Recorder.poll, Recorder.add, tell)
         return note
 
 
@@ -175,7 +179,7 @@ class DispatcherHook(_WireHook):
             if not self.broken:
                 try:
                     work = result[-1] if type(result) is tuple else result
-                    note(
+                    record = note(
                         sized(args),
                         unbox_group(args[group_at]),
                         # An argument that equals its default (asynchronous) is not passed.
@@ -186,6 +190,8 @@ class DispatcherHook(_WireHook):
                         issue_ns,
                         return_ns,
                     )
+                    if recorder.followers:
+                        recorder.tell_followers(record, args[0])
                 except Exception as error:
                     self.fail(error)
             return result

@@ -7,11 +7,13 @@ from dsprof.hooks.backends import BackendHook
 from dsprof.hooks.base import Hook
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
+from dsprof.hooks.ddp_wait import DdpWaitHook
 from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
 from dsprof.hooks.deepspeed_copies import DeepSpeedCopiesHook
 from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
 from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
+from dsprof.hooks.functional import FunctionalWaitHook
 from dsprof.hooks.memory import DeviceMemoryHook
 from dsprof.hooks.steps import OptimizerStepHook
 from dsprof.hooks.work import WorkHook
@@ -20,6 +22,8 @@ from dsprof.recorder import Recorder
 HOOKS: tuple[type[Hook], ...] = (
     WorkHook,
     BackendHook,
+    FunctionalWaitHook,
+    DdpWaitHook,
     DeepSpeedCommHook,
     DeepSpeedEngineHook,
     DeepSpeedZeroHook,

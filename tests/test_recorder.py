@@ -83,9 +83,17 @@ def test_a_completed_work_is_not_kept_alive(recorder: Recorder) -> None:
 
 
 def test_an_unknown_wait_is_counted(recorder: Recorder) -> None:
-    recorder.waited(Work(), 1, 2, finished=True)
+    recorder.waited(Work(), 1, 2 + module.NOTICEABLE_NS, finished=True)
     assert recorder.unmatched_waits == 1
     assert not recorder.buffer
+
+
+def test_a_second_wait_is_no_unknown_one(recorder: Recorder) -> None:
+    work = Work()
+    issued(recorder, work)
+    recorder.waited(work, 200, 250, finished=True)
+    recorder.waited(work, 300, 301, finished=True)
+    assert recorder.unmatched_waits == 0
 
 
 def test_a_wait_that_raised_says_nothing_of_completion(recorder: Recorder) -> None:
@@ -133,7 +141,7 @@ def test_a_poll_ends_after_a_few_pending_and_a_step_looks_at_all(recorder: Recor
 def test_a_signal_handler_that_waits_inside_a_poll_does_not_hang(recorder: Recorder) -> None:
     class Interrupted(Work):
         def is_completed(self) -> bool:
-            recorder.waited(Work(), 1, 2, finished=True)
+            recorder.waited(Work(), 1, 2 + module.NOTICEABLE_NS, finished=True)
             return True
 
     work = Interrupted()
@@ -208,3 +216,69 @@ def test_arming_fails_for_good_when_the_session_does() -> None:
 def test_a_stopped_recorder_does_not_arm_again(recorder: Recorder) -> None:
     recorder.stop()
     assert not recorder.arm()
+
+
+def followed(recorder: Recorder, work: Any, *storages: int) -> Collective:
+    """A collective that someone follows, and that writes to these storages."""
+    recorder.followers = (lambda record, outputs: None,)
+    record = issued(recorder, work)
+    record.outputs = storages
+    return record
+
+
+def test_a_wait_in_cpp_finds_pending_and_complete_collectives_by_storage(
+    recorder: Recorder,
+) -> None:
+    complete, pending = Work(), Work()
+    first, second = followed(recorder, complete, 7), followed(recorder, pending, 7, 8)
+    other = followed(recorder, Work(), 9)
+    complete.done = True
+    recorder.poll()
+    del complete
+    assert not recorder.buffer
+    assert recorder.take_outputs(7) == [first, second]
+    assert recorder.take_outputs(7) == []
+    assert recorder.unfinished() == [other]
+
+
+def test_one_wait_for_several_blocks_once(recorder: Recorder) -> None:
+    records = [followed(recorder, Work()) for _ in range(2)]
+    recorder.waited_in_cpp(records, 200, 250, estimated=True)
+    assert [record.blocked_ns for record in records] == [0, 50]
+    assert [(r.waits, r.waited_ns, r.is_estimated) for r in records] == [(1, 250, True)] * 2
+    assert list(recorder.buffer) == records
+
+
+def test_only_what_nobody_holds_is_taken(recorder: Recorder) -> None:
+    held = Work()
+    waited_for_in_python = followed(recorder, held)
+    waited_for_in_cpp = followed(recorder, Work())
+    assert recorder.take_unheld(lambda record: True) == [waited_for_in_cpp]
+    recorder.waited(held, 200, 250, finished=True)
+    assert list(recorder.buffer) == [waited_for_in_python]
+
+
+def test_what_nobody_waits_for_is_handed_over_at_the_end_of_the_next_step(
+    recorder: Recorder,
+) -> None:
+    work = Work()
+    record = followed(recorder, work)
+    work.done = True
+    recorder.poll()
+    del work
+    recorder.end_step("user")
+    assert record not in recorder.buffer
+    assert recorder.unfinished() == [record]
+    recorder.end_step("user")
+    assert record in recorder.buffer
+    assert recorder.unfinished() == []
+
+
+def test_what_is_kept_for_a_wait_in_cpp_is_bounded(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsprof.unheld.MOST", 4)
+    records = [followed(recorder, Work()) for _ in range(5)]
+    for record in records:
+        recorder.unheld.put(record)
+    assert list(recorder.buffer) == records[:2]

@@ -176,6 +176,7 @@ class Encoder:
             waits=record.waits,
             on_wire=record.on_wire,
             captured=record.captured,
+            is_estimated=record.is_estimated,
         )
 
     def _span(self, start_ns: int, end_ns: int) -> dict[str, Any]:

@@ -125,6 +125,7 @@ class CollectiveArgs(msgspec.Struct, gc=False, omit_defaults=True):
     waits: int = 0
     on_wire: bool = True
     captured: bool = False
+    is_estimated: bool = False
 
 
 class SpanArgs(msgspec.Struct, gc=False, omit_defaults=True):

@@ -84,6 +84,7 @@ class Collectives:
     is_async: BoolArray
     on_wire: BoolArray
     captured: BoolArray
+    is_estimated: BoolArray  # blocked and waited for in C++; both are upper bounds
     is_open: BoolArray  # still in flight when the file ended
 
     def __len__(self) -> int:
@@ -103,7 +104,7 @@ def _getters(names: Iterable[str]) -> dict[str, attrgetter[Any]]:
 
 _NAME = attrgetter("name")
 _WORDS = _getters(("requested", "dtype", "phase", "reduce_op"))
-_FLAGS = _getters(("is_async", "on_wire", "captured"))
+_FLAGS = _getters(("is_async", "on_wire", "captured", "is_estimated"))
 _NUMBERS = _getters(
     name for name in CollectiveArgs.__struct_fields__ if name not in _WORDS and name not in _FLAGS
 )

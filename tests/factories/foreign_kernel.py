@@ -1,4 +1,4 @@
-"""Another tool that holds the dispatcher's slot for all_reduce."""
+"""Another tool that holds the dispatcher's slot of an operation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 
 @contextmanager
-def foreign_kernel() -> Iterator[None]:
-    """Hold the BackendSelect kernel of c10d::allreduce_, passing calls on, while in the block."""
-    library = torch.library.Library("c10d", "IMPL")
-    overload = torch.ops.c10d.allreduce_.default
+def foreign_kernel(namespace: str = "c10d", name: str = "allreduce_") -> Iterator[None]:
+    """Hold the BackendSelect kernel of an operation, passing calls on, while in the block."""
+    library = torch.library.Library(namespace, "IMPL")
+    overload = getattr(getattr(torch.ops, namespace), name).default
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     library.impl(
-        "allreduce_",
+        name,
         lambda keys, *args: overload._handle.redispatch_boxed(keys & below, *args),
         "BackendSelect",
         with_keyset=True,

@@ -1,0 +1,84 @@
+"""DDP's hidden waits: its reducer waits for the buckets in C++, when all gradients are there.
+
+    last issue ... all gradients ready |<- reducer waits ->| end of backward
+
+Both ends are seen by callbacks of the autograd engine, which run in the order in which they were
+queued: one queued at the first collective of a backward pass runs before the reducer's own, and
+what that one queues runs after. The wait lies between; so does the reducer copying what it got
+into the gradients. The time is therefore marked as estimated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from dsprof.events import Collective
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.recorder import clock
+
+_task = torch._C._current_graph_task_id
+_DDP = "torch.nn.parallel.distributed"
+
+
+class DdpWaitHook(Hook):
+    """Estimates how long DDP blocks, in backward and where it sends buffers before forward."""
+
+    name = "ddp_wait"
+    targets = (
+        Target(_DDP, "DistributedDataParallel", "_pre_forward", "sends buffers; DDP is in use"),
+    )
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, hook = self.recorder, self
+        self._backward = -1  # the backward pass that is being followed
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if not recorder.recording or hook.broken:
+                return original(*args, **kwargs)
+            if hook._follow not in recorder.followers:
+                recorder.followers += (hook._follow,)
+            start_ns = clock()
+            result = original(*args, **kwargs)
+            hook._waited(start_ns, 0, clock())
+            return result
+
+        hide_from_dynamo(method, DdpWaitHook._waited)
+        return method
+
+    def _follow(self, record: Collective, outputs: Any) -> None:
+        backward = _task()
+        if backward >= 0 and backward != self._backward:
+            self._backward = backward
+            self._queue(partial(self._gradients_ready, record.issue_ns))
+
+    def _queue(self, callback: Callable[[], None]) -> None:
+        Variable._execution_engine.queue_callback(callback)
+
+    def _gradients_ready(self, first_ns: int) -> None:
+        try:
+            ready_ns = clock()
+            self.recorder.poll_all()
+            self._queue(lambda: self._waited(first_ns, ready_ns, clock()))
+        except Exception as error:
+            self.fail(error)
+
+    def _waited(self, first_ns: int, ready_ns: int, end_ns: int) -> None:
+        """Note the wait for what was issued since `first_ns`; it began with the last issue."""
+        try:
+            recorder, thread = self.recorder, get_ident()
+            records = recorder.take_unheld(
+                lambda record: record.issue_ns >= first_ns and record.thread == thread
+            )
+            if records:
+                start_ns = max(ready_ns, records[-1].return_ns)
+                recorder.waited_in_cpp(records, start_ns, end_ns, estimated=True)
+        except Exception as error:
+            self.fail(error)

@@ -1,0 +1,81 @@
+"""A functional collective is waited for where `wait_tensor` waits, and nowhere else."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+from dsprof.events import Collective
+from dsprof.hooks.c10d import DispatcherHook
+from dsprof.hooks.functional import FunctionalWaitHook
+from dsprof.recorder import Recorder
+from tests.factories.foreign_kernel import foreign_kernel
+
+MODULE = "torch.distributed._functional_collectives"
+Install = Callable[..., Recorder]
+
+
+def records(recorder: Recorder) -> list[Collective]:
+    return [record for record in recorder.buffer if isinstance(record, Collective)]
+
+
+def test_a_wait_finds_its_collective(install: Install) -> None:
+    recorder = install(DispatcherHook, FunctionalWaitHook)
+    output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+    [pending] = recorder.unfinished()
+    assert pending.waits == 0
+    torch.ops._c10d_functional.wait_tensor(output.elem[2:])
+    assert records(recorder) == [pending]
+    assert pending.waits == 1
+    assert pending.wait_ns <= pending.waited_ns == pending.done_ns
+    assert recorder.failures == {}
+
+
+def test_waiting_for_nothing_is_no_unmatched_wait(install: Install) -> None:
+    recorder = install(DispatcherHook, FunctionalWaitHook)
+    torch.ops._c10d_functional.wait_tensor(torch.ones(4))
+    assert records(recorder) == []
+    assert recorder.unmatched_waits == 0
+
+
+def test_sparse_tensors_have_no_storage(install: Install) -> None:
+    recorder = install(DispatcherHook, FunctionalWaitHook)
+    dist.all_reduce(torch.ones(4).to_sparse(), async_op=True).wait()
+    assert len(records(recorder)) == 1
+    assert recorder.failures == {}
+
+
+def test_a_tensor_is_not_kept_alive(install: Install) -> None:
+    recorder = install(DispatcherHook, FunctionalWaitHook)
+    output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).elem
+    alive = weakref.ref(output)
+    torch.ops._c10d_functional.wait_tensor(output)
+    del output
+    assert alive() is None
+    assert recorder.failures == {}
+
+
+def test_the_kernel_of_another_tool_is_left_alone(install: Install) -> None:
+    with (
+        foreign_kernel("_c10d_functional", "wait_tensor"),
+        pytest.raises(RuntimeError, match="another tool"),
+    ):
+        FunctionalWaitHook(install()).install(MODULE)
+
+
+def test_tracing_records_no_wait(install: Install) -> None:
+    recorder = install(DispatcherHook, FunctionalWaitHook)
+
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+
+    compiled = torch.compile(reduced, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        compiled(torch.ones(4))
+    assert [record.waits for record in records(recorder)] == [1, 1]
+    assert recorder.unfinished() == []
