@@ -40,6 +40,17 @@ _OUTSIDE = Scope(step=-1, micro_step=0, phase="")
 _SOURCES = ("optimizer", "deepspeed", "user")  # of steps, the best one last
 
 
+class Loop:
+    """What hooks on a plain torch loop tell each other; a DeepSpeed engine marks its own phases."""
+
+    __slots__ = ("after_backward", "forward", "has_engine")
+
+    def __init__(self) -> None:
+        self.has_engine = False
+        self.forward: Phase | None = None  # the one that is open
+        self.after_backward = False  # and neither a forward nor a step has begun since
+
+
 NOBODY = Context()
 """The context of a thread that communicates for the user himself."""
 
@@ -89,6 +100,7 @@ class Recorder:
         self.phases: list[Phase] = []  # begun and not ended, in this order
         self.step_start_ns = 0
         self.steps = 0
+        self.loop = Loop()
         self.step_source = ""
         self.step_listeners: list[Callable[[int], None]] = []
         self.roles: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of groups

@@ -70,6 +70,7 @@ class Hook:
         self.recorder = recorder
         self.failures = 0
         self.broken = False
+        hide_from_dynamo(_unseen, and_calls=True)
 
     def modules(self) -> tuple[str, ...]:
         """Return the modules that have targets, each once."""
@@ -110,7 +111,7 @@ class Hook:
             if is_compiling() or not recorder.recording or hook.broken:
                 return original(*args, **kwargs)
             try:
-                token = before(*args, **kwargs)
+                token = _unseen(before, *args, **kwargs)
             except Exception as error:
                 hook.fail(error)
                 return original(*args, **kwargs)
@@ -118,10 +119,11 @@ class Hook:
                 return original(*args, **kwargs)
             finally:
                 try:
-                    after(token)
+                    _unseen(after, token)
                 except Exception as error:
                     hook.fail(error)
 
+        hide_from_dynamo(method)
         return method
 
     def fail(self, error: BaseException) -> None:
@@ -131,15 +133,26 @@ class Hook:
         self.recorder.fail(self.name, error)
 
 
-def hide_from_dynamo(*functions: Callable[..., Any]) -> None:
+def _unseen(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call `function` where torch.compile sees neither it nor what it calls."""
+    return function(*args, **kwargs)
+
+
+def hide_from_dynamo(*functions: Callable[..., Any], and_calls: bool = False) -> None:
     """Keep torch.compile from tracing into a hook, which would break the graph.
 
-    Dynamo looks at each frame on its own: what a hidden function calls has to be hidden, too.
+    Dynamo looks at each frame on its own: what a hidden function calls has to be hidden, too, or
+    is with `and_calls` (from torch 2.7 on).
     """
 
     def skip() -> None:
         eval_frame = sys.modules["torch._dynamo.eval_frame"]
         for function in functions:
-            eval_frame.skip_code(function.__code__)
+            if and_calls and hasattr(eval_frame, "FrameExecStrategy"):
+                skipped = eval_frame.FrameAction.SKIP
+                strategy = eval_frame.FrameExecStrategy(skipped, skipped)
+                eval_frame.set_code_exec_strategy(function.__code__, strategy)
+            else:
+                eval_frame.skip_code(function.__code__)
 
     when_imported("torch._dynamo.eval_frame", skip)

@@ -90,6 +90,7 @@ class DeepSpeedEngineHook(Hook):
         @functools.wraps(original)
         def init(*args: Any, **kwargs: Any) -> None:
             recorder.step_source = recorder.step_source or "deepspeed"
+            recorder.loop.has_engine = True
             original(*args, **kwargs)
 
         return init

@@ -15,7 +15,7 @@ from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
 from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
 from dsprof.hooks.functional import FunctionalWaitHook
 from dsprof.hooks.memory import DeviceMemoryHook
-from dsprof.hooks.steps import OptimizerStepHook
+from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.work import WorkHook
 from dsprof.recorder import Recorder
 
@@ -29,7 +29,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DeepSpeedZeroHook,
     DeepSpeedFetchHook,
     DeepSpeedCopiesHook,
-    OptimizerStepHook,
+    TrainingLoopHook,
     DeviceMemoryHook,
     CudaHook,
 )
