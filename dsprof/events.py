@@ -119,10 +119,10 @@ class Step(msgspec.Struct, gc=False):
 
 
 class Flush(msgspec.Struct, gc=False):
-    """One reduction of a gradient bucket."""
+    """One reduction of a gradient bucket, or of the gradients of one FSDP module."""
 
     id: int
-    stage: int
+    stage: int  # of ZeRO, -1 for other libraries
     elements: int
     capacity: int  # elements; 0: the bucket has no bound
     nbytes: int
@@ -134,10 +134,14 @@ class Flush(msgspec.Struct, gc=False):
     start_ns: int
     end_ns: int
     thread: int
+    library: str = (
+        ""  # "FSDP1" or "FSDP2", "" for ZeRO; buckets of DDP are no records: see `BucketLayout`
+    )
+    module: str = ""
 
 
 class Fetch(msgspec.Struct, gc=False):
-    """One ZeRO-3 fetch, prefetch or release of parameters."""
+    """One fetch, prefetch or release of parameters, by ZeRO-3 or FSDP."""
 
     id: int
     kind: str  # "fetch", "prefetch" or "release"
@@ -148,6 +152,8 @@ class Fetch(msgspec.Struct, gc=False):
     end_ns: int
     thread: int
     is_recomputation: bool = False  # for a forward that is repeated within backward
+    library: str = ""  # "FSDP1" or "FSDP2", "" for ZeRO-3
+    module: str = ""
 
 
 class Copy(msgspec.Struct, gc=False):

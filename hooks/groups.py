@@ -91,7 +91,7 @@ class Groups:
         self._recorder.define(GroupArgs(**fields))
 
     def _role(self, pg: Any) -> str:
-        return self._recorder.roles.get(pg) or find_role(pg)
+        return find_role(pg) or self._recorder.roles.get(pg, "")
 
     def _look_again(self, step: int) -> None:
         """Look for roles not known yet: a library may name a group after its first collective.

@@ -7,6 +7,7 @@ from dsprof.hooks.backends import BackendHook
 from dsprof.hooks.base import Hook
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
+from dsprof.hooks.ddp import DDPHook
 from dsprof.hooks.ddp_wait import DdpWaitHook
 from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
 from dsprof.hooks.deepspeed_copies import DeepSpeedCopiesHook
@@ -29,6 +30,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DeepSpeedZeroHook,
     DeepSpeedFetchHook,
     DeepSpeedCopiesHook,
+    DDPHook,
     TrainingLoopHook,
     DeviceMemoryHook,
     CudaHook,

@@ -127,9 +127,9 @@ def steps(bars: Iterable[StepBar]) -> Table:
 
 
 def flushes(rows: Iterable[FlushRow]) -> Table:
-    """ZeRO bucket flushes that are alike."""
+    """Bucket flushes that are alike."""
     columns = (
-        Column("Stage", "count"),
+        Column("Of"),
         Column("Cause"),
         Column("Flushes per step", "count"),
         Column("Elements", "count"),
@@ -146,7 +146,7 @@ def flushes(rows: Iterable[FlushRow]) -> Table:
     )
     cells = (
         (
-            row.stage,
+            _flushed(row),
             row.cause,
             row.flushes_per_step,
             row.elements,
@@ -170,9 +170,21 @@ def flushes(rows: Iterable[FlushRow]) -> Table:
     )
 
 
+def _flushed(row: FlushRow) -> str:
+    """Whose gradients: `ZeRO-2`, `DDP bucket 0`, `FSDP2 layers.0`."""
+    if not row.library:
+        return f"ZeRO-{row.stage}"
+    return (
+        f"{row.library} {row.module}"
+        if row.bucket is None
+        else f"{row.library} bucket {row.bucket}"
+    )
+
+
 def fetches(rows: Iterable[FetchRow]) -> Table:
-    """ZeRO-3 parameter fetches, prefetches and releases."""
+    """Parameter fetches, prefetches and releases."""
     columns = (
+        Column("Of"),
         Column("Kind"),
         Column("Phase"),
         Column("Calls", "count"),
@@ -181,6 +193,7 @@ def fetches(rows: Iterable[FetchRow]) -> Table:
     )
     cells = (
         (
+            f"{row.library} {row.module}" if row.library else "ZeRO-3",
             row.kind,
             row.phase,
             row.calls_per_step,

@@ -9,6 +9,7 @@ from functools import reduce
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import Timelines, draw
+from dsprof.analysis.buckets import attach_buckets
 from dsprof.analysis.clocks import Alignment, align, clock_samples, shared_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.trace.run import RunFiles, read_run
@@ -62,4 +63,5 @@ def _redrawn(timelines: Timelines, run: RunFiles, alignment: Alignment) -> Timel
 
 def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]) -> RunSummary:
     """Collect the aggregates of one rank."""
+    attach_buckets(trace)
     return RunSummary(kind.collect(trace, clock) for kind in kinds)

@@ -125,7 +125,7 @@ class CommunicationRow(_Part):
 class FlushRow(_Part):
     """Bucket flushes that are alike, over ranks and steps of `steps.total`."""
 
-    stage: int
+    stage: int  # of ZeRO, -1 for other libraries
     cause: str
     dtype: str
     elements: int
@@ -140,10 +140,13 @@ class FlushRow(_Part):
     wire_calls: int
     duration_ns: int  # mean
     exposed_ns: int  # mean
+    library: str = ""  # "DDP", "FSDP1", "FSDP2"; "" for ZeRO
+    module: str = ""
+    bucket: int | None = None  # number of a DDP bucket, in the order in which they get ready
 
 
 class FetchRow(_Part):
-    """ZeRO-3 parameter fetches of one kind and phase."""
+    """Parameter fetches of one kind and phase, and of one module of FSDP."""
 
     kind: str
     phase: str
@@ -151,6 +154,8 @@ class FetchRow(_Part):
     calls_per_step: float
     elements: int
     wait_ns: int
+    library: str = ""  # "FSDP1", "FSDP2"; "" for ZeRO-3
+    module: str = ""
 
 
 class CopyRow(_Part):

@@ -83,14 +83,13 @@ def fetches(summary: RunSummary) -> list[model.FetchRow]:
     """List parameter fetches."""
     return [
         model.FetchRow(
-            kind=kind,
-            phase=phase,
+            **kind._asdict(),
             calls=sums.calls,
             calls_per_step=_per(sums.calls, sums.rank_steps),
             elements=sums.elements,
             wait_ns=sums.wait_ns,
         )
-        for (kind, phase), sums in sorted(summary[Fetches].rows.items())
+        for kind, sums in sorted(summary[Fetches].rows.items())
     ]
 
 
@@ -258,6 +257,9 @@ def _flush_row(kind: FlushKind, sums: FlushSums) -> model.FlushRow:
         wire_calls=sums.wire_ops.total(),
         duration_ns=sums.duration_ns // sums.flushes,
         exposed_ns=sums.exposed_ns // sums.flushes,
+        library=kind.library,
+        module=kind.module,
+        bucket=kind.bucket if kind.bucket >= 0 else None,
     )
 
 

@@ -151,8 +151,10 @@ class _Buckets:
 
 
 def _small_buckets(flushes: Flushes, thresholds: Thresholds) -> _Buckets | None:
-    """Return the flushes if they are small, many, and bounded by the capacity."""
-    rows = [(kind, sums) for kind, sums in flushes.rows.items() if kind.capacity]
+    """Return the flushes of ZeRO if they are small, many, and bounded by the capacity."""
+    rows = [
+        (kind, sums) for kind, sums in flushes.rows.items() if kind.capacity and not kind.library
+    ]
     count = sum(sums.flushes for _, sums in rows)
     steps = max((sums.rank_steps for _, sums in rows), default=0)
     if not steps or not any(kind.cause == "full" for kind, _ in rows):

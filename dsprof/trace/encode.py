@@ -23,6 +23,8 @@ from dsprof.events import (
 )
 from dsprof.trace.format import (
     AnnotationEvent,
+    BucketLayout,
+    BucketLayoutEvent,
     CollectiveArgs,
     CollectiveEvent,
     CopyArgs,
@@ -128,6 +130,10 @@ class Encoder:
         match definition:
             case GroupArgs():
                 return GroupEvent(args=definition, ph="M", name=definition.label, pid=rank)
+            case BucketLayout():
+                since_ns = self._at(definition.since_ns)
+                layout = msgspec.structs.replace(definition, since_ns=since_ns)
+                return BucketLayoutEvent(args=layout, ph="M", pid=rank)
             case SiteArgs():
                 return SiteEvent(args=definition, ph="M", pid=rank)
             case EngineConfig():

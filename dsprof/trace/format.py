@@ -166,6 +166,9 @@ class FlushArgs(msgspec.Struct, gc=False, omit_defaults=True):
     step: int = -1
     micro_step: int = 0
     phase: str = ""
+    library: str = ""
+    module: str = ""
+    bucket: int = -1  # number of a DDP bucket, in the order in which they get ready
 
 
 class FetchArgs(msgspec.Struct, gc=False, omit_defaults=True):
@@ -181,6 +184,8 @@ class FetchArgs(msgspec.Struct, gc=False, omit_defaults=True):
     step: int = -1
     micro_step: int = 0
     phase: str = ""
+    library: str = ""
+    module: str = ""
 
 
 class CopyArgs(msgspec.Struct, gc=False, omit_defaults=True):
@@ -250,6 +255,27 @@ class GroupArgs(msgspec.Struct, gc=False, omit_defaults=True):
     role: str = ""
 
 
+class BucketLayout(msgspec.Struct, omit_defaults=True):
+    """How DDP lays out the gradients of one model; a later one holds from `since_ns` on.
+
+    Bucket n is the n-th of `nbytes`; DDP reduces them in this order. What DDP itself measured comes
+    from `_get_ddp_logging_data` and is of the last backward before the line was written.
+    """
+
+    model: int
+    group: int
+    nbytes: list[int]
+    parameters: list[int] = []  # in each bucket; empty while torch does not tell
+    capacity_bytes: int = 0
+    is_rebuilt: bool = False  # in the order in which gradients got ready in the first backward
+    since_ns: int = 0
+    find_unused: bool = False
+    gradient_as_bucket_view: bool = False
+    buckets_reduced: int = 0
+    comm_ns: int = 0  # a duration, as DDP measured it
+    overlap_ns: int = 0  # a duration, the same
+
+
 class SiteArgs(msgspec.Struct, gc=False, omit_defaults=True):
     """A calling site: the first frame outside torch, deepspeed and dsprof."""
 
@@ -315,6 +341,12 @@ class GroupEvent(_Event, tag="group"):
     """Definition of a process group."""
 
     args: GroupArgs
+
+
+class BucketLayoutEvent(_Event, tag="buckets"):
+    """The gradient buckets of a DDP model."""
+
+    args: BucketLayout
 
 
 class SiteEvent(_Event, tag="site"):
@@ -419,6 +451,7 @@ Event = (
     | EnvironmentEvent
     | EngineEvent
     | GroupEvent
+    | BucketLayoutEvent
     | SiteEvent
     | CollectiveEvent
     | OpenCollectiveEvent

@@ -15,6 +15,7 @@ from dsprof.inputs import open_input
 from dsprof.trace.format import (
     SCHEMA_VERSION,
     AnnotationEvent,
+    BucketLayoutEvent,
     CollectiveEvent,
     CopyEvent,
     CounterEvent,
@@ -248,6 +249,8 @@ def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiv
                 trace.counters.append(event.args)
             case GroupEvent():
                 trace.groups[event.args.id] = event.args
+            case BucketLayoutEvent():
+                trace.layouts.append(event.args)
             case SiteEvent():
                 trace.sites[event.args.id] = event.args
             case HooksEvent():

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dsprof.environment import EnvSnapshot
 from dsprof.trace.format import (
+    BucketLayout,
     CollectiveArgs,
     CollectiveEvent,
     CopyArgs,
@@ -195,6 +196,7 @@ class RankTrace:
     steps: list[StepArgs] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     flushes: list[FlushArgs] = field(default_factory=list)
+    layouts: list[BucketLayout] = field(default_factory=list)
     fetches: list[FetchArgs] = field(default_factory=list)
     stalls: list[StallArgs] = field(default_factory=list)
     device_steps: list[DeviceStepArgs] = field(default_factory=list)

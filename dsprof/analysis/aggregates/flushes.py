@@ -26,6 +26,9 @@ class FlushKind(NamedTuple):
     nbytes: int
     parameters: int
     slot: int
+    library: str = ""  # "" for ZeRO
+    module: str = ""
+    bucket: int = -1  # number of a DDP bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,9 @@ def _kind(flush: FlushArgs) -> FlushKind:
         flush.nbytes,
         flush.parameters,
         flush.slot,
+        flush.library,
+        flush.module,
+        flush.bucket,
     )
 
 

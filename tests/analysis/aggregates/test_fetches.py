@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dsprof.analysis.aggregates.fetches import Fetches, FetchSums
+from dsprof.analysis.aggregates.fetches import Fetches, FetchKind, FetchSums
 from tests.factories.trace import MS, captured, fetch, rank_trace, step, summary
 
 
@@ -16,13 +16,13 @@ def test_fetches_are_summed_by_kind_and_phase():
         ],
     )
     assert summary(trace)[Fetches].rows == {
-        ("fetch", "forward"): FetchSums(2, 1, 30, 7 * MS),
-        ("fetch", "backward"): FetchSums(1, 1, 40, 1 * MS),
-        ("fetch", "recomputation"): FetchSums(1, 1, 160, 1 * MS),
+        FetchKind("", "fetch", "forward", ""): FetchSums(2, 1, 30, 7 * MS),
+        FetchKind("", "fetch", "backward", ""): FetchSums(1, 1, 40, 1 * MS),
+        FetchKind("", "fetch", "recomputation", ""): FetchSums(1, 1, 160, 1 * MS),
     }
 
 
 def test_fetches_are_averaged_over_steps_in_detail():
     fetches = [fetch(n, 100 * n, 3, step=n, phase="forward") for n in range(4, 7)]
     trace = captured(window=range(4, 7), steps=10, fetches=fetches)
-    assert summary(trace)[Fetches].rows["fetch", "forward"].rank_steps == 3
+    assert summary(trace)[Fetches].rows[FetchKind("", "fetch", "forward", "")].rank_steps == 3
