@@ -208,6 +208,9 @@ class ProcessGroupHook(_WireHook):
         for method in METHODS
     )
 
+    is_covered = False
+    """Another hook sees all of it now."""
+
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         op = WIRE_OPS[METHODS[target.name]]
         hook, recorder, note = self, self.recorder, self.make_note(op, _as_it_is)
@@ -217,14 +220,14 @@ class ProcessGroupHook(_WireHook):
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not recorder.recording and not recorder.arm():
+            if hook.is_covered or (not recorder.recording and not recorder.arm()):
                 return original(self, *args, **kwargs)
             if recorder.device is not None:
                 recorder.device.begin()
             issue_ns = clock()
             work = original(self, *args, **kwargs)
             return_ns = clock()
-            if not hook.broken:
+            if not hook.broken and not hook.is_covered:
                 try:
                     given = (*args, *kwargs.values()) if kwargs else args
                     is_list = is_plain and type(given[0]) is list

@@ -15,6 +15,7 @@ from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
 from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
 from dsprof.hooks.functional import FunctionalWaitHook
+from dsprof.hooks.interception import AutomaticHook
 from dsprof.hooks.memory import DeviceMemoryHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.work import WorkHook
@@ -37,6 +38,7 @@ HOOKS: tuple[type[Hook], ...] = (
 )
 
 WIRE_HOOKS: dict[str, type[Hook]] = {
+    "auto": AutomaticHook,
     "dispatcher": DispatcherHook,
     "process_group": ProcessGroupHook,
 }

@@ -58,7 +58,7 @@ def targets() -> dict[tuple[str, str, str], Any]:
     return found
 
 
-@pytest.mark.parametrize("interception", ["dispatcher", "process_group"])
+@pytest.mark.parametrize("interception", ["auto", "dispatcher", "process_group"])
 def test_after_disable_every_attribute_is_the_object_that_it_was(
     tmp_path: Path, interception: str
 ) -> None:
@@ -222,7 +222,7 @@ def test_an_unwritable_folder_is_said_and_the_run_goes_on(
 
 def test_where_another_tool_holds_the_dispatcher_the_class_is_patched(tmp_path: Path) -> None:
     with foreign_kernel():
-        dsprof.enable(out=str(tmp_path))
+        dsprof.enable(out=str(tmp_path), interception="dispatcher")
         communicate(2)
         dsprof.disable()
     trace = read(tmp_path)

@@ -1,0 +1,83 @@
+"""The wire at the lowest cost: methods of ProcessGroup first, the dispatcher once C++ communicates.
+
+Below a Python caller, a kernel in the dispatcher adds two conversions of all arguments and sees
+nothing that the method did not. It is needed for what communicates without a Python caller: DDP's
+reducer, functional collectives (DTensor, tensor parallelism, compiled graphs) and FSDP's start.
+Each of these announces itself: by an import or by the construction of a DDP module.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from dsprof.hooks.base import Target
+from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.recorder import Recorder
+
+_IN_CPP = ("torch.distributed._functional_collectives", "torch.distributed.fsdp")
+_DDP = Target(
+    "torch.nn.parallel.distributed",
+    "DistributedDataParallel",
+    "__init__",
+    "announces collectives that C++ issues",
+)
+
+
+class AutomaticHook(ProcessGroupHook):
+    """Sees what Python issues in class ProcessGroup, and all in the dispatcher when C++ issues."""
+
+    targets = (*ProcessGroupHook.targets, _DDP)
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._dispatcher: DispatcherHook | None = None
+
+    def modules(self) -> tuple[str, ...]:
+        return (*super().modules(), *_IN_CPP)
+
+    def install(self, module: str) -> None:
+        """Go to the dispatcher if `module` communicates in C++, or DDP has been at it already.
+
+        Raises:
+            RuntimeError: another tool holds a kernel there; what Python issues is still seen.
+        """
+        if module in _IN_CPP or (module == _DDP.module and dist.is_initialized() and _ddp_lives()):
+            self._go_below()
+
+    def uninstall(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.uninstall()
+            self._dispatcher = None
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        if target is not _DDP:
+            return super().wrap(target, original)
+
+        @functools.wraps(original)
+        def construct(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self._go_below()
+            except Exception as error:
+                self.recorder.fail(self.name, error)
+            return original(*args, **kwargs)
+
+        return construct
+
+    def _go_below(self) -> None:
+        if self._dispatcher is None and not self.recorder.stopped:
+            dispatcher = DispatcherHook(self.recorder)
+            dispatcher.groups, dispatcher.sites = self.groups, self.sites
+            dispatcher.install("torch.distributed")
+            self._dispatcher = dispatcher
+            self.is_covered = True
+
+
+def _ddp_lives() -> bool:
+    """Tell whether a DDP module exists; asked once, when recording is enabled in mid-run."""
+    ddp = _DDP.resolve()
+    return any(issubclass(type(thing), ddp) for thing in gc.get_objects())

@@ -1,0 +1,107 @@
+"""The cheap interception gives way to the complete one when something communicates from C++.
+
+Each case is a process of its own: what this one has imported would decide otherwise.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PROGRAM = """
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+import dsprof
+from dsprof import session
+
+def start(tmp):
+    dsprof.enable(out=tmp)
+
+def in_dispatcher():
+    return torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect")
+
+def seen():
+    recorder = session.current().recorder
+    collectives = [r for r in [*recorder.buffer, *recorder.unfinished()] if hasattr(r, "seq")]
+    return sorted((record.op, record.seq) for record in collectives)
+
+def keep_records():
+    # The writer would take them.
+    from dsprof.trace.writer import TraceWriter
+    TraceWriter.start = lambda self: None
+    TraceWriter.close = lambda self, trailer: None
+
+tensor = torch.ones(8)
+keep_records()
+"""
+
+UP = 'dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)\n'
+
+
+def run(body: str, out: object) -> str:
+    program = PROGRAM + textwrap.dedent(body).replace("OUT", repr(str(out)))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_python_alone_stays_out_of_the_dispatcher(tmp_path: object) -> None:
+    text = "start(OUT)\n" + UP + "dist.all_reduce(tensor)\nprint(seen(), in_dispatcher())"
+    assert run(text, tmp_path) == "[('all_reduce', 1)] False\n"
+
+
+def test_functional_collectives_are_seen_from_the_first_one_on(tmp_path: object) -> None:
+    body = """
+        dist.all_reduce(tensor)
+        import torch.distributed._functional_collectives as functional
+        functional.wait_tensor(functional.all_reduce(tensor, "sum", dist.group.WORLD))
+        dist.all_reduce(tensor)
+        print(seen(), in_dispatcher())
+        dsprof.disable()
+        print(in_dispatcher())
+    """
+    text = "start(OUT)\n" + UP + textwrap.dedent(body)
+    expected = "[('all_reduce', 1), ('all_reduce', 2), ('all_reduce', 3)] True\nFalse\n"
+    assert run(text, tmp_path) == expected
+
+
+CONSTRUCT = """
+from torch.nn.parallel import DistributedDataParallel
+def hook(state, bucket):
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+model = DistributedDataParallel(torch.nn.Linear(2, 2), init_sync=False)
+model.register_comm_hook(None, hook)
+"""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_ddp_brings_the_dispatcher_in(late: bool, tmp_path: object) -> None:
+    steps = [CONSTRUCT, "start(OUT)\n"] if late else ["start(OUT)\n", CONSTRUCT]
+    text = UP + "".join(steps) + "print(in_dispatcher())"
+    assert run(text, tmp_path) == "True\n"
+
+
+def test_a_late_start_without_ddp_stays_out_of_the_dispatcher(tmp_path: object) -> None:
+    assert run(UP + "start(OUT)\nprint(in_dispatcher())", tmp_path) == "False\n"
+
+
+def test_what_python_issues_is_seen_where_another_tool_holds_the_dispatcher(
+    tmp_path: object,
+) -> None:
+    body = """
+        library = torch.library.Library("c10d", "IMPL")
+        library.impl("allreduce_", lambda *args: None, "BackendSelect")
+        start(OUT)
+        import torch.distributed._functional_collectives
+        dist.barrier()
+        print(seen())
+        print([s.why for s in session.current()._status.values() if not s.installed and s.why])
+    """
+    lines = run(UP + textwrap.dedent(body), tmp_path).splitlines()
+    assert lines[0] == "[('barrier', 1)]"
+    assert "another tool holds" in lines[1]
