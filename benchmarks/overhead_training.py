@@ -66,7 +66,7 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager]] = {
     "bare": nullcontext,
     "bare again": nullcontext,
     "dsprof": dsprof_on,
-    "dsprof, interception: process_group": lambda: dsprof_on(interception="process_group"),
+    "dsprof, interception: dispatcher": lambda: dsprof_on(interception="dispatcher"),
     "DeepSpeed comms_logger": comms_logger_on,
     "torch.profiler": torch_profiler,
 }
