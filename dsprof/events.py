@@ -134,10 +134,9 @@ class Flush(msgspec.Struct, gc=False):
     start_ns: int
     end_ns: int
     thread: int
-    library: str = (
-        ""  # "FSDP1" or "FSDP2", "" for ZeRO; buckets of DDP are no records: see `BucketLayout`
-    )
+    library: str = ""  # "FSDP1" or "FSDP2", "" for ZeRO; DDP's are found later by `BucketLayout`
     module: str = ""
+    bucket: int = -1
 
 
 class Fetch(msgspec.Struct, gc=False):

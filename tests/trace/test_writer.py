@@ -15,6 +15,8 @@ from dsprof.events import (
     Collective,
     Context,
     DeviceStep,
+    Fetch,
+    Flush,
     Group,
     MemorySample,
     Phase,
@@ -255,3 +257,22 @@ def test_stalls_and_steps_of_a_device_are_read_back(tmp_path: Path) -> None:
     ]
     assert trace.device_steps == [DeviceStepArgs(0, 0, 600, 9)]
     assert trace.broken_lines == 0
+
+
+def test_flushes_and_fetches_are_read_back(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    scope, at = Scope(0, 0, "backward"), (START_NS, START_NS + 500, 7)
+    run.records.append(
+        Flush(3, -1, 40, 0, 160, "float32", 2, "other", -1, scope, *at, "FSDP2", "layers.0")
+    )
+    run.records.append(Fetch(4, "release", 40, 0, scope, *at, library="FSDP2", module="layers.0"))
+    trace = run.close()
+    (flush,), (fetch,) = trace.flushes, trace.fetches
+    assert (flush.elements, flush.bucket) == (40, -1)
+    assert (flush.library, flush.module) == ("FSDP2", "layers.0")
+    assert (fetch.kind, fetch.library, fetch.module, fetch.phase) == (
+        "release",
+        "FSDP2",
+        "layers.0",
+        "backward",
+    )
