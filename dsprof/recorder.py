@@ -88,6 +88,7 @@ class Recorder:
         # Told of each asynchronous collective on the host, with what it writes to.
         self.followers: tuple[Callable[[Collective, Any], None], ...] = ()
         self.unheld = Unheld(self.add)
+        self.inner_waits: dict[int, int] = {}  # thread -> end of the last wait of a Python handle
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
         self.cost_samples = itertools.count(1)
         self.groups: Any = None  # the hooks' own, shared between them
@@ -259,10 +260,17 @@ class Recorder:
         self.completed[key] = (weakref.ref(work, gone), record)
 
     def lend(self, work: Any) -> None:
-        """Know `work` when it is waited for, without keeping it or asking it anything."""
+        """Go on without keeping `work` or asking it anything; a wait for it will be known."""
         entry = self.in_flight.pop(id(work), None)
         if entry is not None:
             self._let_go(id(work), *entry)
+
+    def expect(self, work: Any, record: Collective) -> None:
+        """Know a wait for `work`, which is somebody's own handle; it is not kept."""
+        try:
+            self._let_go(id(work), work, record)
+        except TypeError:  # it cannot be referred to weakly
+            self.add(record)
 
     def is_awaited(self, work: Any) -> bool:
         """Tell whether the end of a wait for `work` would find its collective."""
@@ -282,7 +290,8 @@ class Recorder:
                 entry = self.in_flight.pop(id(work), None)
                 record = entry[1] if entry is not None else self._known(work)
                 if record is None:
-                    self.unmatched_waits += end_ns - start_ns > NOTICEABLE_NS
+                    if self.inner_waits.get(get_ident(), 0) < start_ns:
+                        self.unmatched_waits += end_ns - start_ns > NOTICEABLE_NS
                     return
             if finished and not record.done_ns:
                 record.done_ns = end_ns

@@ -8,24 +8,25 @@ patched. One that hands a call on to another process group is recorded there and
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 
-from dsprof.hooks.base import Target, hide_from_dynamo
+from dsprof.hooks.base import Target
 from dsprof.hooks.c10d import ProcessGroupHook
-from dsprof.hooks.subclasses import Subclasses
+from dsprof.hooks.python_works import PythonWorks
+from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.hooks.wire import METHODS, WireOp
-from dsprof.hooks.work import WorkHook
-from dsprof.patching import Patch, PatchSet
-from dsprof.recorder import Recorder, clock
+from dsprof.patching import Patch
+from dsprof.recorder import Recorder
 
 _C10D = "torch._C._distributed_c10d"
+
+_TORCHS_OWN = {name: method for name, method in vars(dist.ProcessGroup).items() if name in METHODS}
+"""Methods of class ProcessGroup as they are before anything of ours is installed."""
 
 
 class BackendHook(ProcessGroupHook):
@@ -46,8 +47,8 @@ class BackendHook(ProcessGroupHook):
         self._groups_of: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = (
             weakref.WeakKeyDictionary()
         )
-        self._works = _PythonWorks(recorder)
-        self._python_groups = Subclasses(self, dist.ProcessGroup, METHODS, self._wrap_python)
+        self._works = PythonWorks(recorder)
+        self._python_groups = Subclasses(self, dist.ProcessGroup, self._patches_of)
 
     def install(self, module: str) -> None:
         self._python_groups.watch()
@@ -71,34 +72,28 @@ class BackendHook(ProcessGroupHook):
         ) -> None:
             if not isinstance(issuer, dist.ProcessGroup):
                 issuer = self._group_of(issuer)
-            elif recorder.context().wire_ops:  # another process group has carried it out
-                return
-            works.learn(work)
+            is_python = works.learn(work)
             note(tensors, issuer, is_async, reduce_op, peer, work, issue_ns, return_ns)
-            works.lend(work)
+            if is_python:
+                recorder.lend(work)
 
         return note_unseen
 
+    def _patches_of(self, kind: type) -> list[Patch]:
+        """Return patches for the methods of a process group in Python.
+
+        What it inherits stays torch's: C++ would take a patched method for an override.
+        """
+        inherited = [
+            Patch(kind, name, lambda _, raw=raw: raw)  # type: ignore[misc]
+            for name, raw in _TORCHS_OWN.items()
+            if getattr(kind, name) is getattr(dist.ProcessGroup, name)
+            and vars(dist.ProcessGroup)[name] is not raw
+        ]
+        return [*own_patches(kind, METHODS, self._wrap_python), *inherited]
+
     def _wrap_python(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a method of a process group in Python: its wire operations are counted apart."""
-        recorder = self.recorder
-        recorded = self.wrap(Target(_C10D, "ProcessGroup", name, ""), original)
-
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not recorder.recording and not recorder.arm():
-                return original(self, *args, **kwargs)
-            outer = recorder.context()
-            inner = msgspec.structs.replace(outer, wire_ops=0)
-            recorder.become(inner)
-            try:
-                return recorded(self, *args, **kwargs)
-            finally:
-                recorder.become(outer)
-                outer.wire_ops += inner.wire_ops
-
-        hide_from_dynamo(method)
-        return method
+        return self.wrap(Target(_C10D, "ProcessGroup", name, "is written in Python"), original)
 
     def _group_of(self, backend: Any) -> Any:
         """Return the process group that `backend` serves, or itself where none is known."""
@@ -116,52 +111,3 @@ def _groups() -> list[Any]:
 
 def _serves(backend: Any, group: Any) -> bool:
     return any(group._get_backend(device) is backend for device in group._device_types)
-
-
-class _PythonWorks:
-    """Times waits for a Work that is written in Python, and never calls it from a hook."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._patches = PatchSet()
-        timed = [target.resolve() for target in WorkHook.targets if target.is_there()]
-        self._is_python = dict.fromkeys(timed, False)
-
-    def learn(self, work: Any) -> None:
-        """Patch the `wait` of this kind of Work, if it brings its own."""
-        kind = _definer(work)
-        if kind is not None and kind not in self._is_python:
-            self._is_python[kind] = True
-            self._patches.apply([Patch(kind, "wait", self._timed)])
-
-    def lend(self, work: Any) -> None:
-        """Let go of a Work in Python: what it holds is not ours to keep or to ask."""
-        if self._is_python.get(_definer(work), False):
-            self._recorder.lend(work)
-
-    def release(self) -> None:
-        """Put everything back."""
-        self._patches.revert()
-
-    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self._recorder
-
-        @functools.wraps(original)
-        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-            start_ns, finished = clock(), False
-            try:
-                result = original(self, *args, **kwargs)
-                finished = True
-                return result
-            finally:
-                # A wait that it handed on to another Work has been noted there.
-                if recorder.recording and recorder.is_awaited(self):
-                    recorder.waited(self, start_ns, clock(), finished)
-
-        hide_from_dynamo(wait)
-        return wait
-
-
-def _definer(work: Any) -> Any:
-    """Return the class that defines how to wait for `work`."""
-    return next((kind for kind in type(work).__mro__ if "wait" in vars(kind)), None)

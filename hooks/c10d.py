@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -216,7 +217,7 @@ class ProcessGroupHook(_WireHook):
         hook, recorder, note = self, self.recorder, self.make_note(op, _as_it_is)
         is_plain, sized = op.name in _TAKES_LIST, op.sized
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
-        has_reduce_op = "reduce" in op.name
+        has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -224,10 +225,16 @@ class ProcessGroupHook(_WireHook):
                 return original(self, *args, **kwargs)
             if recorder.device is not None:
                 recorder.device.begin()
+            apart = None if type(self) is plain_group else Apart(recorder)
             issue_ns = clock()
-            work = original(self, *args, **kwargs)
+            try:
+                work = original(self, *args, **kwargs)
+            finally:
+                if apart is not None:
+                    apart.end()
             return_ns = clock()
-            if not hook.broken and not hook.is_covered:
+            is_on_record = hook.is_covered or (apart is not None and apart.is_on_record)
+            if not hook.broken and not is_on_record:
                 try:
                     given = (*args, *kwargs.values()) if kwargs else args
                     is_list = is_plain and type(given[0]) is list
@@ -251,8 +258,31 @@ class ProcessGroupHook(_WireHook):
                     hook.fail(error)
             return work
 
+        # By this name C++ knows a call that comes from an override and must not go back there.
+        code = method.__code__.replace(co_name=target.name)  # type: ignore[attr-defined]
+        method.__code__ = code  # type: ignore[attr-defined]
         hide_from_dynamo(method)
         return method
+
+
+class Apart:
+    """Counts what a call puts on record, apart from all else that this thread does."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._outer = recorder.context()
+        self._inner = msgspec.structs.replace(self._outer, wire_ops=0)
+        recorder.become(self._inner)
+
+    def end(self) -> None:
+        """Go on in the context that was."""
+        self._recorder.become(self._outer)
+        self._outer.wire_ops += self._inner.wire_ops
+
+    @property
+    def is_on_record(self) -> bool:
+        """Whether the call ended in a collective that is on record."""
+        return self._inner.wire_ops > 0
 
 
 class _Positions(NamedTuple):

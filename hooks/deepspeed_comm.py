@@ -2,22 +2,25 @@
 
 All of deepspeed.comm passes through the methods of the backend class, looked up at each call, so
 patching the class sees names that were imported early. Nothing is recorded for a request that
-reaches c10d: the wire hook does that, and finds the request in the thread's context.
+reaches c10d: the wire hook does that, and finds the request in the thread's context. A backend that
+somebody else puts behind deepspeed.comm is patched as well, and what it does by itself recorded.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sys
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
+import msgspec
 import torch
-import torch.distributed as dist
 
-from dsprof.events import Collective, Context
 from dsprof.hooks.base import Hook, Target
-from dsprof.hooks.groups import Groups
-from dsprof.hooks.sites import Sites
+from dsprof.hooks.off_wire import OffWire
+from dsprof.hooks.subclasses import Subclasses, own_patches
+from dsprof.patching import Patch
 from dsprof.recorder import Recorder, clock
 
 _METHODS = (
@@ -45,7 +48,6 @@ _METHODS = (
     "scatter",
     "send",
 )
-_Call = tuple[Context, Context, tuple[Any, ...], dict[str, Any], int]
 _BACKENDS = (("deepspeed.comm.torch", "TorchBackend"), ("deepspeed.comm.ccl", "CCLBackend"))
 
 
@@ -61,71 +63,64 @@ class DeepSpeedCommHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._groups = Groups.of(recorder)
-        self._sites = Sites(recorder)
+        self._off_wire = OffWire(recorder)
+        self._custom: Subclasses | None = None
+
+    def install(self, module: str) -> None:
+        """Watch for backends of others: subclasses of DeepSpeed's, and whatever serves as one."""
+        if self._custom is None:
+            base = importlib.import_module("deepspeed.comm.backend").Backend
+            own = [module for module, _ in _BACKENDS]
+            self._custom = Subclasses(self, base, self._patches_of, own)
+            self._custom.watch()
+            self.recorder.step_listeners.append(self._look_at_backend)
+
+    def uninstall(self) -> None:
+        if self._custom is not None:
+            self._custom.release()
+        self._off_wire.release()
 
     def patches(self, module: str) -> list[Any]:
         """Patch only what a class defines itself: a method that CCLBackend inherits is patched."""
         return [patch for patch in super().patches(module) if patch.name in vars(patch.owner)]
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        op, recorder = target.name, self.recorder
-        next_id = recorder.ids.__next__
+        return self._wrap_request(target.name, original)
 
-        def before(backend: Any, *args: Any, **kwargs: Any) -> _Call | None:
+    def _patches_of(self, kind: type) -> list[Patch]:
+        return own_patches(kind, _METHODS, self._wrap_request)
+
+    def _wrap_request(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
+        next_id, off_wire = recorder.ids.__next__, self._off_wire
+
+        @functools.wraps(original)
+        def method(backend: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or hook.broken or not (recorder.recording or recorder.arm()):
+                return original(backend, *args, **kwargs)
             outer = recorder.context()
             if outer.request:  # a call that deepspeed.comm makes for itself
-                return None
-            context = Context(next_id(), op, outer.flush, outer.fetch)
+                return original(backend, *args, **kwargs)
+            context = msgspec.structs.replace(outer, request=next_id(), requested=op, wire_ops=0)
             recorder.become(context)
-            return outer, context, args, kwargs, clock()
+            start_ns = clock()
+            try:
+                result = original(backend, *args, **kwargs)
+            finally:
+                end_ns = clock()
+                recorder.become(outer)
+            if not context.wire_ops:
+                try:
+                    off_wire.record(context, args, kwargs, result, start_ns, end_ns)
+                except Exception as error:
+                    hook.fail(error)
+            return result
 
-        def after(call: _Call | None) -> None:
-            if call is not None:
-                recorder.become(call[0])
-                if not call[1].wire_ops:
-                    self._record_unseen(*call[1:])
+        return method
 
-        return self.around(original, before, after)
-
-    def _record_unseen(
-        self, context: Context, args: tuple[Any, ...], kwargs: dict[str, Any], start_ns: int
-    ) -> None:
-        """Record a request that never reached c10d: shared memory, SDMA, a library of its own."""
-        now_ns = clock()
-        tensors = _tensors([*args, *kwargs.values()])
-        first = tensors[0] if tensors else None
-        group = kwargs.get("group") or dist.group.WORLD
-        self.recorder.add(
-            Collective(
-                next(self.recorder.ids),
-                context.requested,
-                self._groups.state(group).group,
-                0,
-                first.nbytes if first is not None else 0,
-                first.numel() if first is not None else 0,
-                min(len(tensors), 1),
-                str(first.dtype).removeprefix("torch.") if first is not None else "",
-                bool(kwargs.get("async_op", False)),
-                None,
-                -1,
-                self._sites.above(3),
-                self.recorder.scope,
-                context,
-                get_ident(),
-                start_ns,
-                now_ns,
-                done_ns=now_ns,
-                blocked_ns=now_ns - start_ns,
-                on_wire=False,
-            )
-        )
-
-
-def _tensors(values: list[Any]) -> list[torch.Tensor]:
-    """Return the tensors among arguments, those in lists included."""
-    found: list[torch.Tensor] = []
-    for value in values:
-        parts = value if isinstance(value, (list, tuple)) else (value,)
-        found.extend(part for part in parts if isinstance(part, torch.Tensor))
-    return found
+    def _look_at_backend(self, step: int) -> None:
+        """Patch a backend that is of no class known: deepspeed.comm only calls its methods."""
+        comm = sys.modules.get("deepspeed.comm.comm")
+        backend = getattr(comm, "cdb", None)
+        if backend is not None and self._custom is not None:
+            self._custom.include(type(backend))

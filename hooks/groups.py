@@ -73,7 +73,7 @@ class Groups:
         group = Group(
             id=next(self._recorder.group_ids),
             key=key,
-            label=_label(pg, name),
+            label=_label(pg, name, len(ranks)),
             name=name,
             ranks=ranks,
             size=len(ranks),
@@ -124,7 +124,13 @@ def _facts(pg: Any) -> tuple[list[int], str, str]:
     try:
         return list(dist.get_process_group_ranks(pg)), str(pg.group_name), str(dist.get_backend(pg))
     except (KeyError, ValueError, RuntimeError):  # made by hand, unknown to torch.distributed
-        return list(range(pg.size())), "unregistered", str(pg.name())
+        ranks = getattr(pg, "ranks", None)  # deepspeed.comm's own kind of group
+        return list(ranks or range(pg.size())), "unregistered", _name(pg)
+
+
+def _name(pg: Any) -> str:
+    name = getattr(pg, "name", type(pg).__name__)
+    return str(name() if callable(name) else name)
 
 
 def _key(generation: int, name: str, ranks: list[int]) -> str:
@@ -132,10 +138,10 @@ def _key(generation: int, name: str, ranks: list[int]) -> str:
     return f"{generation}/{name}/{len(ranks)}/{digest}"
 
 
-def _label(pg: Any, name: str) -> str:
+def _label(pg: Any, name: str, size: int) -> str:
     description = str(getattr(pg, "group_desc", "") or "")
     if pg is dist.group.WORLD or description == "default_pg":
         return "world"
     if description and description != "undefined":
         return description
-    return "all ranks" if pg.size() == dist.get_world_size() else f"group {name}"
+    return "all ranks" if size == dist.get_world_size() else f"group {name}"

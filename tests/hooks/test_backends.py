@@ -40,6 +40,11 @@ class Library(dist.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         return Handle()
 
+    def alltoall_base(
+        self, output: Any, given: Any, output_splits: Any, given_splits: Any, opts: Any = None
+    ) -> dist.Work:
+        return Handle()
+
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         return self.inner.broadcast(tensors, opts)  # type: ignore[attr-defined]
 
@@ -145,3 +150,38 @@ def test_everything_is_put_back(group: None) -> None:
     after = [dict(vars(kind)) for kind in (dist.ProcessGroup, Library, Handle)]
     assert all(a.keys() == b.keys() for a, b in zip(after, before, strict=True))
     assert all(a[k] is b[k] for a, b in zip(after, before, strict=True) for k in b)
+
+
+@both_ways
+def test_what_a_library_does_not_override_goes_to_torch(install: Install, kind: type[Hook]) -> None:
+    """C++ looks for an override first: a patch of ours found there would call itself for ever."""
+    recorder = install(kind, BackendHook)
+    group = type("Plain", (dist.ProcessGroup,), {})(0, 1)
+    with pytest.raises(RuntimeError, match="No backend"):
+        group.barrier()
+    with pytest.raises(RuntimeError, match="No backend"):
+        group.alltoall_base(torch.zeros(2), torch.zeros(2), [], [])
+    assert recorder.failures == {}
+
+
+@both_ways
+def test_an_override_may_call_what_it_overrides(install: Install, kind: type[Hook]) -> None:
+    recorder = install(kind, BackendHook)
+
+    class Outer(dist.ProcessGroup):
+        def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+            return super().allreduce(tensors)
+
+    with pytest.raises(RuntimeError, match="No backend"):
+        Outer(0, 1).allreduce([torch.zeros(4)])
+    assert recorder.failures == {}
+
+
+@both_ways
+def test_a_new_name_that_torch_maps_to_an_old_override_is_counted_once(
+    install: Install, kind: type[Hook], library: Any
+) -> None:
+    recorder = install(kind, BackendHook)
+    dist.all_to_all_single(torch.zeros(8), torch.zeros(8), group=library)
+    assert seen(recorder) == [("all_to_all_single", 32, 1)]
+    assert recorder.unmatched_waits == 0

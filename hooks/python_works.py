@@ -1,0 +1,57 @@
+"""Handles of collectives that are written in Python, with a `wait` of their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from dsprof.hooks.base import hide_from_dynamo
+from dsprof.hooks.work import WorkHook
+from dsprof.patching import Patch, PatchSet
+from dsprof.recorder import Recorder, clock
+
+
+class PythonWorks:
+    """Times waits for a handle that is written in Python, and never calls it from a hook."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._patches = PatchSet()
+        timed = [target.resolve() for target in WorkHook.targets if target.is_there()]
+        self._is_python = dict.fromkeys(timed, False)
+
+    def learn(self, work: Any) -> bool:
+        """Patch the `wait` of this kind of handle, if it brings its own; tell whether it does."""
+        kind = next((kind for kind in type(work).__mro__ if "wait" in vars(kind)), None)
+        if kind is None:
+            return False
+        if kind not in self._is_python:
+            self._is_python[kind] = True
+            self._patches.apply([Patch(kind, "wait", self._timed)])
+        return self._is_python[kind]
+
+    def release(self) -> None:
+        """Put everything back."""
+        self._patches.revert()
+
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        @functools.wraps(original)
+        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            start_ns, finished = clock(), False
+            try:
+                result = original(self, *args, **kwargs)
+                finished = True
+                return result
+            finally:
+                # A wait that it handed on to another Work has been noted there.
+                if recorder.recording and recorder.is_awaited(self):
+                    end_ns = clock()
+                    recorder.waited(self, start_ns, end_ns, finished)
+                    recorder.inner_waits[get_ident()] = end_ns  # a Work in C++ may be around us
+
+        hide_from_dynamo(wait)
+        return wait
