@@ -334,7 +334,7 @@ def reduce_op_name(value: Any) -> str:
     value = getattr(value, "reduceOp", value)  # of the options that a method got
     if isinstance(value, torch.ScriptObject):
         return str(dist.ReduceOp.RedOpType(value._get_method("op")()).name)
-    return str(getattr(value, "op", value).name)
+    return str(getattr(getattr(value, "op", value), "name", ""))
 
 
 def is_traced(tensor: torch.Tensor) -> bool:

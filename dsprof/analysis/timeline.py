@@ -75,12 +75,13 @@ def completion(rows: Collectives) -> tuple[Array, Array]:
     """Return the bounds between which each collective completed; 0 where that was not seen.
 
     A collective is complete at the latest when it was first seen done, or when the synchronous
-    call returned; and not before it was last seen pending. A wait that blocked shows the moment.
+    call returned; and not before it was last seen pending. A wait that blocked shows the moment,
+    unless only bounds of the wait are known.
     """
     returned = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
     latest = np.where(rows.done_ns > 0, rows.done_ns, np.where(rows.is_async, 0, returned))
     held = (rows.done_ns == rows.waited_ns) & (rows.blocked_ns > WAIT_OVERHEAD_NS)
-    exact = ~rows.is_async | held
+    exact = ~rows.is_async | (held & ~rows.is_estimated)
     seen_pending = np.maximum(rows.pending_ns, rows.issue_ns)
     earliest = np.where(exact, latest, np.minimum(seen_pending, latest))
     return earliest.astype(np.int64), latest.astype(np.int64)

@@ -61,6 +61,7 @@ def steps(summary: RunSummary) -> model.Steps:
         method=_method(summary),
         measured_steps=len(lengths),
         exposed_share=facts.exposed_share,
+        estimated_share=facts.estimated_share,
         mean_total_ns=round(mean(lengths)) if lengths else None,
         median_total_ns=round(median(lengths)) if lengths else None,
     )
@@ -177,6 +178,10 @@ def _method(summary: RunSummary) -> str:
     if any(rank.unwaited for rank in facts.ranks.values()):
         return "not measurable: asynchronous collectives were never seen waited for"
     method = "host clock: time blocked in synchronous calls and in waits"
+    if facts.estimated_share:
+        method += (
+            f" ({facts.estimated_share:.0%} of it estimated: DDP waits in C++, at most so long)"
+        )
     if facts.is_counted:
         return f"{method}, from counters, for no step after warm-up is in full detail"
     if facts.counted:

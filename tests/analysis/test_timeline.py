@@ -53,6 +53,17 @@ def test_async_call_blocks_in_its_wait_alone():
     assert (start[0], end[0]) == (20 * MS, 30 * MS)
 
 
+def test_an_estimated_wait_shows_completion_to_its_bounds_only():
+    seen = {"wait": 20, "waited": 30, "pending_ns": ns(12)}
+    known, estimated = (
+        issued("all_reduce", 0, 30, **seen, is_estimated=value) for value in (False, True)
+    )
+    rows = rank_trace(comm=[known, estimated]).collectives
+    earliest, latest = completion(rows)
+    assert earliest.tolist() == [30 * MS, 12 * MS]
+    assert latest.tolist() == [30 * MS, 30 * MS]
+
+
 def test_later_waits_add_no_more_than_was_blocked():
     call = issued("all_gather", 0, 25, wait=20, waited=90, waits=2, blocked_ns=5 * MS)
     start, end = blocked(rank_trace(comm=[call]).collectives)

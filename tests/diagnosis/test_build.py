@@ -20,6 +20,7 @@ from tests.factories.trace import (
     header,
     issued,
     rank_trace,
+    step,
     summary,
     zero_rank,
 )
@@ -284,3 +285,14 @@ def test_without_phases_the_verdict_claims_no_computation():
     assert diagnosis.steps.total.compute_ns is None
     assert "forward" not in diagnosis.verdict
     assert "no phases were recorded" in diagnosis.steps.method
+
+
+def test_a_wait_that_is_estimated_is_said_to_be():
+    reduced = [
+        issued("all_reduce", at, at + 60, wait=at + 30, waited=at + 60, is_estimated=True, step=n)
+        for n, at in enumerate(range(0, 400, 100))
+    ]
+    steps = [step(n, 100 * n, 100 * n + 100) for n in range(4)]
+    diagnosis = diagnosed(rank_trace(steps=steps, comm=reduced))
+    assert diagnosis.steps.estimated_share == 1
+    assert "100% of it estimated" in diagnosis.steps.method

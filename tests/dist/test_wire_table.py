@@ -115,5 +115,6 @@ def test_waits_are_matched_and_no_hook_fails(
     for trace in tables(name, nproc).recorded(row, interception):
         if trace is not None:
             assert trace.trailer is not None
-            assert trace.trailer.unmatched_waits == 0
+            waits_in_cpp = interception == "process_group" and row in ISSUED_BY_CPP
+            assert waits_in_cpp or trace.trailer.unmatched_waits == 0
             assert not trace.trailer.failed_hooks

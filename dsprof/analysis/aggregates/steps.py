@@ -17,7 +17,7 @@ from dsprof.analysis.steps import (
     places,
 )
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array, copies, exposed, phases
+from dsprof.analysis.timeline import Array, Intervals, blocked, copies, exposed, phases
 from dsprof.trace.table import BoolArray, RankTrace
 
 _LARGEST = 1 << 62
@@ -38,6 +38,7 @@ class RankSteps:
     calls: Array  # collectives on the wire, counted ones included
     nbytes: Array  # of these
     unwaited: int  # asynchronous collectives of measured steps whose wait was not seen
+    estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Steps(Aggregate):
             np.isin(number, counted_steps(trace)),
             *_traffic(trace, number),
             unwaited,
+            _estimated(trace),
         )
         return cls({trace.rank: row})
 
@@ -160,6 +162,16 @@ class Steps(Aggregate):
         if self.total.exposed_ns is None or not self.measured:
             return None
         return self.total.exposed_ns / len(self.measured) / 1e6
+
+    @property
+    def estimated_share(self) -> float:
+        """Part of the exposed communication of the measured steps that is an upper bound."""
+        spent = sum(
+            int(row.exposed_ns[np.isin(row.number, self.measured)].sum())
+            for row in self.ranks.values()
+            if row.exposed_ns is not None
+        )
+        return min(sum(row.estimated_ns for row in self.ranks.values()) / spent, 1) if spent else 0
 
     def exposed_by_rank(self) -> dict[int, float]:
         """Return the exposed share of the measured steps of each rank that could be measured."""
@@ -232,6 +244,13 @@ def _unwaited(trace: RankTrace) -> int:
     # A wait takes time: without any, none was seen.
     never = sum(row.calls for row in counted if row.is_async and not row.blocked_ns)
     return int(np.count_nonzero(unseen[chosen])) + never
+
+
+def _estimated(trace: RankTrace) -> int:
+    rows, chosen = trace.collectives, measured_rows(trace)
+    start, end = blocked(rows)
+    chosen = chosen[rows.is_estimated[chosen]]
+    return Intervals.union(start[chosen], end[chosen]).length_ns
 
 
 def _traffic(trace: RankTrace, number: Array) -> tuple[Array, Array]:

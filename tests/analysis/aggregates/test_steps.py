@@ -154,3 +154,12 @@ def test_no_step_gives_an_empty_total():
 def test_share_is_of_measured_steps_alone():
     steps = summary(zero_rank(comm_ms=5, extra=lambda n, t: [sync("x", t, 20)] if n < 2 else []))
     assert steps[Steps].exposed_share == pytest.approx(0.05)
+
+
+def test_waits_in_cpp_are_an_estimated_part_of_what_is_exposed():
+    reduced = issued("all_reduce", 20, 50, wait=40, waited=50, step=0, is_estimated=True)
+    gathered = sync("all_gather", 60, 30, step=0)
+    steps = summary(rank_trace(steps=[step(0, 0, 100)], comm=[reduced, gathered]))[Steps]
+    assert steps.total.exposed_ns == 40 * MS
+    assert steps.estimated_share == 0.25
+    assert summary(rank_trace(steps=[step(0, 0, 100)], comm=[gathered]))[Steps].estimated_share == 0
