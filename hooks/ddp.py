@@ -45,7 +45,7 @@ class DDPHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._groups = Groups(recorder)
+        self._groups = Groups.of(recorder)
         self._numbers = itertools.count()
         self._models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
 

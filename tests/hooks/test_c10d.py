@@ -100,6 +100,7 @@ def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
     dist.send(tensor(), 5)
     found = collectives(recorder)
     assert [reduce_op_name(record.reduce_op) for record in found] == ["MAX", "", ""]
+    assert reduce_op_name([tensor()]) == ""  # a method that got no options
     assert [record.peer for record in found] == [-1, 6, 5]
 
 
