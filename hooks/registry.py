@@ -14,6 +14,7 @@ from dsprof.hooks.deepspeed_copies import DeepSpeedCopiesHook
 from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
 from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
+from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalWaitHook
 from dsprof.hooks.interception import AutomaticHook
 from dsprof.hooks.memory import DeviceMemoryHook
@@ -32,6 +33,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DeepSpeedFetchHook,
     DeepSpeedCopiesHook,
     DDPHook,
+    FSDPHook,
     TrainingLoopHook,
     DeviceMemoryHook,
     CudaHook,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,76 @@ def test_ddp_phases_and_micro_steps(ddp: Path) -> None:
                 ("step", step, 1),
             ]
         ]
+
+
+@pytest.fixture(scope="module")
+def fsdp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fsdp")
+    launch(PROGRAMS / "fsdp_units.py", 4, args=[folder]).check()
+    return folder
+
+
+def wired(trace: RankTrace, column: str) -> dict[int, list[str]]:
+    """Operations by the fetch or flush that they belong to."""
+    table, found = trace.collectives, dict[int, list[str]]()
+    for number, op in zip(getattr(table, column).tolist(), table.op.tolist(), strict=True):
+        found.setdefault(number, []).append(table.words[op])
+    return found
+
+
+@pytest.mark.parametrize("scenario", ["fsdp2", "hsdp2"])
+def test_fsdp2_gathers_and_reduces_what_its_own_ranges_name(fsdp: Path, scenario: str) -> None:
+    for trace in traces(fsdp / scenario):
+        told, seen = oracle(fsdp, trace.rank)[scenario], Counter[str]()
+        for fetch in trace.fetches:
+            if fetch.id in wired(trace, "fetch") and fetch.kind != "release":
+                seen[f"FSDP::all_gather{suffix(fetch.module)}"] += 1
+            if fetch.kind == "fetch":
+                seen[f"FSDP::all_gather_copy_out{suffix(fetch.module)}"] += 1
+        for flush in trace.flushes:
+            seen[f"FSDP::post_backward_reduce{suffix(flush.module)}"] += 1
+        assert seen == {name: told[name] for name in told if name.split(" ")[0] in NAMED}
+        assert {fetch.library for fetch in trace.fetches} == {"FSDP2"}
+        assert {fetch.kind for fetch in trace.fetches} == {"fetch", "prefetch", "release"}
+
+
+NAMED = ("FSDP::all_gather", "FSDP::all_gather_copy_out", "FSDP::post_backward_reduce")
+
+
+def suffix(module: str) -> str:
+    return "" if module == "(root)" else f" ({module})"
+
+
+@pytest.mark.parametrize("scenario", ["fsdp1", "hsdp1"])
+def test_fsdp1_gathers_and_reduces_by_module(fsdp: Path, scenario: str) -> None:
+    for trace in traces(fsdp / scenario):
+        told = oracle(fsdp, trace.rank)[scenario]
+        gathers = [op for number, ops in wired(trace, "fetch").items() if number for op in ops]
+        assert gathers.count("all_gather") == told["c10d::allgather_"]
+        reductions = [ops for number, ops in wired(trace, "flush").items() if number]
+        assert len(reductions) == told["c10d::_reduce_scatter_base_"] == len(trace.flushes)
+        modules = {"block0.linear", "block1.linear", "block2.linear", "head"}
+        assert {fetch.module for fetch in trace.fetches} == modules
+        assert {fetch.kind for fetch in trace.fetches} == {"fetch", "prefetch", "release"}
+
+
+@pytest.mark.parametrize("scenario", ["hsdp1", "hsdp2"])
+def test_hybrid_sharding_reduces_in_shards_then_among_replicas(fsdp: Path, scenario: str) -> None:
+    for trace in traces(fsdp / scenario):
+        table = trace.collectives
+        roles = {
+            (table.words[op], trace.groups[group].role)
+            for op, group, flush in zip(table.op, table.group, table.flush, strict=True)
+            if flush
+        }
+        assert roles == {("reduce_scatter_tensor", "shard"), ("all_reduce", "replicate")}
+
+
+@pytest.mark.parametrize("scenario", ["fsdp1", "fsdp2", "hsdp1", "hsdp2"])
+def test_fsdp_steps_and_phases(fsdp: Path, scenario: str) -> None:
+    accumulated = 2 if scenario == "fsdp1" else 1
+    for trace in traces(fsdp / scenario):
+        assert [step.micro_steps for step in trace.steps] == [1, accumulated, 1]
+        spans = [span.name for span in trace.spans]
+        once = ["forward", "backward"]
+        assert spans == [*once, "step", *once * accumulated, "step", *once, "step"]
