@@ -13,6 +13,7 @@ from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
 from dsprof.hooks.deepspeed_copies import DeepSpeedCopiesHook
 from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
+from dsprof.hooks.deepspeed_sequence import DeepSpeedSequenceHook
 from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
 from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalWaitHook
@@ -32,6 +33,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DeepSpeedZeroHook,
     DeepSpeedFetchHook,
     DeepSpeedCopiesHook,
+    DeepSpeedSequenceHook,
     DDPHook,
     FSDPHook,
     TrainingLoopHook,
