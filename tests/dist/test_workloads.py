@@ -134,7 +134,6 @@ TRAINING = {"forward": STEPS, "backward": STEPS, "step": STEPS}
         ("offload_optimizer", 3),
         ("offload_param", 1),
         ("torch_compile", 2),
-        ("zenflow", 1),
         ("zero3_release", 2),
     ],
 )
@@ -147,6 +146,14 @@ def test_every_engine_has_its_steps_and_phases(
             steps = [step for step in trace.steps if step.engine == engine]
             assert [step.micro_steps for step in steps] == [1] * STEPS
             assert phases(trace, engine) == TRAINING
+
+
+def test_zenflow_takes_a_step_at_each_update(run: Callable[[str], Run]) -> None:
+    """It makes its update interval of two the gradient accumulation; three micro-steps are run."""
+    for trace in run("zenflow").traces:
+        assert [step.micro_steps for step in trace.steps] == [2]
+        assert phases(trace, 0) == TRAINING
+        assert copied(trace, 0)["gradient", "to host", "backward"] > 0
 
 
 def test_experts_and_their_replicas_are_told_apart(run: Callable[[str], Run]) -> None:
