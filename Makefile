@@ -14,7 +14,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest check lint bench clean
+.PHONY: help demo test test-all test-rest test-trainers check lint bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
@@ -34,6 +34,9 @@ test-all: test test-rest ## Run all tests: the long ones and those in a browser 
 test-rest: build/.warm ## Run only the long tests and those in a browser
 	$(BIN)/python -m pytest -m "long or browser"
 
+test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and Lightning trainers
+	.venv-trainers/bin/python -m pytest tests/trainers
+
 check: lint test ## Lint and test
 
 lint: .venv/.installed ## Check style, types and layers
@@ -48,7 +51,7 @@ bench: build/.warm ## Measure what recording costs, how fast a trace is judged, 
 	$(BIN)/python -m benchmarks.report_page
 
 clean: ## Remove what the other targets made, .venv included
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv .venv-trainers build dist *.egg-info
 
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -57,4 +60,9 @@ clean: ## Remove what the other targets made, .venv included
 
 build/.warm: .venv/.installed tests/dist/warm.py
 	DS_ACCELERATOR=cpu $(BIN)/python tests/dist/warm.py
+	touch $@
+
+# Sees what .venv has, and adds the trainers: `make test` does without them.
+.venv-trainers/.installed: build/.warm tests/beside.py
+	$(BIN)/python -m tests.beside .venv-trainers 'dsprof[trainers]'
 	touch $@

@@ -33,6 +33,7 @@ class Progress:
     number: int
     schedule: Schedule
     micro_step: int = 0
+    had_backward: bool = False  # in this micro-step
     in_step: bool = False  # in a call that ends a step or a micro-step
     stepped: bool = False  # and the optimizer has been called in it
     backward: Phase | None = None  # begun by `_backward_prologue`
@@ -111,7 +112,24 @@ class DeepSpeedEngineHook(Hook):
         progress = self._progress(engine)
         if progress.backward is not None and phase != "backward":  # which raised in between
             self._close(progress)
+        self._follow(phase, engine, progress)
         return self._enter(phase, progress)
+
+    def _follow(self, phase: str, engine: Any, progress: Progress) -> None:
+        """End a micro-step where the next forward begins: Accelerate calls `step` only at the last.
+
+        An evaluation in between is no micro-step, and a pipeline's schedule counts its own.
+        """
+        if phase == "backward":
+            progress.had_backward = True
+        elif phase == "forward" and progress.had_backward and engine.training:
+            self._end_micro_step(progress)
+
+    def _end_micro_step(self, progress: Progress) -> None:
+        progress.had_backward = False
+        if not progress.in_step:
+            progress.micro_step += 1
+            self.recorder.end_micro_step()
 
     def _enter(self, phase: str, progress: Progress) -> Phase | None:
         """Begin a phase of an engine, unless the engine is in it."""
@@ -147,8 +165,7 @@ class DeepSpeedEngineHook(Hook):
         if progress.stepped:
             self._count(progress)
         else:
-            progress.micro_step += 1
-            self.recorder.end_micro_step()
+            self._end_micro_step(progress)
 
     def _took_step(self, progress: Progress) -> None:
         progress.stepped = True
@@ -171,6 +188,7 @@ class DeepSpeedEngineHook(Hook):
 
     def _count(self, progress: Progress) -> None:
         micro_steps, progress.micro_step = progress.micro_step + 1, 0
+        progress.had_backward = False
         self.recorder.end_step("deepspeed", progress.number, micro_steps)
 
     def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:

@@ -23,6 +23,7 @@ class Engine:
 
     optimizer = None
     module = Module()
+    training = True
 
     def __init__(self) -> None:
         self.micro_steps = 0
@@ -95,6 +96,25 @@ def test_micro_steps_and_steps(recorder: Recorder, engine: Engine) -> None:
         ("step", 0, 1),
     ]
     assert recorder.scope.phase == ""
+
+
+def test_micro_steps_count_where_step_is_called_at_the_last_only(
+    recorder: Recorder, engine: Engine
+) -> None:
+    """As Accelerate does it, with an evaluation in between."""
+    for _ in range(2):
+        for _ in range(3):
+            engine.forward()
+            engine.backward()
+            engine.training = False
+            engine.forward()
+            engine.training = True
+        engine.micro_steps = 1
+        engine.step()
+    assert steps(recorder) == [(0, 3, "deepspeed"), (1, 3, "deepspeed")]
+    assert [span[1:] for span in phases(recorder) if span[0] == "backward"] == [
+        (step, micro_step) for step in range(2) for micro_step in range(3)
+    ]
 
 
 def test_backward_of_the_loss_itself_is_a_phase(recorder: Recorder, engine: Engine) -> None:
