@@ -14,7 +14,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest test-trainers check lint bench clean
+.PHONY: help demo test test-all test-rest test-trainers compat check lint bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
@@ -36,6 +36,9 @@ test-rest: build/.warm ## Run only the long tests and those in a browser
 
 test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and Lightning trainers
 	.venv-trainers/bin/python -m pytest tests/trainers
+
+compat: build/.warm ## Try older releases of DeepSpeed, and write docs/compatibility.md
+	$(BIN)/python -m tests.compat
 
 check: lint test ## Lint and test
 

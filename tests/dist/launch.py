@@ -54,12 +54,13 @@ def launch(
     args: Sequence[object] = (),
     env: Mapping[str, str] | None = None,
     timeout: float = 240.0,
+    python: str | Path = sys.executable,
 ) -> Result:
-    """Run `program` on `nproc` ranks and wait for the end.
+    """Run `program` on `nproc` ranks of the interpreter `python` and wait for the end.
 
     After `timeout` seconds all its processes are killed and the result has exit code 124.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [str(python), "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc), str(program)]
     start = time.monotonic()
     with subprocess.Popen(

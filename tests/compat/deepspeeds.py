@@ -1,0 +1,126 @@
+"""Tries one release of DeepSpeed: does the trace say what torch, DeepSpeed and arithmetic say?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsprof.hooks.wire import WIRE_OPS
+from dsprof.trace.reader import read_trace
+from dsprof.trace.table import RankTrace
+from tests.compat import zero_model
+from tests.dist.launch import launch
+
+PROGRAM = Path(__file__).with_name("zero_program.py")
+HOLDS = "yes"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One rank under one stage: what a bare run counted, and the trace of the recorded one."""
+
+    stage: int
+    oracle: dict[str, Any]
+    recorded: dict[str, Any]
+    trace: RankTrace
+
+    def holds(self, time_ns: Any) -> Any:
+        """Tell which times of the trace are in this stage."""
+        start_ns = self.trace.header.started_monotonic_ns
+        began, ended = (self.recorded[at] - start_ns for at in ("start_ns", "end_ns"))
+        return (began <= time_ns) & (time_ns < ended)
+
+    def rows(self) -> Any:
+        """Return the rows of the collectives in this stage."""
+        return np.flatnonzero(self.holds(self.trace.collectives.issue_ns))
+
+
+def steps(at: Stage) -> bool:
+    """Compare optimizer steps and micro-steps with what the program did."""
+    seen = [step.micro_steps for step in at.trace.steps if at.holds(step.end_ns)]
+    return seen == [zero_model.ACCUMULATION] * zero_model.STEPS
+
+
+def phases(at: Stage) -> bool:
+    """Compare the operations on the wire, phase by phase, with those that torch counts."""
+    comm = at.trace.collectives
+    seen = Counter(f"{comm.words[comm.phase[row]]}/{comm.words[comm.op[row]]}" for row in at.rows())
+    expected: Counter[str] = Counter()
+    for key, calls in at.oracle["ops"].items():
+        phase, op = key.split("/")
+        expected[f"{phase}/{WIRE_OPS[op].name}"] += calls
+    return seen == expected
+
+
+def requested(at: Stage) -> bool:
+    """Compare the requested operations with those that DeepSpeed logs."""
+    comm = at.trace.collectives
+    requests = {(int(comm.request[row]), comm.words[comm.requested[row]]) for row in at.rows()}
+    return Counter(name for _, name in requests) == Counter(at.oracle["requested"])
+
+
+def flushes(at: Stage) -> bool:
+    """Compare causes and elements of the flushes with arithmetic, and with what they carried."""
+    seen = [flush for flush in at.trace.flushes if at.holds(flush.start_ns)]
+    times = zero_model.STEPS * zero_model.reductions_a_step(at.stage)
+    comm = at.trace.collectives
+    carried = [int(comm.elements[comm.flush == flush.id].sum()) for flush in seen]
+    elements = [flush.elements for flush in seen]
+    fits = [zero_model.CAPACITY - zero_model.LARGEST < n <= zero_model.CAPACITY for n in elements]
+    return (
+        [flush.cause for flush in seen] == zero_model.CAUSES * times
+        and sum(elements) == zero_model.GRADIENTS * times
+        and all(fits[::2])
+        and carried == elements
+    )
+
+
+def losses(at: Stage) -> bool:
+    """Compare the losses with those of the run without dsprof, bit by bit."""
+    return bool(at.recorded["losses"] == at.oracle["losses"])
+
+
+CHECKS: tuple[Callable[[Stage], bool], ...] = (steps, phases, requested, flushes, losses)
+
+
+def try_release(python: Path, out: Path) -> dict[str, str]:
+    """Return for each check and for "hooks off" what `python`'s DeepSpeed gives."""
+    bare = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    recorded = {"DSPROF": "1", "DSPROF_OUT": str(out / "trace")}
+    for folder, args, env in (("oracle", ["--oracle"], bare), ("recorded", [], recorded)):
+        env["LOCAL_SIZE"] = "2"  # without it 0.14 asks numactl how many devices a CPU is
+        result = launch(PROGRAM, args=[out / folder, *args], env=env, timeout=500, python=python)
+        (out / f"{folder}.log").write_text(result.output)
+        if result.returncode:
+            return {"program": f"ends with exit code {result.returncode}, see {out}/{folder}.log"}
+    stages = [stage for rank in range(2) for stage in _stages(out, rank)]
+    answers = {check.__name__: _answer(check, stages) for check in CHECKS}
+    return {**answers, "hooks off": _hooks_off(stages[0].trace)}
+
+
+def _stages(out: Path, rank: int) -> list[Stage]:
+    oracle, recorded = (
+        json.loads((out / folder / f"rank{rank}.json").read_text())
+        for folder in ("oracle", "recorded")
+    )
+    [file] = (out / "trace").glob(f"*.rank{rank:05d}.json")
+    trace = read_trace(file)
+    return [Stage(int(key), oracle[key], recorded[key], trace) for key in recorded]
+
+
+def _answer(check: Callable[[Stage], bool], stages: list[Stage]) -> str:
+    wrong = sorted({at.stage for at in stages if not check(at)})
+    return f"not at stage {', '.join(map(str, wrong))}" if wrong else HOLDS
+
+
+def _hooks_off(trace: RankTrace) -> str:
+    off = {hook.name: hook.why for hook in trace.hooks if hook.why}
+    if trace.trailer is not None:
+        off |= trace.trailer.failed_hooks
+    return "; ".join(f"{name}: {why}" for name, why in off.items()) or "none"
