@@ -11,9 +11,12 @@ from dsprof.recorder import Recorder
 
 
 def begin_forward(recorder: Recorder) -> Phase | None:
-    """Begin the forward of an outermost model; None inside any phase: recomputation is no phase."""
+    """Begin the forward of an outermost model; None in a backward: recomputation is no phase.
+
+    Inside an optimizer's step it is that of a closure, which is how Lightning trains.
+    """
     loop = recorder.loop
-    if loop.has_engine or recorder.scope.phase:
+    if loop.has_engine or recorder.scope.phase not in ("", "step"):
         return None
     _end_micro_step(recorder)
     loop.forward = recorder.enter("forward")

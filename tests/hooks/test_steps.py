@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 from dsprof.events import Phase, Step
+from dsprof.hooks import loop
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.recorder import Recorder
 
@@ -67,6 +68,30 @@ def test_each_backward_before_a_step_is_a_micro_step(recorder: Recorder) -> None
         1,
         2,
     ]
+
+
+def test_a_step_runs_forward_and_backward_in_its_closure(recorder: Recorder) -> None:
+    """As Lightning does it, at the last micro-batch only."""
+    model = nn.Linear(4, 4)
+    optimizer = sgd(model)
+
+    def closure() -> torch.Tensor:
+        begun = loop.begin_forward(recorder)
+        value = loss(model)
+        loop.end_forward(recorder, begun)
+        value.backward()
+        return value
+
+    closure()
+    optimizer.step(closure)
+    assert phases(recorder) == [
+        ("forward", 0, 0),
+        ("backward", 0, 0),
+        ("forward", 0, 1),
+        ("backward", 0, 1),
+        ("step", 0, 0),
+    ]
+    assert steps(recorder) == [2]
 
 
 def test_optimizers_that_step_on_the_same_gradients_make_one_step(recorder: Recorder) -> None:
