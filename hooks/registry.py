@@ -19,6 +19,7 @@ from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalWaitHook
 from dsprof.hooks.interception import AutomaticHook
 from dsprof.hooks.memory import DeviceMemoryHook
+from dsprof.hooks.pipelining import PipeliningHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.work import WorkHook
 from dsprof.recorder import Recorder
@@ -36,6 +37,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DeepSpeedSequenceHook,
     DDPHook,
     FSDPHook,
+    PipeliningHook,
     TrainingLoopHook,
     DeviceMemoryHook,
     CudaHook,
