@@ -83,6 +83,11 @@ def _window(header: Header) -> Window:
     return Window()
 
 
+def is_timed(trace: RankTrace) -> bool:
+    """Say whether the trace shows the time lost to communication."""
+    return trace.is_device_timed or on_host_clock(trace)
+
+
 def on_host_clock(trace: RankTrace) -> bool:
     """Say whether waits on the host clock show the time lost to communication.
 

@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import Timelines, draw
 from dsprof.analysis.buckets import attach_buckets
 from dsprof.analysis.clocks import Alignment, align, clock_samples, shared_clock
+from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.trace.run import RunFiles, read_run
 from dsprof.trace.table import RankTrace
@@ -56,7 +57,7 @@ def _redrawn(timelines: Timelines, run: RunFiles, alignment: Alignment) -> Timel
     again = [i for i, header in enumerate(run.headers) if header.rank in missing]
     files = tuple(run.files[i] for i in again)
     for trace in read_run(RunFiles(files, tuple(run.headers[i] for i in again))):
-        details = draw(trace, alignment.clocks[trace.rank], missing[trace.rank])
+        details = draw(on_device_clock(trace), alignment.clocks[trace.rank], missing[trace.rank])
         timelines = timelines.with_details(details, timelines.ranks)
     return timelines
 
@@ -64,4 +65,5 @@ def _redrawn(timelines: Timelines, run: RunFiles, alignment: Alignment) -> Timel
 def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]) -> RunSummary:
     """Collect the aggregates of one rank."""
     attach_buckets(trace)
+    trace = on_device_clock(trace)
     return RunSummary(kind.collect(trace, clock) for kind in kinds)

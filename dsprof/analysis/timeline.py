@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.trace.table import Collectives, IntArray, RankTrace
+from dsprof.trace.table import BoolArray, Collectives, IntArray, RankTrace
 
 Array = npt.NDArray[np.int64]
 
@@ -39,6 +39,16 @@ class Intervals:
             np.concatenate([self.starts, other.starts]), np.concatenate([self.ends, other.ends])
         )
 
+    def __and__(self, other: Intervals) -> Intervals:
+        first = np.searchsorted(other.ends, self.starts, side="right")
+        counts = np.maximum(np.searchsorted(other.starts, self.ends, side="left") - first, 0)
+        mine = np.repeat(np.arange(len(counts)), counts)
+        theirs = np.arange(len(mine)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        return Intervals.union(
+            np.maximum(self.starts[mine], other.starts[theirs]),
+            np.minimum(self.ends[mine], other.ends[theirs]),
+        )
+
     @property
     def length_ns(self) -> int:
         """The time that is covered."""
@@ -47,6 +57,13 @@ class Intervals:
     def within(self, starts: IntArray, ends: IntArray) -> Array:
         """Return how many ns of each window `[starts[i], ends[i])` are covered."""
         return self._before(ends) - self._before(starts)
+
+    def next_start(self, times: IntArray) -> Array:
+        """Return where the first interval starts that is not over at each time; `times` if none."""
+        index = np.searchsorted(self.ends, times, side="right")
+        some = index < len(self.starts)
+        found = self.starts[np.minimum(index, len(self.starts) - 1)] if len(self.starts) else times
+        return np.where(some, found, times).astype(np.int64)
 
     def _before(self, times: IntArray) -> Array:
         """Return how many ns are covered before each time."""
@@ -85,6 +102,11 @@ def completion(rows: Collectives) -> tuple[Array, Array]:
     seen_pending = np.maximum(rows.pending_ns, rows.issue_ns)
     earliest = np.where(exact, latest, np.minimum(seen_pending, latest))
     return earliest.astype(np.int64), latest.astype(np.int64)
+
+
+def unseen(rows: Collectives) -> BoolArray:
+    """Say of which collectives it is not known how long they held anyone."""
+    return np.asarray(rows.is_untimed | (rows.is_async & (rows.waits == 0)), np.bool_)
 
 
 def exposed(trace: RankTrace) -> Intervals:

@@ -136,7 +136,8 @@ def waits(summary: RunSummary) -> model.WaitMatrix:
     for rank in ranks:
         row = facts.ranks[rank]
         exposed = row.exposed_ns if row.exposed_ns is not None else np.zeros(0, np.int64)
-        known = dict(zip(row.number.tolist(), exposed.tolist(), strict=True))
+        pairs = zip(row.number.tolist(), exposed.tolist(), row.counted.tolist(), strict=True)
+        known = {n: ns for n, ns, is_counted in pairs if not (is_counted and row.on_device)}
         matrix.append([known.get(number, -1) for number in numbers])
     return model.WaitMatrix(
         ranks=ranks,
@@ -172,11 +173,19 @@ def _setup(engines: Engines) -> str:
 
 
 def _method(summary: RunSummary) -> str:
-    if not summary[Run].is_cpu:
-        return "not measurable: the trace holds no times of the device"
     facts = summary[Steps]
-    if any(rank.unwaited for rank in facts.ranks.values()):
-        return "not measurable: asynchronous collectives were never seen waited for"
+    ranks = facts.ranks.values()
+    on_device = all(rank.on_device for rank in ranks)
+    if not summary[Run].is_cpu and not on_device:
+        return f"not measurable: {_why_no_device_time(summary[Run])}"
+    if any(rank.unwaited for rank in ranks):
+        return (
+            "not measurable: collectives were never seen waited for, or their events not passed"
+            if on_device
+            else "not measurable: asynchronous collectives were never seen waited for"
+        )
+    if on_device:
+        return "device events: time in which the stream that steps end on was held"
     method = "host clock: time blocked in synchronous calls and in waits"
     if facts.estimated_share:
         method += (
@@ -190,6 +199,12 @@ def _method(summary: RunSummary) -> str:
     if facts.total.compute_ns is None:
         method += "; computation is not known apart, for no phases were recorded"
     return method
+
+
+def _why_no_device_time(run: Run) -> str:
+    if any(facts.captured for facts in run.ranks.values()):
+        return "collectives run in CUDA graphs, and what replays send is not seen"
+    return "the trace holds no times of the device"
 
 
 def _warmup(facts: Steps) -> int:

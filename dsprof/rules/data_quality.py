@@ -101,6 +101,8 @@ class DataQuality:
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if unmatched := sum(trailer.unmatched_waits for trailer in run.trailers):
         yield f"{unmatched:,} waits could not be matched to a collective."
+    if lost := sum(trailer.lost_stalls for trailer in run.trailers):
+        yield f"{lost:,} stalls of a device were never seen to end, and are in no figure."
     if counted := len(steps.counted):
         of = f"{counted:,} of {len(steps.numbers):,} steps are in counters alone"
         yield f"{of}, and all that is judged." if steps.is_counted else f"{of}, and in no average."

@@ -45,7 +45,7 @@ class LowCommOverlap:
         elif overlap.sync_calls + overlap.async_calls == 0:
             text = "No collective was recorded in the measured steps."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif not overlap.on_host_clock:
+        elif not overlap.is_timed:
             text = "Could not tell: the trace holds no times of the device."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.unwaited_calls:
@@ -53,7 +53,8 @@ class LowCommOverlap:
             text += "seen waited for; who waits for them does so out of Python's sight."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.async_calls == 0:
-            yield self._synchronous(run[Engines], overlap)
+            by = self._synchronous if run[Run].is_cpu else self._on_one_stream
+            yield by(run[Engines], overlap)
         else:
             yield from self._asynchronous(run, overlap, thresholds)
 
@@ -71,6 +72,21 @@ class LowCommOverlap:
             else "The program waits in the call itself.",
             action="Nothing need be done; on accelerators the same calls can overlap."
             if engines.stage is not None
+            else "Pass async_op=True and wait where the result is first needed.",
+            evidence=(_figures(overlap),),
+            confidence="high",
+        )
+
+    def _on_one_stream(self, engines: Engines, overlap: Overlap) -> Finding:
+        summary = "All collectives run on the stream that computes, and cannot overlap with it."
+        offered = engines.stage is not None and engines.zero("overlap_comm") is False
+        return self.meta.finding(
+            Status.INFO,
+            summary,
+            cause="A stream does one thing after the other.",
+            action='Set "overlap_comm": true under zero_optimization: gradients are then reduced '
+            "on a stream of their own."
+            if offered
             else "Pass async_op=True and wait where the result is first needed.",
             evidence=(_figures(overlap),),
             confidence="high",

@@ -87,6 +87,7 @@ class Collectives:
     captured: BoolArray
     is_estimated: BoolArray  # blocked and waited for in C++; both are upper bounds
     is_open: BoolArray  # still in flight when the file ended
+    is_untimed: BoolArray  # a device ran it, and how long that took is not known
 
     def __len__(self) -> int:
         return len(self.op)
@@ -152,7 +153,8 @@ class CollectivesBuilder:
         for name in names:
             parts = self._parts.pop(name, [])
             columns[name] = np.concatenate(parts) if parts else np.zeros(0, _dtype(name))
-        return Collectives(words=list(self._vocabulary), **columns)
+        untimed = np.zeros(len(columns["op"]), np.bool_)
+        return Collectives(words=list(self._vocabulary), is_untimed=untimed, **columns)
 
 
 def _narrow(values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -206,6 +208,7 @@ class RankTrace:
     notes: list[NoteArgs] = field(default_factory=list)
     broken_lines: int = 0  # lines that could not be read and were passed over
     nbytes: int = 0  # size of the file
+    is_device_timed: bool = False  # times of collectives and steps are the device's
 
     @property
     def rank(self) -> int:

@@ -15,11 +15,14 @@ from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
     MS,
     captured,
+    device_step,
     engine,
+    enqueued,
     fetch,
     header,
     issued,
     rank_trace,
+    stall,
     step,
     summary,
     zero_rank,
@@ -99,6 +102,28 @@ def test_parts_that_are_not_measurable_say_why(trace, why):
     assert steps.total.exposed_comm_ns is None
     assert steps.total.other_ns == steps.total.total_ns
     assert why in steps.method
+
+
+def on_device(**fields):
+    one = enqueued("all_reduce", 1, step=0, **fields)
+    return rank_trace(
+        comm=[one],
+        stalls=[stall(one, "collective", 20, 50)],
+        steps=[step(0, 0, 10)],
+        device_steps=[device_step(0, 0, 100)],
+        head=header(device="cuda", backend="nccl"),
+    )
+
+
+def test_a_run_on_a_device_is_measured_by_its_events():
+    steps = diagnosed(on_device()).steps
+    assert steps.method.startswith("device events")
+    assert (steps.total.exposed_comm_ns, steps.total.compute_ns) == (30 * MS, None)
+    assert steps.total.other_ns == 70 * MS
+
+
+def test_graphs_are_named_as_what_cannot_be_measured():
+    assert "CUDA graphs" in diagnosed(on_device(captured=True)).steps.method
 
 
 def test_communication_is_per_rank_and_step_and_the_costliest_comes_first():

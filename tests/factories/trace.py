@@ -20,11 +20,13 @@ from dsprof.trace.format import (
     CopyArgs,
     CounterArgs,
     CounterRow,
+    DeviceStepArgs,
     EngineConfig,
     FetchArgs,
     FlushArgs,
     GroupArgs,
     Header,
+    StallArgs,
     StepArgs,
     Trailer,
 )
@@ -97,6 +99,32 @@ def issued(
     given |= {"return_ns": ns(at), **fields}
     args = CollectiveArgs(id=next(_ids), nbytes=nbytes, is_async=True, issue_ns=ns(at), **given)
     return CollectiveEvent(name=op, args=args)
+
+
+def enqueued(op: str, at: float, *, nbytes: int = 1 << 20, **fields: Any) -> CollectiveEvent:
+    """A collective that a device runs: the host saw no more of it than the call."""
+    given: dict[str, Any] = {"group": 1, "seq": 0, "elements": nbytes // 4, "dtype": "float32"}
+    given |= {"issue_ns": ns(at), "return_ns": ns(at), **fields}
+    return CollectiveEvent(name=op, args=CollectiveArgs(id=next(_ids), nbytes=nbytes, **given))
+
+
+def stall(of: CollectiveEvent, kind: str, start: float, end: float, **fields: Any) -> StallArgs:
+    """How long a stream was held by a collective, on the main stream if no other is said."""
+    given = {"stream": 0, "step": of.args.step, **fields}
+    if "issued" in given:
+        given["issued_ns"] = ns(given.pop("issued"))
+    return StallArgs(
+        kind=kind,
+        collective=of.args.id,
+        duration_ns=ns(end - start),
+        start_ns=ns(start),
+        end_ns=ns(end),
+        **given,
+    )
+
+
+def device_step(number: int, start: float, end: float) -> DeviceStepArgs:
+    return DeviceStepArgs(step=number, start_ns=ns(start), end_ns=ns(end))
 
 
 def step(number: int, start: float, end: float, micro_steps: int = 1) -> StepArgs:

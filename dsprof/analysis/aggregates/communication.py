@@ -11,9 +11,9 @@ import numpy as np
 
 from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, busbw_factor
 from dsprof.analysis.grouping import Groups, group_rows
-from dsprof.analysis.steps import in_steps, measured_steps, on_host_clock
+from dsprof.analysis.steps import in_steps, is_timed, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array, blocked, completion
+from dsprof.analysis.timeline import Array, blocked, completion, unseen
 from dsprof.events import ROLES
 from dsprof.trace.format import CounterRow, GroupArgs
 from dsprof.trace.table import Collectives, RankTrace
@@ -134,8 +134,8 @@ def _kind(trace: RankTrace, index: int) -> Kind:
 def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterator[Row]:
     """Yield the row of each group of the chosen collectives."""
     table = trace.collectives
-    calls, clocked = groups.counts(), on_host_clock(trace)
-    seen = groups.sums(~table.is_async[chosen] | (table.waits[chosen] > 0)) == calls
+    calls, clocked = groups.counts(), is_timed(trace)
+    seen = groups.sums(~unseen(table)[chosen]) == calls
     columns = (
         calls,
         groups.sums(table.nbytes[chosen]),

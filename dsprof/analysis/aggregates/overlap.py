@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.steps import detailed_steps, in_steps, on_host_clock
+from dsprof.analysis.steps import detailed_steps, in_steps, is_timed
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array, Intervals, blocked, completion
+from dsprof.analysis.timeline import Array, Intervals, blocked, completion, unseen
 from dsprof.trace.table import RankTrace
 
 
@@ -21,12 +21,12 @@ class Overlap(Aggregate):
 
     sync_calls: int
     async_calls: int
-    unwaited_calls: int  # asynchronous, and no wait was seen
+    unwaited_calls: int  # asynchronous, and no wait was seen; or not timed on the device
     exposed_ns: int  # waits for asynchronous collectives
     least_in_flight_ns: int
     most_in_flight_ns: int
     rank_steps: int
-    on_host_clock: bool
+    is_timed: bool
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Overlap:
@@ -39,12 +39,12 @@ class Overlap(Aggregate):
         return cls(
             sync_calls=int(np.count_nonzero(mine)) - len(chosen),
             async_calls=len(chosen),
-            unwaited_calls=int(np.count_nonzero(rows.waits[chosen] == 0)),
+            unwaited_calls=int(np.count_nonzero(unseen(rows) & mine)),
             exposed_ns=_length(start[chosen], end[chosen]),
             least_in_flight_ns=_length(rows.issue_ns[chosen], earliest[chosen]),
             most_in_flight_ns=_length(rows.issue_ns[chosen], latest[chosen]),
             rank_steps=len(steps),
-            on_host_clock=on_host_clock(trace),
+            is_timed=is_timed(trace),
         )
 
     def merge(self, other: Overlap) -> Overlap:
@@ -57,7 +57,7 @@ class Overlap(Aggregate):
             self.least_in_flight_ns + other.least_in_flight_ns,
             self.most_in_flight_ns + other.most_in_flight_ns,
             self.rank_steps + other.rank_steps,
-            self.on_host_clock and other.on_host_clock,
+            self.is_timed and other.is_timed,
         )
 
     @property

@@ -27,6 +27,7 @@ class RankFacts:
     counted: int  # collectives that are in counters alone
     open_collectives: int
     waits: int
+    captured: int = 0  # collectives that went into graphs of a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Run(Aggregate):
             counted=sum(row.calls for counter in trace.counters for row in counter.rows),
             open_collectives=int(np.count_nonzero(trace.collectives.is_open)),
             waits=int(trace.collectives.waits.sum()),
+            captured=int(np.count_nonzero(trace.collectives.captured)),
         )
         return cls({trace.rank: facts})
 

@@ -11,13 +11,22 @@ import numpy as np
 from dsprof.analysis.steps import (
     choose_measured,
     counted_steps,
+    is_timed,
     measured_rows,
     measured_steps,
     on_host_clock,
     places,
 )
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array, Intervals, blocked, copies, exposed, phases
+from dsprof.analysis.timeline import (
+    Array,
+    Intervals,
+    blocked,
+    copies,
+    exposed,
+    phases,
+    unseen,
+)
 from dsprof.trace.table import BoolArray, RankTrace
 
 _LARGEST = 1 << 62
@@ -37,8 +46,9 @@ class RankSteps:
     counted: BoolArray  # steps that are not in full detail
     calls: Array  # collectives on the wire, counted ones included
     nbytes: Array  # of these
-    unwaited: int  # asynchronous collectives of measured steps whose wait was not seen
+    unwaited: int  # collectives of measured steps of which not even the wait was seen
     estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
+    on_device: bool = False  # exposed is of the device's clock, so not known in counted steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +89,7 @@ class Steps(Aggregate):
         number = np.array([step.step for step in steps], np.int64)
         unwaited = _unwaited(trace)
         waiting, working, copying = None, None, None
-        if on_host_clock(trace) and not unwaited:
+        if is_timed(trace) and not unwaited:
             waiting, working, copying = _split(trace, number, start, end)
         micro_steps = np.array([step.micro_steps for step in steps], np.int64)
         row = RankSteps(
@@ -93,6 +103,7 @@ class Steps(Aggregate):
             *_traffic(trace, number),
             unwaited,
             _estimated(trace),
+            trace.is_device_timed,
         )
         return cls({trace.rank: row})
 
@@ -193,7 +204,7 @@ class Steps(Aggregate):
     def _mean(self, cells: list[tuple[int, int]]) -> Parts:
         rows = [(self.ranks[rank], index) for rank, index in cells]
         totals = [int(row.total_ns[index]) for row, index in rows]
-        exposed = [None if r.exposed_ns is None else int(r.exposed_ns[i]) for r, i in rows]
+        exposed = [_exposed(row, index) for row, index in rows]
         compute = [_cell(r.compute_ns, i, r.counted) for r, i in rows]
         copying = [_cell(r.copies_ns, i, r.counted) for r, i in rows]
         return Parts(
@@ -215,16 +226,26 @@ def _cell(column: Array | None, index: int, counted: BoolArray) -> int | None:
     return None if column is None or counted[index] else int(column[index])
 
 
+def _exposed(row: RankSteps, index: int) -> int | None:
+    """Return the exposed time of a step; the host's counters say nothing of a device."""
+    if row.exposed_ns is None or (row.on_device and row.counted[index]):
+        return None
+    return int(row.exposed_ns[index])
+
+
 def _split(
     trace: RankTrace, number: Array, start: Array, end: Array
 ) -> tuple[Array, Array | None, Array | None]:
     """Return exposed communication, compute and copies of each step window.
 
     Compute is None without a phase: DDP and FSDP alone do not say where their phases are. Copies
-    are None without any: a library may copy where nobody sees it.
+    are None without any: a library may copy where nobody sees it. On a device both are None:
+    phases and copies are those of the host, and what kernels ran is not recorded.
     """
     waits, moves = exposed(trace), copies(trace)
     seen = waits.within(start, end)
+    if not on_host_clock(trace):
+        return np.minimum(seen, end - start), None, None
     waiting = np.minimum(seen + _from_counters(trace, number, "blocked_ns"), end - start)
     detailed = ~np.isin(number, counted_steps(trace))
     moving = np.where(detailed, (moves | waits).within(start, end) - seen, 0)
@@ -238,12 +259,12 @@ def _split(
 
 def _unwaited(trace: RankTrace) -> int:
     rows, chosen = trace.collectives, measured_rows(trace)
-    unseen = rows.is_async & rows.on_wire & (rows.waits == 0) & ~rows.is_open
+    never_seen = unseen(rows) & rows.on_wire & ~rows.is_open
     wanted = set(measured_steps(trace).tolist())
     counted = (row for c in trace.counters if c.step in wanted for row in c.rows)
     # A wait takes time: without any, none was seen.
     never = sum(row.calls for row in counted if row.is_async and not row.blocked_ns)
-    return int(np.count_nonzero(unseen[chosen])) + never
+    return int(np.count_nonzero(never_seen[chosen])) + never
 
 
 def _estimated(trace: RankTrace) -> int:

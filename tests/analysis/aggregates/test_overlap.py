@@ -38,4 +38,4 @@ def test_synchronous_calls_are_counted_and_not_judged():
 def test_unwaited_calls_and_devices_are_marked():
     found = overlap(issued("all_reduce", 0, 9, step=0), head=header(device="cuda"))
     assert found.unwaited_calls == 1
-    assert not found.on_host_clock
+    assert not found.is_timed
