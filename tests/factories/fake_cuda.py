@@ -32,6 +32,7 @@ class Host:
     def __init__(self) -> None:
         self.now = START_MS
         self.drift = 0.0  # of the device's clock against the host's
+        self.latency = 0.0  # from enqueueing to the start on an idle stream
         self.default = Stream(self, 0)
         self.current = self.default
         self.capturing = False
@@ -62,7 +63,7 @@ class Stream:
 
     def run(self, ms: float) -> None:
         """Enqueue a kernel."""
-        self.free = max(self.free, self.host.now) + ms
+        self.free = max(self.free, self.host.now + self.host.latency) + ms
 
     def record_event(self, event: Event | None = None) -> Event:
         event = event or Event(self.host)
@@ -91,7 +92,7 @@ class Event:
         stream = stream or self.host.current
         assert self.device_index in (None, stream.device_index), "an event is of one device"
         self.device_index = stream.device_index
-        self.at = max(stream.free, self.host.now)
+        self.at = max(stream.free, self.host.now + self.host.latency)
 
     def wait(self, stream: Stream | None = None) -> None:
         stream = stream or self.host.current
