@@ -214,16 +214,18 @@ def test_placement_is_within_its_bound_of_a_host_that_runs_ahead(machine: Machin
 
 
 def test_a_host_that_waits_ties_the_clocks(machine: Machine) -> None:
-    """After a synchronise the host knows when the device was done, to the moment."""
+    """All was enqueued at once, 16 ms ahead; but the host learns when the device was done."""
     machine.host.latency = 0.005
-    machine.warm()
     machine.module.streams = [machine.compute]
     machine.compute.run(10)
+    machine.nccl.all_reduce(1)
+    machine.nccl.step(0)
     machine.nccl.all_reduce(5)
+    machine.host.spend(0.01)
     machine.module.synchronize()
     machine.host.spend(500)
     (stall,) = machine.read_back()
-    assert 0 < stall.bound_ns < 0.01 * MS
+    assert stall.bound_ns < 17 * MS
 
 
 def test_what_is_not_passed_is_asked_again_and_given_up_in_the_end(machine: Machine) -> None:
