@@ -14,7 +14,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest test-trainers compat check lint bench clean
+.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
@@ -27,7 +27,7 @@ demo: build/.warm ## Train a small model under DeepSpeed ZeRO (STAGE=2), then wr
 	$(BIN)/dsprof report $(DEMO)/trace -o $(DEMO)/report.html
 
 test: build/.warm ## Run the tests that take minutes together
-	$(BIN)/python -m pytest -m "not long and not browser"
+	$(BIN)/python -m pytest -m "not long and not browser and not gpu"
 
 test-all: test test-rest ## Run all tests: the long ones and those in a browser too
 
@@ -39,6 +39,9 @@ test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and 
 
 compat: build/.warm ## Try older releases of DeepSpeed, and write docs/compatibility.md
 	$(BIN)/python -m tests.compat
+
+test-gpu: build/.warm ## Run the tests on a real GPU, if there is one that torch can use
+	$(BIN)/python -m pytest -m gpu -s tests/device
 
 check: lint test ## Lint and test
 

@@ -67,6 +67,12 @@ class DeviceWatch(Protocol):
     def wait(self, work: Any, call: Callable[[], Any]) -> Any:
         """Return what `call` does, which waits for `work`; time it on the waiting stream."""
 
+    def open(self) -> Any:
+        """C++ is about to wait on the current stream; returns what `close` wants."""
+
+    def close(self, opened: Any, records: list[Collective]) -> None:
+        """C++ has waited for `records`, in the order of issue; the last one owns the time."""
+
 
 class Recorder:
     """Takes records from hooks in any thread; a writer drains `buffer`."""
@@ -341,8 +347,10 @@ class Recorder:
         return work is None
 
     def tell_followers(self, record: Collective | None, outputs: Any) -> None:
-        """Tell followers of a collective, if it is asynchronous and on the host."""
-        if record is not None and record.is_async and record.pending_ns:
+        """Tell followers of a collective, if it is asynchronous and has a wait to be seen."""
+        if record is None or not record.is_async:
+            return
+        if record.pending_ns or self.device is not None:
             for follow in self.followers:
                 follow(record, outputs)
 
@@ -367,10 +375,16 @@ class Recorder:
         *,
         finished: bool = True,
         estimated: bool = False,
+        opened: Any = None,
     ) -> None:
-        """Note one wait for several collectives, and hand them over; the last one owns the time."""
+        """Note one wait for several collectives, and hand them over; the last one owns the time.
+
+        `opened` is what `DeviceWatch.open` gave before the wait.
+        """
+        if self.device is not None:
+            self.device.close(opened, records)
         for record in records:
-            if finished and not record.done_ns:
+            if finished and record.pending_ns and not record.done_ns:  # on the host
                 record.done_ns = end_ns
             record.wait_ns, record.waited_ns, record.waits = start_ns, end_ns, 1
             record.is_estimated = estimated

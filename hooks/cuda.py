@@ -60,6 +60,8 @@ class CudaHook(Hook):
         self._begun: dict[int, Mark] = {}  # thread -> the mark before its next collective
         self._handing: dict[int, Flight] = {}  # thread -> the flight whose Work it holds
         self._flights: dict[int, Flight] = {}  # id of a Work, which is alive
+        # record -> its issue mark, while nobody but C++ holds its Work
+        self._unheld: dict[int, Mark | None] = {}
         self._said_captured = False
 
     def patches(self, module: str) -> list[Any]:
@@ -137,11 +139,11 @@ class CudaHook(Hook):
             flight.ref = weakref.ref(work, functools.partial(self._gone, id(work)))
 
     def _gone(self, key: int, _: object) -> None:
-        """A Work is gone; if its record is still here, nobody waited for it in Python."""
+        """A Work is gone; if its record is still here, C++ alone may yet wait for it."""
         flight = self._flights.pop(key, None)
         if flight is not None and self.recorder.enqueued.pop(key, None) is not None:
-            self.recorder.add(flight.record)
-            self.stalls.give_back(flight.issue)
+            self._unheld[flight.record.id] = flight.issue
+            self.recorder.unheld.put(flight.record)
 
     # -- waits for a Work ---------------------------------------------------------------------
 
@@ -176,6 +178,27 @@ class CudaHook(Hook):
         self.streams.give(end.key, record.id)
         self.stalls.put(Held("wait", record.id, record.scope, start, end, issue=issue))
 
+    def open(self) -> Mark | None:
+        """C++ is about to wait on the current stream: mark it, if it can be for one of ours."""
+        if (last := self._handing.pop(get_ident(), None)) is not None:
+            self._let_go(last)
+        return self._mark() if self._unheld else None
+
+    def close(self, opened: Mark | None, records: list[Collective]) -> None:
+        """C++ has waited for `records`: the last one owns the time, the others ended within it."""
+        if opened is None:
+            return
+        mine = [record for record in records if record.id in self._unheld]
+        end = self._mark() if mine else None
+        if end is None:
+            self.stalls.give_back(opened)
+            return
+        for record in mine:
+            start = opened if record is mine[-1] else end
+            issue = self._unheld.pop(record.id)
+            self.stalls.put(Held("wait", record.id, record.scope, start, end, issue=issue))
+        self.streams.give(end.key, mine[-1].id)
+
     def _wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder, is_compiling = self.recorder, torch.compiler.is_compiling
 
@@ -208,6 +231,9 @@ class CudaHook(Hook):
             if thread == get_ident() or now - flight.record.issue_ns > FOREIGN_AFTER_NS:
                 self._handing.pop(thread, None)
                 self._let_go(flight)
+        kept = {record.id for record in self.recorder.unheld.records()}
+        for number in [number for number in list(self._unheld) if number not in kept]:
+            self.stalls.give_back(self._unheld.pop(number, None))
         try:
             if not self.stalls.is_capturing():
                 stream = self.device.current_stream()

@@ -66,11 +66,13 @@ class DdpWaitHook(Hook):
         try:
             ready_ns = clock()
             self.recorder.poll_all()
-            self._queue(lambda: self._waited(first_ns, ready_ns, clock()))
+            device = self.recorder.device
+            opened = device.open() if device is not None else None
+            self._queue(lambda: self._waited(first_ns, ready_ns, clock(), opened))
         except Exception as error:
             self.fail(error)
 
-    def _waited(self, first_ns: int, ready_ns: int, end_ns: int) -> None:
+    def _waited(self, first_ns: int, ready_ns: int, end_ns: int, opened: Any = None) -> None:
         """Note the wait for what was issued since `first_ns`; it began with the last issue."""
         try:
             recorder, thread = self.recorder, get_ident()
@@ -79,6 +81,6 @@ class DdpWaitHook(Hook):
             )
             if records:
                 start_ns = max(ready_ns, records[-1].return_ns)
-                recorder.waited_in_cpp(records, start_ns, end_ns, estimated=True)
+                recorder.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
         except Exception as error:
             self.fail(error)

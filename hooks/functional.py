@@ -53,23 +53,26 @@ class FunctionalWaitHook(Hook):
         def kernel(keyset: Any, tensor: torch.Tensor) -> Any:
             if not recorder.recording or self.broken or is_traced(tensor):
                 return redispatch(keyset & below, tensor)
+            opened = recorder.device.open() if recorder.device is not None else None
             start_ns = clock()
             try:
                 result = redispatch(keyset & below, tensor)
             except BaseException:
-                self._waited(tensor, start_ns, clock(), finished=False)
+                self._waited(tensor, start_ns, clock(), opened, finished=False)
                 raise
-            self._waited(tensor, start_ns, clock(), finished=True)
+            self._waited(tensor, start_ns, clock(), opened, finished=True)
             return result
 
         hide_from_dynamo(kernel, FunctionalWaitHook._waited)
         return kernel
 
-    def _waited(self, tensor: torch.Tensor, start_ns: int, end_ns: int, *, finished: bool) -> None:
+    def _waited(
+        self, tensor: torch.Tensor, start_ns: int, end_ns: int, opened: Any, *, finished: bool
+    ) -> None:
         try:
             recorder = self.recorder
             records = recorder.take_outputs(storage(tensor))
-            recorder.waited_in_cpp(records, start_ns, end_ns, finished=finished)
+            recorder.waited_in_cpp(records, start_ns, end_ns, finished=finished, opened=opened)
             # A second wait, or one for the second output of a collective, finds nothing to do.
             recorder.unmatched_waits += not records and end_ns - start_ns > NOTICEABLE_NS
         except Exception as error:

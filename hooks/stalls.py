@@ -26,6 +26,11 @@ class Held:
 
     __slots__ = ("awaited", "collective", "end", "issue", "kind", "round", "scope", "start")
 
+    @property
+    def marks(self) -> tuple[Mark | None, ...]:
+        """Its own marks; one without length stands on the end of another, which comes later."""
+        return (self.issue,) if self.start is self.end else (self.start, self.end, self.issue)
+
     def __init__(
         self,
         kind: str,
@@ -120,7 +125,7 @@ class Stalls:
         places = [self._learn(held, now) for held in passed]
         for held, place in zip(passed, places, strict=True):
             self._recorder.add(self._stall(held, place, main))
-            self.give_back(held.start, held.end, held.issue)
+            self.give_back(*held.marks)
 
     def _passed_steps(self) -> Iterator[tuple[int, Mark]]:
         while self._steps and self._steps[0][1].event.query():
@@ -138,7 +143,7 @@ class Stalls:
 
     def _give_up(self, held: Held) -> None:
         self._recorder.lost_stalls += 1
-        self.give_back(held.start, held.end, held.issue)
+        self.give_back(*held.marks)
 
     def _end_step(self, step: int, mark: Mark, now: int) -> None:
         device = mark.key[0]

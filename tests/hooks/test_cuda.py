@@ -293,8 +293,58 @@ def test_a_work_is_let_go_of_once_its_caller_has_it(machine: Machine) -> None:
     gc.collect()
     assert work is None
     assert machine.recorder.enqueued == {}
-    (record,) = [r for r in machine.collectives() if r.id == number]
-    assert record.waits == 0
+    (record,) = machine.recorder.unheld.records()  # until the end of the next step
+    assert (record.id, record.waits) == (number, 0)
+    machine.recorder.unheld.end_step(99)
+    assert machine.collectives()[-1] is record
+
+
+def wait_in_cpp(machine: Machine, done: float) -> None:
+    """What the hooks of functional collectives and of DDP do around a wait in C++."""
+    recorder, host = machine.recorder, machine.host
+    opened = recorder.device.open()
+    start_ns = host.clock()
+    host.current.free = max(host.current.free, done)
+    records = recorder.unheld.take(lambda record: True)
+    recorder.waited_in_cpp(records, start_ns, host.clock(), opened=opened)
+
+
+def test_a_wait_in_cpp_is_for_what_nobody_in_python_holds(machine: Machine) -> None:
+    """DDP: two buckets of 10 ms each, issued at 2 and at 5; all gradients are there at 8."""
+    machine.warm()
+    now = machine.host.now
+    machine.compute.run(2)
+    one = machine.nccl.issue(10, is_async=True)[0]
+    machine.compute.run(3)
+    two = machine.nccl.issue(10, is_async=True)[0]
+    machine.compute.run(3)
+    wait_in_cpp(machine, machine.nccl.own.free)
+    first, last = machine.read_back()
+    assert spans([first]) == [("wait", one, now + 22, now + 22)]
+    assert spans([last]) == [("wait", two, now + 8, now + 22)]
+    assert [s.issued_ns for s in (first, last)] == [(now + 2) * MS, (now + 5) * MS]
+    assert [(r.waits, r.done_ns) for r in machine.collectives()[-2:]] == [(1, 0), (1, 0)]
+
+
+def test_a_wait_in_cpp_for_nothing_costs_no_event(machine: Machine) -> None:
+    machine.warm()
+    machine.nccl.all_reduce(1)
+    made = machine.device.made
+    wait_in_cpp(machine, 0)
+    assert machine.device.made == made
+
+
+def test_marks_of_waits_in_cpp_are_used_again(machine: Machine) -> None:
+    machine.warm()
+    for number in range(1, 50):
+        for _ in range(3):
+            machine.nccl.issue(1, is_async=True)
+        if number % 2:  # else they are never waited for
+            wait_in_cpp(machine, machine.nccl.own.free)
+        machine.drain()
+        machine.recorder.unheld.end_step(number + 1)
+        machine.nccl.step(number)
+    assert machine.device.made < 20
 
 
 def test_a_work_is_waited_for_twice(machine: Machine) -> None:

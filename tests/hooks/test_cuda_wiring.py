@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from dsprof.events import Collective
 from dsprof.hooks import groups
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
+from dsprof.hooks.functional import FunctionalWaitHook
 from dsprof.patching import PatchSet
 from dsprof.recorder import Recorder
 from tests.factories.fake_cuda import FakeCuda, Host
@@ -34,6 +36,13 @@ class Watch:
     def issued(self, record: Collective, work: Any) -> None:
         self.calls.append(record.op)
         self.works.append(work)
+
+    def open(self) -> str:
+        self.calls.append("open")
+        return "opened"
+
+    def close(self, opened: str, records: list[Collective]) -> None:
+        self.calls += [opened, *(record.op for record in records)]
 
     def holds(self, work: Any) -> bool:
         return any(work is one for one in self.works)
@@ -65,6 +74,14 @@ def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type
     (record,) = recorder.buffer
     assert isinstance(record, Collective)
     assert record.waits == 1
+
+
+def test_a_functional_wait_goes_to_the_device(install: Install) -> None:
+    recorder, watch = install(DispatcherHook, FunctionalWaitHook), Watch()
+    recorder.device = watch
+    output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+    torch.ops._c10d_functional.wait_tensor(output.elem)
+    assert watch.calls == ["begin", "open", "opened", "all_reduce"]
 
 
 def test_without_a_hook_collectives_on_a_device_are_recorded_all_the_same(
