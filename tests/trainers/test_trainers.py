@@ -24,6 +24,14 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(1200)]
 
 ACCUMULATION = 2
 CASES = {
+    "torch": [
+        "trainer-ddp",
+        "trainer-fsdp1",
+        "trainer-fsdp2",
+        "accelerate-fsdp1",
+        "accelerate-fsdp2",
+        "lightning-fsdp",
+    ],
     "deepspeed": [
         "trainer-zero2",
         "trainer-zero3",
