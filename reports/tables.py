@@ -10,6 +10,7 @@ from typing import Any
 from dsprof.diagnosis.model import (
     CommunicationRow,
     CopyRow,
+    DeviceRow,
     Diagnosis,
     Difference,
     EnvironmentInfo,
@@ -124,6 +125,42 @@ def steps(bars: Iterable[StepBar]) -> Table:
         for bar in bars
     )
     return _table("Steps, mean over the ranks", columns, rows)
+
+
+def devices(rows: Sequence[DeviceRow]) -> Table:
+    """Time of the accelerator of each rank, over all that the profiler saw."""
+    columns = (
+        Column("Rank", "count"),
+        Column("Span", "ns"),
+        Column("Compute", "ns"),
+        Column("Communication", "ns"),
+        Column("Exposed", "ns"),
+        Column("Copies", "ns"),
+        Column("Idle", "ns"),
+        Column("Overlap", "share"),
+        Column("By nccl/rccl in the name", "ns"),
+        Column("Exposed of these", "ns"),
+        Column("Kernels", "count"),
+        Column("For communication", "count"),
+    )
+    cells = (
+        (
+            row.rank,
+            row.span_ns,
+            row.compute_ns,
+            row.communication_ns,
+            row.exposed_comm_ns,
+            row.copies_ns,
+            row.idle_ns,
+            row.overlap,
+            row.named_comm_ns,
+            row.named_exposed_ns,
+            row.kernels,
+            row.communication_kernels,
+        )
+        for row in rows
+    )
+    return _table("Compute + exposed + copies + idle = span", columns, cells)
 
 
 def flushes(rows: Iterable[FlushRow]) -> Table:

@@ -45,11 +45,13 @@ class ClockSamples:
 
 def shared_clock(headers: Sequence[Header]) -> Alignment | None:
     """Align ranks that all ran in one boot of one host; None where they did not."""
-    if len({_node(header) for header in headers}) != 1 or not headers[0].boot_id:
+    nodes = {_node(header) for header in headers}
+    if len(headers) > 1 and (len(nodes) != 1 or not headers[0].boot_id):
         return None
     start = headers[0].started_monotonic_ns
     clocks = {h.rank: RankClock(h.started_monotonic_ns - start) for h in headers}
-    return Alignment(clocks, "one host: shared clock")
+    method = "one host: shared clock" if len(headers) > 1 else "one rank, one clock"
+    return Alignment(clocks, method)
 
 
 def clock_samples(trace: RankTrace) -> ClockSamples:
@@ -89,7 +91,7 @@ def align(samples: Iterable[ClockSamples]) -> Alignment:
             begun = header.started_epoch_ns - reference.started_epoch_ns
             clocks[header.rank] = RankClock(begun)
     if loose:
-        hosts = ", ".join(sorted(loose)[:4])
+        hosts = ", ".join(sorted(host or "hosts without a name" for host in loose)[:4])
         return Alignment(clocks, f"wall clocks, of unknown error, for {hosts}", None)
     bound = max(clock.bound_ns for clock in clocks.values())
     return Alignment(clocks, "several hosts: tied by the ends of collectives", bound)

@@ -43,6 +43,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         verdict=verdict(findings, summary),
         findings=findings,
         communication=sections.communication(summary),
+        devices=sections.devices(summary),
         flushes=sections.flushes(summary),
         fetches=sections.fetches(summary),
         copies=sections.copies(summary),

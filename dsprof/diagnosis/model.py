@@ -98,6 +98,39 @@ class Steps(_Part):
     median_total_ns: int | None = None
 
 
+class KernelRow(_Part):
+    """Kernels of one name or family, over the ranks present."""
+
+    name: str
+    calls: int
+    total_ns: int
+
+
+class DeviceRow(_Part):
+    """What the accelerator of one rank did while a profiler watched.
+
+    compute + exposed + copies + idle = span. `named_*` count as communication only kernels with
+    "nccl" or "rccl" in their names, as most tools do.
+    """
+
+    rank: int
+    span_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_comm_ns: int
+    copies_ns: int
+    idle_ns: int
+    overlap: float | None  # share of communication during which another kernel ran
+    named_comm_ns: int
+    named_exposed_ns: int
+    kernels: int
+    communication_kernels: int
+    operations: dict[str, int] = {}
+    recognised_beyond: list[KernelRow] = []  # by library
+    unrecognised: list[KernelRow] = []  # long kernels on streams for communication
+    is_sampled: bool = False  # the file is a sample of what happened
+
+
 class CommunicationRow(_Part):
     """Collectives of one kind; calls, bytes and times are sums over ranks and measured steps."""
 
@@ -262,6 +295,7 @@ class Diagnosis(_Part):
     verdict: str = ""  # one sentence
     findings: list[Finding] = []  # most valuable first; every rule at least once
     communication: list[CommunicationRow] = []
+    devices: list[DeviceRow] = []  # ranks whose traces hold times of an accelerator
     flushes: list[FlushRow] = []
     fetches: list[FetchRow] = []
     copies: list[CopyRow] = []

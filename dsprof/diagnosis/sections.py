@@ -12,6 +12,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.copies import Copies
+from dsprof.analysis.aggregates.device import Device, KernelSum, RankDevice
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
@@ -72,6 +73,12 @@ def communication(summary: RunSummary) -> list[model.CommunicationRow]:
     rows = summary[Communication].rows.items()
     order = sorted(rows, key=lambda item: (-(item[1].exposed_ns or 0), -item[1].nbytes, item[0]))
     return [_communication_row(kind, row) for kind, row in order]
+
+
+def devices(summary: RunSummary) -> list[model.DeviceRow]:
+    """List what the accelerator of each rank did."""
+    ranks = summary[Device].ranks
+    return [_device_row(rank, ranks[rank]) for rank in sorted(ranks)]
 
 
 def flushes(summary: RunSummary) -> list[model.FlushRow]:
@@ -173,6 +180,10 @@ def _setup(engines: Engines) -> str:
 
 
 def _method(summary: RunSummary) -> str:
+    if summary[Device].is_sampled:
+        return "not measurable: events were left out of the files"
+    if summary[Device].ranks:
+        return "time line of the device: communication is exposed while no other kernel runs"
     facts = summary[Steps]
     ranks = facts.ranks.values()
     on_device = all(rank.on_device for rank in ranks)
@@ -230,7 +241,7 @@ def _parts(
         compute_ns=part.compute_ns,
         exposed_comm_ns=part.exposed_ns,
         copies_ns=part.copies_ns,
-        idle_ns=None,
+        idle_ns=part.idle_ns,
         other_ns=part.other_ns,
         total_ns=part.total_ns,
         micro_steps=part.micro_steps,
@@ -258,6 +269,31 @@ def _communication_row(kind: Kind, row: Row) -> model.CommunicationRow:
         site=row.sites[0][0] if row.sites else "",
         group_ranks=[list(ranks) for ranks in row.members],
     )
+
+
+def _device_row(rank: int, facts: RankDevice) -> model.DeviceRow:
+    return model.DeviceRow(
+        rank=rank,
+        span_ns=facts.span_ns,
+        compute_ns=facts.compute_ns,
+        communication_ns=facts.communication_ns,
+        exposed_comm_ns=facts.exposed_ns,
+        copies_ns=facts.copies_ns,
+        idle_ns=facts.idle_ns,
+        overlap=facts.overlap,
+        named_comm_ns=facts.usual_ns,
+        named_exposed_ns=facts.usual_exposed_ns,
+        kernels=facts.kernels,
+        communication_kernels=facts.communication_kernels,
+        operations=facts.operations,
+        recognised_beyond=[_kernel_row(sums) for sums in facts.beyond],
+        unrecognised=[_kernel_row(sums) for sums in facts.unrecognised],
+        is_sampled=facts.is_sampled,
+    )
+
+
+def _kernel_row(sums: KernelSum) -> model.KernelRow:
+    return model.KernelRow(name=sums.name, calls=sums.calls, total_ns=sums.total_ns)
 
 
 def _flush_row(kind: FlushKind, sums: FlushSums) -> model.FlushRow:

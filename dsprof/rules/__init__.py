@@ -11,18 +11,24 @@ from dsprof.rules import (
     comms_logger_enabled,
     communication_bound_step,
     data_quality,
+    device_idle,
+    late_rank,
     low_comm_overlap,
     misspelt_variable,
     reduction_every_micro_step,
     small_collectives,
     sync_debug_variable,
     unparsable_integer_variable,
+    unrecognised_kernels,
     variable_differs_across_ranks,
 )
 from dsprof.rules.rule import Rule
 
 RULES: tuple[Rule, ...] = (
     data_quality.RULE,
+    unrecognised_kernels.RULE,
+    late_rank.RULE,
+    device_idle.RULE,
     allreduce_for_sharded_gradients.RULE,
     reduction_every_micro_step.RULE,
     small_collectives.RULE,

@@ -52,7 +52,9 @@ class CommunicationBoundStep:
             text = "Could not tell: exposed communication was not measurable in this run."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif share >= thresholds.exposed_share:
-            late = _late_ranks(steps.exposed_by_rank(), thresholds.rank_spread)
+            # A rank that left no trace may be the one that everybody waited for.
+            shares = {} if run[Run].missing_ranks else steps.exposed_by_rank()
+            late = _late_ranks(shares, thresholds.rank_spread)
             yield self._finding(run, share, late, thresholds)
         else:
             text = f"{_waiting(steps, share)} The limit is {thresholds.exposed_share:.0%}."

@@ -40,6 +40,8 @@ class DataQuality:
             yield self._missing(facts)
         if facts.unclean_ranks:
             yield self._unclean(facts)
+        if facts.sampled_ranks:
+            yield self._sampled(facts.sampled_ranks)
         if lost := _lost(facts):
             yield self._lost(lost)
         yield from self._remarks(facts, run[Steps], thresholds)
@@ -70,6 +72,20 @@ class DataQuality:
             "half second is judged here.",
             ranks=tuple(ranks),
             evidence=(_last_words(run),),
+            confidence="high",
+        )
+
+    def _sampled(self, ranks: list[int]) -> Finding:
+        which = "rank" if len(ranks) == 1 else "ranks"
+        return self.meta.finding(
+            Status.FAIL,
+            f"Events were left out of the files of {which} {_list(ranks)}: sums are too small, and "
+            "no overlap, no idle time and no late rank can be told from them.",
+            severity=Severity.HIGH,
+            cause="The file holds far fewer events than the profiler numbered: whoever wrote it "
+            "took a sample, or filtered it.",
+            action="Give the file as the profiler exported it.",
+            ranks=tuple(ranks),
             confidence="high",
         )
 

@@ -45,13 +45,16 @@ class LowCommOverlap:
         elif overlap.sync_calls + overlap.async_calls == 0:
             text = "No collective was recorded in the measured steps."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif not overlap.is_timed:
+        elif not overlap.is_timed and not overlap.on_device:
             text = "Could not tell: the trace holds no times of the device."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.unwaited_calls:
             text = f"Could not tell: {overlap.unwaited_calls} asynchronous collectives were never "
             text += "seen waited for; who waits for them does so out of Python's sight."
             yield self.meta.finding(Status.UNKNOWN, text)
+        elif overlap.on_device and run[Run].first.world_size < 2:
+            text = "One rank has nobody to communicate with."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif overlap.async_calls == 0:
             by = self._synchronous if run[Run].is_cpu else self._on_one_stream
             yield by(run[Engines], overlap)
@@ -105,8 +108,8 @@ class LowCommOverlap:
         share = overlap.exposed_ns / max(sum(run[Steps].measured_ns().values()), 1)
         hidden = f"{low:.0%}" if high - low < 0.01 else f"Between {low:.0%} and {high:.0%}"
         summary = (
-            f"{hidden} of asynchronous communication is hidden; waits for it take "
-            f"{exposed_ms:.1f} ms of each step ({share:.0%})."
+            f"{hidden} of {'' if overlap.on_device else 'asynchronous '}communication is hidden; "
+            f"waits for it take {exposed_ms:.1f} ms of each step ({share:.0%})."
         )
         engines = run[Engines]
         if low >= thresholds.overlap or share < thresholds.exposed_share:
@@ -120,9 +123,15 @@ class LowCommOverlap:
             yield self.meta.finding(
                 Status.INFO,
                 summary,
-                cause="Collectives are waited for soon after they start, or computation shares "
+                cause="While these kernels ran no other kernel did: what needs their result came "
+                "next, or the device waited for a late rank."
+                if overlap.on_device
+                else "Collectives are waited for soon after they start, or computation shares "
                 "the processor with them.",
-                action="Start them earlier, or give communication cores of its own; no setting of "
+                action="Look for a late rank first; then start collectives earlier (prefetch, smaller "
+                "buckets, overlap_comm)."
+                if overlap.on_device
+                else "Start them earlier, or give communication cores of its own; no setting of "
                 "the configuration is known to change it.",
                 evidence=(_figures(overlap),),
                 confidence="medium",

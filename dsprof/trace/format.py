@@ -101,7 +101,7 @@ class CollectiveArgs(msgspec.Struct, gc=False, omit_defaults=True):
     nbytes: int
     elements: int
     issue_ns: int
-    tensors: int = 1
+    tensors: int = 1  # 0: how much was sent is not known
     dtype: str = ""
     requested: str = ""
     request: int = 0

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
-from io import BufferedIOBase
 from pathlib import Path
 
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.inputs import open_input
 from dsprof.trace.format import (
     SCHEMA_VERSION,
     AnnotationEvent,
@@ -38,6 +34,7 @@ from dsprof.trace.format import (
     StepEvent,
     TrailerEvent,
 )
+from dsprof.trace.source import Source, read_start, size_of
 from dsprof.trace.table import CollectivesBuilder, RankTrace, Span
 
 _CHUNK_BYTES = 1 << 19
@@ -66,8 +63,7 @@ def read_header(path: Path) -> Header:
     Raises:
         TraceError: the file is missing, empty, or not a trace of this version.
     """
-    with _open(path) as file:
-        start = _read(file, _HEADER_BYTES)
+    start = read_start(path, _HEADER_BYTES)
     if not start.strip():
         raise TraceError(f"{path}: the file is empty: the run ended before anything was recorded")
     line = start.lstrip(b"[ \r\n\t").split(b"\n", 1)[0].rstrip(b",\r ]")
@@ -116,46 +112,25 @@ def read_trace(path: Path) -> RankTrace:
                 opened.pop(event.args.id, None)
     trace.broken_lines += _add(finished, list(opened.values()))
     trace.collectives = finished.build()
-    trace.nbytes = path.stat().st_size
+    trace.nbytes = size_of(path)
     return trace
-
-
-def _open(path: Path) -> BufferedIOBase:
-    try:
-        file = open_input(path)
-        magic = file.peek(2)[:2]
-        return gzip.GzipFile(fileobj=file) if magic == b"\x1f\x8b" else file
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be opened: {error.strerror}") from None
-
-
-def _read(file: BufferedIOBase, size: int) -> bytes:
-    """Read up to `size` bytes; where a file cannot be read on (a cut gzip file), it ends."""
-    parts = []
-    try:
-        while size > 0 and (part := file.read1(size)):
-            parts.append(part)
-            size -= len(part)
-    except (EOFError, zlib.error, OSError):
-        pass
-    return b"".join(parts)
 
 
 def _chunks(path: Path) -> Iterator[tuple[list[Event], int]]:
     """Yield events and the number of broken lines, about a megabyte of the file at a time."""
-    with _open(path) as file:
-        for lines in _whole_lines(file):
+    with Source(path) as source:
+        for lines in _whole_lines(source):
             yield _decode(lines)
 
 
-def _whole_lines(file: BufferedIOBase) -> Iterator[bytes]:
+def _whole_lines(source: Source) -> Iterator[bytes]:
     """Yield the file in parts that end where a line ends.
 
     Of a line that is too long only `_UNREADABLE` and its end are kept, so that it counts as broken.
     """
     rest: list[bytes] = []
     size = 0
-    while block := _read(file, _CHUNK_BYTES):
+    while block := source.read(_CHUNK_BYTES):
         head, newline, tail = block.rpartition(b"\n")
         if newline:
             yield b"".join([*rest, head])

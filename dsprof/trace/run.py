@@ -15,9 +15,12 @@ from dsprof.errors import TraceError
 from dsprof.inputs import open_input
 from dsprof.trace.format import FILE_PATTERN, Header
 from dsprof.trace.reader import read_header, read_trace
+from dsprof.trace.readers import reader_of
+from dsprof.trace.readers.kineto import KinetoReader
+from dsprof.trace.source import is_there, is_zip, members
 from dsprof.trace.table import RankTrace
 
-_PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz")
+_PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
 _LATEST_START_NS = 30 * 60 * 10**9
 """A rank that comes later than torch's longest default timeout finds no group to join."""
 
@@ -57,8 +60,9 @@ def find_run(paths: Iterable[str | Path]) -> RunFiles:
     Raises:
         TraceError: a path does not exist, or no file among them is a readable trace.
     """
-    files, strangers = _read_headers(_trace_files([Path(path) for path in paths]))
-    files, copies = _without_copies(files)
+    found, unopened = _trace_files([Path(path) for path in paths])
+    files, strangers = _read_headers(found, unopened)
+    files, copies = _without_copies(_with_world_size(files))
     *earlier, newest = sorted(_runs(files), key=_start_and_size)
     newest.sort(key=lambda file: file.header.rank)
     others = [_of_earlier_run(file) for run in earlier for file in run]
@@ -75,7 +79,20 @@ def read_run(run: RunFiles) -> Iterator[RankTrace]:
     Raises:
         TraceError: a file has become unreadable since `find_run`.
     """
-    return map(read_trace, run.files)
+    return map(read_rank, run.files, run.headers)
+
+
+def read_rank(path: Path, header: Header) -> RankTrace:
+    """Read the trace of one rank of a run, of which `header` was read before.
+
+    Raises:
+        TraceError: the file has become unreadable since.
+    """
+    reader = reader_of(path)
+    trace = read_trace(path) if reader is None else reader.read_trace(path)
+    # What a file alone does not know was found out from all of them.
+    trace.header.world_size = header.world_size
+    return trace
 
 
 class _DiagnosisMarks(msgspec.Struct):
@@ -89,7 +106,7 @@ def is_diagnosis(path: Path) -> bool:
         with open_input(path) as file:
             # Traces are arrays: their first byte spares reading the rest.
             start = file.read(1)
-            if start != b"{":
+            if start != b"{" or KinetoReader().recognises(start + file.peek()):
                 return False
             msgspec.json.decode(start + file.read(), type=_DiagnosisMarks)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -97,44 +114,79 @@ def is_diagnosis(path: Path) -> bool:
     return True
 
 
-def _trace_files(paths: Sequence[Path]) -> list[Path]:
+def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
+    """Return the files to read, and archives that cannot be opened."""
     files: dict[Path, Path] = {}
+    strangers: list[Stranger] = []
     for path in paths:
         for file in _in_folder(path) if os.path.isdir(path) else [path]:
-            files.setdefault(file.resolve(), file)
-    if not files:
+            try:
+                inside = members(file) if is_zip(file) else [file]
+            except TraceError as error:
+                strangers.append(_stranger(file, error))
+                continue
+            for one in inside:
+                files.setdefault(one.resolve(), one)
+    if not files and not strangers:
         raise TraceError(
-            f"{', '.join(map(str, paths))}: no trace files ({FILE_PATTERN}) here; "
-            "give the folder that the run named in its last line"
+            f"{', '.join(map(str, paths))}: no trace files ({FILE_PATTERN}) here, nor traces of "
+            "torch.profiler; give the folder that the run named in its last line"
         )
-    return list(files.values())
+    return list(files.values()), strangers
 
 
 def _in_folder(folder: Path) -> list[Path]:
+    """Return the files of a folder that are traces by content, or that their names call traces."""
     try:
         names = sorted(folder.iterdir())
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    return [path for path in names if any(path.match(pattern) for pattern in _PATTERNS)]
+    return [path for path in names if _claims_to_be_trace(path) or _is_trace(path)]
 
 
-def _read_headers(paths: Sequence[Path]) -> tuple[list[_File], list[Stranger]]:
+def _claims_to_be_trace(path: Path) -> bool:
+    return any(path.match(pattern) for pattern in _PATTERNS)
+
+
+def _is_trace(path: Path) -> bool:
+    try:
+        return os.path.isfile(path) and (is_zip(path) or reader_of(path) is not None)
+    except TraceError:
+        return False
+
+
+def _read_headers(
+    paths: Sequence[Path], unopened: Sequence[Stranger]
+) -> tuple[list[_File], list[Stranger]]:
     files: list[_File] = []
-    strangers: list[Stranger] = []
+    strangers = list(unopened)
     for path in paths:
         try:
-            files.append(_File(path, read_header(path)))
+            reader = reader_of(path)
+            header = read_header(path) if reader is None else reader.read_header(path)
+            files.append(_File(path, header))
         except TraceError as error:
-            if len(paths) == 1 or not os.path.exists(path):
+            if (len(paths) == 1 and not unopened) or not is_there(path):
                 raise
-            strangers.append(Stranger(path, error.args[0].removeprefix(f"{path}: ")))
+            strangers.append(_stranger(path, error))
     if not files:
-        first = strangers[0]
-        raise TraceError(
-            f"{first.path}: {first.reason} (and none of the other {len(strangers) - 1} files "
-            "can be read)"
-        )
+        first, more = strangers[0], len(strangers) - 1
+        rest = f" (and none of the other {more} files can be read)" if more else ""
+        raise TraceError(f"{first.path}: {first.reason}{rest}")
     return files, strangers
+
+
+def _stranger(path: Path, error: TraceError) -> Stranger:
+    return Stranger(path, error.args[0].removeprefix(f"{path}: "))
+
+
+def _with_world_size(files: Sequence[_File]) -> list[_File]:
+    """Give the files that do not say how many ranks there were the number that they show."""
+    unsaid = [file.header for file in files if not file.header.world_size]
+    most = max((header.rank + 1 for header in unsaid), default=0)
+    for header in unsaid:
+        header.world_size = most
+    return list(files)
 
 
 def _without_copies(files: Sequence[_File]) -> tuple[list[_File], list[Stranger]]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.environment import EnvSnapshot
+from dsprof.trace.device import DeviceActivity
 from dsprof.trace.format import (
     BucketLayout,
     CollectiveArgs,
@@ -209,6 +210,8 @@ class RankTrace:
     broken_lines: int = 0  # lines that could not be read and were passed over
     nbytes: int = 0  # size of the file
     is_device_timed: bool = False  # times of collectives and steps are the device's
+    device: DeviceActivity | None = None  # what an accelerator did, where a profiler saw it
+    is_sampled: bool = False  # whoever wrote the file left events out
 
     @property
     def rank(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.copies import Copies
+from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.fetches import Fetches
@@ -24,6 +25,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Communication,
     Traffic,
     Overlap,
+    Device,
     Flushes,
     Fetches,
     Copies,

@@ -127,6 +127,8 @@ def _kind(trace: RankTrace, index: int) -> Kind:
     op, requested, phase, dtype = (table.words[column[index]] for column in codes)
     label, size, role = _group(trace.groups.get(int(table.group[index])))
     size_name = SIZE_CLASSES[_size_class(table.nbytes[index])]
+    if not table.tensors[index]:
+        size_name = "not known"
     manner = bool(table.is_async[index]), bool(table.on_wire[index])
     return Kind(op, requested, label, size, phase, size_name, dtype, *manner, role)
 
@@ -135,6 +137,7 @@ def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterat
     """Yield the row of each group of the chosen collectives."""
     table = trace.collectives
     calls, clocked = groups.counts(), is_timed(trace)
+    timed = clocked or trace.device is not None
     seen = groups.sums(~unseen(table)[chosen]) == calls
     columns = (
         calls,
@@ -151,9 +154,9 @@ def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterat
             nbytes=size,
             rank_steps=steps,
             exposed_ns=exposed if clocked and seen[g] else None,
-            in_flight_ns=in_flight if clocked and in_flight else None,
-            timed_bytes=timed_bytes if clocked else 0,
-            timed_ns=timed_ns if clocked else 0,
+            in_flight_ns=in_flight if timed and in_flight else None,
+            timed_bytes=timed_bytes if timed else 0,
+            timed_ns=timed_ns if timed and timed_bytes else 0,
             sites=sites[g],
         )
 

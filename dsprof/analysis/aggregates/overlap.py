@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsprof.analysis.kernel_time import DeviceTime
 from dsprof.analysis.steps import detailed_steps, in_steps, is_timed
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, Intervals, blocked, completion, unseen
+from dsprof.trace.device import DeviceActivity
 from dsprof.trace.table import RankTrace
 
 
@@ -27,11 +29,14 @@ class Overlap(Aggregate):
     most_in_flight_ns: int
     rank_steps: int
     is_timed: bool
+    on_device: bool = False  # times of kernels, of all ranks
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Overlap:
         """Measure the collectives of one rank."""
         rows, steps = trace.collectives, detailed_steps(trace)
+        if trace.device is not None and not trace.is_sampled:
+            return cls._of_device(trace, trace.device, steps)
         mine = in_steps(rows.step, steps) & rows.on_wire
         chosen = np.flatnonzero(mine & rows.is_async)
         start, end = blocked(rows)
@@ -47,6 +52,26 @@ class Overlap(Aggregate):
             is_timed=is_timed(trace),
         )
 
+    @classmethod
+    def _of_device(cls, trace: RankTrace, device: DeviceActivity, steps: Array) -> Overlap:
+        """Measure kernels: communication is exposed where no other kernel runs."""
+        spans = [step for step in trace.steps if step.step in set(steps.tolist())]
+        starts = np.array([step.start_ns for step in spans], np.int64)
+        ends = np.array([step.end_ns for step in spans], np.int64)
+        time = DeviceTime.of(device)
+        in_flight_ns = int(time.communication.within(starts, ends).sum())
+        return cls(
+            sync_calls=0,
+            async_calls=int(np.count_nonzero(in_steps(trace.collectives.step, steps))),
+            unwaited_calls=0,
+            exposed_ns=int(time.parts(starts, ends).exposed_ns.sum()),
+            least_in_flight_ns=in_flight_ns,
+            most_in_flight_ns=in_flight_ns,
+            rank_steps=len(steps),
+            is_timed=False,
+            on_device=True,
+        )
+
     def merge(self, other: Overlap) -> Overlap:
         """Add up two sets of ranks."""
         return Overlap(
@@ -58,6 +83,7 @@ class Overlap(Aggregate):
             self.most_in_flight_ns + other.most_in_flight_ns,
             self.rank_steps + other.rank_steps,
             self.is_timed and other.is_timed,
+            self.on_device and other.on_device,
         )
 
     @property

@@ -28,6 +28,7 @@ class RankFacts:
     open_collectives: int
     waits: int
     captured: int = 0  # collectives that went into graphs of a device
+    is_sampled: bool = False  # events were left out of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Run(Aggregate):
             open_collectives=int(np.count_nonzero(trace.collectives.is_open)),
             waits=int(trace.collectives.waits.sum()),
             captured=int(np.count_nonzero(trace.collectives.captured)),
+            is_sampled=trace.is_sampled,
         )
         return cls({trace.rank: facts})
 
@@ -75,6 +77,11 @@ class Run(Aggregate):
     def unclean_ranks(self) -> list[int]:
         """Ranks whose trace has no trailer: they were killed, or still run."""
         return sorted(rank for rank, facts in self.ranks.items() if facts.trailer is None)
+
+    @property
+    def sampled_ranks(self) -> list[int]:
+        """Ranks out of whose files events were left by whoever wrote them."""
+        return sorted(rank for rank, facts in self.ranks.items() if facts.is_sampled)
 
     @property
     def trailers(self) -> list[Trailer]:

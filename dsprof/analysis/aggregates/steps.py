@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dsprof.analysis.kernel_time import DeviceTime
 from dsprof.analysis.steps import (
     choose_measured,
     counted_steps,
@@ -49,6 +50,7 @@ class RankSteps:
     unwaited: int  # collectives of measured steps of which not even the wait was seen
     estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
     on_device: bool = False  # exposed is of the device's clock, so not known in counted steps
+    idle_ns: Array | None = None  # of the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,13 @@ class Parts:
     slowest_ns: int
     calls: int = 0  # collectives on the wire of one rank
     nbytes: int = 0  # of these
+    idle_ns: int | None = None
 
     @property
     def other_ns(self) -> int:
         """Time that is in no other part."""
-        known = (self.exposed_ns or 0) + (self.compute_ns or 0) + (self.copies_ns or 0)
-        return self.total_ns - known
+        known = (self.exposed_ns, self.compute_ns, self.copies_ns, self.idle_ns)
+        return self.total_ns - sum(part or 0 for part in known)
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,14 @@ class Steps(Aggregate):
         start = np.array([step.start_ns for step in steps], np.int64)
         end = np.array([step.end_ns for step in steps], np.int64)
         number = np.array([step.step for step in steps], np.int64)
-        unwaited = _unwaited(trace)
+        device = None
+        if trace.device is not None and not trace.is_sampled:
+            device = DeviceTime.of(trace.device).parts(start, end)
+        unwaited = 0 if trace.device is not None else _unwaited(trace)
         waiting, working, copying = None, None, None
-        if is_timed(trace) and not unwaited:
+        if device is not None:
+            waiting, working, copying = device.exposed_ns, device.compute_ns, device.copies_ns
+        elif is_timed(trace) and not unwaited:
             waiting, working, copying = _split(trace, number, start, end)
         micro_steps = np.array([step.micro_steps for step in steps], np.int64)
         row = RankSteps(
@@ -104,6 +112,7 @@ class Steps(Aggregate):
             unwaited,
             _estimated(trace),
             trace.is_device_timed,
+            None if device is None else device.idle_ns,
         )
         return cls({trace.rank: row})
 
@@ -158,6 +167,7 @@ class Steps(Aggregate):
             slowest_ns=most,
             calls=sum(part.calls for part in chosen),
             nbytes=sum(part.nbytes for part in chosen),
+            idle_ns=_sum_or_none([part.idle_ns for part in chosen]),
         )
 
     @property
@@ -218,6 +228,7 @@ class Steps(Aggregate):
             slowest_ns=max(totals),
             calls=sum(int(row.calls[index]) for row, index in rows) // len(rows),
             nbytes=sum(int(row.nbytes[index]) for row, index in rows) // len(rows),
+            idle_ns=_mean_or_none([_cell(row.idle_ns, i, row.counted) for row, i in rows]),
         )
 
 

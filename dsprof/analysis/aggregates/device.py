@@ -1,0 +1,125 @@
+"""What the accelerator of each rank did over the whole time that a profiler saw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.kernel_time import DeviceTime, unrecognised
+from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.device import COMMUNICATION, COPY, DeviceActivity
+from dsprof.trace.table import BoolArray, RankTrace
+
+LONG_NS = 100_000
+"""A kernel on a stream for communication that takes longer is worth a question."""
+_NAMES_KEPT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSum:
+    """Kernels of one name or family, on one rank."""
+
+    name: str
+    calls: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankDevice:
+    """One rank, from the start of its first kernel or copy to the end of its last.
+
+    compute + exposed + copies + idle = span. `usual_*` are the same by the common test, by which
+    only kernels with "nccl" or "rccl" in their names communicate.
+    """
+
+    span_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_ns: int
+    copies_ns: int
+    idle_ns: int
+    usual_ns: int
+    usual_exposed_ns: int
+    kernels: int
+    communication_kernels: int
+    operations: dict[str, int]  # collective -> communication kernels
+    beyond: tuple[KernelSum, ...]  # communication that the common test does not see, by library
+    unrecognised: tuple[KernelSum, ...]  # long, on streams for communication, of no known family
+    is_sampled: bool
+
+    @property
+    def overlap(self) -> float | None:
+        """Share of communication during which another kernel ran; None without communication."""
+        if not self.communication_ns:
+            return None
+        return 1 - self.exposed_ns / self.communication_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Device(Aggregate):
+    """The ranks whose traces hold times of an accelerator."""
+
+    ranks: dict[int, RankDevice]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Device:
+        """Add up one rank."""
+        if trace.device is None or not len(trace.device):
+            return cls({})
+        return cls({trace.rank: _measure(trace, trace.device)})
+
+    def merge(self, other: Device) -> Device:
+        """Put the ranks side by side."""
+        return Device(self.ranks | other.ranks)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether events were left out of any rank's file."""
+        return any(rank.is_sampled for rank in self.ranks.values())
+
+    def share(self, part: str) -> float:
+        """Return the share of a part (`idle_ns`, ...) in the spans of all ranks."""
+        spans = sum(rank.span_ns for rank in self.ranks.values())
+        return float(sum(getattr(rank, part) for rank in self.ranks.values()) / max(spans, 1))
+
+
+def _measure(trace: RankTrace, device: DeviceActivity) -> RankDevice:
+    time, usual = DeviceTime.of(device), DeviceTime.of(device, device.is_usual)
+    start = np.array([device.start_ns.min()], np.int64)
+    end = np.array([device.end_ns.max()], np.int64)
+    parts, by_name = time.parts(start, end), usual.parts(start, end)
+    communicates = device.kind == COMMUNICATION
+    ops = trace.collectives
+    return RankDevice(
+        span_ns=int(end[0] - start[0]),
+        compute_ns=int(parts.compute_ns[0]),
+        communication_ns=time.communication.length_ns,
+        exposed_ns=int(parts.exposed_ns[0]),
+        copies_ns=int(parts.copies_ns[0]),
+        idle_ns=int(parts.idle_ns[0]),
+        usual_ns=usual.communication.length_ns,
+        usual_exposed_ns=int(by_name.exposed_ns[0]),
+        kernels=int(np.count_nonzero(device.kind != COPY)),
+        communication_kernels=int(np.count_nonzero(communicates)),
+        operations=dict(Counter(ops.words[code] for code in ops.op.tolist())),
+        beyond=_sums(device, device.library, communicates & ~device.is_usual),
+        unrecognised=_sums(device, device.name, unrecognised(device, LONG_NS)),
+        is_sampled=trace.is_sampled,
+    )
+
+
+def _sums(device: DeviceActivity, column: np.ndarray, rows: BoolArray) -> tuple[KernelSum, ...]:
+    """Add up the chosen rows by the words that `column` codes, the longest first."""
+    chosen = np.flatnonzero(rows)
+    if not len(chosen):
+        return ()
+    groups = group_rows([column[chosen]])
+    totals = groups.sums((device.end_ns - device.start_ns)[chosen])
+    found = [
+        KernelSum(device.words[int(column[chosen[first]])], int(calls), int(total))
+        for first, calls, total in zip(groups.first, groups.counts(), totals, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda sums: -sums.total_ns)[:_NAMES_KEPT])

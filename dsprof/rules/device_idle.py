@@ -1,0 +1,88 @@
+"""device-idle: the accelerator has nothing to do for much of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How much idleness matters, of the time between the first kernel and the last."""
+
+    idle_share: float = 0.3
+    severe_share: float = 0.6
+
+
+class DeviceIdle:
+    """Judges the mean over ranks; time in which a collective waits is no idleness."""
+
+    meta = RuleMeta(
+        id="device-idle",
+        title="The device is busy most of the time",
+        failing_title="The device is idle: the host does not keep it busy",
+        why="While no kernel and no copy runs, an accelerator costs as much and does nothing.",
+        category="overlap",
+        needs=(Device,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Compare idleness with the limit."""
+        device = run[Device]
+        if not device.ranks:
+            text = "No trace holds times of an accelerator."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif device.is_sampled:
+            text = "Could not tell: events were left out of the files."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        else:
+            yield self._judged(device, device.share("idle_ns"), thresholds)
+
+    def _judged(self, device: Device, idle: float, thresholds: Thresholds) -> Finding:
+        exposed = device.share("exposed_ns")
+        summary = (
+            f"The device is idle {idle:.0%} of the time recorded; "
+            f"{exposed:.0%} is exposed communication."
+        )
+        if idle < thresholds.idle_share:
+            return self.meta.finding(Status.PASS, summary)
+        severe = idle >= thresholds.severe_share
+        return self.meta.finding(
+            Status.FAIL,
+            summary,
+            severity=Severity.HIGH if severe else Severity.MEDIUM,
+            cause="The host launches work more slowly than the device does it: data loading, "
+            "synchronising calls (.item(), .cpu(), prints of tensors), many small kernels, "
+            "or a recording that holds pauses.",
+            action="Load data ahead, remove synchronising calls, use larger micro-batches, "
+            "fused optimizers, torch.compile or CUDA graphs.",
+            evidence=(_by_rank(device),),
+            confidence="medium",
+        )
+
+
+def _by_rank(device: Device) -> Table:
+    rows = sorted(device.ranks.items(), key=lambda item: -item[1].idle_ns)[:16]
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("idle", "ns"),
+            Column("compute", "ns"),
+            Column("exposed communication", "ns"),
+            Column("copies", "ns"),
+            Column("kernels", "count"),
+        ),
+        rows=tuple(
+            (rank, row.idle_ns, row.compute_ns, row.exposed_ns, row.copies_ns, row.kernels)
+            for rank, row in rows
+        ),
+        caption="The most idle ranks first",
+    )
+
+
+RULE = DeviceIdle()

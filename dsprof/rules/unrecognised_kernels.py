@@ -1,0 +1,78 @@
+"""unrecognised-kernels: what of communication a count by "nccl" in the name would miss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.device import Device, KernelSum
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Status, Table
+
+_ROWS = 16
+
+
+class UnrecognisedKernels:
+    """Mentions kernels whose part in communication is not certain."""
+
+    meta = RuleMeta(
+        id="unrecognised-kernels",
+        title="Every long kernel on a stream for communication is of a known family",
+        failing_title="Kernels on streams for communication are of no known family",
+        why="A kernel that communicates and is taken for computation makes communication look "
+        "short and overlap look good.",
+        category="quality",
+        needs=(Device,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """List long kernels of no family, and families beyond NCCL and RCCL."""
+        ranks = run[Device].ranks.values()
+        if not ranks:
+            text = "No trace holds times of an accelerator."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        unknown = _joined(row.unrecognised for row in ranks)
+        beyond = _joined(row.beyond for row in ranks)
+        if unknown:
+            total = sum(sums.total_ns for sums in unknown)
+            yield self.meta.finding(
+                Status.INFO,
+                f"{sum(sums.calls for sums in unknown):,} long kernels, {total / 1e6:,.1f} ms, run "
+                "on streams for communication and are of no known family. They count as "
+                "computation; if they communicate, more is exposed than is said here.",
+                evidence=(_table(unknown, "kernel"),),
+                confidence="medium",
+            )
+        if beyond:
+            total = sum(sums.total_ns for sums in beyond)
+            yield self.meta.finding(
+                Status.INFO,
+                f"{total / 1e6:,.1f} ms of communication are in kernels without nccl or rccl in "
+                "their names, which other tools take for computation.",
+                title="Communication beyond NCCL and RCCL",
+                evidence=(_table(beyond, "library"),),
+                confidence="high",
+            )
+
+
+def _joined(sums: Iterable[Iterable[KernelSum]]) -> list[KernelSum]:
+    """Add up the kernels of all ranks, the longest first."""
+    calls: dict[str, int] = {}
+    totals: dict[str, int] = {}
+    for one in (one for rank in sums for one in rank):
+        calls[one.name] = calls.get(one.name, 0) + one.calls
+        totals[one.name] = totals.get(one.name, 0) + one.total_ns
+    order = sorted(totals, key=lambda name: -totals[name])
+    return [KernelSum(name, calls[name], totals[name]) for name in order]
+
+
+def _table(sums: list[KernelSum], label: str) -> Table:
+    return Table(
+        columns=(Column(label), Column("calls", "count"), Column("time", "ns")),
+        rows=tuple((one.name[:120], one.calls, one.total_ns) for one in sums[:_ROWS]),
+        caption="Sums over the ranks",
+    )
+
+
+RULE = UnrecognisedKernels()

@@ -1,0 +1,32 @@
+"""What an accelerator did: kernels, copies and memsets, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_IntArray = npt.NDArray[np.int64]
+
+COMPUTE, COMMUNICATION, COPY = range(3)
+
+
+@dataclass(slots=True)
+class DeviceActivity:
+    """One row a kernel or copy, in the order of the file; times in ns since the trace's start.
+
+    `name` and `library` are codes into `words`; `library` says whose communication kernel it is.
+    """
+
+    words: list[str]
+    name: _IntArray
+    library: _IntArray
+    kind: _IntArray  # COMPUTE, COMMUNICATION or COPY
+    stream: _IntArray
+    start_ns: _IntArray
+    end_ns: _IntArray
+    is_usual: npt.NDArray[np.bool_]  # a communication kernel with "nccl" or "rccl" in its name
+
+    def __len__(self) -> int:
+        return len(self.name)

@@ -1,0 +1,171 @@
+"""Reads what torch.profiler exports: the trace of one rank, of NVIDIA and of AMD devices.
+
+Times in a file are microseconds since `baseTimeNanoseconds`, or since the epoch where there is
+none. A trace has no closing line of its own: a file that ends behind its last event is whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.trace.format import SCHEMA_VERSION, Header, Trailer
+from dsprof.trace.readers.chrome import UNDECODABLE, Events
+from dsprof.trace.readers.kineto_columns import Columns
+from dsprof.trace.readers.kineto_events import Distributed, Metadata, TraceEvent
+from dsprof.trace.source import Source
+from dsprof.trace.table import RankTrace
+
+RUN_KEY = "torch.profiler"
+_LARGEST_WORLD = 1 << 20
+_EPOCH_US = 1e15  # times above count from the epoch
+_TAIL_BYTES = 1 << 16
+_MARK = re.compile(
+    rb'"(schemaVersion|deviceProperties|distributedInfo|record_shapes|with_stack)"\s*:|'
+    rb'"ph"\s*:\s*"'
+)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
+_WRITER_IN_NAME = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json")
+
+
+class KinetoReader:
+    """Reads one file of `torch.profiler`."""
+
+    name = "PyTorch profiler trace"
+
+    def recognises(self, start: bytes) -> bool:
+        """Say whether a file begins as a profiler's trace does."""
+        bare = start.lstrip(b"\xef\xbb\xbf \r\n\t")
+        return bare[:1] in (b"{", b"[") and _MARK.search(bare) is not None
+
+    def read_header(self, path: Path) -> Header:
+        """Read what stands before the events, and after them where that does not suffice.
+
+        Raises:
+            TraceError: the file cannot be read, or holds no events.
+        """
+        with Source(path) as source:
+            events = Events(source, str(path), TraceEvent)
+            head, chunks = _metadata(events.head), iter(events)
+            first_us = next(filter(None, map(_first_us, chunks)), 0.0)
+            if head.distributed is None or (not head.base_ns and first_us < _EPOCH_US):
+                tail = _tail(path)
+                if tail is None:
+                    for _ in chunks:
+                        pass
+                    tail = _metadata(b"{" + events.tail.lstrip(b", \r\n\t"))
+                head = _joined(head, tail)
+        return _header(path, head, first_us)
+
+    def read_trace(self, path: Path) -> RankTrace:
+        """Read one file, cut anywhere.
+
+        Raises:
+            TraceError: the file cannot be read, or holds no events.
+        """
+        with Source(path) as source:
+            events = Events(source, str(path), TraceEvent)
+            columns: Columns | None = None
+            first_us = 0.0
+            for chunk in events:
+                first_us = first_us or _first_us(chunk)
+                if columns is None and first_us:
+                    columns = Columns(first_us)
+                if columns is not None:
+                    columns.add(chunk)
+            meta = _metadata(events.head)
+            meta = _joined(meta, _metadata(b"{" + events.tail.lstrip(b", \r\n\t")))
+            columns = columns or Columns(0.0)
+            trace = columns.trace(str(path), _header(path, meta, first_us), meta)
+            trace.nbytes = source.nbytes
+        trace.broken_lines += events.broken
+        if events.is_closed:
+            trace.trailer = Trailer(reason="exit", steps=len(trace.steps))
+        return trace
+
+
+def _first_us(chunk: list[TraceEvent]) -> float:
+    """Return the first time of a span in a chunk, 0.0 if there is none."""
+    return next((event.ts for event in chunk if event.ph == "X" and event.ts > 0), 0.0)
+
+
+def _metadata(text: bytes) -> Metadata:
+    """Decode an object of which the end may be missing, field by field; all may be absent."""
+    for whole in (text, text.rstrip(b", \r\n\t") + b"}"):
+        try:
+            fields = msgspec.json.decode(whole, type=dict[str, msgspec.Raw])
+        except UNDECODABLE:
+            continue
+        return Metadata(**dict(_known(fields)))
+    return Metadata()
+
+
+def _known(fields: dict[str, msgspec.Raw]) -> Iterator[tuple[str, Any]]:
+    for field in msgspec.structs.fields(Metadata):
+        if (raw := fields.get(field.encode_name)) is not None:
+            try:
+                yield field.name, msgspec.json.decode(raw, type=field.type, strict=False)
+            except UNDECODABLE:
+                continue
+
+
+def _joined(one: Metadata, other: Metadata) -> Metadata:
+    """Return what either knows; the first where both do."""
+    known = {name: value for name, value in msgspec.structs.asdict(one).items() if value}
+    return msgspec.structs.replace(other, **known)
+
+
+def _tail(path: Path) -> Metadata | None:
+    """Read what follows the events of a plain file; None where only reading it all would tell."""
+    with Source(path) as source:
+        if not source.is_plain or source.nbytes < 2 * _TAIL_BYTES:
+            return None
+        end = source.end(_TAIL_BYTES)
+    for mark in re.finditer(rb'\]\s*,\s*(?=")', end):
+        found = _metadata(b"{" + end[mark.end() :])
+        if found != Metadata():
+            return found
+    return None
+
+
+def _header(path: Path, meta: Metadata, first_us: float) -> Header:
+    """Make the header of a native trace of what a profiler's file knows of its writer."""
+    who = meta.distributed or Distributed()
+    named = _RANK_IN_NAME.search(path.name)
+    writer = _WRITER_IN_NAME.match(path.name)
+    host = meta.host or (writer["host"] if writer else "")
+    rank = who.rank if who.rank >= 0 else int(named[1]) if named else 0
+    if not rank < _LARGEST_WORLD or who.world_size > _LARGEST_WORLD:
+        raise TraceError(f"{path}: rank {rank} of {who.world_size} cannot be: the file is damaged")
+    start_ns = meta.base_ns + round(first_us * 1000)
+    return Header(
+        schema_version=SCHEMA_VERSION,
+        run_key=RUN_KEY,
+        rank=rank,
+        world_size=max(who.world_size, rank + 1) if who.rank >= 0 else 0,
+        host=host,
+        pid=int(writer["pid"]) if writer else 0,
+        started_epoch_ns=start_ns,
+        started_monotonic_ns=start_ns,
+        # Profilers of one host write one clock: the same as what two ranks of a boot share.
+        boot_id=host,
+        backend=who.backend,
+        device="cuda" if meta.devices or "nccl" in who.backend else "cpu",
+        versions=_versions(meta, who),
+    )
+
+
+def _versions(meta: Metadata, who: Distributed) -> dict[str, str]:
+    devices = sorted({str(device.get("name", "")) for device in meta.devices} - {""})
+    known = {
+        "device": ", ".join(devices)[:200],
+        "nccl": who.nccl_version,
+        "cuda runtime": str(meta.cuda_runtime or ""),
+        "hip runtime": str(meta.hip_runtime or ""),
+    }
+    return {name: version for name, version in known.items() if version}

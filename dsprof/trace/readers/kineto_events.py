@@ -1,0 +1,87 @@
+"""The parts of a PyTorch profiler trace that are read, and no others: the decoder skips the rest.
+
+Names as torch's profiler (Kineto) writes them, in its old and its present schema.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+KERNEL, COPY = "kernel", "copy"
+DEVICE_CATEGORIES = {
+    "kernel": KERNEL,
+    "Kernel": KERNEL,
+    "gpu_memcpy": COPY,
+    "Memcpy": COPY,
+    "memcpy": COPY,
+    "gpu_memset": COPY,
+    "Memset": COPY,
+    "memset": COPY,
+}
+
+STEP_PREFIX = "ProfilerStep#"
+CPU_COLLECTIVES = ("gloo:", "mpi:", "ucc:")
+"""Spans that a backend on CPUs records from the start of a collective to its end."""
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """Arguments of an event; the collective's own stand on its kernels and on its call."""
+
+    stream: Int | str | None = None
+    index: Int = msgspec.field(default=-1, name="Ev Idx")
+    old_index: Int = msgspec.field(default=-1, name="Profiler Event Index")
+    collective: str | None = msgspec.field(default=None, name="Collective name")
+    in_elements: Int | None = msgspec.field(default=None, name="In msg nelems")
+    out_elements: Int | None = msgspec.field(default=None, name="Out msg nelems")
+    dtype: str | None = None
+    group_name: str | None = msgspec.field(default=None, name="Process Group Name")
+    group_label: str | None = msgspec.field(default=None, name="Process Group Description")
+    group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+    group_size: Int | None = msgspec.field(default=None, name="Group size")
+
+
+class TraceEvent(msgspec.Struct, gc=False):
+    """One event: times in microseconds."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    tid: Int | str | None = None
+    args: Args = Args()
+
+
+class GroupConfig(msgspec.Struct):
+    """A process group as `distributedInfo` describes it."""
+
+    pg_name: str = ""
+    pg_desc: str = ""
+    backend_config: str = ""
+    pg_size: Int = 0
+    ranks: list[Int] = []
+
+
+class Distributed(msgspec.Struct):
+    """Who wrote the file."""
+
+    rank: Int = -1
+    world_size: Int = 0
+    backend: str = ""
+    nccl_version: str = ""
+    pg_config: list[GroupConfig] = []
+
+
+class Metadata(msgspec.Struct):
+    """What stands beside the events."""
+
+    distributed: Distributed | None = msgspec.field(default=None, name="distributedInfo")
+    base_ns: Int = msgspec.field(default=0, name="baseTimeNanoseconds")
+    devices: list[dict[str, Any]] = msgspec.field(default=[], name="deviceProperties")
+    host: str = msgspec.field(default="", name="host_name")
+    cuda_runtime: Int = msgspec.field(default=0, name="cuda_runtime_version")
+    hip_runtime: Int = msgspec.field(default=0, name="hip_runtime_version")

@@ -1,0 +1,28 @@
+"""The trace that dsprof itself writes, among the other kinds of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dsprof.trace.format import Header
+from dsprof.trace.reader import read_header, read_trace
+from dsprof.trace.table import RankTrace
+
+
+class NativeReader:
+    """Reads one file that a run under dsprof wrote."""
+
+    name = "dsprof trace"
+
+    def recognises(self, start: bytes) -> bool:
+        """Say whether the first line is a trace header, of whatever version."""
+        line = start[:4096]
+        return line.lstrip().startswith(b"[") and b'"cat":"header"' in line
+
+    def read_header(self, path: Path) -> Header:
+        """Read the first line."""
+        return read_header(path)
+
+    def read_trace(self, path: Path) -> RankTrace:
+        """Read the whole file, cut anywhere."""
+        return read_trace(path)

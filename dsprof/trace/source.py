@@ -1,0 +1,163 @@
+"""The bytes of a trace file: plain, gzip, or one file inside a zip, read in bounded memory.
+
+A file inside a zip is named as if the zip were a folder: `run.zip/rank0.json`. Nothing is ever
+unpacked to disk, so a name inside an archive can lead nowhere.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zipfile
+import zlib
+from contextlib import ExitStack
+from io import BufferedIOBase, BufferedReader
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+from dsprof.errors import TraceError
+from dsprof.inputs import open_input
+
+LARGEST_EXPANSION = 300
+"""Traces shrink 10 to 40 times; what shrinks more than this is made to fill a reader's memory."""
+_HARMLESS_BYTES = 1 << 26  # a small file may expand by any factor up to here
+_MOST_MEMBERS = 100_000
+
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_DAMAGE = (EOFError, zlib.error, OSError, zipfile.BadZipFile)
+_UNUSABLE_ZIP = (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, ValueError)
+
+
+class Source:
+    """One trace file, open; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`.
+
+        Raises:
+            TraceError: there is no such file, or it cannot be opened.
+        """
+        self._path = path
+        self._opened = ExitStack()
+        self._given = 0
+        try:
+            self._file, self.nbytes = self._open(*_split(path))
+        except _UNUSABLE_ZIP as error:
+            self._opened.close()
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise TraceError(f"{path}: cannot be opened: {why}") from None
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def read(self, size: int) -> bytes:
+        """Read up to `size` bytes, fewer only at the end; a damaged archive ends at the damage.
+
+        Raises:
+            TraceError: it expands to more than any trace does.
+        """
+        parts = []
+        try:
+            while size > 0 and (part := self._file.read1(size)):
+                parts.append(part)
+                size -= len(part)
+        except _DAMAGE:
+            pass
+        data = b"".join(parts)
+        self._given += len(data)
+        if self._given > max(_HARMLESS_BYTES, LARGEST_EXPANSION * self.nbytes):
+            raise TraceError(
+                f"{self._path}: expands to more than {LARGEST_EXPANSION} times its size, which no "
+                "trace does; unpack it yourself if it is to be trusted"
+            )
+        return data
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file is not compressed, so that its end can be read without the rest."""
+        return isinstance(self._file, BufferedReader)
+
+    def end(self, size: int) -> bytes:
+        """Read the last `size` bytes of a plain file."""
+        self._file.seek(max(0, self.nbytes - size))
+        return self._file.read(size)
+
+    def _open(self, path: Path, member: str) -> tuple[BufferedIOBase, int]:
+        file = self._opened.enter_context(open_input(path))
+        nbytes = os.fstat(file.fileno()).st_size
+        stream: BufferedIOBase = file
+        if member:
+            archive = self._opened.enter_context(zipfile.ZipFile(file))
+            try:
+                stream = cast(BufferedIOBase, self._opened.enter_context(archive.open(member)))
+            except KeyError:
+                raise ValueError("no such file in the zip") from None
+            start = stream.peek(2)[:2]  # type: ignore[attr-defined]
+        else:
+            start = file.peek(2)[:2]
+        return (gzip.GzipFile(fileobj=stream) if start == _GZIP else stream), nbytes
+
+
+def read_start(path: Path, size: int) -> bytes:
+    """Read the first `size` bytes.
+
+    Raises:
+        TraceError: the file cannot be opened.
+    """
+    with Source(path) as source:
+        return source.read(size)
+
+
+def size_of(path: Path) -> int:
+    """Return the size on disk of a trace file, or of the archive that holds it."""
+    return os.stat(_split(path)[0]).st_size
+
+
+def is_there(path: Path) -> bool:
+    """Say whether a file exists, or the archive that is to hold it."""
+    return os.path.exists(_split(path)[0])
+
+
+def is_zip(path: Path) -> bool:
+    """Say whether a file is a zip archive; false if it cannot be read."""
+    try:
+        with open_input(path) as file:
+            return file.read(4) == _ZIP
+    except OSError:
+        return False
+
+
+def members(path: Path) -> list[Path]:
+    """Return the files inside a zip, as paths that `Source` opens.
+
+    Raises:
+        TraceError: the zip is damaged, or a name in it would lead out of it.
+    """
+    try:
+        with open_input(path) as file, zipfile.ZipFile(file) as archive:
+            infos = [info for info in archive.infolist() if not info.is_dir()]
+    except _UNUSABLE_ZIP as error:
+        raise TraceError(f"{path}: a damaged zip: {error}") from None
+    if len(infos) > _MOST_MEMBERS:
+        raise TraceError(f"{path}: a zip of {len(infos):,} files is no run")
+    names = [info.filename for info in infos]
+    if strange := [name for name in names if _leads_out(name)]:
+        raise TraceError(f"{path}: a name in the zip leads out of it: {strange[0]}")
+    return [path / name for name in names]
+
+
+def _leads_out(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return not parts or parts[0] == "/" or ".." in parts or "\\" in name or "\0" in name
+
+
+def _split(path: Path) -> tuple[Path, str]:
+    """Split `run.zip/rank0.json` into the archive and the name in it, "" for a plain file."""
+    if not os.path.exists(path):
+        for archive in path.parents:
+            if os.path.isfile(archive):
+                return archive, path.relative_to(archive).as_posix()
+    return path, ""
