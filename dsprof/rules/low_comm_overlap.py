@@ -128,8 +128,8 @@ class LowCommOverlap:
                 if overlap.on_device
                 else "Collectives are waited for soon after they start, or computation shares "
                 "the processor with them.",
-                action="Look for a late rank first; then start collectives earlier (prefetch, smaller "
-                "buckets, overlap_comm)."
+                action="Look for a late rank first, then start collectives earlier (prefetch, "
+                "smaller buckets, overlap_comm)."
                 if overlap.on_device
                 else "Start them earlier, or give communication cores of its own; no setting of "
                 "the configuration is known to change it.",

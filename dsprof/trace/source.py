@@ -7,7 +7,9 @@ unpacked to disk, so a name inside an archive can lead nowhere.
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
+import struct
 import zipfile
 import zlib
 from contextlib import ExitStack
@@ -24,8 +26,8 @@ _HARMLESS_BYTES = 1 << 26  # a small file may expand by any factor up to here
 _MOST_MEMBERS = 100_000
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
-_DAMAGE = (EOFError, zlib.error, OSError, zipfile.BadZipFile)
-_UNUSABLE_ZIP = (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, ValueError)
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError, zipfile.BadZipFile, ValueError)
+_UNUSABLE = (*_DAMAGE, RuntimeError, NotImplementedError, struct.error)
 
 
 class Source:
@@ -42,7 +44,7 @@ class Source:
         self._given = 0
         try:
             self._file, self.nbytes = self._open(*_split(path))
-        except _UNUSABLE_ZIP as error:
+        except _UNUSABLE as error:
             self._opened.close()
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise TraceError(f"{path}: cannot be opened: {why}") from None
@@ -139,7 +141,7 @@ def members(path: Path) -> list[Path]:
     try:
         with open_input(path) as file, zipfile.ZipFile(file) as archive:
             infos = [info for info in archive.infolist() if not info.is_dir()]
-    except _UNUSABLE_ZIP as error:
+    except _UNUSABLE as error:
         raise TraceError(f"{path}: a damaged zip: {error}") from None
     if len(infos) > _MOST_MEMBERS:
         raise TraceError(f"{path}: a zip of {len(infos):,} files is no run")

@@ -62,8 +62,8 @@ REPORTS = [
     ("empty.json", r"empty\.json: the file is empty"),
     ("blank.json", r"blank\.json: .*not a dsprof trace"),
     ("cut.json", r"cut\.json: not a dsprof trace"),
-    ("other.json", r"other\.json: not a dsprof trace"),
-    ("list.json", r"list\.json: not a dsprof trace"),
+    ("other.json", r"other\.json: not a trace to judge: none of its events"),
+    ("list.json", r"list\.json: not a trace to judge"),
     ("binary.json", r"binary\.json: not a dsprof trace"),
     ("deep.json", r"deep\.json: not a dsprof trace"),
     ("version.json", r"version\.json: written in trace version 99"),
@@ -163,7 +163,7 @@ def refuse(*_: object, **__: object) -> None:
     ("function", "message"),
     [
         ("pathlib.Path.iterdir", "good: the folder cannot be read"),
-        ("dsprof.trace.reader.open_input", "cannot be opened"),
+        ("dsprof.trace.source.open_input", "cannot be opened"),
     ],
 )
 def test_what_may_not_be_read_is_one_line(

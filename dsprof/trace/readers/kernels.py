@@ -50,7 +50,7 @@ def operation_of(kernel: str) -> str:
 
     RCCL and recent NCCL run several collectives by one kernel, whose name says nothing.
     """
-    base = kernel.split("(", 1)[0]
+    base = kernel.replace("(anonymous namespace)", "").split("(", 1)[0]
     return next((name for name, pattern in _OPERATIONS if re.search(pattern, base, re.I)), "")
 
 

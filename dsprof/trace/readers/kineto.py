@@ -26,7 +26,7 @@ _LARGEST_WORLD = 1 << 20
 _EPOCH_US = 1e15  # times above count from the epoch
 _TAIL_BYTES = 1 << 16
 _MARK = re.compile(
-    rb'"(schemaVersion|deviceProperties|distributedInfo|record_shapes|with_stack)"\s*:|'
+    rb'"(schemaVersion|deviceProperties|distributedInfo|traceEvents)"\s*:|'
     rb'"ph"\s*:\s*"'
 )
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
@@ -53,6 +53,11 @@ class KinetoReader:
             events = Events(source, str(path), TraceEvent)
             head, chunks = _metadata(events.head), iter(events)
             first_us = next(filter(None, map(_first_us, chunks)), 0.0)
+            if not first_us:
+                raise TraceError(
+                    f"{path}: not a trace to judge: none of its events has a time; give what "
+                    "torch.profiler exported, or a trace*.rank*.json file of dsprof"
+                )
             if head.distributed is None or (not head.base_ns and first_us < _EPOCH_US):
                 tail = _tail(path)
                 if tail is None:

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dsprof.errors import TraceError
+from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY
+from dsprof.trace.readers import READERS, reader_of
+from dsprof.trace.readers.kineto import KinetoReader
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.table import RankTrace
+from tests.factories import kineto as make
+from tests.factories import trace as native
+from tests.factories.trace_files import write_trace
+
+
+def read(tmp_path: Path, events: list, **fields: object) -> RankTrace:
+    return KinetoReader().read_trace(make.write(tmp_path / "anything", events, **fields))
+
+
+def test_rank_world_and_device_come_from_the_content(tmp_path: Path) -> None:
+    path = make.write(tmp_path / "rank7.json", [make.copy(0, 1)], rank=1, world_size=4)
+    header = KinetoReader().read_header(path)
+    assert (header.rank, header.world_size, header.backend) == (1, 4, "nccl")
+    assert header.device == "cuda"
+    assert header.versions["device"] == "NVIDIA H100"
+
+
+def test_without_distributed_info_the_rank_comes_from_the_name(tmp_path: Path) -> None:
+    for rank in range(3):
+        make.write(tmp_path / f"x_rank{rank}.json", [make.copy(0, 1)], distributedInfo=None)
+    run = find_run([tmp_path])
+    assert [(h.rank, h.world_size) for h in run.headers] == [(0, 3), (1, 3), (2, 3)]
+    assert [trace.header.world_size for trace in read_run(run)] == [3, 3, 3]
+
+
+def test_information_behind_the_events_is_found(tmp_path: Path) -> None:
+    document = json.loads(make.document([make.copy(0, 1)], rank=1))
+    moved = document.pop("distributedInfo")
+    path = tmp_path / "trace"
+    path.write_text(json.dumps(document | {"distributedInfo": moved}))
+    assert KinetoReader().read_header(path).rank == 1
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert KinetoReader().read_header(path).rank == 1
+
+
+def test_times_relative_to_a_base_are_placed_in_real_time(tmp_path: Path) -> None:
+    event = make.span("kernel", "k", 0, 1) | {"ts": 4_000_000.5}
+    path = make.write(tmp_path / "t", [event], baseTimeNanoseconds=1_700_000_000 * 10**9)
+    assert KinetoReader().read_header(path).started_epoch_ns == 1_700_000_004 * 10**9 + 500
+
+
+def test_kernels_copies_and_streams(tmp_path: Path) -> None:
+    events = [make.kernel(make.GEMM, 0, 2), make.collective(1, 3), make.copy(5, 1.5)]
+    device = read(tmp_path, events).device
+    assert device is not None
+    assert device.kind.tolist() == [COMPUTE, COMMUNICATION, COPY]
+    assert device.stream.tolist() == [7, 20, 7]
+    assert device.start_ns.tolist() == [0, 1_000_000, 5_000_000]
+    assert (device.end_ns - device.start_ns).tolist() == [2_000_000, 3_000_000, 1_500_000]
+
+
+def test_the_old_schema_is_read(tmp_path: Path) -> None:
+    old = [
+        make.span("Kernel", make.NCCL, 0, 1, args={"stream": "20"}),
+        make.span("Memcpy", "Memcpy DtoH", 1, 1),
+        make.span("Memset", "Memset (Device)", 2, 1),
+        make.span("Operator", "ProfilerStep#3", 0, 4),
+    ]
+    trace = read(tmp_path, old, deviceProperties=None)
+    assert trace.device is not None
+    assert trace.device.kind.tolist() == [COMMUNICATION, COPY, COPY]
+    assert trace.header.device == "cuda"
+    assert [s.step for s in trace.steps] == [3]
+
+
+def test_a_collective_has_its_size_group_and_step(tmp_path: Path) -> None:
+    events = [make.step(5, 0, 10), make.collective(1, 2), make.collective(11, 2)]
+    trace = read(tmp_path, events)
+    rows = trace.collectives
+    assert [rows.words[code] for code in rows.op] == ["allreduce", "allreduce"]
+    assert rows.nbytes.tolist() == [2 << 20, 2 << 20]
+    assert rows.step.tolist() == [5, -1]
+    (group,) = trace.groups.values()
+    assert (group.label, group.size, group.ranks) == ("world", 2, [0, 1])
+    assert rows.done_ns[0] - rows.issue_ns[0] == 2_000_000
+
+
+def test_an_all_gather_counts_what_comes_out(tmp_path: Path) -> None:
+    event = make.collective(0, 1, "_allgather_base", **{"Out msg nelems": 8 << 20})
+    assert read(tmp_path, [event]).collectives.nbytes.tolist() == [16 << 20]
+
+
+def test_the_profilers_word_counts_more_than_the_kernels_name(tmp_path: Path) -> None:
+    device = read(tmp_path, [make.collective(0, 1, name="some_kernel")]).device
+    assert device is not None
+    assert device.kind.tolist() == [COMMUNICATION]
+    assert device.is_usual.tolist() == [False]
+
+
+def test_collectives_of_gloo_are_spans_of_the_host(tmp_path: Path) -> None:
+    event = make.span("user_annotation", "gloo:all_reduce", 1, 4)
+    trace = read(tmp_path, [event], deviceProperties=[])
+    assert trace.device is None
+    assert [trace.collectives.words[c] for c in trace.collectives.op] == ["all_reduce"]
+
+
+def test_events_that_were_left_out_are_noticed(tmp_path: Path) -> None:
+    def op(number: int) -> dict:
+        return make.span("cpu_op", "aten::mm", number, 1, args={"Ev Idx": number})
+
+    assert not read(tmp_path, [op(n) for n in range(10)]).is_sampled
+    assert read(tmp_path, [op(n) for n in range(0, 100, 10)]).is_sampled
+
+
+def test_a_file_that_is_cut_gives_its_whole_events(tmp_path: Path) -> None:
+    whole = make.document([make.copy(n, 0.5) for n in range(50)])
+    path = tmp_path / "cut"
+    for length in range(whole.index(b'"ph"'), len(whole) - 1, 97):
+        path.write_bytes(whole[:length])
+        trace = KinetoReader().read_trace(path)
+        rows = len(trace.device) if trace.device is not None else 0
+        assert abs(rows - whole[:length].count(b"HtoD")) <= 1
+        in_events = length < whole.index(b'"traceName"') - 10
+        assert (trace.trailer is None) == in_events or not in_events
+
+
+def test_numbers_that_json_has_not_cost_no_event(tmp_path: Path) -> None:
+    text = make.document([make.kernel(make.GEMM, 0, 1, warps=1.5), make.copy(2, 1)])
+    path = tmp_path / "nan"
+    path.write_bytes(text.replace(b"1.5", b"-inf"))
+    trace = KinetoReader().read_trace(path)
+    assert trace.device is not None
+    assert (len(trace.device), trace.broken_lines) == (2, 0)
+
+
+def test_a_broken_event_is_counted_and_the_others_are_read(tmp_path: Path) -> None:
+    text = make.document([make.kernel(make.GEMM, n, 0.5) for n in range(100)])
+    path = tmp_path / "flipped"
+    path.write_bytes(text.replace(b'"kernel"', b'"ker\x00nel', 1))
+    trace = KinetoReader().read_trace(path)
+    assert trace.device is not None
+    assert (len(trace.device), trace.broken_lines) == (99, 1)
+
+
+def test_content_decides_not_the_name(tmp_path: Path) -> None:
+    foreign = make.write(tmp_path / "trace.rank00000.json", [make.copy(0, 1)])
+    own = write_trace(tmp_path / "kineto.json", native.header(0, 1))
+    assert [type(reader_of(path)).__name__ for path in (foreign, own)] == [
+        "KinetoReader",
+        "NativeReader",
+    ]
+    assert len({reader.name for reader in READERS}) == len(READERS)
+
+
+def test_plain_gzip_and_zip_are_one_run(tmp_path: Path) -> None:
+    files = [make.document([make.copy(0, 1)], rank=rank, world_size=4) for rank in range(4)]
+    (tmp_path / "a").write_bytes(files[0])
+    (tmp_path / "b").write_bytes(gzip.compress(files[1]))
+    with zipfile.ZipFile(tmp_path / "c.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("inside/r2.json", files[2])
+        archive.writestr("inside/r3.json.gz", gzip.compress(files[3]))
+    run = find_run([tmp_path])
+    assert [trace.rank for trace in read_run(run)] == [0, 1, 2, 3]
+
+
+def test_copies_strangers_and_broken_files_are_listed(tmp_path: Path) -> None:
+    for rank in range(2):
+        make.write(tmp_path / f"{rank}.pt.trace.json", [make.copy(0, 1)], rank=rank)
+    make.write(tmp_path / "copy.pt.trace.json", [make.copy(0, 1)], rank=1)
+    (tmp_path / "cut.pt.trace.json").write_bytes(b'{"schemaVersion": 1, "devi')
+    (tmp_path / "notes.txt").write_text("not a trace")
+    run = find_run([tmp_path])
+    assert [header.rank for header in run.headers] == [0, 1]
+    assert sorted(stranger.path.name for stranger in run.strangers) == [
+        "copy.pt.trace.json",
+        "cut.pt.trace.json",
+    ]
+
+
+def test_a_file_without_events_is_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b'{"schemaVersion": 1, "deviceProperties": []}')
+    with pytest.raises(TraceError, match="no list of traceEvents"):
+        KinetoReader().read_header(path)
+
+
+def test_a_file_whose_events_have_no_times_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="none of its events has a time"):
+        find_run([make.write(tmp_path / "x", [{"ph": "M", "name": "process_name"}])])
+
+
+def test_an_empty_list_of_events_is_an_empty_trace(tmp_path: Path) -> None:
+    trace = read(tmp_path, [])
+    assert (len(trace.collectives), trace.device, trace.broken_lines) == (0, None, 0)
+    assert trace.trailer is not None
