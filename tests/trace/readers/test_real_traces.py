@@ -6,6 +6,8 @@ communication, idle, and the span from the first kernel or copy to the last.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from dsprof.analysis.aggregates.device import Device
@@ -52,6 +54,7 @@ FIGURES = {
 }
 
 
+@cache
 def judged(name: str) -> Diagnosis:
     return diagnose(find_run([traces(name)]))
 
