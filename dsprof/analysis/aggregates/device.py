@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.kernel_time import DeviceTime, unrecognised
 from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.kernel_time import DeviceTime, unrecognised
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.device import COMMUNICATION, COPY, DeviceActivity
 from dsprof.trace.table import BoolArray, RankTrace
