@@ -345,6 +345,10 @@ def test_marks_of_waits_in_cpp_are_used_again(machine: Machine) -> None:
         machine.recorder.unheld.end_step(number + 1)
         machine.nccl.step(number)
     assert machine.device.made < 20
+    before = len(machine.stalls())
+    for _ in range(10):  # a mark that two had at once would be in both ends
+        machine.nccl.all_reduce(5)
+    assert {s.duration_ns for s in machine.read_back()[before:]} == {5 * MS}
 
 
 def test_a_work_is_waited_for_twice(machine: Machine) -> None:
