@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import Timelines, draw
-from dsprof.analysis.buckets import attach_buckets
 from dsprof.analysis.clocks import Alignment, align, clock_samples, shared_clock
 from dsprof.analysis.device import on_device_clock
-from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
+from dsprof.analysis.pool import Progress, collect, collect_ranks
+from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.trace.run import RunFiles, read_run
 from dsprof.trace.table import RankTrace
 
 
-def summarise(run: RunFiles, kinds: Sequence[type[Aggregate]] = AGGREGATES) -> RunSummary:
-    """Read a run and collect its aggregates.
+def summarise(
+    run: RunFiles,
+    kinds: Sequence[type[Aggregate]] = AGGREGATES,
+    *,
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> RunSummary:
+    """Read a run and collect its aggregates, several ranks at once where `processes` allows.
+
+    Each process imports the program's main module, so more than one are for programs that guard it.
 
     Ranks of one host share a clock, and each file is read once; ranks of several hosts are aligned
     in a pass of its own. A few files may be read once more for the timelines.
@@ -27,7 +35,8 @@ def summarise(run: RunFiles, kinds: Sequence[type[Aggregate]] = AGGREGATES) -> R
         TraceError: a file cannot be read.
     """
     alignment = shared_clock(run.headers) or align(map(clock_samples, read_run(run)))
-    summary = summarise_traces(read_run(run), alignment, kinds)
+    ranks = collect_ranks(run, alignment, kinds, processes)
+    summary = _merged(_shown(ranks, len(run.files), progress), alignment)
     if Timelines in summary:
         summary = summary.with_part(_redrawn(summary[Timelines], run, alignment))
     if Run not in summary:
@@ -43,7 +52,21 @@ def summarise_traces(
 ) -> RunSummary:
     """Collect the aggregates of at least one trace."""
     collected = (collect(trace, alignment.clocks[trace.rank], kinds) for trace in traces)
-    summary = reduce(RunSummary.merge, collected)
+    return _merged(collected, alignment)
+
+
+def _shown(
+    ranks: Iterable[RunSummary], count: int, progress: Progress | None
+) -> Iterator[RunSummary]:
+    """Pass the ranks on, and say how many there were."""
+    for done, rank in enumerate(ranks, 1):
+        if progress is not None:
+            progress(done, count)
+        yield rank
+
+
+def _merged(ranks: Iterable[RunSummary], alignment: Alignment) -> RunSummary:
+    summary = reduce(RunSummary.merge, ranks)
     if Run not in summary:
         return summary
     method, bound_ns = alignment.method, alignment.bound_ns
@@ -60,10 +83,3 @@ def _redrawn(timelines: Timelines, run: RunFiles, alignment: Alignment) -> Timel
         details = draw(on_device_clock(trace), alignment.clocks[trace.rank], missing[trace.rank])
         timelines = timelines.with_details(details, timelines.ranks)
     return timelines
-
-
-def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]) -> RunSummary:
-    """Collect the aggregates of one rank."""
-    attach_buckets(trace)
-    trace = on_device_clock(trace)
-    return RunSummary(kind.collect(trace, clock) for kind in kinds)

@@ -11,6 +11,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from dsprof.cli.output import check_writable, print_bytes
+from dsprof.cli.progress import processes_for, progress_on_terminal
 from dsprof.errors import ConfigError, DsprofError, escaped
 from dsprof.inputs import open_input
 
@@ -128,6 +129,7 @@ def _diagnosis(paths: Sequence[Path], config: Path | None) -> Diagnosis:
     from dsprof.diagnosis.model import from_json
     from dsprof.rules import RULES
     from dsprof.trace.run import find_run, is_diagnosis
+    from dsprof.trace.source import size_of
 
     saved = [path for path in paths if is_diagnosis(path)]
     if saved and (config or len(paths) > 1):
@@ -139,4 +141,6 @@ def _diagnosis(paths: Sequence[Path], config: Path | None) -> Diagnosis:
         return from_json(saved[0].read_bytes(), str(saved[0]))
     schema = {rule.meta.id: type(rule.thresholds) for rule in RULES}
     thresholds = load_thresholds(config, schema) if config else {}
-    return diagnose(find_run(paths), thresholds)
+    run = find_run(paths)
+    processes = processes_for([size_of(path) for path in run.files])
+    return diagnose(run, thresholds, processes=processes, progress=progress_on_terminal())

@@ -9,6 +9,7 @@ from dsprof._version import __version__
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.pool import Progress
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import sections
@@ -21,15 +22,23 @@ from dsprof.rules.runner import judge
 from dsprof.trace.run import RunFiles
 
 
-def diagnose(run: RunFiles, thresholds: Mapping[str, Any] | None = None) -> Diagnosis:
+def diagnose(
+    run: RunFiles,
+    thresholds: Mapping[str, Any] | None = None,
+    *,
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> Diagnosis:
     """Read a run, judge it, and say what it did.
 
-    `thresholds` replaces those of a rule by its id.
+    `thresholds` replaces those of a rule by its id; `processes` and `progress` are those of
+    `summarise`.
 
     Raises:
         TraceError: a file cannot be read.
     """
-    return diagnosis_of(summarise(run), thresholds or {})
+    summary = summarise(run, processes=processes, progress=progress)
+    return diagnosis_of(summary, thresholds or {})
 
 
 def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosis:

@@ -7,7 +7,8 @@ import pytest
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import Timelines
-from dsprof.analysis.summarise import collect, summarise
+from dsprof.analysis.pool import collect
+from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import to_json
@@ -57,9 +58,8 @@ def test_a_rule_sees_what_it_declared():
 
 def test_ranks_that_disagree_are_read_again_for_the_timelines(monkeypatch, tmp_path):
     ranks = {f"rank{t.rank}": t for t in disagreeing()}
-    monkeypatch.setattr(
-        "dsprof.analysis.summarise.read_run", lambda run: (ranks[file.name] for file in run.files)
-    )
+    monkeypatch.setattr("dsprof.trace.run.read_rank", lambda path, _: ranks[path.name])
+    monkeypatch.setattr("dsprof.analysis.pool.read_rank", lambda path, _: ranks[path.name])
     files = tuple(tmp_path / name for name in ranks)
     run = RunFiles(files, tuple(trace.header for trace in ranks.values()))
     timelines = summarise(run)[Timelines]

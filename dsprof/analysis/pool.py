@@ -1,0 +1,66 @@
+"""Collects the aggregates of many ranks, one after the other or in several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+from dsprof.analysis.buckets import attach_buckets
+from dsprof.analysis.clocks import Alignment
+from dsprof.analysis.device import on_device_clock
+from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
+from dsprof.errors import TraceError
+from dsprof.trace.format import Header
+from dsprof.trace.run import RunFiles, read_rank
+from dsprof.trace.table import RankTrace
+
+Progress = Callable[[int, int], None]
+"""Told how many ranks are read, and of how many."""
+
+
+class _Task(NamedTuple):
+    path: Path
+    header: Header
+    clock: RankClock
+    kinds: Sequence[type[Aggregate]]
+
+
+def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]) -> RunSummary:
+    """Collect the aggregates of one rank."""
+    attach_buckets(trace)
+    trace = on_device_clock(trace)
+    return RunSummary(kind.collect(trace, clock) for kind in kinds)
+
+
+def collect_ranks(
+    run: RunFiles, alignment: Alignment, kinds: Sequence[type[Aggregate]], processes: int
+) -> Iterator[RunSummary]:
+    """Yield the aggregates of each rank, in the order of the files.
+
+    Raises:
+        TraceError: a file cannot be read, or a process died reading it.
+    """
+    tasks = [
+        _Task(path, header, alignment.clocks[header.rank], kinds)
+        for path, header in zip(run.files, run.headers, strict=True)
+    ]
+    if min(processes, len(tasks)) < 2:
+        yield from map(_collect_file, tasks)
+        return
+    # A fork would copy the threads' locks of whoever calls; a fresh process has none.
+    with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn")) as pool:
+        try:
+            yield from pool.map(_collect_file, tasks)
+        except BrokenProcessPool:
+            raise TraceError(
+                "a process that read a trace was killed, most likely for want of memory; "
+                "give fewer files, or read them where there is more"
+            ) from None
+
+
+def _collect_file(task: _Task) -> RunSummary:
+    return collect(read_rank(task.path, task.header), task.clock, task.kinds)

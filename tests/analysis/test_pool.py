@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsprof.analysis.aggregates import AGGREGATES
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summarise import summarise
+from dsprof.cli.progress import processes_for
+from dsprof.diagnosis.build import diagnose
+from dsprof.diagnosis.model import to_json
+from dsprof.errors import TraceError
+from dsprof.trace.run import find_run
+from tests.factories import kineto
+from tests.factories.trace_files import write_run
+
+
+def profiles(folder: Path) -> None:
+    for rank in range(3):
+        events = kineto.steps(4, 30 + rank, 20)
+        kineto.write(folder / f"{rank}.json", events, rank, world_size=3)
+
+
+@pytest.mark.parametrize("write", [profiles, lambda folder: write_run(folder, 3)])
+def test_several_processes_say_the_same_as_one(tmp_path: Path, write) -> None:
+    write(tmp_path)
+    run = find_run([tmp_path])
+    one, three = diagnose(run), diagnose(run, processes=3)
+    assert to_json(one) == to_json(three)
+
+
+def test_every_rank_is_told_of(tmp_path: Path) -> None:
+    write_run(tmp_path, 3)
+    told: list[tuple[int, int]] = []
+    summarise(find_run([tmp_path]), [Steps], progress=lambda *now: told.append(now))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_file_that_vanishes_is_one_line_from_a_process_too(tmp_path: Path) -> None:
+    write_run(tmp_path, 3)
+    run = find_run([tmp_path])
+    run.files[1].unlink()
+    with pytest.raises(TraceError, match="rank00001"):
+        summarise(run, AGGREGATES, processes=2)
+
+
+def test_small_files_are_not_worth_a_process() -> None:
+    assert processes_for([1000, 1000]) == 1
+    assert processes_for([1 << 30]) == 1
