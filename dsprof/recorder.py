@@ -26,6 +26,9 @@ BUFFER_RECORDS = 200_000
 LOOKED_AT, POLLED = 32, 4
 """A hook looks at so many collectives in flight, and stops at so many pending; step ends go on."""
 
+IN_FLIGHT = 10_000
+"""Collectives that are followed at once; some backends never say that one is complete."""
+
 FOREIGN_AFTER_NS = 1_000_000_000
 """By then the caller in another thread has its Work, or never wanted it."""
 
@@ -102,6 +105,7 @@ class Recorder:
         self.site_ids = itertools.count(1)
         self.dropped = 0
         self.unmatched_waits = 0
+        self.given_up = 0  # collectives that were in flight for too long to be followed
         self.sampled_cost_ns = 0
         self.failures: dict[str, str] = {}
         self.phases: list[Phase] = []  # begun and not ended, in this order
@@ -394,10 +398,12 @@ class Recorder:
     def unfinished(self) -> list[Collective]:
         """Return the records not handed over yet; those of complete ones have their `done_ns`.
 
-        For the writer's thread: it looks, and leaves the tables as they are. It holds no Work
-        outside the lock, for others have to see which ones nobody holds.
+        For the writer's thread: it looks, and lets go only of what is old or too much. It holds no
+        Work outside the lock, for others have to see which ones nobody holds.
         """
         with self._tables:
+            self._give_up_oldest()
+            self.poll_all()  # a Work holds tensors, and no other hook may ever come along
             kept = [_look(*entry) for entry in list(self.in_flight.values())]
             kept += [record for _, record in list(self.completed.values())]
         return [
@@ -406,6 +412,15 @@ class Recorder:
             *kept,
             *self.unheld.records(),
         ]
+
+    def _give_up_oldest(self) -> None:
+        """Hand over the oldest records in flight, complete or not, when there are too many."""
+        excess = len(self.in_flight) - IN_FLIGHT
+        for key in list(itertools.islice(self.in_flight, max(excess, 0))):
+            entry = self.in_flight.pop(key, None)
+            if entry is not None:
+                self.given_up += 1
+                self.add(entry[1])
 
 
 def _look(work: Any, record: Collective) -> Collective:

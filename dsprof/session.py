@@ -199,6 +199,7 @@ class Session:
             counted_only_steps=writer.counted_only_steps,
             unmatched_waits=recorder.unmatched_waits,
             lost_stalls=recorder.lost_stalls,
+            given_up=recorder.given_up,
             hooks_ns=recorder.sampled_cost_ns * COST_SAMPLE,
             writer_ns=writer.cpu_ns,
             budget_spent=writer.budget_spent,
@@ -220,6 +221,13 @@ class Session:
                 f"steps recorded: {self.recorder.steps}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"
             )
+            self._report_hooks()
+
+    def _report_hooks(self) -> None:
+        """Say once, on rank 0, which hooks could not do their work; the report tells of all."""
+        off = {status.name: status.why for status in self._status.values() if status.why}
+        for name, why in {**off, **self.recorder.failures}.items():
+            _say(f"hook {name}: {why}")
 
 
 def _number(text: str) -> int:

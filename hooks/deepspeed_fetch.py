@@ -51,13 +51,13 @@ class DeepSpeedFetchHook(Hook):
 
         # Hundreds of calls a step, most of them for modules that have nothing to fetch.
         @functools.wraps(original)
-        def method(self: Any, name: str, *args: Any) -> Any:
+        def method(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
             if recorder.recording and name in notes and not hook.broken:
                 try:
-                    notes[name](*args)
+                    notes[name](*args, **kwargs)
                 except Exception as error:
                     hook.fail(error)
-            return original(self, name, *args)
+            return original(self, name, *args, **kwargs)
 
         return method
 
@@ -97,11 +97,12 @@ class DeepSpeedFetchHook(Hook):
         hook, recorder = self, self.recorder
 
         @functools.wraps(original)
-        def release(self: Any, param: Any, *args: Any, **kwargs: Any) -> Any:
+        def release(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not recorder.recording or hook.broken:
-                return original(self, param, *args, **kwargs)
+                return original(self, *args, **kwargs)
+            param: Any = args[0] if args else None
             status, start_ns = getattr(param, "ds_status", None), clock()
-            result = original(self, param, *args, **kwargs)
+            result = original(self, *args, **kwargs)
             try:
                 if param.ds_status is not status:
                     hook._record("release", param.ds_numel, 0, start_ns)

@@ -104,6 +104,35 @@ def test_a_wait_that_raised_says_nothing_of_completion(recorder: Recorder) -> No
     assert record.blocked_ns == 100
 
 
+def test_the_writer_lets_go_of_what_no_hook_comes_along_for(recorder: Recorder) -> None:
+    work = Work()
+    record = issued(recorder, work)
+    record.issue_ns = module.clock()
+    work.done = True
+    assert recorder.unfinished() == [record]
+    assert id(work) in recorder.in_flight
+    record.issue_ns -= module.FOREIGN_AFTER_NS
+    assert recorder.unfinished() == [record]
+    assert recorder.in_flight == {}
+    alive = weakref.ref(work)
+    del work
+    assert alive() is None
+    assert list(recorder.buffer) == [record]
+
+
+def test_what_never_completes_is_given_up_when_there_is_too_much_of_it(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IN_FLIGHT", 2)
+    works = [Work() for _ in range(5)]
+    records = [issued(recorder, work) for work in works]
+    assert recorder.unfinished() == records[3:]
+    assert list(recorder.buffer) == records[:3]
+    assert recorder.given_up == 3
+    recorder.waited(works[0], 1, 2, finished=True)
+    assert recorder.unmatched_waits == 1
+
+
 def test_unfinished_lists_what_is_under_way(recorder: Recorder) -> None:
     record = issued(recorder, Work())
     assert recorder.unfinished() == [record]

@@ -119,6 +119,8 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
         yield f"{unmatched:,} waits could not be matched to a collective."
     if lost := sum(trailer.lost_stalls for trailer in run.trailers):
         yield f"{lost:,} stalls of a device were never seen to end, and are in no figure."
+    if given_up := sum(trailer.given_up for trailer in run.trailers):
+        yield f"{given_up:,} collectives were in flight with too many others to be followed."
     if counted := len(steps.counted):
         of = f"{counted:,} of {len(steps.numbers):,} steps are in counters alone"
         yield f"{of}, and all that is judged." if steps.is_counted else f"{of}, and in no average."
@@ -134,9 +136,9 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if run.strangers:
         count = len(run.strangers)
         yield f"Passed over {count} file{'s' if count > 1 else ''}: {run.strangers[0]}."
-    for trailer in run.trailers:
-        for hook, why in trailer.failed_hooks.items():
-            yield f"The hook {hook} switched itself off: {why}."
+    failed = [part for trailer in run.trailers for part in trailer.failed_hooks.items()]
+    for hook, why in dict.fromkeys(failed):
+        yield f"The hook {hook} switched itself off: {why}."
 
 
 def _lost(run: Run) -> dict[str, int]:

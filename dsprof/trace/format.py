@@ -86,6 +86,7 @@ class Trailer(msgspec.Struct, omit_defaults=True):
     counted_only_steps: int = 0  # steps whose collectives are in counters alone
     unmatched_waits: int = 0
     lost_stalls: int = 0  # stalls of a device whose events were never seen complete
+    given_up: int = 0  # collectives in flight that were too many to follow to their end
     hooks_ns: int = 0  # estimated host time of dsprof in the training threads (a duration)
     writer_ns: int = 0  # CPU time of the writer thread (a duration)
     budget_spent: bool = False

@@ -208,10 +208,14 @@ class TraceWriter:
         return [CounterEvent(args=args, name="counters", ph="i", pid=rank) for args in taken]
 
     def _write_open(self) -> None:
+        if self._given_up:
+            return
         before = time.perf_counter_ns() - OPEN_AFTER_NS
+        unfinished = self._source.unfinished()
+        self._opened.intersection_update(record.id for record in unfinished)
         late = [
             record
-            for record in self._source.unfinished()
+            for record in unfinished
             if record.issue_ns < before and record.id not in self._opened
         ]
         self._opened.update(record.id for record in late)
@@ -239,6 +243,8 @@ class TraceWriter:
 
     def _finish(self) -> None:
         self._drain()
+        if self._given_up:
+            return
         lines: list[Event] = []
         for record in self._source.unfinished():
             finished = record.done_ns or record.waits

@@ -208,6 +208,52 @@ def test_a_finished_line_replaces_the_open_one(tmp_path: Path) -> None:
     assert list(trace.collectives.is_open) == [False]
 
 
+def test_what_was_open_is_forgotten_once_it_is_over(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.unfinished.append(collective(5, 0, done_ns=0, waits=0))
+    run.writer.start()
+    while not run.writer._opened:
+        os.sched_yield()
+    run.unfinished.clear()
+    while run.writer._opened:
+        os.sched_yield()
+    run.writer.close(lambda: Trailer("disable"))
+
+
+def test_a_writer_that_is_given_up_ends_before_the_interpreter_does(tmp_path: Path) -> None:
+    """A daemon thread that is in C++ while Python shuts down would end the process by SIGABRT."""
+    run = Run(tmp_path)
+    run.unfinished.append(collective(5, 0, done_ns=0, waits=0))
+
+    def slow(at: str, step: int) -> MemorySample:
+        while not run.writer._given_up:
+            os.sched_yield()
+        return MemorySample(at, START_NS, step)
+
+    run.writer._source.sample_memory = slow
+    run.writer.start()
+    run.writer.close(lambda: Trailer("disable"), timeout_s=0.0)
+    assert isinstance(run.writer.error, TimeoutError)
+    assert not run.writer._thread.is_alive()
+    assert read_trace(run.writer.path).trailer is None
+
+
+def test_out_of_memory_in_the_writer_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+
+    def starved(at: str, step: int) -> MemorySample:
+        raise MemoryError
+
+    run.writer._source.sample_memory = starved
+    run.records.append(collective(1, 0))
+    run.writer.start()
+    while run.records:
+        os.sched_yield()
+    run.writer.close(lambda: Trailer("disable"))
+    assert isinstance(run.writer.error, MemoryError)
+    assert run.writer.dropped == 1
+
+
 def test_a_complete_collective_that_nobody_waited_for_is_not_open(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.unfinished.append(collective(5, 0, wait_ns=0, waited_ns=0, waits=0))

@@ -1,0 +1,37 @@
+"""A long run takes no more memory than a short one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsprof.trace.format import FILE_PATTERN
+from dsprof.trace.reader import read_trace
+from tests.dist.launch import PROGRAMS, environment
+
+BOUND_MIB = 64
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+
+
+@pytest.mark.parametrize("waits", ["waited", "dropped"])
+def test_a_million_collectives_leave_memory_as_it_was(tmp_path: Path, waits: str) -> None:
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "growth.py", waits, tmp_path],
+        capture_output=True,
+        text=True,
+        env=environment({}),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["peak_mib"] < BOUND_MIB
+    [file] = tmp_path.glob(FILE_PATTERN)
+    trace = read_trace(file)
+    assert trace.trailer is not None
+    counted = sum(row.calls for part in trace.counters for row in part.rows)
+    seen = len(trace.collectives) + counted + trace.trailer.dropped
+    assert seen == json.loads(done.stdout)["collectives"]

@@ -1,0 +1,146 @@
+"""A hook that no longer fits its library goes off alone, says so once, and never harms a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import deepspeed.runtime.zero.stage3  # noqa: F401 - so that its hooks go in, too
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import dsprof
+from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS
+from dsprof.hooks.registry import HOOKS, WIRE_HOOKS
+from dsprof.recorder import Recorder
+from dsprof.trace.format import FILE_PATTERN
+from dsprof.trace.reader import read_trace
+from tests.cli.command import dsprof as command
+
+KINDS = (*WIRE_HOOKS.values(), *HOOKS)
+TARGETS = [
+    pytest.param(kind, at, id=f"{kind.__name__}-{target.owner}.{target.name}")
+    for kind in KINDS
+    for at, target in enumerate(kind.targets)
+]
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield
+    dsprof.disable()
+    dist.destroy_process_group()
+
+
+def interception(kind: type[Hook]) -> str:
+    names = {hook: name for name, hook in WIRE_HOOKS.items()}
+    return names.get(kind, "dispatcher")
+
+
+@pytest.mark.parametrize(("kind", "at"), TARGETS)
+def test_a_renamed_attribute_switches_off_one_hook_and_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    kind: type[Hook],
+    at: int,
+) -> None:
+    target = kind.targets[at]
+    gone = dataclasses.replace(target, name="renamed_in_a_later_release")
+    monkeypatch.setattr(kind, "targets", (*kind.targets[:at], gone, *kind.targets[at + 1 :]))
+    dsprof.enable(out=str(tmp_path), interception=interception(kind))
+    dist.all_reduce(torch.ones(4))
+    dist.broadcast(torch.ones(4), 0)
+    dsprof.step()
+    dsprof.disable()
+    [file] = tmp_path.glob(FILE_PATTERN)
+    trace = read_trace(file)
+    off = {(hook.name, hook.module) for hook in trace.hooks if not hook.installed}
+    said = capfd.readouterr().err.count("renamed_in_a_later_release")
+    if gone.optional:
+        assert (off, said) == (not_imported(), 0)
+    else:
+        assert off == {(kind.name, gone.needs)} | not_imported()
+        assert said == 1
+    seen = {"allreduce": "all_reduce", "broadcast": "broadcast"}
+    seen.pop(target.name if kind is WIRE_HOOKS["process_group"] else "", None)
+    assert [trace.collectives.words[code] for code in trace.collectives.op] == list(seen.values())
+    assert [step.source for step in trace.steps] == ["user"]
+
+
+def not_imported() -> set[tuple[str, str]]:
+    """The modules that hooks wait for and that this process has no use for."""
+    pairs = {(kind.name, target.needs) for kind in KINDS for target in kind.targets}
+    return {pair for pair in pairs if pair[1] not in sys.modules}
+
+
+def test_the_report_says_which_hook_is_off_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook as Kind
+
+    first = dataclasses.replace(Kind.targets[-1], name="renamed_in_a_later_release")
+    monkeypatch.setattr(Kind, "targets", (first, *Kind.targets[1:]))
+    dsprof.enable(out=str(tmp_path))
+    dist.all_reduce(torch.ones(4))
+    dsprof.disable()
+    done = command("report", tmp_path, "--format", "json", "-o", "-", cwd=tmp_path)
+    [note] = json.loads(done.stdout)["quality"]["hooks"]
+    assert (note["name"], note["ranks"]) == ("deepspeed.engine", [0])
+    assert "renamed_in_a_later_release" in note["why"]
+
+
+class Broken(Recorder):
+    """A recorder none of whose parts works, although it records."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: True)
+        self.recording = True
+
+    def break_down(self) -> None:
+        for name in vars(self).keys() - {"recording", "stopped", "failures", "unmatched_waits"}:
+            setattr(self, name, None)
+
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "start_event": (object(), "forward_fetch_submit"),
+    "stop_event": (object(), "forward_fetch_submit", 1),
+}
+
+
+def wrap(hook: Hook, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function as the hook would; the one in a table of functions, too."""
+    if target.name == INSTRUCTIONS:
+        return hook.wrap(target, {object: original})[object]  # type: ignore[arg-type, index]
+    return hook.wrap(target, original)
+
+
+@pytest.mark.parametrize(("kind", "at"), TARGETS)
+def test_a_hook_that_breaks_inside_leaves_every_call_as_it_was(kind: type[Hook], at: int) -> None:
+    recorder, calls, result = Broken(), [], object()
+    hook = kind(recorder)
+    target: Target = kind.targets[at]
+
+    def original(*args: Any, **kwargs: Any) -> object:
+        calls.append((args, kwargs))
+        if len(calls) == 5:
+            raise ConnectionError("of the original")
+        return result
+
+    wrapped = wrap(hook, target, original)
+    recorder.break_down()
+    args = CALLS.get(target.name, (object(),))
+    for _ in range(4):
+        assert wrapped(*args) is (None if target.name == "__init__" else result)
+    with pytest.raises(ConnectionError, match="of the original"):
+        wrapped(*args)
+    assert calls == [(args, {})] * 5
+    assert set(recorder.failures) <= {hook.name}
