@@ -186,11 +186,18 @@ class TraceWriter:
         if isinstance(record, DeviceStep):
             return self._lines.record(record)
         step = record.step if isinstance(record, MemorySample) else record.scope.step
-        if self._window.holds(step) and not self.budget_spent:
+        if self._is_open(record) or (self._window.holds(step) and not self.budget_spent):
             return self._lines.record(record)
         if isinstance(record, Collective):
             self._counters.add(record)
         return []
+
+    def _is_open(self, record: Record) -> bool:
+        """Tell whether a line says that this is in flight: it needs a line that says it is over."""
+        if not isinstance(record, Collective) or record.id not in self._opened:
+            return False
+        self._opened.discard(record.id)
+        return True
 
     def _end_step(self, record: Step) -> list[Event]:
         if self._step < 0:
@@ -211,11 +218,9 @@ class TraceWriter:
         if self._given_up:
             return
         before = time.perf_counter_ns() - OPEN_AFTER_NS
-        unfinished = self._source.unfinished()
-        self._opened.intersection_update(record.id for record in unfinished)
         late = [
             record
-            for record in unfinished
+            for record in self._source.unfinished()
             if record.issue_ns < before and record.id not in self._opened
         ]
         self._opened.update(record.id for record in late)

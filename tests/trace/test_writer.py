@@ -208,16 +208,21 @@ def test_a_finished_line_replaces_the_open_one(tmp_path: Path) -> None:
     assert list(trace.collectives.is_open) == [False]
 
 
-def test_what_was_open_is_forgotten_once_it_is_over(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.unfinished.append(collective(5, 0, done_ns=0, waits=0))
+def test_what_was_open_is_written_in_full_outside_the_window_too(tmp_path: Path) -> None:
+    run = Run(tmp_path, Window(start_step=5))
+    late = collective(5, 0, done_ns=0, waits=0)
+    run.unfinished.append(late)
     run.writer.start()
     while not run.writer._opened:
         os.sched_yield()
     run.unfinished.clear()
-    while run.writer._opened:
-        os.sched_yield()
+    late.done_ns = time.perf_counter_ns()
+    run.records.append(late)
     run.writer.close(lambda: Trailer("disable"))
+    trace = read_trace(run.writer.path)
+    assert list(trace.collectives.is_open) == [False]
+    assert trace.counters == []
+    assert not run.writer._opened
 
 
 def test_a_writer_that_is_given_up_ends_before_the_interpreter_does(tmp_path: Path) -> None:

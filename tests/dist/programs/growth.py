@@ -1,4 +1,4 @@
-"""Issues a million collectives in one process of a world of 1,024; prints how much memory grew.
+"""Issues many collectives in one process of a world of 1,024; prints how much memory grew.
 
 Every second one is asynchronous, and is "waited" for or "dropped": then nobody learns when it is
 complete, as torch's fake backend says so of no Work. {"collectives": issued, "peak_mib": the most
@@ -15,7 +15,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dsprof
 
-COLLECTIVES = 1_000_000
 WARMUP, SAMPLE_EVERY = 1000, 10_000
 
 
@@ -28,17 +27,17 @@ def communicate(times: int, tensor: torch.Tensor, waits: bool) -> None:
 
 
 def main() -> None:
-    waits, out = sys.argv[1:]
+    waits, count, out = sys.argv[1:]
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1024)
     dsprof.enable(out=out)
     process, tensor = psutil.Process(), torch.ones(4)
     communicate(WARMUP, tensor, waits == "waited")
     start = peak = process.memory_info().rss
-    for _ in range(COLLECTIVES // SAMPLE_EVERY):
+    for _ in range(int(count) // SAMPLE_EVERY):
         communicate(SAMPLE_EVERY, tensor, waits == "waited")
         peak = max(peak, process.memory_info().rss)
     dsprof.disable()
-    print(json.dumps({"collectives": WARMUP + COLLECTIVES, "peak_mib": (peak - start) / 2**20}))
+    print(json.dumps({"collectives": WARMUP + int(count), "peak_mib": (peak - start) / 2**20}))
 
 
 if __name__ == "__main__":
