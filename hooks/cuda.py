@@ -95,12 +95,15 @@ class CudaHook(Hook):
     def begin(self) -> None:
         """Mark where the issuing stream comes to the collective that is issued next."""
         thread = get_ident()
-        if (last := self._handing.pop(thread, None)) is not None:
-            self._let_go(last)
-        # What was marked for something that was no collective of a device.
-        self.stalls.give_back(self._begun.pop(thread, None))
-        if (mark := self._mark()) is not None:
-            self._begun[thread] = mark
+        try:
+            if (last := self._handing.pop(thread, None)) is not None:
+                self._let_go(last)
+            # What was marked for something that was no collective of a device.
+            self.stalls.give_back(self._begun.pop(thread, None))
+            if (mark := self._mark()) is not None:
+                self._begun[thread] = mark
+        except Exception as error:
+            self.fail(error)
 
     def issued(self, record: Collective, work: Any) -> None:
         """Follow a collective that was issued on a device; `work` None: on the current stream."""

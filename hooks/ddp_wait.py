@@ -43,15 +43,22 @@ class DdpWaitHook(Hook):
         def method(*args: Any, **kwargs: Any) -> Any:
             if not recorder.recording or hook.broken:
                 return original(*args, **kwargs)
-            if hook._follow not in recorder.followers:
-                recorder.followers += (hook._follow,)
+            hook._begin()
             start_ns = clock()
             result = original(*args, **kwargs)
             hook._waited(start_ns, 0, clock())
             return result
 
-        hide_from_dynamo(method, DdpWaitHook._waited)
+        hide_from_dynamo(method, DdpWaitHook._begin, DdpWaitHook._waited)
         return method
+
+    def _begin(self) -> None:
+        """Follow collectives from now on: DDP is in use."""
+        try:
+            if self._follow not in self.recorder.followers:
+                self.recorder.followers += (self._follow,)
+        except Exception as error:
+            self.fail(error)
 
     def _follow(self, record: Collective, outputs: Any) -> None:
         backward = _task()

@@ -86,12 +86,15 @@ class DeepSpeedEngineHook(Hook):
         }
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self.recorder
+        hook, recorder = self, self.recorder
 
         @functools.wraps(original)
         def init(*args: Any, **kwargs: Any) -> None:
-            recorder.step_source = recorder.step_source or "deepspeed"
-            recorder.loop.has_engine = True
+            try:
+                recorder.step_source = recorder.step_source or "deepspeed"
+                recorder.loop.has_engine = True
+            except Exception as error:
+                hook.fail(error)
             original(*args, **kwargs)
 
         return init

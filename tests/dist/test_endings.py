@@ -1,0 +1,80 @@
+"""Processes end, fail and begin again as without dsprof; the trace says what was lost of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsprof.trace.format import FILE_PATTERN
+from dsprof.trace.reader import read_trace
+from dsprof.trace.table import RankTrace
+from tests.dist.launch import PROGRAMS, environment
+from tests.dist.programs.endings import SCENARIOS
+
+ENDS_EARLY = {"exits_at_once", "is_terminated", "waits_in_vain"}
+CANNOT_WRITE = {"has_a_full_disk", "is_out_of_memory", "has_a_read_only_folder"}
+_TIME = re.compile(r"\[F\d{4} [\d:.]+ ")  # in gloo's messages
+
+pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All scenarios, bare and recorded, as the program left them."""
+    folder = tmp_path_factory.mktemp("endings")
+    program = [sys.executable, PROGRAMS / "endings.py", folder]
+    subprocess.run(program, env=environment({}), check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def endings(folder: Path) -> dict[str, dict[str, dict[str, list[Any]]]]:
+    return json.loads(_TIME.sub("", (folder / "endings.json").read_text()))  # type: ignore[no-any-return]
+
+
+def traces(folder: Path, name: str) -> list[RankTrace]:
+    return [read_trace(file) for file in sorted((folder / name).glob(FILE_PATTERN))]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_process_ends_as_without_dsprof(endings: dict[str, Any], name: str) -> None:
+    assert endings[name]["recorded"] == endings[name]["bare"]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_trace_says_how_it_ended(folder: Path, name: str) -> None:
+    log = "".join(file.read_text() for file in folder.glob(f"{name}.recorded.*.err"))
+    assert ("ends early" in log) == (name in CANNOT_WRITE)
+    for trace in traces(folder, name):
+        is_closed = name not in ENDS_EARLY | CANNOT_WRITE
+        assert (trace.trailer is not None) == is_closed
+        if trace.trailer is not None:
+            assert trace.trailer.dropped == 0
+            assert trace.trailer.failed_hooks == {}
+            assert len(trace.collectives) >= 1
+
+
+def test_every_collective_of_every_thread_is_there(folder: Path) -> None:
+    [trace] = traces(folder, "communicates_from_threads")
+    assert len(trace.collectives) == 4 * 200 * 2
+    assert len(set(trace.collectives.thread)) == 4
+    assert trace.trailer is not None
+    assert trace.trailer.unmatched_waits == 0
+
+
+@pytest.mark.parametrize("name", ["loads_data_by_fork", "loads_data_by_spawn", "starts_processes"])
+def test_children_record_nothing(folder: Path, name: str) -> None:
+    [trace] = traces(folder, name)
+    assert len(trace.collectives) == 2 * 3 * 2
+
+
+def test_groups_of_the_same_name_are_told_apart(folder: Path) -> None:
+    for trace in traces(folder, "begins_again"):
+        assert [group.generation for group in trace.groups.values()] == [1, 2, 3, 4]
+        assert len(trace.collectives) == 4 * 3 * 2
