@@ -14,7 +14,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint bench clean
+.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint torch-suite bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
@@ -50,6 +50,9 @@ lint: .venv/.installed ## Check style, types and layers
 	$(BIN)/ruff format --check
 	$(BIN)/mypy dsprof
 	PYTHONPATH=. $(BIN)/lint-imports
+
+torch-suite: build/.warm ## Run PyTorch's own distributed tests with dsprof and without (an hour)
+	$(BIN)/python -m tests.torch_suite
 
 bench: build/.warm ## Measure what recording costs, how fast a trace is judged, a page opens
 	$(BIN)/python -m benchmarks.overhead

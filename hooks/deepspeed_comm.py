@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
+from dsprof.events import Context
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.off_wire import OffWire
 from dsprof.hooks.subclasses import Subclasses, own_patches
@@ -92,17 +93,16 @@ class DeepSpeedCommHook(Hook):
 
     def _wrap_request(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
-        next_id, off_wire = recorder.ids.__next__, self._off_wire
+        off_wire = self._off_wire
 
         @functools.wraps(original)
         def method(backend: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or hook.broken or not (recorder.recording or recorder.arm()):
                 return original(backend, *args, **kwargs)
-            outer = recorder.context()
-            if outer.request:  # a call that deepspeed.comm makes for itself
+            begun = hook._begin(op)
+            if begun is None:
                 return original(backend, *args, **kwargs)
-            context = msgspec.structs.replace(outer, request=next_id(), requested=op, wire_ops=0)
-            recorder.become(context)
+            outer, context = begun
             start_ns = clock()
             try:
                 result = original(backend, *args, **kwargs)
@@ -117,6 +117,21 @@ class DeepSpeedCommHook(Hook):
             return result
 
         return method
+
+    def _begin(self, op: str) -> tuple[Context, Context] | None:
+        """Change to the context of a request; None for a call deepspeed.comm makes for itself."""
+        try:
+            recorder = self.recorder
+            outer = recorder.context()
+            if outer.request:
+                return None
+            number = next(recorder.ids)
+            context = msgspec.structs.replace(outer, request=number, requested=op, wire_ops=0)
+            recorder.become(context)
+        except Exception as error:
+            self.fail(error)
+            return None
+        return outer, context
 
     def _look_at_backend(self, step: int) -> None:
         """Patch a backend that is of no class known: deepspeed.comm only calls its methods."""

@@ -1,0 +1,1 @@
+"""PyTorch's own distributed tests, run with dsprof and without: `make torch-suite`."""
