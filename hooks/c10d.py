@@ -212,6 +212,14 @@ class ProcessGroupHook(_WireHook):
     is_covered = False
     """Another hook sees all of it now."""
 
+    def begin_apart(self) -> Apart | None:
+        """Count apart what the call that follows puts on record."""
+        try:
+            return Apart(self.recorder)
+        except Exception as error:
+            self.fail(error)
+            return None
+
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         op = WIRE_OPS[METHODS[target.name]]
         hook, recorder, note = self, self.recorder, self.make_note(op, _as_it_is)
@@ -225,7 +233,7 @@ class ProcessGroupHook(_WireHook):
                 return original(self, *args, **kwargs)
             if recorder.device is not None:
                 recorder.device.begin()
-            apart = None if type(self) is plain_group else Apart(recorder)
+            apart = None if type(self) is plain_group else hook.begin_apart()
             issue_ns = clock()
             try:
                 work = original(self, *args, **kwargs)
