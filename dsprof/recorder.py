@@ -94,6 +94,7 @@ class Recorder:
         self.on_device: Callable[[Collective, Any], None] = self._on_no_device
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
         self.lost_stalls = 0
+        self.captured = 0  # collectives that went into graphs of a device
         # Told of each asynchronous collective on the host, with what it writes to.
         self.followers: tuple[Callable[[Collective, Any], None], ...] = ()
         self.unheld = Unheld(self.add)

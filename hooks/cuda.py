@@ -122,6 +122,7 @@ class CudaHook(Hook):
         record.stream = stream.stream_id
         if self.stalls.is_capturing():
             record.captured = True
+            self.recorder.captured += 1
             self._say_captured()
             return
         if self.recorder.device is None:

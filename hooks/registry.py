@@ -21,6 +21,7 @@ from dsprof.hooks.interception import AutomaticHook
 from dsprof.hooks.memory import DeviceMemoryHook
 from dsprof.hooks.pipelining import PipeliningHook
 from dsprof.hooks.steps import TrainingLoopHook
+from dsprof.hooks.unseen import UnseenHook
 from dsprof.hooks.work import WorkHook
 from dsprof.recorder import Recorder
 
@@ -41,6 +42,7 @@ HOOKS: tuple[type[Hook], ...] = (
     TrainingLoopHook,
     DeviceMemoryHook,
     CudaHook,
+    UnseenHook,
 )
 
 WIRE_HOOKS: dict[str, type[Hook]] = {

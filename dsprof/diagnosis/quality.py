@@ -29,8 +29,17 @@ def quality(run: Run, steps: Steps) -> model.Quality:
         training_cost_share=costs[0] if costs else None,
         writer_cost_share=costs[1] if costs else None,
         hooks=_hook_notes(run),
-        notes=list(dict.fromkeys(note for facts in ranks for note in facts.notes)),
+        notes=_notes(run),
     )
+
+
+def _notes(run: Run) -> list[str]:
+    """Return each note once, with the highest count of a rank where it was met several times."""
+    most: dict[str, int] = {}
+    for rank in sorted(run.ranks):
+        for text, count in run.ranks[rank].notes.items():
+            most[text] = max(count, most.get(text, 0))
+    return [text if n == 1 else f"{text} ({n:,} times on a rank)" for text, n in most.items()]
 
 
 def _hook_notes(run: Run) -> list[model.HookNote]:

@@ -312,6 +312,7 @@ class NoteArgs(msgspec.Struct, gc=False, omit_defaults=True):
 
     text: str
     time_ns: int = 0
+    count: int = 1  # how often; a later note of the same text replaces an earlier one
 
 
 class HeaderEvent(_Event, tag="header"):

@@ -9,6 +9,7 @@ import pytest
 
 import dsprof
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.hooks import unseen
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.device import kineto
@@ -67,7 +68,9 @@ def test_a_graph_is_captured_and_replayed_as_without_dsprof(tmp_path: Path) -> N
     assert float((tmp_path / "result").read_text()) == STEPS - 1
     found = trace(tmp_path)
     assert found.collectives.captured.sum() == 2
-    assert any("CUDA graphs" in note.text for note in found.notes)
+    assert any("were captured into CUDA graphs" in note.text for note in found.notes)
+    replays = {note.text: note.count for note in found.notes if note.text == unseen.REPLAYS}
+    assert replays == {unseen.REPLAYS: STEPS}
     assert dsprof.load(tmp_path / "trace")[Steps].total.exposed_ns is None
 
 

@@ -178,7 +178,12 @@ def test_quality_adds_up_what_the_ranks_say():
         reason="exit", dropped=3, unmatched_waits=2, hooks_ns=6 * MS, failed_hooks={"zero": "broke"}
     )
     quality = diagnosed(
-        zero_rank(0, 3, trailer=worn, notes=[NoteArgs("a clock step")]),
+        zero_rank(
+            0,
+            3,
+            trailer=worn,
+            notes=[NoteArgs("a clock step"), NoteArgs("met"), NoteArgs("met", count=2000)],
+        ),
         zero_rank(
             1,
             3,
@@ -189,7 +194,7 @@ def test_quality_adds_up_what_the_ranks_say():
     assert (quality.missing_ranks, quality.unclean_ranks) == ([2], [1])
     assert (quality.dropped_events, quality.unmatched_waits, quality.waits) == (3, 2, 12)
     assert quality.training_cost_share == pytest.approx(0.01)
-    assert quality.notes == ["a clock step"]
+    assert quality.notes == ["a clock step", "met (2,000 times on a rank)"]
     assert [(note.name, note.ranks) for note in quality.hooks] == [("zero", [0]), ("fsdp", [1])]
 
 

@@ -21,7 +21,7 @@ class RankFacts:
     header: Header
     trailer: Trailer | None
     hooks: tuple[HookStatus, ...]
-    notes: tuple[str, ...]
+    notes: dict[str, int]  # how often each was met
     broken_lines: int
     collectives: int
     counted: int  # collectives that are in counters alone
@@ -48,7 +48,7 @@ class Run(Aggregate):
             header=trace.header,
             trailer=trace.trailer,
             hooks=tuple(trace.hooks),
-            notes=tuple(note.text for note in trace.notes),
+            notes={note.text: note.count for note in trace.notes},
             broken_lines=trace.broken_lines,
             collectives=len(trace.collectives),
             counted=sum(row.calls for counter in trace.counters for row in counter.rows),
