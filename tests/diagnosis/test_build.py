@@ -36,18 +36,18 @@ def diagnosed(*traces: RankTrace, **thresholds) -> Diagnosis:
 @pytest.fixture
 def two_ranks(monkeypatch, tmp_path):
     """A run of two files, and how often each was read."""
-    traces = [zero_rank(0), zero_rank(1)]
+    traces = {"rank0": zero_rank(0), "rank1": zero_rank(1)}
     reads: list[str] = []
 
-    def read(run):
-        for file, trace in zip(run.files, traces, strict=True):
-            reads.append(file.name)
-            yield trace
+    def read_rank(path, header):
+        reads.append(path.name)
+        return traces[path.name]
 
-    monkeypatch.setattr("dsprof.analysis.summarise.read_run", read)
-    files = tuple(tmp_path / f"rank{rank}" for rank in (0, 1))
+    monkeypatch.setattr("dsprof.trace.run.read_rank", read_rank)
+    monkeypatch.setattr("dsprof.analysis.pool.read_rank", read_rank)
+    files = tuple(tmp_path / name for name in traces)
     strangers = (Stranger(tmp_path / "old", "of an earlier run"),)
-    return RunFiles(files, tuple(trace.header for trace in traces), strangers), reads
+    return RunFiles(files, tuple(trace.header for trace in traces.values()), strangers), reads
 
 
 def test_ranks_of_one_host_are_read_once(two_ranks):
