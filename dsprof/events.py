@@ -56,7 +56,7 @@ class Context(msgspec.Struct, gc=False):
     Replaced as a whole when any part changes, shared by the records made meanwhile.
     """
 
-    request: int = 0  # id of the call into a library above c10d (deepspeed.comm)
+    request: int = 0  # id of the call into a library above c10d (deepspeed.comm, DTensor...)
     requested: str = ""  # what that call asked for
     flush: int = 0  # id of the bucket flush
     fetch: int = 0  # id of the parameter fetch
@@ -105,6 +105,7 @@ class Phase(msgspec.Struct, gc=False):
     end_ns: int
     thread: int
     is_annotation: bool = False
+    stage: int = -1  # of torch.distributed.pipelining
 
 
 class Step(msgspec.Struct, gc=False):

@@ -1,13 +1,16 @@
-"""torch.distributed.pipelining: the forward and backward of each micro-batch as phases."""
+"""torch.distributed.pipelining: phases of each micro-batch, and what is sent between stages."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from dsprof.events import Phase
+from dsprof.events import Context, Phase
 from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.requests import begin_request, end_request
+from dsprof.recorder import Recorder
 
 _STAGE = ("torch.distributed.pipelining.stage", "_PipelineStageBase")
 _PHASES = {
@@ -15,24 +18,79 @@ _PHASES = {
     "backward_one_chunk": "backward",
     "backward_weight_one_chunk": "backward",
 }
+_TRANSFERS = {
+    "get_fwd_send_ops": "activation from stage",
+    "get_fwd_recv_ops": "activation to stage",
+    "get_bwd_send_ops": "gradient from stage",
+    "get_bwd_recv_ops": "gradient to stage",
+}
 
 
 class PipeliningHook(Hook):
-    """Marks what a stage computes; the micro-batch is the micro-step, sends lie in between."""
+    """Marks what a stage computes, the micro-batch being the micro-step, and what it sends.
+
+    A stage lists its transfers, and the schedule issues them, some of several lists at once.
+    """
 
     name = "pipelining"
-    targets = tuple(
-        Target(*_STAGE, method, f"phase {phase} of a micro-batch", optional=True)
-        for method, phase in _PHASES.items()
+    targets = (
+        *(
+            Target(*_STAGE, method, f"phase {phase} of a micro-batch", optional=True)
+            for method, phase in _PHASES.items()
+        ),
+        *(
+            Target(*_STAGE, method, f"lists transfers: {what}", optional=True)
+            for method, what in _TRANSFERS.items()
+        ),
+        Target(
+            "torch.distributed.pipelining.schedules",
+            "",
+            "_batch_p2p",
+            "issues transfers",
+            optional=True,
+        ),
     )
 
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._transfers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        if target.name in _TRANSFERS:
+            return self._wrap_list(_TRANSFERS[target.name], original)
+        if target.name == "_batch_p2p":
+            return self.around(original, self._begin_batch, self._end_batch)
         return self.around(
             original, functools.partial(self._begin, _PHASES[target.name]), self._end
         )
 
     def _begin(self, phase: str, stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Phase:
-        return self.recorder.enter(phase, micro_step=chunk)
+        entered = self.recorder.enter(phase, micro_step=chunk)
+        entered.stage = stage.stage_index
+        return entered
 
     def _end(self, phase: Phase) -> None:
         self.recorder.leave(phase)
+
+    def _wrap_list(self, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        hook, recorder, transfers = self, self.recorder, self._transfers
+
+        @functools.wraps(original)
+        def method(stage: Any, *args: Any, **kwargs: Any) -> Any:
+            listed = original(stage, *args, **kwargs)
+            if recorder.recording and not hook.broken:
+                try:
+                    for transfer in listed:
+                        transfers[transfer] = f"{what} {stage.stage_index}"
+                except Exception as error:
+                    hook.fail(error)
+            return listed
+
+        return method
+
+    def _begin_batch(self, listed: Iterable[Any], *args: Any, **kwargs: Any) -> Context | None:
+        known = dict.fromkeys(self._transfers[t] for t in listed if t in self._transfers)
+        return begin_request(self.recorder, ", ".join(known)) if known else None
+
+    def _end_batch(self, outer: Context | None) -> None:
+        end_request(self.recorder, outer)

@@ -15,6 +15,7 @@ from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
 from dsprof.hooks.deepspeed_sequence import DeepSpeedSequenceHook
 from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
+from dsprof.hooks.dtensor import DTensorHook
 from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalWaitHook
 from dsprof.hooks.interception import AutomaticHook
@@ -38,6 +39,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DeepSpeedSequenceHook,
     DDPHook,
     FSDPHook,
+    DTensorHook,
     PipeliningHook,
     TrainingLoopHook,
     DeviceMemoryHook,

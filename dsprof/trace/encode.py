@@ -198,6 +198,7 @@ class Encoder:
             step=record.scope.step,
             micro_step=record.scope.micro_step,
             engine=record.scope.engine,
+            stage=record.stage,
         )
         span = self._span(record.start_ns, record.end_ns)
         return kind(args=args, name=record.name, tid=self._thread_lane(record.thread), **span)

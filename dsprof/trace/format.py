@@ -137,6 +137,7 @@ class SpanArgs(msgspec.Struct, gc=False, omit_defaults=True):
     step: int = -1
     micro_step: int = 0
     engine: int = -1
+    stage: int = -1
 
 
 class StepArgs(msgspec.Struct, gc=False, omit_defaults=True):

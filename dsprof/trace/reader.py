@@ -252,6 +252,7 @@ def _span(event: PhaseEvent | AnnotationEvent) -> Span:
         thread=event.tid,
         is_annotation=isinstance(event, AnnotationEvent),
         engine=args.engine,
+        stage=args.stage,
     )
 
 

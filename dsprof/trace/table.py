@@ -181,6 +181,7 @@ class Span:
     thread: int
     is_annotation: bool = False
     engine: int = -1  # number of the DeepSpeed engine whose phase it is
+    stage: int = -1  # of torch.distributed.pipelining
 
 
 @dataclass(slots=True)

@@ -27,4 +27,5 @@ def test_each_micro_batch_is_a_micro_step(install: Callable[..., Recorder]) -> N
     phases = [record for record in recorder.buffer if isinstance(record, Phase)]
     once = [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1), ("step", 1)]
     assert [(phase.name, phase.scope.micro_step) for phase in phases] == once * 2
+    assert [phase.stage for phase in phases if phase.name != "step"] == [0] * 8
     assert [r.micro_steps for r in recorder.buffer if isinstance(r, Step)] == [2, 2]
