@@ -44,11 +44,17 @@ class ClockSamples:
 
 
 def shared_clock(headers: Sequence[Header]) -> Alignment | None:
-    """Align ranks that all ran in one boot of one host; None where they did not."""
-    nodes = {_node(header) for header in headers}
-    if len(headers) > 1 and (len(nodes) != 1 or not headers[0].boot_id):
+    """Align ranks that all ran in one boot of one host; None where they did not.
+
+    Ranks of whom no file holds a time line have nothing to align.
+    """
+    timed = [header for header in headers if header.started_monotonic_ns]
+    if not timed:
+        return Alignment({h.rank: RankClock() for h in headers}, "no file holds a time line")
+    nodes = {_node(header) for header in timed}
+    if len(timed) > 1 and (len(nodes) != 1 or not timed[0].boot_id):
         return None
-    start = headers[0].started_monotonic_ns
+    start = timed[0].started_monotonic_ns
     clocks = {h.rank: RankClock(h.started_monotonic_ns - start) for h in headers}
     method = "one host: shared clock" if len(headers) > 1 else "one rank, one clock"
     return Alignment(clocks, method)

@@ -47,7 +47,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
         run_key=header.run_key,
         started=_moment(min(one.started_epoch_ns for one in headers)),
         setup=_setup(summary[Engines]),
-        source=[run.ranks[rank].path for rank in sorted(run.ranks)],
+        source=_sources(run),
     )
 
 
@@ -170,6 +170,12 @@ def thresholds(rules: Iterable[Rule], given: Mapping[str, Any]) -> list[model.Th
                 )
             )
     return found
+
+
+def _sources(run: Run) -> list[str]:
+    """List the files read, rank by rank; one may be of several ranks."""
+    facts = [run.ranks[rank] for rank in sorted(run.ranks)]
+    return list(dict.fromkeys(path for one in facts for path in (one.path, *one.beside)))
 
 
 def _setup(engines: Engines) -> str:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dsprof.environment import EnvSnapshot
 from dsprof.trace.device import DeviceActivity
+from dsprof.trace.flight import FlightDump
 from dsprof.trace.format import (
     BucketLayout,
     CollectiveArgs,
@@ -33,6 +34,7 @@ from dsprof.trace.format import (
     StepArgs,
     Trailer,
 )
+from dsprof.trace.snapshot import MemorySnapshot
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -213,6 +215,9 @@ class RankTrace:
     is_device_timed: bool = False  # times of collectives and steps are the device's
     device: DeviceActivity | None = None  # what an accelerator did, where a profiler saw it
     is_sampled: bool = False  # whoever wrote the file left events out
+    flight: FlightDump | None = None  # what torch's flight recorder held
+    snapshot: MemorySnapshot | None = None  # the memory of a device as its allocator sees it
+    beside: list[str] = field(default_factory=list)  # further files whose facts are in here
 
     @property
     def rank(self) -> int:

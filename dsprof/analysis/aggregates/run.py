@@ -29,6 +29,7 @@ class RankFacts:
     waits: int
     captured: int = 0  # collectives that went into graphs of a device
     is_sampled: bool = False  # events were left out of the file
+    beside: tuple[str, ...] = ()  # further files read of this rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Run(Aggregate):
             waits=int(trace.collectives.waits.sum()),
             captured=int(np.count_nonzero(trace.collectives.captured)),
             is_sampled=trace.is_sampled,
+            beside=tuple(trace.beside),
         )
         return cls({trace.rank: facts})
 

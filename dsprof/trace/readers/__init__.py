@@ -10,7 +10,7 @@ from dsprof.trace.readers.reader import START_BYTES, Reader
 from dsprof.trace.source import read_start
 
 READERS: tuple[Reader, ...] = (NativeReader(), KinetoReader())
-"""The first that recognises a file reads it."""
+"""The first that recognises a file reads it; and where two files tell the same, the first tells."""
 
 
 def reader_of(path: Path) -> Reader | None:

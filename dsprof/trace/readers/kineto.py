@@ -18,6 +18,7 @@ from dsprof.trace.format import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.readers.chrome import UNDECODABLE, Events
 from dsprof.trace.readers.kineto_columns import Columns
 from dsprof.trace.readers.kineto_events import Distributed, Metadata, TraceEvent
+from dsprof.trace.readers.reader import Facts, OneRankReader
 from dsprof.trace.source import Source
 from dsprof.trace.table import RankTrace
 
@@ -33,10 +34,11 @@ _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
 _WRITER_IN_NAME = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json")
 
 
-class KinetoReader:
+class KinetoReader(OneRankReader):
     """Reads one file of `torch.profiler`."""
 
     name = "PyTorch profiler trace"
+    tells = Facts.TIMELINE
 
     def recognises(self, start: bytes) -> bool:
         """Say whether a file begins as a profiler's trace does."""

@@ -6,13 +6,15 @@ from pathlib import Path
 
 from dsprof.trace.format import Header
 from dsprof.trace.reader import read_header, read_trace
+from dsprof.trace.readers.reader import Facts, OneRankReader
 from dsprof.trace.table import RankTrace
 
 
-class NativeReader:
+class NativeReader(OneRankReader):
     """Reads one file that a run under dsprof wrote."""
 
     name = "dsprof trace"
+    tells = Facts.TIMELINE
 
     def recognises(self, start: bytes) -> bool:
         """Say whether the first line is a trace header, of whatever version."""

@@ -1,7 +1,10 @@
-"""What a reader is: it knows a kind of file by its content, and turns one into a `RankTrace`."""
+"""What a reader is: it knows a kind of file by its content, and turns one into `RankTrace`s."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
@@ -12,27 +15,72 @@ START_BYTES = 1 << 16
 """How much of a file `recognises` is shown."""
 
 
+class Facts(Enum):
+    """What a kind of file tells of a rank.
+
+    Files that tell different facts of a rank are joined. Of two that tell the same only one is
+    read, so that nothing counts twice: that of the earlier reader. Logs alone add up.
+    """
+
+    TIMELINE = "what happened when"
+    FLIGHT = "which collectives were in flight"
+    SNAPSHOT = "how device memory is laid out"
+    LOG = "what was logged"
+
+
 class Reader(Protocol):
-    """Reads one kind of file, of one rank, in bounded memory."""
+    """Reads one kind of file in bounded memory."""
 
     name: str  # what the files are called, for messages
+    tells: Facts
 
     def recognises(self, start: bytes) -> bool:
         """Say whether a file that begins with `start` is of this kind; its name plays no part."""
         ...
 
+    def read_headers(self, path: Path) -> Sequence[Header]:
+        """Read which ranks the file is of, as cheaply as can be.
+
+        A `world_size` of 0 means that the file does not say it, a `started_monotonic_ns` of 0 that
+        it holds no times to align.
+
+        Raises:
+            TraceError: it cannot be read.
+        """
+        ...
+
+    def read_traces(self, path: Path) -> Iterable[RankTrace]:
+        """Read the file, one trace a rank, in the parts of `RankTrace` that it knows.
+
+        Raises:
+            TraceError: it cannot be read.
+        """
+        ...
+
+
+class OneRankReader(ABC):
+    """A reader of files that are each of one rank."""
+
+    @abstractmethod
     def read_header(self, path: Path) -> Header:
         """Read who wrote the file, as cheaply as can be.
 
         Raises:
             TraceError: it cannot be read.
         """
-        ...
 
+    @abstractmethod
     def read_trace(self, path: Path) -> RankTrace:
         """Read the file.
 
         Raises:
             TraceError: it cannot be read.
         """
-        ...
+
+    def read_headers(self, path: Path) -> Sequence[Header]:
+        """Read who wrote the file."""
+        return [self.read_header(path)]
+
+    def read_traces(self, path: Path) -> Iterable[RankTrace]:
+        """Read the one rank of the file."""
+        return [self.read_trace(path)]

@@ -1,0 +1,48 @@
+"""What torch's flight recorder held of one rank: its last collectives, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FlightGroup:
+    """A process group as the rank knows it; numbers are -1 where the dump does not tell them."""
+
+    name: str
+    label: str
+    ranks: tuple[int, ...]
+    last_enqueued: int = -1
+    last_started: int = -1
+    last_completed: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FlightEntry:
+    """One collective, or one send or recv, that the recorder still held.
+
+    `seq` counts the collectives of the group, or its point-to-point calls where `is_p2p`.
+    """
+
+    group: str
+    seq: int
+    op: str  # without the backend: "all_reduce", "send"
+    input_sizes: tuple[tuple[int, ...], ...]
+    output_sizes: tuple[tuple[int, ...], ...]
+    dtype: str
+    state: str  # "scheduled", "started" or "completed", as the recorder says
+    created_ns: int
+    is_p2p: bool = False
+    source: int = -1  # ranks in the group, of a send or recv
+    target: int = -1
+    frame: str = ""  # the first frame of the caller
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDump:
+    """A dump of one rank."""
+
+    backend: str
+    knows_completion: bool  # gloo's recorder never learns what has ended
+    groups: dict[str, FlightGroup]
+    entries: list[FlightEntry]

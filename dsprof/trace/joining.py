@@ -1,0 +1,212 @@
+"""Which files belong to one run, and how what they tell of a rank comes together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import groupby, pairwise
+from operator import attrgetter
+from pathlib import Path
+
+from dsprof.trace.format import Header
+from dsprof.trace.readers import READERS
+from dsprof.trace.readers.reader import Facts, Reader
+from dsprof.trace.table import RankTrace
+
+_LATEST_START_NS = 30 * 60 * 10**9
+"""A rank that comes later than torch's longest default timeout finds no group to join."""
+_LATEST_PROFILE_NS = 24 * 3600 * 10**9
+"""Of a run that was recorded twice, the one tool begins at most this much later than the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A file that was passed over."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """What one file holds of one rank."""
+
+    path: Path
+    header: Header
+    reader: Reader
+
+    @property
+    def start_ns(self) -> int:
+        """When what it tells of began."""
+        return self.header.started_epoch_ns
+
+    @property
+    def place(self) -> int:
+        """How much it tells beside others of its rank: less is more."""
+        return READERS.index(self.reader)
+
+
+def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[Stranger]]:
+    """Choose the newest run; return its files rank by rank, and the files passed over.
+
+    Of each rank the file that tells most comes first, then those that tell other facts.
+    """
+    files, copies = _without_copies(_with_world_size(files))
+    newest, earlier = _newest_of_each_kind(files)
+    run, others = _joined(newest)
+    ranks: defaultdict[int, list[TraceFile]] = defaultdict(list)
+    again: list[Stranger] = []
+    for file in sorted(run, key=attrgetter("place")):
+        told = [one for one in ranks[file.header.rank] if one.reader.tells is file.reader.tells]
+        if told and file.reader.tells is not Facts.LOG:
+            reason = f"tells of rank {file.header.rank} what {told[0].path} tells, too"
+            again.append(Stranger(file.path, reason))
+        else:
+            ranks[file.header.rank].append(file)
+    passed = [_of_earlier_run(file) for file in earlier]
+    apart = [_of_another_run(file, run[0]) for file in others]
+    return [ranks[rank] for rank in sorted(ranks)], [*copies, *again, *passed, *apart]
+
+
+def join(trace: RankTrace, other: RankTrace) -> None:
+    """Add to `trace` what another file tells of the same rank; nothing in it is replaced."""
+    for part in ("environment", "flight", "snapshot"):
+        if getattr(trace, part) is None:
+            setattr(trace, part, getattr(other, part))
+    trace.notes += other.notes
+    trace.broken_lines += other.broken_lines
+    trace.nbytes += other.nbytes
+    trace.beside += [other.path, *other.beside]
+    trace.header.versions = other.header.versions | trace.header.versions
+
+
+def _newest_of_each_kind(
+    files: Sequence[TraceFile],
+) -> tuple[list[list[TraceFile]], list[TraceFile]]:
+    """Return the newest run among the files of each reader, and the files of earlier runs."""
+    newest: list[list[TraceFile]] = []
+    earlier: list[TraceFile] = []
+    for _, group in groupby(sorted(files, key=attrgetter("place")), attrgetter("place")):
+        mine = list(group)
+        if mine[0].reader.tells is Facts.LOG:
+            newest.append(mine)
+            continue
+        *before, last = sorted(_runs(mine), key=_start_and_size)
+        newest.append(last)
+        earlier += [file for run in before for file in run]
+    return newest, earlier
+
+
+def _joined(runs: Sequence[list[TraceFile]]) -> tuple[list[TraceFile], list[TraceFile]]:
+    """Join to the newest time line what may be of the same run; return the rest, too."""
+    timelines = [run for run in runs if run[0].reader.tells is Facts.TIMELINE]
+    lead = max(timelines or runs, key=_start_and_size)
+    run = list(lead)
+    others: list[TraceFile] = []
+    for more in runs:
+        if more is not lead:
+            (run if _may_be_one(lead, more) else others).extend(more)
+    return run, others
+
+
+def _may_be_one(lead: Sequence[TraceFile], more: Sequence[TraceFile]) -> bool:
+    """Say whether nothing speaks against it that two tools watched one run."""
+    writers = {file.header.rank: file.header for file in lead}
+    for file in more:
+        mine, other = file.header, writers.get(file.header.rank)
+        if mine.world_size != lead[0].header.world_size:
+            return False
+        if other and any(
+            known and theirs and known != theirs
+            for known, theirs in ((mine.host, other.host), (mine.pid, other.pid))
+        ):
+            return False
+    later_ns = more[0].start_ns - lead[0].start_ns
+    if more[0].reader.tells is Facts.TIMELINE:
+        return abs(later_ns) <= _LATEST_PROFILE_NS
+    return not more[0].start_ns or later_ns >= -_LATEST_START_NS
+
+
+def _with_world_size(files: Sequence[TraceFile]) -> list[TraceFile]:
+    """Give files that do not say how many ranks there were what others say, or what they show."""
+    unsaid = [file.header for file in files if not file.header.world_size]
+    most = max((header.rank + 1 for header in unsaid), default=0)
+    said = {file.header.world_size for file in files} - {0}
+    size = min(said) if len(said) == 1 and min(said) >= most else most
+    for header in unsaid:
+        header.world_size = size
+    return list(files)
+
+
+def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Stranger]]:
+    kept: dict[tuple[str, int, int, str, int], TraceFile] = {}
+    copies: list[Stranger] = []
+    for file in files:
+        header = file.header
+        writer = (header.run_key, header.rank, file.start_ns, header.host, header.pid)
+        original = kept.setdefault(writer, file)
+        if original is not file:
+            copies.append(Stranger(file.path, f"a copy of {original.path}"))
+    return list(kept.values()), copies
+
+
+def _runs(files: Iterable[TraceFile]) -> Iterator[list[TraceFile]]:
+    def key(file: TraceFile) -> tuple[str, int]:
+        return file.header.run_key, file.header.world_size
+
+    for _, group in groupby(sorted(files, key=lambda file: (key(file), file.start_ns)), key):
+        yield from _split(list(group))
+
+
+def _split(files: list[TraceFile]) -> Iterator[list[TraceFile]]:
+    """Split files in the order of their starts at the widest pause, until each part is one run.
+
+    Runs that share a key (the same command, typed twice) are told apart by what one run cannot
+    have: a rank twice, or a start later than the others would have waited for it.
+    """
+    parts = [files]
+    while parts:
+        part = parts.pop()
+        if _is_one_run(part):
+            yield part
+            continue
+        pauses = [after.start_ns - before.start_ns for before, after in pairwise(part)]
+        cut = pauses.index(max(pauses)) + 1
+        parts += [part[:cut], part[cut:]]
+
+
+def _is_one_run(files: Sequence[TraceFile]) -> bool:
+    if len({file.header.rank for file in files}) < len(files):
+        return False
+    # What a dump holds may have begun at any time before it was made.
+    is_timed = files[0].reader.tells is Facts.TIMELINE
+    return not is_timed or files[-1].start_ns - files[0].start_ns <= _LATEST_START_NS
+
+
+def _start_and_size(run: Sequence[TraceFile]) -> tuple[int, int]:
+    return run[-1].start_ns, len(run)
+
+
+def _of_earlier_run(file: TraceFile) -> Stranger:
+    header = file.header
+    return Stranger(
+        file.path,
+        f"rank {header.rank} of {header.world_size} of an earlier run (started "
+        f"{_moment(header.started_epoch_ns)}); give the files of that run by name to read it",
+    )
+
+
+def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:
+    header = file.header
+    return Stranger(
+        file.path,
+        f"rank {header.rank} of {header.world_size} of another run (started "
+        f"{_moment(header.started_epoch_ns)}) than {lead.path}; give its files by name to read it",
+    )
+
+
+def _moment(epoch_ns: int) -> str:
+    moment = datetime.fromtimestamp(epoch_ns / 1e9, tz=timezone.utc)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
