@@ -32,6 +32,7 @@ class FlightEntry:
     dtype: str
     state: str  # "scheduled", "started" or "completed", as the recorder says
     created_ns: int
+    is_retired: bool = False  # the watchdog has stopped to look after it
     is_p2p: bool = False
     source: int = -1  # ranks in the group, of a send or recv
     target: int = -1

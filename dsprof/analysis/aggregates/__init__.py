@@ -8,6 +8,7 @@ from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.fetches import Fetches
+from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.overlap import Overlap
@@ -30,5 +31,6 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Fetches,
     Copies,
     Memory,
+    Flights,
     Timelines,
 )

@@ -1,0 +1,194 @@
+"""Reads pickles of plain data: dicts, lists, tuples, strings, numbers, and nothing that runs.
+
+Python's own unpickler calls what a file names, and one small opcode makes it reserve gigabytes for
+its memo. This one knows no opcode that imports, calls or builds an object, and counts what it
+makes. Opcodes: `pickletools` of the standard library.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+from dsprof.errors import TraceError
+from dsprof.trace.source import Source
+
+LARGEST_BYTES = 1 << 28
+_MOST_CONTAINERS = 8_000_000
+_LONGEST_INT_BYTES = 16
+_LARGEST_KEY = 1 << 32  # larger ints may be chosen so that all of them collide in a dict
+_READ_BYTES = 1 << 20
+
+_RUNNING = {
+    getattr(pickle, name)[0]
+    for name in ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX")
+    + ("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
+}
+_LENGTHS = {  # of strings: how long the length is that stands before them, and if they are text
+    pickle.SHORT_BINUNICODE[0]: (1, True),
+    pickle.BINUNICODE[0]: (4, True),
+    pickle.BINUNICODE8[0]: (8, True),
+    pickle.SHORT_BINSTRING[0]: (1, True),
+    pickle.BINSTRING[0]: (4, True),
+    pickle.SHORT_BINBYTES[0]: (1, False),
+    pickle.BINBYTES[0]: (4, False),
+}
+_INTS = {pickle.BININT[0]: (4, True), pickle.BININT1[0]: (1, False), pickle.BININT2[0]: (2, False)}
+_CONSTANTS = {pickle.NONE[0]: None, pickle.NEWTRUE[0]: True, pickle.NEWFALSE[0]: False}
+_TUPLES = {pickle.TUPLE1[0]: 1, pickle.TUPLE2[0]: 2, pickle.TUPLE3[0]: 3}
+_SKIPPED = {pickle.PROTO[0]: 1, pickle.FRAME[0]: 8}
+_MEMO = {pickle.BINPUT[0]: 1, pickle.LONG_BINPUT[0]: 4}
+_RECALL = {pickle.BINGET[0]: 1, pickle.LONG_BINGET[0]: 4}
+
+
+def read_whole(source: Source, where: str) -> bytes:
+    """Read a file that must be held whole.
+
+    Raises:
+        TraceError: it is larger than such a file may be.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while part := source.read(_READ_BYTES):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST_BYTES:
+            raise TraceError(
+                f"{where}: larger than {LARGEST_BYTES >> 20} MiB, more than is read of such a file"
+            )
+    return b"".join(parts)
+
+
+def load_plain(data: bytes, where: str) -> Any:
+    """Return what a pickle of plain data holds.
+
+    Raises:
+        TraceError: it is cut or damaged, holds more than plain data, or too much of it.
+    """
+    try:
+        return _Machine(data).run()
+    except _RefusedError as refusal:
+        raise TraceError(f"{where}: {refusal}") from None
+    except (IndexError, KeyError, ValueError, TypeError, struct.error):
+        raise TraceError(f"{where}: a pickle that is cut or damaged") from None
+
+
+class _RefusedError(Exception):
+    """The file may be whole, but is not read."""
+
+
+class _Machine:
+    """Runs the opcodes of one pickle; whatever is wrong with it ends in one of a few errors."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+        self._at = 0
+        self._containers = 0
+
+    def run(self) -> Any:
+        """Run until the opcode that ends a pickle."""
+        data, stack, memo = self._data, self._stack, self._memo
+        while (op := data[self._at]) != _STOP:
+            self._at += 1
+            if op in _LENGTHS:
+                stack.append(self._string(*_LENGTHS[op]))
+            elif op == _MEMOIZE:
+                memo[len(memo)] = stack[-1]
+            elif op in _RECALL:
+                stack.append(memo[self._number(_RECALL[op])])
+            elif op in _MEMO:
+                memo[self._number(_MEMO[op])] = stack[-1]
+            elif op in _INTS:
+                size, is_signed = _INTS[op]
+                stack.append(self._number(size, signed=is_signed))
+            else:
+                self._rare(op)
+        return stack[-1]
+
+    def _rare(self, op: int) -> None:
+        """Run one of the opcodes that are fewer in a file."""
+        stack = self._stack
+        if op in _CONSTANTS:
+            stack.append(_CONSTANTS[op])
+        elif op in _SKIPPED:
+            self._at += _SKIPPED[op]
+        elif op == _LONG:
+            if (size := self._number(1)) > _LONGEST_INT_BYTES:
+                raise _RefusedError(
+                    f"a pickle with a number of {size} bytes, which no such file holds"
+                )
+            stack.append(self._number(size, signed=True))
+        elif op == _FLOAT:
+            stack.append(struct.unpack(">d", self._take(8))[0])
+        else:
+            self._container(op)
+
+    def _container(self, op: int) -> None:
+        """Begin, fill or end a dict, list or tuple."""
+        stack = self._stack
+        self._containers += 1
+        if self._containers > _MOST_CONTAINERS:
+            raise _RefusedError(f"a pickle of more than {_MOST_CONTAINERS:,} parts is not read")
+        if op == _MARK:
+            self._marks.append(len(stack))
+        elif op in _EMPTY:
+            stack.append(_EMPTY[op]())
+        elif op in _TUPLES:
+            count = _TUPLES[op]
+            stack[-count:] = [tuple(stack[len(stack) - count :])]
+        elif op == _TUPLE:
+            stack.append(tuple(self._since_mark()))
+        elif op in (_APPEND, _APPENDS):
+            items = self._since_mark() if op == _APPENDS else [stack.pop()]
+            self._top(list).extend(items)
+        elif op in (_SETITEM, _SETITEMS):
+            items = self._since_mark() if op == _SETITEMS else [stack.pop(-2), stack.pop()]
+            self._top(dict).update(zip(map(_key, items[::2]), items[1::2], strict=True))
+        elif op in _RUNNING:
+            raise _RefusedError(
+                "a pickle that would import a class or call a function; plain data alone is read"
+            )
+        else:
+            raise ValueError(op)
+
+    def _top(self, kind: type) -> Any:
+        if type(self._stack[-1]) is not kind:
+            raise TypeError(kind)
+        return self._stack[-1]
+
+    def _since_mark(self) -> list[Any]:
+        mark = self._marks.pop()
+        items = self._stack[mark:]
+        del self._stack[mark:]
+        return items
+
+    def _take(self, size: int) -> bytes:
+        taken = self._data[self._at : self._at + size]
+        if len(taken) < size:
+            raise IndexError(size)
+        self._at += size
+        return taken
+
+    def _number(self, size: int, *, signed: bool = False) -> int:
+        return int.from_bytes(self._take(size), "little", signed=signed)
+
+    def _string(self, length_bytes: int, is_text: bool) -> str | bytes:
+        text = self._take(self._number(length_bytes))
+        return text.decode("utf-8", "replace") if is_text else text
+
+
+def _key(key: Any) -> str | int:
+    if type(key) is str or (type(key) is int and abs(key) < _LARGEST_KEY):
+        return key
+    raise _RefusedError("a pickle with a key that is neither text nor a small number is not read")
+
+
+_STOP, _MEMOIZE, _MARK = pickle.STOP[0], pickle.MEMOIZE[0], pickle.MARK[0]
+_LONG, _FLOAT, _TUPLE = pickle.LONG1[0], pickle.BINFLOAT[0], pickle.TUPLE[0]
+_APPEND, _APPENDS = pickle.APPEND[0], pickle.APPENDS[0]
+_SETITEM, _SETITEMS = pickle.SETITEM[0], pickle.SETITEMS[0]
+_EMPTY = {pickle.EMPTY_DICT[0]: dict, pickle.EMPTY_LIST[0]: list, pickle.EMPTY_TUPLE[0]: tuple}

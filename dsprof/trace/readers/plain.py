@@ -1,0 +1,46 @@
+"""Takes what is needed out of data of any shape: what has not the type that it must have is absent.
+
+One list may stand in a pickle a thousand times, so every list is taken up to a limit.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+_LARGEST = 1 << 63
+_LONGEST_TEXT = 500
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.I)
+_LAST_NUMBER = re.compile(r"(?<!\d)(\d{1,7})(?!\d)(?=\D*$)")
+
+
+def mapping(value: Any) -> dict[Any, Any]:
+    """Return a dict as it is; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Any, most: int) -> list[Any]:
+    """Return the first of a list or tuple; none for anything else."""
+    return list(islice(value, most)) if isinstance(value, (list, tuple)) else []
+
+
+def number(value: Any, default: int = 0) -> int:
+    """Return an integer, also one written as text."""
+    if isinstance(value, str) and len(value) < 20 and value.removeprefix("-").isdecimal():
+        value = int(value)
+    fits = isinstance(value, int) and -_LARGEST <= value < _LARGEST
+    return int(value) if fits else default
+
+
+def text(value: Any) -> str:
+    """Return a string, and no more of it than a report would show."""
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+
+
+def rank_in_name(path: Path) -> int:
+    """Return the rank that a file is named after, -1 if none: `rank3.pkl`, `_dump_3`."""
+    stem = path.name.split(".")[0]
+    found = _RANK_IN_NAME.search(path.name) or _LAST_NUMBER.search(stem)
+    return int(found[1]) if found else -1
