@@ -15,6 +15,7 @@ from dsprof.diagnosis.model import (
     Difference,
     EnvironmentInfo,
     FetchRow,
+    FlightRow,
     FlushRow,
     RankMemory,
     ThresholdInfo,
@@ -161,6 +162,42 @@ def devices(rows: Sequence[DeviceRow]) -> Table:
         for row in rows
     )
     return _table("Compute + exposed + copies + idle = span", columns, cells)
+
+
+def flights(rows: Iterable[FlightRow]) -> Table:
+    """Process groups in which something was in flight when flight recorders were dumped."""
+    columns = (
+        Column("Group"),
+        Column("Name"),
+        Column("Ranks"),
+        Column("In flight", "count"),
+        Column("Sends and receives", "count"),
+        Column("First that cannot end"),
+        Column("Elements", "count"),
+        Column("Type"),
+        Column("Called by"),
+        Column("Not called by"),
+        Column("Not finished by"),
+        Column("Without a dump"),
+    )
+    cells = (
+        (
+            row.group,
+            row.name,
+            fmt.ranks(row.ranks),
+            row.in_flight,
+            row.p2p_in_flight,
+            "" if row.number is None else f"{row.op} {fmt.count(row.number)}",
+            row.elements,
+            row.dtype,
+            fmt.ranks(row.waiting),
+            fmt.ranks(row.absent),
+            fmt.ranks(row.unfinished),
+            fmt.ranks(row.without_dump),
+        )
+        for row in rows
+    )
+    return _table("Those first that began to wait first", columns, cells)
 
 
 def flushes(rows: Iterable[FlushRow]) -> Table:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dsprof._version import __version__
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.pool import Progress
@@ -14,6 +15,7 @@ from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import sections
 from dsprof.diagnosis.environment import environment_info
+from dsprof.diagnosis.flights import flights
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.quality import quality
 from dsprof.diagnosis.verdict import verdict
@@ -53,6 +55,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         findings=findings,
         communication=sections.communication(summary),
         devices=sections.devices(summary),
+        flights=flights(summary[Flights]),
         flushes=sections.flushes(summary),
         fetches=sections.fetches(summary),
         copies=sections.copies(summary),

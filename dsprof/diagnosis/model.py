@@ -156,6 +156,24 @@ class CommunicationRow(_Part):
     group_ranks: list[list[int]] = []  # of up to 4 such groups, where they are small
 
 
+class FlightRow(_Part):
+    """A process group in which collectives were in flight when flight recorders were dumped."""
+
+    group: str
+    name: str
+    ranks: list[int]
+    in_flight: int  # collectives, over the dumped ranks
+    p2p_in_flight: int  # sends and receives
+    number: int | None  # of the first collective that cannot end
+    op: str = ""
+    dtype: str = ""
+    elements: int | None = None
+    waiting: list[int] = []  # have called it
+    absent: list[int] = []  # have not
+    unfinished: list[int] = []  # have not ended what others have
+    without_dump: list[int] = []
+
+
 class FlushRow(_Part):
     """Bucket flushes that are alike, over ranks and steps of `steps.total`."""
 
@@ -296,6 +314,7 @@ class Diagnosis(_Part):
     findings: list[Finding] = []  # most valuable first; every rule at least once
     communication: list[CommunicationRow] = []
     devices: list[DeviceRow] = []  # ranks whose traces hold times of an accelerator
+    flights: list[FlightRow] = []  # groups with something in flight, where dumps were given
     flushes: list[FlushRow] = []
     fetches: list[FetchRow] = []
     copies: list[CopyRow] = []

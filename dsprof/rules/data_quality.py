@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class DataQuality:
         missing, world = run.missing_ranks, run.first.world_size
         return self.meta.finding(
             Status.FAIL,
-            f"{len(missing)} of {world} ranks left no trace: {_list(missing)}.",
+            f"{len(missing)} of {world} ranks left no trace: {listed(missing)}.",
             severity=Severity.HIGH,
             cause="Their files were not given, are on another host, or were never written.",
             action="Give the files of all hosts together; `dsprof doctor` on the host of a missing "
@@ -64,7 +65,7 @@ class DataQuality:
         which = "rank" if len(ranks) == 1 else "ranks"
         return self.meta.finding(
             Status.FAIL,
-            f"The record of {which} {_list(ranks)} ends without a closing line: killed, crashed, "
+            f"The record of {which} {listed(ranks)} ends without a closing line: killed, crashed, "
             "or still running.",
             severity=Severity.MEDIUM,
             cause="A process that ends by itself closes its file; one that is killed cannot.",
@@ -79,8 +80,8 @@ class DataQuality:
         which = "rank" if len(ranks) == 1 else "ranks"
         return self.meta.finding(
             Status.FAIL,
-            f"Events were left out of the files of {which} {_list(ranks)}: sums are too small, and "
-            "no overlap, no idle time and no late rank can be told from them.",
+            f"Events were left out of the files of {which} {listed(ranks)}: sums are too small, "
+            "and no overlap, no idle time and no late rank can be told from them.",
             severity=Severity.HIGH,
             cause="The file holds far fewer events than the profiler numbered: whoever wrote it "
             "took a sample, or filtered it.",
@@ -157,11 +158,6 @@ def _last_words(run: Run) -> Table:
             for rank in run.unclean_ranks[:32]
         ),
     )
-
-
-def _list(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:12]))
-    return shown if len(ranks) <= 12 else f"{shown} and {len(ranks) - 12} more"
 
 
 RULE = DataQuality()

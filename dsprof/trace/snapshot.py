@@ -6,14 +6,43 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySnapshot:
-    """Sums over the segments of one `torch.cuda.memory._snapshot()`, in bytes.
+class Peak:
+    """When most memory was requested in the history of a snapshot, and by whom.
 
-    reserved = active + cached + stuck. Cached is what whole free segments hold, and what the
-    allocator gives back when asked; stuck is what is free in segments that are partly used.
+    `holders` are callers and the bytes that they held then, the largest first; what was allocated
+    before the history began has no caller.
     """
 
+    requested_bytes: int
+    last_bytes: int  # requested when the snapshot was taken
+    holders: tuple[tuple[str, int], ...]
+    before_bytes: int  # held at the peak since before the history began
+    events: int  # in the history
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """Sums over the segments of one device, in bytes.
+
+    reserved = active + cached + stuck. Cached is what the allocator gives back when asked: whole
+    free segments, and free pages of expandable ones. Stuck is the rest of what is free.
+    """
+
+    device: int
     reserved_bytes: int
     active_bytes: int
     cached_bytes: int
     stuck_bytes: int
+    largest_free_bytes: int
+    expandable_bytes: int  # reserved in expandable segments
+    private_bytes: int  # reserved in pools of their own, as CUDA graphs have them
+    segments: int
+    partly_used: int  # segments
+    peak: Peak | None = None  # None without a history
+    oom_bytes: int = 0  # size of the last request that failed, 0 if none did
+    oom_device_free_bytes: int = 0  # free on the device at that moment
+
+    @property
+    def was_fragmentation(self) -> bool:
+        """Whether the request that failed would have fit into what was stuck and free together."""
+        return 0 < self.oom_bytes <= self.stuck_bytes + self.oom_device_free_bytes

@@ -8,9 +8,10 @@ from dsprof.trace.readers.flight import FlightReader
 from dsprof.trace.readers.kineto import KinetoReader
 from dsprof.trace.readers.native import NativeReader
 from dsprof.trace.readers.reader import START_BYTES, Reader
+from dsprof.trace.readers.snapshot import SnapshotReader
 from dsprof.trace.source import read_start
 
-READERS: tuple[Reader, ...] = (NativeReader(), KinetoReader(), FlightReader())
+READERS: tuple[Reader, ...] = (NativeReader(), KinetoReader(), FlightReader(), SnapshotReader())
 """The first that recognises a file reads it; and where two files tell the same, the first tells."""
 
 

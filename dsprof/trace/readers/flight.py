@@ -19,7 +19,7 @@ from dsprof.trace.flight import FlightDump, FlightEntry, FlightGroup
 from dsprof.trace.format import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.readers.chrome import UNDECODABLE
 from dsprof.trace.readers.pickles import load_plain, read_whole
-from dsprof.trace.readers.plain import items, mapping, number, rank_in_name, text
+from dsprof.trace.readers.plain import items, mapping, number, number_at_end, rank_in_name, text
 from dsprof.trace.readers.reader import Facts, OneRankReader
 from dsprof.trace.source import Source
 from dsprof.trace.table import CollectivesBuilder, RankTrace
@@ -224,6 +224,8 @@ def _rank(path: Path, groups: list[tuple[int, ...]]) -> int:
     if len(common) == 1:
         return common.pop()
     named = rank_in_name(path)
+    if named < 0:
+        named = number_at_end(path)
     if named < 0 or named >= _LARGEST_WORLD or (groups and named not in common):
         raise TraceError(
             f"{path}: a dump does not say whose it is, and its name does not, either; let it end "

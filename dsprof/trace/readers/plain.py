@@ -13,7 +13,7 @@ from typing import Any
 _LARGEST = 1 << 63
 _LONGEST_TEXT = 500
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.I)
-_LAST_NUMBER = re.compile(r"(?<!\d)(\d{1,7})(?!\d)(?=\D*$)")
+_ENDING = re.compile(r"(?:^|[-_])(\d{1,7})$")
 
 
 def mapping(value: Any) -> dict[Any, Any]:
@@ -40,7 +40,12 @@ def text(value: Any) -> str:
 
 
 def rank_in_name(path: Path) -> int:
-    """Return the rank that a file is named after, -1 if none: `rank3.pkl`, `_dump_3`."""
-    stem = path.name.split(".")[0]
-    found = _RANK_IN_NAME.search(path.name) or _LAST_NUMBER.search(stem)
+    """Return the rank that a name speaks of, -1 if none: `rank3.pkl`, `nccl_trace_rank_3`."""
+    found = _RANK_IN_NAME.search(path.name)
+    return int(found[1]) if found else -1
+
+
+def number_at_end(path: Path) -> int:
+    """Return the number in which a name ends, -1 if it does not: `_dump_3`."""
+    found = _ENDING.search(path.name.split(".")[0])
     return int(found[1]) if found else -1

@@ -1,0 +1,69 @@
+"""mismatched-collective: ranks of a group call different things, each for the same collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.flights import Mismatch, mismatches
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import named
+
+
+class MismatchedCollective:
+    """Compares operation, size and type of the n-th collective of a group on every rank."""
+
+    meta = RuleMeta(
+        id="mismatched-collective",
+        title="All ranks called the same collectives",
+        failing_title="Ranks call different collectives at the same time",
+        why="Ranks that disagree about what they do together hang, crash, or go on with numbers "
+        "that mean nothing.",
+        category="communication",
+        needs=(Flights,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report the first mismatch of each group."""
+        flights = run[Flights]
+        if not flights.ranks:
+            text = "No dump of torch's flight recorder was given."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif len(flights.ranks) == 1:
+            text = "Could not tell from the dump of one rank: give those of all."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        else:
+            for found in mismatches(flights):
+                yield self._finding(found)
+
+    def _finding(self, found: Mismatch) -> Finding:
+        told = "; ".join(
+            f"{value or 'none'} on {named(ranks)}" for value, ranks in found.values[:4]
+        )
+        return self.meta.finding(
+            Status.FAIL,
+            f"Collective number {found.seq:,} of {found.label} differs in {found.what}: {told}.",
+            severity=Severity.CRITICAL,
+            cause="The ranks took different ways through the program: a condition on the rank, on "
+            "data, or on a loss, or batches of different shapes.",
+            action="Compare the lines that call it below, and let all ranks take the same way.",
+            ranks=found.odd,
+            evidence=(_table(found),),
+            confidence="high",
+        )
+
+
+def _table(found: Mismatch) -> Table:
+    return Table(
+        columns=(Column(found.what), Column("on"), Column("called from")),
+        rows=tuple(
+            (value, named(ranks), next((found.frames[r] for r in ranks if r in found.frames), ""))
+            for value, ranks in found.values
+        ),
+        caption=f"{found.label} ({found.name}), number {found.seq:,}",
+    )
+
+
+RULE = MismatchedCollective()

@@ -1,0 +1,194 @@
+"""stuck-collective: collectives that cannot end, and the ranks that keep the others waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.flights import GroupState, culprits, group_states
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import named
+
+_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What is more than the moment at which each rank was dumped."""
+
+    unfinished: int = 2  # collectives of one group that another rank has ended and this one has not
+
+
+class StuckCollective:
+    """Compares the dumps of flight recorders by the numbers of collectives in each group."""
+
+    meta = RuleMeta(
+        id="stuck-collective",
+        title="Every rank joined every collective",
+        failing_title="Ranks did not join collectives that others wait for",
+        why="A collective ends on no rank before all have joined it: one rank that does not come "
+        "holds up the whole run until a timeout ends it.",
+        category="communication",
+        needs=(Flights,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Name the ranks that are absent, those that did not finish, and those without a dump."""
+        flights = run[Flights]
+        if not flights.ranks:
+            text = "No dump of torch's flight recorder was given."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        states = group_states(flights)
+        if all(len(state.unknown) == len(state.members) - 1 for state in states):
+            text = "Could not tell from the dump of one rank: give those of all."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        found = [
+            *self._absent(states, flights),
+            *self._unfinished(states, thresholds),
+            *self._undumped(states),
+        ]
+        yield from found or self._in_flight(states)
+
+    def _absent(self, states: Sequence[GroupState], flights: Flights) -> Iterable[Finding]:
+        held_up = [state for state in states if state.absent]
+        if not held_up:
+            return
+        ranks = tuple(culprits(states))
+        first = next(state for state in held_up if set(ranks) & set(state.absent))
+        in_circle = all(any(r in state.waiting for state in held_up) for r in ranks)
+        knows = all(flights.ranks[rank].knows_completion for rank in ranks)
+        yield self.meta.finding(
+            Status.FAIL,
+            f"{named(ranks).capitalize()} did not join what others wait for; first {_call(first)}, "
+            f"which {named(first.waiting)} called and {named(first.absent)} did not.",
+            severity=Severity.CRITICAL,
+            cause="Each of these ranks waits for another one in another group: the groups are used "
+            "in different orders."
+            if in_circle
+            else "The process hangs, died, or took another way through the program.",
+            action="Look at the stack of that rank's process (py-spy dump) and at the end of its "
+            "own log: what it did last stands below.",
+            ranks=ranks,
+            evidence=(_last_calls(ranks, flights), _groups(held_up)),
+            confidence="high" if knows else "medium",
+        )
+
+    def _unfinished(
+        self, states: Sequence[GroupState], thresholds: Thresholds
+    ) -> Iterable[Finding]:
+        lagging = [s for s in states if s.unfinished_by >= thresholds.unfinished]
+        if not lagging:
+            return
+        ranks = tuple(sorted({rank for state in lagging for rank in state.unfinished}))
+        most = max(lagging, key=lambda state: state.unfinished_by)
+        yield self.meta.finding(
+            Status.FAIL,
+            f"{named(ranks).capitalize()} did not finish collectives that other ranks of their "
+            f"groups did: up to {most.unfinished_by} of {most.label}.",
+            title="Ranks did not finish what others finished",
+            severity=Severity.CRITICAL,
+            cause="The program went on, but its device did not: an error of the device, or a "
+            "kernel that never ends.",
+            action="Look for Xid or ECC errors of that device (dmesg, nvidia-smi -q) and for CUDA "
+            "errors in the log of the rank.",
+            ranks=ranks,
+            evidence=(_groups(lagging),),
+            confidence="medium",
+        )
+
+    def _undumped(self, states: Sequence[GroupState]) -> Iterable[Finding]:
+        """Ranks without a dump, where all others of a group have joined and wait."""
+        suspect = [
+            state
+            for state in states
+            if state.waiting
+            and not state.absent
+            and 0 < 2 * len(state.unknown) < len(state.members)
+        ]
+        if suspect:
+            ranks = tuple(sorted({rank for state in suspect for rank in state.unknown}))
+            yield self.meta.finding(
+                Status.FAIL,
+                f"{named(ranks).capitalize()} left no dump, and all other ranks of "
+                f"{suspect[0].label} wait in {_call(suspect[0])}.",
+                title="Ranks that left no dump may be what others wait for",
+                severity=Severity.HIGH,
+                cause="A process that died writes no dump; nor does one whose watchdog hangs.",
+                action="Look at the log of that rank, and add its dump if there is one.",
+                ranks=ranks,
+                evidence=(_groups(suspect),),
+                confidence="low",
+            )
+
+    def _in_flight(self, states: Sequence[GroupState]) -> Iterable[Finding]:
+        pending = [state for state in states if state.waiting]
+        if pending:
+            yield self.meta.finding(
+                Status.INFO,
+                f"In flight were {_call(pending[0])} and those of {len(pending) - 1} more groups; "
+                "every rank with a dump had joined them.",
+                title="Collectives were in flight that every rank had joined",
+                cause="The run was well at that moment, or the network or a device stalls.",
+                evidence=(_groups(pending),),
+            )
+
+
+def _call(state: GroupState) -> str:
+    op = state.call.op if state.call else "collective"
+    return f"{op} number {state.seq:,} of {state.label}"
+
+
+def _last_calls(ranks: Sequence[int], flights: Flights) -> Table:
+    return Table(
+        columns=(Column("rank"), Column("collectives in flight", "count"), Column("called last")),
+        rows=tuple(
+            (
+                rank,
+                sum(len(group.in_flight) for group in flights.ranks[rank].groups.values()),
+                flights.ranks[rank].last_frame or "the dump holds no stacks",
+            )
+            for rank in ranks[:_ROWS]
+        ),
+        caption="What these ranks did last",
+    )
+
+
+def _groups(states: Sequence[GroupState]) -> Table:
+    return Table(
+        columns=(
+            Column("group"),
+            Column("name"),
+            Column("number", "count"),
+            Column("operation"),
+            Column("elements", "count"),
+            Column("type"),
+            Column("called from"),
+            Column("called by"),
+            Column("not called by"),
+            Column("not finished by"),
+        ),
+        rows=tuple(
+            (
+                state.label,
+                state.name,
+                state.seq,
+                state.call.op if state.call else "",
+                max(state.call.elements) if state.call else None,
+                state.call.dtype if state.call else "",
+                state.call.frame if state.call else "",
+                named(state.waiting) if state.waiting else "",
+                named(state.absent) if state.absent else "",
+                named(state.unfinished) if state.unfinished else "",
+            )
+            for state in states[:_ROWS]
+        ),
+        caption="Groups that are held up, those first that began to wait first",
+    )
+
+
+RULE = StuckCollective()
