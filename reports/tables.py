@@ -18,6 +18,7 @@ from dsprof.diagnosis.model import (
     FlightRow,
     FlushRow,
     RankMemory,
+    SnapshotRow,
     ThresholdInfo,
     Timeline,
 )
@@ -347,6 +348,52 @@ def memory(rows: Sequence[RankMemory]) -> Table:
         for row in rows
     )
     return _table("Memory by rank", columns, cells)
+
+
+def snapshots(rows: Sequence[SnapshotRow]) -> Iterator[Table]:
+    """How the memory of each device was laid out, and who held it at the peak."""
+    columns = (
+        Column("Rank", "count"),
+        Column("Reserved", "bytes"),
+        Column("In use", "bytes"),
+        Column("Cached, given back when asked", "bytes"),
+        Column("Stuck", "bytes"),
+        Column("Largest free block", "bytes"),
+        Column("In expandable segments", "bytes"),
+        Column("In private pools", "bytes"),
+        Column("Segments", "count"),
+        Column("Partly used", "count"),
+        Column("Peak requested", "bytes"),
+    )
+    cells = (
+        (
+            row.rank,
+            row.reserved_bytes,
+            row.active_bytes,
+            row.cached_bytes,
+            row.stuck_bytes,
+            row.largest_free_bytes,
+            row.expandable_bytes,
+            row.private_bytes,
+            row.segments,
+            row.partly_used,
+            row.peak_bytes,
+        )
+        for row in rows
+    )
+    yield _table("Snapshots: in use + cached + stuck = reserved", columns, cells)
+    held = [
+        (row.rank, caller, nbytes)
+        for row in rows
+        for caller, nbytes in [
+            *row.peak_holders.items(),
+            ("allocated before the history began", row.peak_before_bytes or 0),
+        ]
+        if nbytes
+    ]
+    if held:
+        of_holders = (Column("Rank", "count"), Column("Called from"), Column("Held", "bytes"))
+        yield _table("Who held memory at the peak", of_holders, held)
 
 
 def differences(rows: Iterable[Difference]) -> Table:

@@ -9,6 +9,7 @@ from dsprof._version import __version__
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.pool import Progress
 from dsprof.analysis.summarise import summarise
@@ -18,6 +19,7 @@ from dsprof.diagnosis.environment import environment_info
 from dsprof.diagnosis.flights import flights
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.quality import quality
+from dsprof.diagnosis.snapshots import snapshots
 from dsprof.diagnosis.verdict import verdict
 from dsprof.rules import RULES
 from dsprof.rules.runner import judge
@@ -60,6 +62,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         fetches=sections.fetches(summary),
         copies=sections.copies(summary),
         memory=sections.memory(summary),
+        snapshots=snapshots(summary[Snapshots]),
         environment=environment_info(summary[EnvironmentFacts]),
         timelines=sections.timelines(summary),
         waits=sections.waits(summary),

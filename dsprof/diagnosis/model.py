@@ -240,6 +240,26 @@ class RankMemory(_Part):
     reserved_bytes: list[int] = []
 
 
+class SnapshotRow(_Part):
+    """The memory of a device as its allocator laid it out: reserved = active + cached + stuck."""
+
+    rank: int
+    device: int
+    reserved_bytes: int
+    active_bytes: int
+    cached_bytes: int  # given back when asked
+    stuck_bytes: int  # free in segments that are partly used
+    largest_free_bytes: int
+    expandable_bytes: int  # reserved in expandable segments
+    private_bytes: int  # reserved in pools of their own
+    segments: int
+    partly_used: int  # segments
+    failed_bytes: int | None = None  # size of the last request that failed
+    peak_bytes: int | None = None  # requested at most, as far as the history tells
+    peak_before_bytes: int | None = None  # of these, allocated before the history began
+    peak_holders: dict[str, int] = {}  # caller -> bytes held at the peak
+
+
 class Difference(_Part):
     """Something that is not the same on all ranks."""
 
@@ -319,6 +339,7 @@ class Diagnosis(_Part):
     fetches: list[FetchRow] = []
     copies: list[CopyRow] = []
     memory: list[RankMemory] = []
+    snapshots: list[SnapshotRow] = []
     environment: EnvironmentInfo = msgspec.field(default_factory=EnvironmentInfo)
     timelines: list[Timeline] = []
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)

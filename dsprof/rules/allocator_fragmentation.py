@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.trace.snapshot import MemorySnapshot
 
 STUCK = "inactive_split_bytes.all.current"
 RESERVED = "reserved_bytes.all.current"
 RETRIES = "num_alloc_retries"
 """Counters of torch.cuda.memory_stats()."""
+
+_OVER_COMMITTED = "The device ran out of memory, and not because of fragments"
+_CAUSE = "Tensors of many sizes are freed in another order than they were made."
+_ACTION = (
+    "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank; if that does not help, "
+    "make reduce_bucket_size and stage3_prefetch_bucket_size smaller."
+)
+_TOO_MUCH = "What is stuck and what was free on the device do not suffice for the request."
+_USE_LESS = (
+    "Shard, offload or recompute more, or use smaller micro-batches; the memory section says who "
+    "held most at the peak."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +41,7 @@ class Thresholds:
 
 
 class AllocatorFragmentation:
-    """Reads the allocator's counters at step ends.
+    """Reads the allocator's counters at step ends, and snapshots of its memory.
 
     What is stuck are the unused parts of segments that are partly used. Whole free segments are
     cache: the allocator gives them back when asked.
@@ -39,21 +54,27 @@ class AllocatorFragmentation:
         why="Memory in fragments cannot serve large requests: the allocator flushes its cache and "
         "tries again, which stalls the device, and in the end runs out.",
         category="memory",
-        needs=(Memory, Run),
+        needs=(Memory, Snapshots, Run),
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Judge each rank by its last step, and by retries since the first."""
+        """Judge each rank by its snapshot, by its last step, and by retries since the first."""
         if run[Run].is_cpu:
             text = "The run was on CPUs: there is no device allocator."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
+        snapshots = run[Snapshots].ranks
         ranks = {rank: m for rank, m in run[Memory].ranks.items() if m.device_last.get(RESERVED)}
-        if not ranks or not all(STUCK in memory.device_last for memory in ranks.values()):
+        if snapshots:
+            yield self._laid_out(snapshots, thresholds)
+        elif not ranks or not all(STUCK in memory.device_last for memory in ranks.values()):
             text = "Could not tell: no counters of the device allocator were recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
-            return
+        else:
+            yield from self._counted(ranks, thresholds)
+
+    def _counted(self, ranks: dict[int, RankMemory], thresholds: Thresholds) -> Iterable[Finding]:
         retrying = tuple(r for r in sorted(ranks) if _retries(ranks[r]) >= thresholds.retries)
         stuck = tuple(r for r in sorted(ranks) if _is_stuck(ranks[r], thresholds))
         if retrying or stuck:
@@ -77,13 +98,49 @@ class AllocatorFragmentation:
             summary + ".",
             title="" if stuck else "Allocations on the device had to be tried again",
             severity=Severity.HIGH if retrying else Severity.MEDIUM,
-            cause="Tensors of many sizes are freed in another order than they were made.",
-            action="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank; if that "
-            "does not help, make reduce_bucket_size and stage3_prefetch_bucket_size smaller.",
+            cause=_CAUSE,
+            action=_ACTION,
             ranks=affected,
             evidence=(_table(ranks, affected),),
             confidence="high" if retrying else "medium",
         )
+
+    def _laid_out(self, snapshots: dict[int, MemorySnapshot], thresholds: Thresholds) -> Finding:
+        """Judge the rank whose snapshot shows most that is stuck."""
+        failed = [rank for rank, one in snapshots.items() if one.was_fragmentation]
+        over = [rank for rank in failed or snapshots if snapshots[rank].oom_bytes]
+        rank = max(over or snapshots, key=lambda rank: snapshots[rank].stuck_bytes)
+        one = snapshots[rank]
+        share = one.stuck_bytes / one.reserved_bytes if one.reserved_bytes else 0.0
+        is_much = _is_much(one.stuck_bytes, one.reserved_bytes, thresholds)
+        summary = (
+            f"{_gib(one.stuck_bytes)} of {_gib(one.reserved_bytes)} GiB reserved on rank {rank} "
+            f"({share:.1%}) are stuck in partly used segments; {_gib(one.cached_bytes)} GiB more "
+            "are free and given back when asked"
+        )
+        if one.oom_bytes:
+            summary += f"; a request of {_gib(one.oom_bytes)} GiB failed"
+        status = Status.FAIL if failed or is_much else Status.INFO
+        return self.meta.finding(
+            status,
+            summary + ".",
+            **_words(status, is_oom=bool(over)),
+            ranks=(rank,),
+            confidence="high",
+        )
+
+
+def _words(status: Status, *, is_oom: bool) -> dict[str, Any]:
+    if status is Status.FAIL:
+        severity = Severity.HIGH if is_oom else Severity.MEDIUM
+        return {"severity": severity, "cause": _CAUSE, "action": _ACTION}
+    if is_oom:
+        return {"title": _OVER_COMMITTED, "cause": _TOO_MUCH, "action": _USE_LESS}
+    return {"title": AllocatorFragmentation.meta.title}
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f}"
 
 
 def _retries(memory: RankMemory) -> int:
@@ -91,7 +148,10 @@ def _retries(memory: RankMemory) -> int:
 
 
 def _is_stuck(memory: RankMemory, thresholds: Thresholds) -> bool:
-    stuck, reserved = memory.device_last[STUCK], memory.device_last[RESERVED]
+    return _is_much(memory.device_last[STUCK], memory.device_last[RESERVED], thresholds)
+
+
+def _is_much(stuck: int, reserved: int, thresholds: Thresholds) -> bool:
     return stuck >= thresholds.stuck_bytes and stuck >= thresholds.stuck_share * reserved
 
 

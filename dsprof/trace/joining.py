@@ -100,9 +100,12 @@ def _newest_of_each_kind(
 
 
 def _joined(runs: Sequence[list[TraceFile]]) -> tuple[list[TraceFile], list[TraceFile]]:
-    """Join to the newest time line what may be of the same run; return the rest, too."""
+    """Join to the newest time line what may be of the same run; return the rest, too.
+
+    Without a time line the files of most ranks lead.
+    """
     timelines = [run for run in runs if run[0].reader.tells is Facts.TIMELINE]
-    lead = max(timelines or runs, key=_start_and_size)
+    lead = max(timelines, key=_start_and_size) if timelines else max(runs, key=len)
     run = list(lead)
     others: list[TraceFile] = []
     for more in runs:
@@ -126,7 +129,8 @@ def _may_be_one(lead: Sequence[TraceFile], more: Sequence[TraceFile]) -> bool:
     later_ns = more[0].start_ns - lead[0].start_ns
     if more[0].reader.tells is Facts.TIMELINE:
         return abs(later_ns) <= _LATEST_PROFILE_NS
-    return not more[0].start_ns or later_ns >= -_LATEST_START_NS
+    is_timed = lead[0].reader.tells is Facts.TIMELINE and more[0].start_ns
+    return not is_timed or later_ns >= -_LATEST_START_NS
 
 
 def _with_world_size(files: Sequence[TraceFile]) -> list[TraceFile]:

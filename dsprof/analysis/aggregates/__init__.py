@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.timelines import Timelines
 from dsprof.analysis.aggregates.traffic import Traffic
@@ -31,6 +32,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Fetches,
     Copies,
     Memory,
+    Snapshots,
     Flights,
     Timelines,
 )

@@ -19,7 +19,15 @@ from dsprof.trace.flight import FlightDump, FlightEntry, FlightGroup
 from dsprof.trace.format import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.readers.chrome import UNDECODABLE
 from dsprof.trace.readers.pickles import load_plain, read_whole
-from dsprof.trace.readers.plain import items, mapping, number, number_at_end, rank_in_name, text
+from dsprof.trace.readers.plain import (
+    caller,
+    items,
+    mapping,
+    number,
+    number_at_end,
+    rank_in_name,
+    text,
+)
 from dsprof.trace.readers.reader import Facts, OneRankReader
 from dsprof.trace.source import Source
 from dsprof.trace.table import CollectivesBuilder, RankTrace
@@ -31,9 +39,7 @@ _MOST_ENTRIES = 100_000
 _MOST_GROUPS = 10_000
 _MOST_TENSORS = 64
 _MOST_DIMENSIONS = 16
-_MOST_FRAMES = 64
 _PEERS = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})")
-_INNER_FRAME = re.compile(r"torch/(distributed|utils|nn)/|c10d_logger\.py")
 
 
 class FlightReader(OneRankReader):
@@ -121,7 +127,7 @@ def _entry(entry: dict[Any, Any]) -> FlightEntry:
         is_p2p=is_p2p,
         source=there if is_receiving else here,
         target=here if is_receiving else there,
-        frame=_frame(entry.get("frames")),
+        frame=caller(entry.get("frames")),
     )
 
 
@@ -134,15 +140,6 @@ def _group_name(entry: dict[Any, Any]) -> str:
 def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
     shapes = (items(shape, _MOST_DIMENSIONS) for shape in items(value, _MOST_TENSORS))
     return tuple(tuple(number(size) for size in shape) for shape in shapes)
-
-
-def _frame(value: Any) -> str:
-    """Return the innermost frame outside torch, as `file:line function`."""
-    for frame in map(mapping, items(value, _MOST_FRAMES)):
-        file = text(frame.get("filename"))
-        if file and not _INNER_FRAME.search(file.replace("\\", "/")):
-            return f"{file}:{number(frame.get('line'))} {text(frame.get('name'))}".strip()
-    return ""
 
 
 def _groups(document: dict[Any, Any], found: list[dict[Any, Any]]) -> Iterator[FlightGroup]:

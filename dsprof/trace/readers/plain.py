@@ -12,6 +12,8 @@ from typing import Any
 
 _LARGEST = 1 << 63
 _LONGEST_TEXT = 500
+_MOST_FRAMES = 200
+_INNER_FILE = re.compile(r"(^|/)(torch|deepspeed)/")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.I)
 _ENDING = re.compile(r"(?:^|[-_])(\d{1,7})$")
 
@@ -37,6 +39,19 @@ def number(value: Any, default: int = 0) -> int:
 def text(value: Any) -> str:
     """Return a string, and no more of it than a report would show."""
     return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+
+
+def caller(frames: Any) -> str:
+    """Return the innermost frame of the user's own Python code, as `file:line function`."""
+    found = ""
+    for frame in map(mapping, items(frames, _MOST_FRAMES)):
+        file = text(frame.get("filename")).replace("\\", "/")
+        if file.endswith(".py") or "ipython" in file:
+            name = f"{file}:{number(frame.get('line'))} {text(frame.get('name'))}".strip()
+            if not _INNER_FILE.search(file):
+                return name
+            found = found or name
+    return found
 
 
 def rank_in_name(path: Path) -> int:

@@ -6,7 +6,6 @@ what it holds is set against the end, where the segments tell what is allocated.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from dsprof.errors import TraceError
 from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
 from dsprof.trace.readers.pickles import load_plain, read_whole
-from dsprof.trace.readers.plain import items, mapping, number, rank_in_name, text
+from dsprof.trace.readers.plain import caller, items, mapping, number, rank_in_name, text
 from dsprof.trace.readers.reader import Facts, OneRankReader
 from dsprof.trace.snapshot import MemorySnapshot, Peak
 from dsprof.trace.source import Source
@@ -25,11 +24,9 @@ RUN_KEY = "memory snapshot"
 _MOST_SEGMENTS = 1_000_000
 _MOST_BLOCKS = 4_000_000  # of all segments: one list may stand in many of them
 _MOST_EVENTS = 4_000_000
-_MOST_FRAMES = 200
 _HOLDERS_KEPT = 10
 _LARGEST_DEVICE = 1 << 10
 _SMALL_PAGE, _LARGE_PAGE = 2 << 20, 20 << 20  # of expandable segments of either pool
-_INNER_FILE = re.compile(r"(^|/)torch/|\.(cpp|h|cu|cc)$|^\?\?$|^<")
 
 
 class SnapshotReader(OneRankReader):
@@ -191,8 +188,8 @@ def _peak(events: Sequence[dict[Any, Any]], last_bytes: int) -> Peak | None:
             most, at = level, i
     live = _live(events[: at + 1])
     by_caller: Counter[str] = Counter()
-    for caller, size in live.values():
-        by_caller[caller] += size
+    for holder, size in live.values():
+        by_caller[holder] += size
     known = sum(by_caller.values())
     return Peak(
         requested_bytes=most,
@@ -212,17 +209,8 @@ def _live(events: Iterable[dict[Any, Any]]) -> dict[int, tuple[str, int]]:
         if event.get("action") == "alloc":
             frames = event.get("frames")
             if id(frames) not in callers:
-                callers[id(frames)] = _caller(frames)
+                callers[id(frames)] = caller(frames) or "no Python frame"
             live[address] = callers[id(frames)], _size(event)
         elif event.get("action") == "free_requested":
             live.pop(address, None)
     return live
-
-
-def _caller(frames: Any) -> str:
-    """Return the innermost frame of the user's Python code, as `file:line function`."""
-    for frame in map(mapping, items(frames, _MOST_FRAMES)):
-        file = text(frame.get("filename")).replace("\\", "/")
-        if file and not _INNER_FILE.search(file):
-            return f"{file}:{number(frame.get('line'))} {text(frame.get('name'))}".strip()
-    return "no Python frame"

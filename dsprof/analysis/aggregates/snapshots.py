@@ -1,0 +1,25 @@
+"""Snapshots of the allocator's memory, by rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.snapshot import MemorySnapshot
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots(Aggregate):
+    """The ranks of which a snapshot was given."""
+
+    ranks: dict[int, MemorySnapshot]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Snapshots:
+        """Take one rank's snapshot."""
+        return cls({} if trace.snapshot is None else {trace.rank: trace.snapshot})
+
+    def merge(self, other: Snapshots) -> Snapshots:
+        """Put the ranks side by side."""
+        return Snapshots(self.ranks | other.ranks)
