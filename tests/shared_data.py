@@ -9,8 +9,13 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-def traces(name: str) -> Path:
-    """Return the folder of a set of traces; skips where there is no such data at all."""
+def folder(name: str) -> Path:
+    """Return a folder of such files; skips where there is no such data at all."""
     if not FOLDER.is_dir():
         pytest.skip("../shared/data is absent")
-    return FOLDER / "traces" / name
+    return FOLDER / name
+
+
+def traces(name: str) -> Path:
+    """Return the folder of a set of traces; skips where there is no such data at all."""
+    return folder("traces") / name

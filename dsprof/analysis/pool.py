@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from pathlib import Path
 from typing import NamedTuple
 
 from dsprof.analysis.buckets import attach_buckets
@@ -14,8 +13,7 @@ from dsprof.analysis.clocks import Alignment
 from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.errors import TraceError
-from dsprof.trace.format import Header
-from dsprof.trace.run import RunFiles, read_rank
+from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank
 from dsprof.trace.table import RankTrace
 
 Progress = Callable[[int, int], None]
@@ -23,8 +21,7 @@ Progress = Callable[[int, int], None]
 
 
 class _Task(NamedTuple):
-    path: Path
-    header: Header
+    files: RankFiles
     clock: RankClock
     kinds: Sequence[type[Aggregate]]
 
@@ -44,10 +41,7 @@ def collect_ranks(
     Raises:
         TraceError: a file cannot be read, or a process died reading it.
     """
-    tasks = [
-        _Task(path, header, alignment.clocks[header.rank], kinds)
-        for path, header in zip(run.files, run.headers, strict=True)
-    ]
+    tasks = [_Task(files, alignment.clocks[files.header.rank], kinds) for files in rank_files(run)]
     if min(processes, len(tasks)) < 2:
         yield from map(_collect_file, tasks)
         return
@@ -63,4 +57,4 @@ def collect_ranks(
 
 
 def _collect_file(task: _Task) -> RunSummary:
-    return collect(read_rank(task.path, task.header), task.clock, task.kinds)
+    return collect(read_rank(*task.files), task.clock, task.kinds)

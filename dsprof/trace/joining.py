@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dsprof.trace.format import Header
 from dsprof.trace.readers import READERS
-from dsprof.trace.readers.reader import Facts, Reader
+from dsprof.trace.readers.reader import START_BYTES, Facts, Reader
+from dsprof.trace.source import read_start, size_of
 from dsprof.trace.table import RankTrace
 
 _LATEST_START_NS = 30 * 60 * 10**9
@@ -145,11 +146,13 @@ def _with_world_size(files: Sequence[TraceFile]) -> list[TraceFile]:
 
 
 def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Stranger]]:
-    kept: dict[tuple[str, int, int, str, int], TraceFile] = {}
+    kept: dict[tuple[object, ...], TraceFile] = {}
     copies: list[Stranger] = []
     for file in files:
         header = file.header
-        writer = (header.run_key, header.rank, file.start_ns, header.host, header.pid)
+        # Files that do not say when they were begun are told apart by their bytes.
+        began = file.start_ns or (size_of(file.path), read_start(file.path, START_BYTES))
+        writer = (header.run_key, header.rank, began, header.host, header.pid)
         original = kept.setdefault(writer, file)
         if original is not file:
             copies.append(Stranger(file.path, f"a copy of {original.path}"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os.path  # its questions answer False where Path's raise: in folders we may not enter
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -55,43 +56,63 @@ def find_run(paths: Iterable[str | Path]) -> RunFiles:
     )
 
 
-def read_run(run: RunFiles) -> Iterator[RankTrace]:
-    """Read the traces of a run, one rank in memory at a time.
+class RankFiles(NamedTuple):
+    """The files of one rank, as `read_rank` takes them."""
 
-    Files of several ranks are read first, and once.
+    path: Path
+    header: Header
+    beside: Sequence[Path] = ()
+    held: Mapping[Path, RankTrace] = {}  # what was read of the rank in files of several ranks
+
+
+def rank_files(run: RunFiles) -> Iterator[RankFiles]:
+    """Yield the files of each rank. Those of several ranks are read here, and once.
 
     Raises:
         TraceError: a file has become unreadable since `find_run`.
     """
     uses = Counter(path for paths in (run.files, *run.beside.values()) for path in paths)
-    held = {path: list(_read(path)) for path, count in uses.items() if count > 1}
+    held: defaultdict[int, dict[Path, RankTrace]] = defaultdict(dict)
+    for path in (path for path, count in uses.items() if count > 1):
+        for trace in _read(path):
+            held[trace.rank][path] = trace
     for path, header in zip(run.files, run.headers, strict=True):
-        yield read_rank(path, header, run.beside.get(header.rank, ()), held)
+        rank = header.rank
+        yield RankFiles(path, header, run.beside.get(rank, ()), held.pop(rank, {}))
+
+
+def read_run(run: RunFiles) -> Iterator[RankTrace]:
+    """Read the traces of a run, one rank in memory at a time.
+
+    Raises:
+        TraceError: a file has become unreadable since `find_run`.
+    """
+    return (read_rank(*files) for files in rank_files(run))
 
 
 def read_rank(
     path: Path,
     header: Header,
     beside: Iterable[Path] = (),
-    held: Mapping[Path, Sequence[RankTrace]] | None = None,
+    held: Mapping[Path, RankTrace] | None = None,
 ) -> RankTrace:
-    """Read one rank of a run, of which `header` was read before; `held` are files read before.
+    """Read one rank of a run, of which `header` was read before; `held` as in `RankFiles`.
 
     Raises:
         TraceError: a file has become unreadable since.
     """
-    found = [_of_rank(one, header.rank, held or {}) for one in (path, *beside)]
-    trace = found[0]
-    for other in found[1:]:
+    trace, *others = [_of_rank(one, header.rank, held or {}) for one in (path, *beside)]
+    for other in others:
         join(trace, other)
     # What a file alone does not know was found out from all of them.
     trace.header.world_size = header.world_size
     return trace
 
 
-def _of_rank(path: Path, rank: int, held: Mapping[Path, Sequence[RankTrace]]) -> RankTrace:
-    traces = held[path] if path in held else _read(path)
-    for trace in traces:
+def _of_rank(path: Path, rank: int, held: Mapping[Path, RankTrace]) -> RankTrace:
+    if path in held:
+        return held[path]
+    for trace in _read(path):
         if trace.rank == rank:
             return trace
     raise TraceError(f"{path}: changed while it was read: it holds nothing of rank {rank} now")

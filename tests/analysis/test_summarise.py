@@ -58,8 +58,8 @@ def test_a_rule_sees_what_it_declared():
 
 def test_ranks_that_disagree_are_read_again_for_the_timelines(monkeypatch, tmp_path):
     ranks = {f"rank{t.rank}": t for t in disagreeing()}
-    monkeypatch.setattr("dsprof.trace.run.read_rank", lambda path, _: ranks[path.name])
-    monkeypatch.setattr("dsprof.analysis.pool.read_rank", lambda path, _: ranks[path.name])
+    monkeypatch.setattr("dsprof.trace.run.read_rank", lambda path, *_: ranks[path.name])
+    monkeypatch.setattr("dsprof.analysis.pool.read_rank", lambda path, *_: ranks[path.name])
     files = tuple(tmp_path / name for name in ranks)
     run = RunFiles(files, tuple(trace.header for trace in ranks.values()))
     timelines = summarise(run)[Timelines]

@@ -39,7 +39,7 @@ def two_ranks(monkeypatch, tmp_path):
     traces = {"rank0": zero_rank(0), "rank1": zero_rank(1)}
     reads: list[str] = []
 
-    def read_rank(path, header):
+    def read_rank(path, *_):
         reads.append(path.name)
         return traces[path.name]
 

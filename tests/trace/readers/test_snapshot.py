@@ -1,0 +1,87 @@
+"""Memory snapshots, made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.snapshot import MemorySnapshot
+from dsprof.trace.table import RankTrace
+from tests.factories import snapshot as make
+from tests.factories.snapshot import MIB, event, segment
+
+
+def read(path: Path) -> RankTrace:
+    [trace] = read_run(find_run([path]))
+    return trace
+
+
+def laid_out(tmp_path: Path, *args: Any, **fields: Any) -> MemorySnapshot:
+    snapshot = read(make.write(tmp_path / "rank0.pickle", *args, **fields)).snapshot
+    assert snapshot is not None
+    return snapshot
+
+
+def mib(nbytes: int) -> float:
+    return nbytes / MIB
+
+
+def test_whole_free_segments_are_cache_and_holes_in_others_are_stuck(tmp_path: Path) -> None:
+    one = laid_out(tmp_path, [segment(10, -6, 4), segment(-20), segment(8)])
+    assert mib(one.reserved_bytes) == 48
+    assert mib(one.active_bytes) == 22
+    assert mib(one.cached_bytes) == 20
+    assert mib(one.stuck_bytes) == 6
+    assert mib(one.largest_free_bytes) == 20
+    assert (one.segments, one.partly_used) == (3, 1)
+
+
+def test_free_pages_of_expandable_segments_are_given_back(tmp_path: Path) -> None:
+    one = laid_out(tmp_path, [segment(10, -50, 4, -6, is_expandable=True)])
+    assert (mib(one.cached_bytes), mib(one.stuck_bytes)) == (40, 16)
+    assert mib(one.expandable_bytes) == 70
+
+
+def test_private_pools_stand_apart(tmp_path: Path) -> None:
+    one = laid_out(tmp_path, [segment(8), segment(2, segment_pool_id=(0, 3))])
+    assert mib(one.private_bytes) == 2
+
+
+def test_of_two_devices_the_fuller_one_is_read(tmp_path: Path) -> None:
+    assert laid_out(tmp_path, [segment(8), segment(9, device=1)]).device == 1
+
+
+def test_the_peak_is_counted_back_from_the_end(tmp_path: Path) -> None:
+    history = [
+        event("alloc", 1, 5, line=11),
+        event("alloc", 2, 30, line=12),
+        event("alloc", 3, 2, line=11),
+        event("free_requested", 2, 30),
+        event("free_completed", 2, 30),
+        event("free_requested", 1, 5),
+    ]
+    peak = laid_out(tmp_path, [segment(2, 40)], history).peak
+    assert peak is not None
+    assert (mib(peak.requested_bytes), mib(peak.last_bytes)) == (77, 42)
+    held = {caller: mib(nbytes) for caller, nbytes in peak.holders}
+    assert held == {"/home/me/model.py:12 forward": 30, "/home/me/model.py:11 forward": 7}
+    assert mib(peak.before_bytes) == 40
+
+
+def test_without_a_history_there_is_no_peak(tmp_path: Path) -> None:
+    assert laid_out(tmp_path, [segment(2)]).peak is None
+
+
+def test_a_request_that_failed_is_fragmentation_if_it_would_have_fit(tmp_path: Path) -> None:
+    for device_free, expected in ((6, True), (2, False)):
+        history = [event("oom", 0, 16, device_free=device_free * MIB)]
+        one = laid_out(tmp_path, [segment(10, -10)], history)
+        assert one.was_fragmentation is expected
+
+
+def test_the_rank_is_in_the_name_or_said_to_be_unknown(tmp_path: Path) -> None:
+    assert read(make.write(tmp_path / "mem_rank3.pickle", [segment(1)])).rank == 3
+    trace = read(make.write(tmp_path / "model_1024.pickle", [segment(1)]))
+    assert trace.rank == 0
+    assert "does not say its rank" in trace.notes[0].text
