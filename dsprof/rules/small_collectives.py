@@ -12,11 +12,10 @@ from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
 _MIB = 1 << 20
-_SUGGESTED_ELEMENTS = 50_000_000
-"""100 MB in bf16: far above the latency of any network, and small beside a model that needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,56 +42,39 @@ class SmallCollectives:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Fail buckets that a setting would enlarge; mention the rest."""
+        """Fail reductions that a setting would enlarge; mention the rest."""
         rows = {k: row for k, row in run[Communication].rows.items() if k.group_size > 1}
         if not rows:
             text = "No collective between two or more ranks was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
-        bucket = _small_buckets(run[Flushes], thresholds)
-        if bucket is not None:
-            yield self._buckets(bucket, run[Traffic])
-            return
+        found = [
+            self._buckets(knob, bucket, run[Traffic])
+            for library, knob in KNOBS.items()
+            if (bucket := _small_buckets(run[Flushes], library, knob, thresholds)) is not None
+        ]
+        yield from found
         small = _small(rows, thresholds)
         calls = sum(row.calls / row.rank_steps for row in small.values() if row.rank_steps)
-        if calls >= thresholds.calls_per_step:
+        if not found and calls >= thresholds.calls_per_step:
             yield self._others(run[Engines], small, calls)
 
-    def _buckets(self, bucket: _Buckets, traffic: Traffic) -> Finding:
+    def _buckets(self, knob: Knob, bucket: Buckets, traffic: Traffic) -> Finding:
         # A bucket holds the gradients of one micro-step, however large it is.
-        reductions = max(1.0, traffic.reducing_micro_steps / traffic.rank_steps)
-        needed = reductions * ceil(bucket.elements_per_step / reductions / _SUGGESTED_ELEMENTS)
+        reductions = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
+        least = ceil(bucket.elements_per_step / reductions / knob.suggested_elements)
+        needed = reductions * max(1, least)
         spared = max(0.0, 1 - needed / bucket.flushes_per_step)
         return self.meta.finding(
             Status.FAIL,
-            f"{bucket.flushes_per_step:.4g} bucket flushes a step carry "
-            f"{bucket.mean_bytes / 1024:,.0f} KiB each: reduce_bucket_size is "
-            f"{bucket.capacity:,} elements.",
+            f"{bucket.flushes_per_step:.4g} {knob.noun} a step carry "
+            f"{bucket.mean_bytes / 1024:,.0f} KiB each: {knob.fact(bucket)}.",
+            title=knob.title,
             severity=Severity.MEDIUM,
-            cause="A bucket is sent when the next gradient does not fit; one that is smaller than "
-            "most parameters sends each gradient by itself.",
-            action=f'Set "reduce_bucket_size" to {_SUGGESTED_ELEMENTS:,} elements or delete the '
-            "key (default 500,000,000). It counts elements, not bytes, and the buffer is allocated "
-            "at this size.",
-            evidence=(
-                Table(
-                    columns=(
-                        Column("flushes a step and rank", "count"),
-                        Column("mean size", "bytes"),
-                        Column("capacity, elements", "count"),
-                        Column("blocked a step", "ms"),
-                    ),
-                    rows=(
-                        (
-                            round(bucket.flushes_per_step),
-                            round(bucket.mean_bytes),
-                            bucket.capacity,
-                            bucket.exposed_ms_per_step,
-                        ),
-                    ),
-                ),
-            ),
-            config_patch={"zero_optimization": {"reduce_bucket_size": _SUGGESTED_ELEMENTS}},
+            cause=knob.cause,
+            action=knob.action,
+            evidence=(_figures(bucket),),
+            config_patch=knob.config_patch,
             saving_ms_per_step=(0.0, bucket.exposed_ms_per_step * spared),
             saving_from="gradients",
             confidence="medium",
@@ -139,28 +121,41 @@ class SmallCollectives:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Buckets:
-    """Bounded bucket flushes of a rank and step."""
+def _figures(bucket: Buckets) -> Table:
+    return Table(
+        columns=(
+            Column("flushes a step and rank", "count"),
+            Column("mean size", "bytes"),
+            Column("capacity, elements", "count"),
+            Column("blocked a step", "ms"),
+        ),
+        rows=(
+            (
+                round(bucket.flushes_per_step),
+                round(bucket.mean_bytes),
+                bucket.capacity or None,
+                bucket.exposed_ms_per_step,
+            ),
+        ),
+    )
 
-    flushes_per_step: float
-    mean_bytes: float
-    elements_per_step: int
-    capacity: int
-    exposed_ms_per_step: float
 
-
-def _small_buckets(flushes: Flushes, thresholds: Thresholds) -> _Buckets | None:
-    """Return the flushes of ZeRO if they are small, many, and bounded by the capacity."""
+def _small_buckets(
+    flushes: Flushes, library: str, knob: Knob, thresholds: Thresholds
+) -> Buckets | None:
+    """Return the flushes of a library if they are small, many, and bounded by its setting."""
     rows = [
-        (kind, sums) for kind, sums in flushes.rows.items() if kind.capacity and not kind.library
+        (kind, sums)
+        for kind, sums in flushes.rows.items()
+        if kind.library == library and (kind.capacity or not knob.has_capacity)
     ]
     count = sum(sums.flushes for _, sums in rows)
     steps = max((sums.rank_steps for _, sums in rows), default=0)
-    if not steps or not any(kind.cause == "full" for kind, _ in rows):
+    is_bounded = not knob.has_capacity or any(kind.cause == "full" for kind, _ in rows)
+    if not steps or not is_bounded:
         return None
     nbytes, elements = _weighted(rows)
-    found = _Buckets(
+    found = Buckets(
         flushes_per_step=count / steps,
         mean_bytes=nbytes / count,
         elements_per_step=elements // steps,

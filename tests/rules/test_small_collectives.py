@@ -9,10 +9,11 @@ from tests.factories.trace import flush, group, rank_trace, said, step, sync, ze
 KIB = 1 << 10
 
 
-def buckets(count: int, *, nbytes: int = 64 * KIB, cause: str = "full", engine=None):
+def buckets(count: int, *, nbytes: int = 64 * KIB, cause: str = "full", **fields):
     """A rank whose only measured step sends `count` flushes of 1 ms."""
     numbers = range(1, count + 1)
     details = {"nbytes": nbytes, "elements": nbytes // 2, "capacity": 40_000, "cause": cause}
+    details |= fields
     return rank_trace(
         steps=[step(0, 0, 1000)],
         flushes=[flush(n, n * 2, 1, step=0, **details) for n in numbers],
@@ -75,3 +76,61 @@ def test_a_bucket_is_not_spared_across_micro_steps():
     trace = buckets(100)
     trace.collectives.micro_step[50:] = 1
     assert said(RULE, trace).saving_ms_per_step == (0.0, pytest.approx(98.0))
+
+
+def ddp(count: int, **fields):
+    return buckets(count, library="DDP", stage=-1, capacity=1 << 15, **fields)
+
+
+def fsdp(count: int, **fields):
+    given = {"library": "FSDP2", "stage": -1, "capacity": 0, "cause": "end of module", **fields}
+    return buckets(count, module="blocks.0", **given)
+
+
+def test_small_ddp_buckets_fail_with_its_own_setting():
+    finding = said(RULE, ddp(100))
+    assert finding.status is Status.FAIL
+    assert "100 DDP buckets a step carry 64 KiB each" in finding.summary
+    assert "bucket_cap_mb is 0.0625" in finding.summary
+    assert "bucket_cap_mb=25" in finding.action
+    assert finding.config_patch is None, "DeepSpeed's file has no such key"
+    assert finding.saving_ms_per_step == (0.0, pytest.approx(99.0))
+
+
+@pytest.mark.parametrize("library", ["FSDP1", "FSDP2"])
+def test_small_fsdp_units_fail_with_the_wrapping(library):
+    finding = said(RULE, fsdp(40, library=library))
+    assert finding.status is Status.FAIL
+    assert finding.title == "FSDP units are too small"
+    assert "40 FSDP reductions a step carry 64 KiB each" in finding.summary
+    assert "fully_shard" in finding.action
+    assert finding.config_patch is None
+
+
+@pytest.mark.parametrize("make", [ddp, fsdp])
+def test_few_or_large_reductions_of_other_libraries_pass(make):
+    assert said(RULE, make(15)).status is Status.PASS
+    assert said(RULE, make(100, nbytes=1 << 20)).status is Status.PASS
+
+
+def test_ddp_buckets_that_were_never_full_are_not_blamed():
+    assert said(RULE, ddp(100, cause="end of backward")).status is Status.INFO
+
+
+@pytest.mark.parametrize("make", [ddp, fsdp])
+def test_one_rank_alone_is_not_applicable(make):
+    trace = make(100)
+    trace.groups[1] = group(1)
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("make", [buckets, ddp, fsdp])
+@pytest.mark.parametrize("fields", [{"elements": 0}, {"elements": 0, "nbytes": 0}])
+def test_flushes_that_lost_their_sizes_do_not_break_the_rule(make, fields):
+    finding = said(RULE, make(100, **fields))
+    assert finding.status is Status.FAIL
+    assert finding.saving_ms_per_step == (0.0, pytest.approx(99.0))
+
+
+def test_a_library_that_is_not_known_is_mentioned_only():
+    assert said(RULE, buckets(100, library="elsewhere")).status is Status.INFO
