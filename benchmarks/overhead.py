@@ -60,18 +60,28 @@ def against_bare(variants: dict, name: str, what: str, by: Callable) -> list[flo
 
 
 def call_rows() -> Iterator[Row]:
-    """Yield what one collective with its wait costs the training thread."""
-    ns = json.loads(python("-m", "benchmarks.overhead_calls"))
-    yield ("plain all_reduce and wait, fake backend", f"{ns['plain'] / 1e3:.2f} µs", "")
-    for name, base, limit in (
-        ("bare kernel", "plain", ""),
+    """Yield what one collective with its wait costs the training thread, in its parts."""
+    result = json.loads(python("-m", "benchmarks.overhead_calls"))
+    calls = {name: (issue / 1e3, wait / 1e3) for name, (issue, wait) in result["calls"].items()}
+    plain, kernel = calls["plain"], calls["bare kernel"]
+    yield ("plain all_reduce and wait, fake backend", *micros(*plain), "")
+    yield ("bare kernel, above plain", *micros(*minus(kernel, plain)), "")
+    for name, base, goal in (
         ("dispatcher", "bare kernel", "4 µs"),
         ("process_group", "plain", "3.5 µs"),
     ):
-        added = (ns[name] - ns[base]) / 1e3
-        yield (f"{name}, above {base}", f"{added:+.2f} µs", limit)
-    first, last = ns["first 100,000"], ns["last 100,000"]
-    yield ("call 900,001 to 1,000,000 / call 1 to 100,000", f"{last / first:.3f}", "constant")
+        yield (f"{name}, above {base}", *micros(*minus(calls[name], calls[base])), goal)
+    ends = result["million"]
+    ratio = ends["last 100,000"] / ends["first 100,000"]
+    yield ("call 900,001 to 1,000,000 / call 1 to 100,000", "", "", f"{ratio:.3f}", "constant")
+
+
+def minus(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(map(operator.sub, one, other))
+
+
+def micros(issue: float, wait: float) -> Row:
+    return (f"{issue:.2f} µs", f"{wait:.2f} µs", f"{issue + wait:.2f} µs")
 
 
 def import_rows() -> Iterator[Row]:
@@ -103,7 +113,7 @@ def print_table(head: Row, rows: Iterator[Row]) -> None:
 def main() -> None:
     head = ("stage", "recorder", "wall / bare (range)", "training thread", "writer", "CPU / step")
     print_table(head, training_rows())
-    print_table(("one collective, CPU of its thread", "cost", "limit"), call_rows())
+    print_table(("one collective", "issue", "wait", "together", "goal"), call_rows())
     print_table(("import", "cost", "limit"), import_rows())
 
 
