@@ -89,6 +89,7 @@ class Recorder:
         self.definitions: deque[Any] = deque()  # structs of dsprof.trace.format, written first
         self.in_flight: dict[int, tuple[Any, Collective]] = {}
         self.blocking: dict[int, Collective] = {}  # thread -> its sync call that is under way
+        self.announced: set[int] = set()  # threads in a method that records the collective itself
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
         self.device: DeviceWatch | None = None  # once collectives run on a device
         self.on_device: Callable[[Collective, Any], None] = self._on_no_device

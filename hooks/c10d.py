@@ -1,9 +1,10 @@
 """The wire: every collective that is really issued, once, whoever issues it.
 
-`DispatcherHook` puts a Python kernel below each `c10d::*` operation at dispatch key
-BackendSelect. All callers of a ProcessGroup, C++ ones included, pass there, once a collective, with
-the GIL released while the collective runs. `ProcessGroupHook` replaces methods of the class
-ProcessGroup instead: cheaper, but blind to collectives that C++ issues.
+`ProcessGroupHook` replaces methods of the class ProcessGroup: all that Python issues.
+`DispatcherHook` puts a Python kernel below each `c10d::*` operation at dispatch key BackendSelect:
+all callers of a ProcessGroup, C++ ones included, pass there, once a collective, with the GIL
+released while the collective runs. Where both are in place a method announces its collective, and
+the kernel leaves it to the method, which has at hand what the kernel would have to unbox.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class _WireHook(Hook):
             return record
 
         tell = Recorder.tell_followers
-        hide_from_dynamo(note, Groups.state, Sites.above, Recorder.poll, Recorder.add, tell)
+        hide_from_dynamo(note, Groups.state, self.sites.above, Recorder.poll, Recorder.add, tell)
         return note
 
 
@@ -165,12 +166,12 @@ class DispatcherHook(_WireHook):
         redispatch = overload._handle.redispatch_boxed
         below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
         recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
-        unbox_group = dist.ProcessGroup.unbox
+        unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
         at = _positions(overload._schema)
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            if not recorder.recording and not recorder.arm():
+            if get_ident() in announced or (not recorder.recording and not recorder.arm()):
                 return redispatch(keyset & below, *args)
             if recorder.device is not None:
                 recorder.device.begin()
@@ -209,9 +210,6 @@ class ProcessGroupHook(_WireHook):
         for method in METHODS
     )
 
-    is_covered = False
-    """Another hook sees all of it now."""
-
     def begin_apart(self) -> Apart | None:
         """Count apart what the call that follows puts on record."""
         try:
@@ -226,23 +224,26 @@ class ProcessGroupHook(_WireHook):
         is_plain, sized = op.name in _TAKES_LIST, op.sized
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
         has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
+        announced = recorder.announced
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if hook.is_covered or (not recorder.recording and not recorder.arm()):
+            if hook.broken or (not recorder.recording and not recorder.arm()):
                 return original(self, *args, **kwargs)
             if recorder.device is not None:
                 recorder.device.begin()
             apart = None if type(self) is plain_group else hook.begin_apart()
+            thread = get_ident()
+            announced.add(thread)
             issue_ns = clock()
             try:
                 work = original(self, *args, **kwargs)
             finally:
+                announced.discard(thread)
                 if apart is not None:
                     apart.end()
             return_ns = clock()
-            is_on_record = hook.is_covered or (apart is not None and apart.is_on_record)
-            if not hook.broken and not is_on_record:
+            if apart is None or not apart.is_on_record:
                 try:
                     given = (*args, *kwargs.values()) if kwargs else args
                     is_list = is_plain and type(given[0]) is list

@@ -1,9 +1,9 @@
 """The wire at the lowest cost: methods of ProcessGroup first, the dispatcher once C++ communicates.
 
-Below a Python caller, a kernel in the dispatcher adds two conversions of all arguments and sees
-nothing that the method did not. It is needed for what communicates without a Python caller: DDP's
-reducer, functional collectives (DTensor, tensor parallelism, compiled graphs) and FSDP's start.
-Each of these announces itself: by an import or by the construction of a DDP module.
+A kernel in the dispatcher costs two conversions of all arguments. It is needed for what
+communicates without a Python caller: DDP's reducer, functional collectives (DTensor, tensor
+parallelism, compiled graphs) and FSDP's start. Each of these announces itself: by an import or by
+the construction of a DDP module.
 """
 
 from __future__ import annotations
@@ -28,14 +28,38 @@ _DDP = Target(
 )
 
 
-class AutomaticHook(ProcessGroupHook):
-    """Sees what Python issues in class ProcessGroup, and all in the dispatcher when C++ issues."""
-
-    targets = (*ProcessGroupHook.targets, _DDP)
+class CompleteHook(ProcessGroupHook):
+    """Sees what Python issues in class ProcessGroup, and what C++ issues in the dispatcher."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._dispatcher: DispatcherHook | None = None
+
+    def install(self, module: str) -> None:
+        """Register the dispatcher's kernels.
+
+        Raises:
+            RuntimeError: another tool holds one of them.
+        """
+        self._go_below()
+
+    def uninstall(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.uninstall()
+            self._dispatcher = None
+
+    def _go_below(self) -> None:
+        if self._dispatcher is None and not self.recorder.stopped:
+            dispatcher = DispatcherHook(self.recorder)
+            dispatcher.sites = self.sites
+            dispatcher.install("torch.distributed")
+            self._dispatcher = dispatcher
+
+
+class AutomaticHook(CompleteHook):
+    """Goes to the dispatcher only when something comes up that communicates from C++."""
+
+    targets = (*ProcessGroupHook.targets, _DDP)
 
     def modules(self) -> tuple[str, ...]:
         return (*super().modules(), *_IN_CPP)
@@ -48,11 +72,6 @@ class AutomaticHook(ProcessGroupHook):
         """
         if module in _IN_CPP or (module == _DDP.module and dist.is_initialized() and _ddp_lives()):
             self._go_below()
-
-    def uninstall(self) -> None:
-        if self._dispatcher is not None:
-            self._dispatcher.uninstall()
-            self._dispatcher = None
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target is not _DDP:
@@ -67,14 +86,6 @@ class AutomaticHook(ProcessGroupHook):
             return original(*args, **kwargs)
 
         return construct
-
-    def _go_below(self) -> None:
-        if self._dispatcher is None and not self.recorder.stopped:
-            dispatcher = DispatcherHook(self.recorder)
-            dispatcher.groups, dispatcher.sites = self.groups, self.sites
-            dispatcher.install("torch.distributed")
-            self._dispatcher = dispatcher
-            self.is_covered = True
 
 
 def _ddp_lives() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsprof.config import Config
 from dsprof.hooks.backends import BackendHook
 from dsprof.hooks.base import Hook
-from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.c10d import ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
 from dsprof.hooks.ddp import DDPHook
 from dsprof.hooks.ddp_wait import DdpWaitHook
@@ -18,7 +18,7 @@ from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
 from dsprof.hooks.dtensor import DTensorHook
 from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalWaitHook
-from dsprof.hooks.interception import AutomaticHook
+from dsprof.hooks.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.memory import DeviceMemoryHook
 from dsprof.hooks.pipelining import PipeliningHook
 from dsprof.hooks.steps import TrainingLoopHook
@@ -49,11 +49,11 @@ HOOKS: tuple[type[Hook], ...] = (
 
 WIRE_HOOKS: dict[str, type[Hook]] = {
     "auto": AutomaticHook,
-    "dispatcher": DispatcherHook,
+    "dispatcher": CompleteHook,
     "process_group": ProcessGroupHook,
 }
 
-FALLBACKS: dict[type[Hook], type[Hook]] = {DispatcherHook: ProcessGroupHook}
+FALLBACKS: dict[type[Hook], type[Hook]] = {CompleteHook: ProcessGroupHook}
 """What to install where the first cannot be: another tool may hold the dispatcher's slot."""
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from dsprof.recorder import Recorder
@@ -26,7 +26,7 @@ class Sites:
 
     A walk up the stack makes an object of each frame that it looks at, which is most of its cost.
     So it is remembered how far up the site was for a path through the libraries, known by the
-    code positions of three of its frames; every so often a walk checks that. A path that was wrong
+    code positions of two of its frames; every so often a walk checks that. A path that was wrong
     once is walked from then on.
 
     A file is looked at once: `_files` maps its name to None when it is to be passed over, else to
@@ -37,37 +37,39 @@ class Sites:
         self._recorder = recorder
         self._files: dict[str, dict[int, int] | None] = {}
         self._inner = tuple(_inner_paths())
-        self._heights: dict[tuple[int, int, int], int] = {}  # of the site on a path, 0: varies
+        self._heights: dict[tuple[int, int], int] = {}  # of the site on a path, 0: varies
         self._next_look = itertools.count().__next__
-
-    def above(self, depth: int) -> int:
+        self.above = self._finder()
         """Return the number of the site of a call, 0 if there is none.
 
-        The call was issued `depth` frames above the caller of this method.
+        The call was issued that many frames above the caller of this function.
         """
+
+    def _finder(self) -> Callable[[int], int]:
+        """Return `above`; a closure, because it runs for each collective."""
+        files, heights, walk, next_look = self._files, self._heights, self._walk, self._next_look
         frame_at = sys._getframe
-        depth += 1
-        try:
-            path = (
-                frame_at(depth + 2).f_lasti,
-                frame_at(depth + 4).f_lasti,
-                frame_at(depth + 7).f_lasti,
-            )
-        except ValueError:  # a short stack; in a thread of C++ the call has no frame at all
-            return self._walk(_ancestor(frame_at(), depth))[0]
-        height = self._heights.get(path)
-        if height and self._next_look() % LOOK_EVERY:
+
+        def above(depth: int) -> int:
             try:
-                frame = frame_at(depth + height)
-                code = frame.f_code
-                sites = self._files[code.co_filename]
-                if sites is not None:
-                    return sites[code.co_firstlineno << 24 | frame.f_lasti]
-            except (KeyError, ValueError):  # new site; another stack
-                pass
-        site, seen = self._walk(frame_at(depth))
-        self._heights[path] = seen if height in (None, seen) else 0
-        return site
+                path = (frame_at(depth + 4).f_lasti, frame_at(depth + 8).f_lasti)
+            except ValueError:  # a short stack; in a thread of C++ the call has no frame at all
+                return walk(_ancestor(frame_at(), depth + 1))[0]
+            height = heights.get(path)
+            if height and next_look() % LOOK_EVERY:
+                try:
+                    frame = frame_at(depth + height)
+                    code = frame.f_code
+                    return files[code.co_filename][  # type: ignore[index]
+                        code.co_firstlineno << 24 | frame.f_lasti
+                    ]
+                except (KeyError, TypeError, ValueError):  # a new site, or another stack
+                    pass
+            site, seen = walk(frame_at(depth + 1))
+            heights[path] = seen + 1 if height in (None, seen + 1) else 0
+            return site
+
+        return above
 
     def _walk(self, frame: FrameType | None) -> tuple[int, int]:
         """Return the number of the first site from `frame` upwards, and how far up it is."""

@@ -13,11 +13,12 @@ import torch.distributed as dist
 from dsprof.events import Collective
 from dsprof.hooks.backends import BackendHook
 from dsprof.hooks.base import Hook
-from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.c10d import ProcessGroupHook
+from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import Recorder
 
 Install = Callable[..., Recorder]
-both_ways = pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+both_ways = pytest.mark.parametrize("kind", [CompleteHook, ProcessGroupHook])
 
 
 class Handle(dist.Work):
@@ -121,7 +122,7 @@ def test_what_a_library_hands_on_is_recorded_once(
 
 
 def test_a_library_defined_later_is_seen(install: Install) -> None:
-    recorder = install(DispatcherHook, BackendHook)
+    recorder = install(CompleteHook, BackendHook)
 
     class Later(Library):
         def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -132,7 +133,7 @@ def test_a_library_defined_later_is_seen(install: Install) -> None:
 
 
 def test_a_work_that_nobody_waits_for_is_not_kept(install: Install, library: Any) -> None:
-    recorder = install(DispatcherHook, BackendHook)
+    recorder = install(CompleteHook, BackendHook)
     dist.all_reduce(torch.zeros(4), group=library, async_op=True)
     assert recorder.in_flight == {}
     assert seen(recorder) == [("all_reduce", 16, 1)]

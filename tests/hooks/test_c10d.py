@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from dsprof.events import Collective
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
+from dsprof.hooks.interception import CompleteHook
 from dsprof.hooks.wire import METHODS, WIRE_OPS
 from dsprof.recorder import COST_SAMPLE, Recorder
 from dsprof.trace.format import SiteArgs
@@ -70,7 +71,7 @@ def collectives(recorder: Recorder) -> list[Collective]:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 @pytest.mark.parametrize(("op", "issue", "nbytes", "count"), OPERATIONS)
 def test_operation(
     install: Install,
@@ -92,7 +93,7 @@ def test_operation(
     assert found[0].group.size == N
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
     recorder = install(kind)
     dist.all_reduce(tensor(), op=dist.ReduceOp.MAX)
@@ -104,7 +105,7 @@ def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
     assert [record.peer for record in found] == [-1, 6, 5]
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_peers_are_global_ranks(install: Install, kind: type) -> None:
     recorder = install(kind)
     evens = dist.new_group([0, 2, 4, 6])
@@ -115,7 +116,7 @@ def test_peers_are_global_ranks(install: Install, kind: type) -> None:
     assert found.group.label != "world"
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_sync_and_async(install: Install, kind: type) -> None:
     recorder = install(kind)
     dist.all_reduce(tensor())
@@ -128,7 +129,7 @@ def test_sync_and_async(install: Install, kind: type) -> None:
     assert recorder.unfinished() == []
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_collectives_are_counted_for_each_group_and_pairs_for_each_peer(
     install: Install, kind: type
 ) -> None:
@@ -141,7 +142,7 @@ def test_collectives_are_counted_for_each_group_and_pairs_for_each_peer(
     assert [record.seq for record in collectives(recorder)] == [1, 1, 2, 1, 1, 2]
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_the_site_is_the_line_outside_torch(install: Install, kind: type) -> None:
     recorder = install(kind)
     dist.all_reduce(tensor())
@@ -205,7 +206,7 @@ def test_another_tool_in_the_slot_is_respected(install: Install) -> None:
         DispatcherHook(Recorder(lambda: True)).install("torch.distributed")
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_an_inner_failure_leaves_the_run_alone(install: Install, kind: type) -> None:
     recorder = install(kind)
     recorder.poll = None  # type: ignore[method-assign, assignment]
@@ -227,7 +228,7 @@ def test_one_odd_call_does_not_blind_the_hook(install: Install) -> None:
     assert len(collectives(recorder)) == before + 1
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_one_in_so_many_records_is_timed(install: Install, kind: type) -> None:
     recorder = install(kind)
     for _ in range(COST_SAMPLE - 1):

@@ -9,7 +9,8 @@ import torch
 import torch._dynamo
 import torch.distributed as dist
 
-from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.c10d import ProcessGroupHook
+from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import Recorder
 
 
@@ -34,7 +35,7 @@ def graphs(function: Callable[[torch.Tensor], torch.Tensor]) -> tuple[int, int]:
 
 
 @pytest.mark.filterwarnings("error:Dynamo does not know")
-@pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [CompleteHook, ProcessGroupHook])
 @pytest.mark.parametrize("function", [waits_later, waits_at_once])
 def test_the_same_graphs_with_hooks_and_without(
     install: Callable[..., Recorder], kind: type, function: Callable[..., torch.Tensor]

@@ -12,15 +12,16 @@ import torch.distributed._functional_collectives as functional
 
 from dsprof.events import Collective
 from dsprof.hooks import groups
-from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.c10d import ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
 from dsprof.hooks.functional import FunctionalWaitHook
+from dsprof.hooks.interception import CompleteHook
 from dsprof.patching import PatchSet
 from dsprof.recorder import Recorder
 from tests.factories.fake_cuda import FakeCuda, Host
 
 Install = Callable[..., Recorder]
-KINDS = [DispatcherHook, ProcessGroupHook]
+KINDS = [CompleteHook, ProcessGroupHook]
 
 
 class Watch:
@@ -77,7 +78,7 @@ def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type
 
 
 def test_a_functional_wait_goes_to_the_device(install: Install) -> None:
-    recorder, watch = install(DispatcherHook, FunctionalWaitHook), Watch()
+    recorder, watch = install(CompleteHook, FunctionalWaitHook), Watch()
     recorder.device = watch
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     torch.ops._c10d_functional.wait_tensor(output.elem)
@@ -88,7 +89,7 @@ def test_without_a_hook_collectives_on_a_device_are_recorded_all_the_same(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "_HOST_BACKENDS", ())
-    recorder = install(DispatcherHook)
+    recorder = install(CompleteHook)
     dist.barrier()
     assert [record.op for record in recorder.buffer] == ["barrier"]
 

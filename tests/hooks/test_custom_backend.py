@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from dsprof.events import Collective
-from dsprof.hooks.c10d import DispatcherHook
 from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
+from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import Recorder
 
 Backend = pytest.importorskip("deepspeed.comm.backend").Backend
@@ -44,7 +44,7 @@ def collectives(recorder: Recorder) -> list[Collective]:
 
 
 def test_it_is_timed_and_marked_as_not_on_the_wire(install: Install) -> None:
-    recorder = install(DispatcherHook, DeepSpeedCommHook)
+    recorder = install(CompleteHook, DeepSpeedCommHook)
     pair = dist.new_group([0, 1])
     Site().all_reduce(torch.zeros(4), None, pair)
     Site().all_reduce(torch.zeros(8), None, None, True).wait()
@@ -63,13 +63,13 @@ def test_it_is_timed_and_marked_as_not_on_the_wire(install: Install) -> None:
 
 
 def test_its_bytes_are_those_of_the_whole_array(install: Install) -> None:
-    recorder = install(DispatcherHook, DeepSpeedCommHook)
+    recorder = install(CompleteHook, DeepSpeedCommHook)
     Site().reduce_scatter_tensor(output=torch.zeros(4), tensor=torch.zeros(32))
     assert [record.nbytes for record in collectives(recorder)] == [128]
 
 
 def test_what_it_leaves_to_torch_is_on_the_wire_once(install: Install) -> None:
-    recorder = install(DispatcherHook, DeepSpeedCommHook)
+    recorder = install(CompleteHook, DeepSpeedCommHook)
     Site().broadcast(torch.zeros(4))
     [record] = collectives(recorder)
     assert (record.op, record.on_wire, record.context.requested) == ("broadcast", True, "broadcast")
@@ -84,7 +84,7 @@ def test_a_backend_that_derives_from_nothing_is_found_at_a_step(
         def barrier(self) -> None:
             pass
 
-    recorder = install(DispatcherHook, DeepSpeedCommHook)
+    recorder = install(CompleteHook, DeepSpeedCommHook)
     monkeypatch.setattr(comm, "cdb", Duck())
     recorder.end_step("user")
     comm.cdb.barrier()

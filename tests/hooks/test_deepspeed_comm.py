@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from dsprof.events import Collective
-from dsprof.hooks.c10d import DispatcherHook
 from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
+from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import NOBODY, Recorder
 from dsprof.trace.format import GroupArgs, SiteArgs
 
@@ -29,7 +29,7 @@ def collectives(recorder: Recorder) -> list[Collective]:
 
 
 def test_a_collective_carries_what_was_requested(install: Install) -> None:
-    recorder = install(DispatcherHook)
+    recorder = install(CompleteHook)
     tensor = torch.zeros(4)
     ask = requests(recorder, reduce_scatter_tensor=lambda backend, t: dist.all_reduce(t))
     ask["reduce_scatter_tensor"](None, tensor)
@@ -44,7 +44,7 @@ def test_a_collective_carries_what_was_requested(install: Install) -> None:
 def test_a_request_that_deepspeed_makes_for_itself_is_part_of_the_outer_one(
     install: Install,
 ) -> None:
-    recorder = install(DispatcherHook)
+    recorder = install(CompleteHook)
     inner = requests(recorder, all_gather=lambda backend, t: dist.all_reduce(t))["all_gather"]
     outer = requests(recorder, all_gather_object=lambda b, t: [inner(b, t), inner(b, t)])
     outer["all_gather_object"](None, torch.zeros(4))
@@ -54,7 +54,7 @@ def test_a_request_that_deepspeed_makes_for_itself_is_part_of_the_outer_one(
 
 
 def test_what_never_reaches_c10d_is_recorded_and_marked(install: Install) -> None:
-    recorder = install(DispatcherHook)
+    recorder = install(CompleteHook)
     pair = dist.new_group([0, 1])
     dist.all_reduce(torch.zeros(4), group=pair)
     ask = requests(recorder, inference_all_reduce=lambda backend, tensor, group=None: tensor)

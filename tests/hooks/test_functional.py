@@ -11,8 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from dsprof.events import Collective
-from dsprof.hooks.c10d import DispatcherHook
 from dsprof.hooks.functional import FunctionalWaitHook
+from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import Recorder
 from tests.factories.foreign_kernel import foreign_kernel
 
@@ -25,7 +25,7 @@ def records(recorder: Recorder) -> list[Collective]:
 
 
 def test_a_wait_finds_its_collective(install: Install) -> None:
-    recorder = install(DispatcherHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalWaitHook)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     [pending] = recorder.unfinished()
     assert pending.waits == 0
@@ -37,21 +37,21 @@ def test_a_wait_finds_its_collective(install: Install) -> None:
 
 
 def test_waiting_for_nothing_is_no_unmatched_wait(install: Install) -> None:
-    recorder = install(DispatcherHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalWaitHook)
     torch.ops._c10d_functional.wait_tensor(torch.ones(4))
     assert records(recorder) == []
     assert recorder.unmatched_waits == 0
 
 
 def test_sparse_tensors_have_no_storage(install: Install) -> None:
-    recorder = install(DispatcherHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalWaitHook)
     dist.all_reduce(torch.ones(4).to_sparse(), async_op=True).wait()
     assert len(records(recorder)) == 1
     assert recorder.failures == {}
 
 
 def test_a_tensor_is_not_kept_alive(install: Install) -> None:
-    recorder = install(DispatcherHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalWaitHook)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).elem
     alive = weakref.ref(output)
     torch.ops._c10d_functional.wait_tensor(output)
@@ -69,7 +69,7 @@ def test_the_kernel_of_another_tool_is_left_alone(install: Install) -> None:
 
 
 def test_tracing_records_no_wait(install: Install) -> None:
-    recorder = install(DispatcherHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalWaitHook)
 
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
