@@ -83,7 +83,7 @@ def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
     if notes:
         yield [page.heading("Worth knowing"), *_notes(notes, page)]
     if mean.total_ns:
-        yield _step(mean, page)
+        yield _step(mean, diagnosis.steps.estimated_share, page)
     if diagnosis.communication:
         yield _communication(diagnosis.communication, page)
     yield [page.heading("Checks"), *_checks(diagnosis, page)]
@@ -134,7 +134,7 @@ def _notes(notes: Iterable[Finding], page: _Page) -> Iterator[str]:
         yield from page.wrap(f"{note.title}. {note.summary}", "  - ")
 
 
-def _step(mean: content.StepBar, page: _Page) -> list[str]:
+def _step(mean: content.StepBar, estimated: float, page: _Page) -> list[str]:
     bar_width = page.width - 50
     total = fmt.duration(mean.total_ns)
     lines = [f"{page.heading('Step')}  {total}, mean of all ranks and measured steps"]
@@ -142,6 +142,11 @@ def _step(mean: content.StepBar, page: _Page) -> list[str]:
         bar = "#" * round(part.percent / 100 * bar_width)
         percent = "" if part.ns is None else f"{part.percent:.1f} %"
         lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
+    if estimated:
+        text = (
+            f"Of the exposed communication {estimated:.0%} is estimated: DDP waits in C++, at most "
+        )
+        lines += page.wrap(f"{text}so long.", "  ")
     return lines
 
 

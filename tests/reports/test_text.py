@@ -118,3 +118,10 @@ def test_names_from_a_run_cannot_steer_the_terminal() -> None:
 
 def test_printable_keeps_words_in_any_language() -> None:
     assert printable("couche d'entrée 層\n\tx") == "couche d'entrée 層  x"
+
+
+def test_what_is_estimated_says_so() -> None:
+    made = factory.diagnosis()
+    assert "estimated" not in text(made)
+    made.steps.estimated_share = 0.25
+    assert "Of the exposed communication 25% is estimated" in " ".join(text(made).split())
