@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,28 +80,78 @@ def writer_cpu_ns() -> int:
     return sum(map(time.clock_gettime_ns, clocks))
 
 
-def make_step(stage: int, scale: Scale) -> tuple[deepspeed.DeepSpeedEngine, Callable[[], None]]:
-    """Return an engine and the function that trains one optimizer step."""
-    torch.manual_seed(0)
-    model = LanguageModel(scale.width, 3, scale.width // 64, scale.context, tied=True)
+Loss = Callable[[], torch.Tensor]
+Step = Callable[[], None]
+
+
+def zero_step(stage: int, scale: Scale) -> tuple[Step, Step]:
+    """Return what trains one optimizer step under DeepSpeed, and what ends the training."""
     config = zero_config(argparse.Namespace(stage=stage, batch=scale.batch))
     config["zero_optimization"]["reduce_bucket_size"] = 15 * scale.width**2
     config["zero_optimization"]["stage3_param_persistence_threshold"] = 3 * scale.width**2 // 2
-    engine, *_ = deepspeed.initialize(model=model, config=config)
-    text = standard_library()
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    engine, *_ = deepspeed.initialize(model=make_model(scale), config=config)
+    loss = losses(engine, scale)
 
     def step() -> None:
         for _ in range(engine.gradient_accumulation_steps()):
-            engine.backward(engine(sample(text, scale.batch, scale.context, generator)))
+            engine.backward(loss())
             engine.step()
 
-    return engine, step
+    return step, engine.destroy
 
 
-def measure(
-    step: Callable[[], None], scale: Scale, recorder: AbstractContextManager
-) -> dict[str, float]:
+def ddp_step(scale: Scale) -> tuple[Step, Step]:
+    """Return the same for DDP."""
+    model = torch.nn.parallel.DistributedDataParallel(make_model(scale).bfloat16())
+    return torch_step(model, losses(model, scale), model.no_sync), lambda: None
+
+
+def fsdp_step(scale: Scale) -> tuple[Step, Step]:
+    """Return the same for FSDP2, a unit for each block."""
+    from torch.distributed.fsdp import fully_shard  # from then on collectives may come from C++
+
+    model = make_model(scale).bfloat16()
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    return torch_step(model, losses(model, scale), nullcontext), lambda: None
+
+
+def torch_step(
+    model: torch.nn.Module, loss: Loss, accumulate: Callable[[], AbstractContextManager]
+) -> Step:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step() -> None:
+        with accumulate():
+            loss().backward()
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def make_model(scale: Scale) -> LanguageModel:
+    torch.manual_seed(0)
+    return LanguageModel(scale.width, 3, scale.width // 64, scale.context, tied=True)
+
+
+def losses(model: torch.nn.Module, scale: Scale) -> Loss:
+    """Return what computes the loss of the next batch."""
+    text, generator = standard_library(), torch.Generator().manual_seed(dist.get_rank())
+    return lambda: model(sample(text, scale.batch, scale.context, generator))
+
+
+TRAININGS: dict[str, Callable[[Scale], tuple[Step, Step]]] = {
+    "ZeRO-2": partial(zero_step, 2),
+    "ZeRO-3": partial(zero_step, 3),
+    "DDP": ddp_step,
+    "FSDP2": fsdp_step,
+}
+
+
+def measure(step: Step, scale: Scale, recorder: AbstractContextManager) -> dict[str, float]:
     """Return milliseconds a step under `recorder`: wall, CPU of this thread, CPU of the writer."""
     with recorder:
         for _ in range(scale.warm_steps):
@@ -114,30 +165,29 @@ def measure(
     return {name: ns / scale.steps / 1e6 for name, ns in zip(names, spent, strict=True)}
 
 
-def run(stage: int, scale: Scale, count: int) -> dict[str, list[dict[str, float]]]:
+def run(training: str, scale: Scale, count: int) -> dict[str, list[dict[str, float]]]:
     """Return what `measure` says of each variant, round after round."""
-    engine, step = make_step(stage, scale)
+    step, end = TRAININGS[training](scale)
     rounds: dict[str, list] = {name: [] for name in VARIANTS}
-    names = list(VARIANTS)
+    if not training.startswith("ZeRO"):
+        del rounds["DeepSpeed comms_logger"]
+    names = list(rounds)
     for _ in range(count):
         for name in names:
             rounds[name].append(measure(step, scale, VARIANTS[name]()))
         names.append(names.pop(0))
-    engine.destroy()
+    end()
     return rounds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("training", choices=TRAININGS)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--stages", type=int, nargs="+", default=[2, 3])
     args = parser.parse_args()
     deepspeed.init_distributed(dist_backend="gloo")
-    result = {
-        f"ZeRO-{stage}": {name: run(stage, scale, args.rounds) for name, scale in SCALES.items()}
-        for stage in args.stages
-    }
+    result = {name: run(args.training, scale, args.rounds) for name, scale in SCALES.items()}
     if dist.get_rank() == 0:
         args.out.write_text(json.dumps(result))
     dist.destroy_process_group()
