@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from dsprof.trace.format import Header
+from dsprof.trace.log import joined as joined_logs
 from dsprof.trace.readers import READERS
 from dsprof.trace.readers.reader import START_BYTES, Facts, Reader
 from dsprof.trace.source import read_start, size_of
@@ -76,6 +77,7 @@ def join(trace: RankTrace, other: RankTrace) -> None:
     for part in ("environment", "flight", "snapshot"):
         if getattr(trace, part) is None:
             setattr(trace, part, getattr(other, part))
+    trace.log = joined_logs(trace.log, other.log)
     trace.notes += other.notes
     trace.broken_lines += other.broken_lines
     trace.nbytes += other.nbytes

@@ -34,6 +34,7 @@ from dsprof.trace.format import (
     StepArgs,
     Trailer,
 )
+from dsprof.trace.log import RankLog
 from dsprof.trace.snapshot import MemorySnapshot
 
 IntArray = npt.NDArray[np.int64]
@@ -217,6 +218,7 @@ class RankTrace:
     is_sampled: bool = False  # whoever wrote the file left events out
     flight: FlightDump | None = None  # what torch's flight recorder held
     snapshot: MemorySnapshot | None = None  # the memory of a device as its allocator sees it
+    log: RankLog | None = None  # what libraries said of themselves in logs
     beside: list[str] = field(default_factory=list)  # further files whose facts are in here
 
     @property

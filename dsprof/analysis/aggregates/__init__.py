@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.aggregates.flushes import Flushes
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
@@ -23,6 +24,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Run,
     Engines,
     EnvironmentFacts,
+    Logs,
     Steps,
     Communication,
     Traffic,

@@ -59,12 +59,14 @@ class EnvironmentFacts(Aggregate):
 
     `variables` holds the values in force: those of the process, replaced by what the C library
     held after the first collective. `hidden` holds the latter alone: values that `os.environ`
-    does not show. Engine configurations are those of each rank's first engine, with nested keys
+    does not show. A log tells variables as NCCL took them, integers after parsing, and no others:
+    what is absent from it may be set. Engine configurations are those of each rank's first engine, with nested keys
     joined by dots and values as JSON.
     """
 
     recorded: RankSet = 0  # ranks whose environment is in the trace
     missing: RankSet = 0
+    logged: RankSet = 0  # of the missing: ranks of which NCCL's log tells variables
     variables: Facts[str, str] = field(default_factory=dict)
     hidden: Facts[str, str] = field(default_factory=dict)
     files: Facts[tuple[str, str], str] = field(default_factory=dict)  # (file, name)
@@ -84,10 +86,12 @@ class EnvironmentFacts(Aggregate):
         me, header, found = 1 << trace.rank, trace.header, trace.environment
         engine = trace.engines[min(trace.engines)] if trace.engines else None
         place = {"backend": header.backend, "device": header.device, "host": header.host}
-        own = found or EnvSnapshot()
+        logged = trace.log.variables if trace.log and not found else {}
+        own = found or EnvSnapshot(variables=logged)
         return cls(
             recorded=me if found else 0,
             missing=0 if found else me,
+            logged=me if logged else 0,
             variables=_of(me, _in_force(own)),
             hidden=_of(me, own.effective),
             files=_of(me, {(file, n): v for file, kv in own.files.items() for n, v in kv.items()}),
@@ -113,6 +117,7 @@ class EnvironmentFacts(Aggregate):
         return EnvironmentFacts(
             recorded=self.recorded | other.recorded,
             missing=self.missing | other.missing,
+            logged=self.logged | other.logged,
             engine_rank=first.engine_rank,
             first_engine=first.first_engine,
             **joined,

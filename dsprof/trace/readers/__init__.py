@@ -6,13 +6,22 @@ from pathlib import Path
 
 from dsprof.trace.readers.flight import FlightReader
 from dsprof.trace.readers.kineto import KinetoReader
+from dsprof.trace.readers.log import LogReader
 from dsprof.trace.readers.native import NativeReader
 from dsprof.trace.readers.reader import START_BYTES, Reader
 from dsprof.trace.readers.snapshot import SnapshotReader
 from dsprof.trace.source import read_start
 
-READERS: tuple[Reader, ...] = (NativeReader(), KinetoReader(), FlightReader(), SnapshotReader())
+READERS: tuple[Reader, ...] = (
+    NativeReader(),
+    KinetoReader(),
+    FlightReader(),
+    SnapshotReader(),
+    LogReader(),
+)
 """The first that recognises a file reads it; and where two files tell the same, the first tells."""
+
+_LONGEST_PREAMBLE_BYTES = 1 << 22
 
 
 def reader_of(path: Path) -> Reader | None:
@@ -22,4 +31,11 @@ def reader_of(path: Path) -> Reader | None:
         TraceError: the file cannot be opened.
     """
     start = read_start(path, START_BYTES)
+    if (found := _recognised(start)) is None and len(start) == START_BYTES and b"\0" not in start:
+        # What a job prints may begin with pages of its shells and launchers.
+        found = _recognised(read_start(path, _LONGEST_PREAMBLE_BYTES))
+    return found
+
+
+def _recognised(start: bytes) -> Reader | None:
     return next((reader for reader in READERS if reader.recognises(start)), None)

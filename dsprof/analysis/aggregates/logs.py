@@ -1,0 +1,82 @@
+"""What libraries said of themselves in the logs of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dsprof.analysis.aggregates.environment import RankSet
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.log import CallKind, LoggedCalls, RankLog
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Logs(Aggregate):
+    """The logs by rank; ranks without one are not in here."""
+
+    ranks: Mapping[int, RankLog] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)  # of the ranks that name theirs
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Logs:
+        """Take the log of one rank."""
+        if trace.log is None:
+            return cls()
+        host = trace.header.host
+        return cls({trace.rank: trace.log}, {trace.rank: host} if host else {})
+
+    def merge(self, other: Logs) -> Logs:
+        """Put the ranks side by side."""
+        return Logs({**self.ranks, **other.ranks}, {**self.hosts, **other.hosts})
+
+    @property
+    def is_nccl(self) -> bool:
+        """Whether NCCL or RCCL itself speaks in one of the logs."""
+        return any(log.facts.keys() - {"loss scale"} or log.variables for log in self.ranks.values())
+
+    @property
+    def has_several_hosts(self) -> bool:
+        """Whether ranks are on more than one host, as far as the logs tell."""
+        if len(set(self.hosts.values())) > 1:
+            return True
+        shapes = self.values("hosts of a communicator")
+        return any(not shape.startswith("1 of") for shape in shapes)
+
+    def values(self, kind: str) -> dict[str, RankSet]:
+        """Return the values of a kind of fact, each with the ranks that state it."""
+        found: dict[str, RankSet] = {}
+        for rank, log in self.ranks.items():
+            for value in log.values(kind):
+                found[value] = found.get(value, 0) | 1 << rank
+        return found
+
+    def kinds(self) -> list[str]:
+        """Return the kinds of facts that there are, by name."""
+        return sorted({kind for log in self.ranks.values() for kind in log.facts})
+
+    def lines(self, kind: str, value: str) -> int:
+        """Return how many lines of all ranks state a fact."""
+        return sum(log.values(kind).get(value, 0) for log in self.ranks.values())
+
+    def warnings(self) -> dict[str, tuple[RankSet, int]]:
+        """Return warnings and errors, each with its ranks and the number of lines."""
+        found: dict[str, tuple[RankSet, int]] = {}
+        for rank, log in self.ranks.items():
+            for text, lines in log.warnings.items():
+                ranks, before = found.get(text, (0, 0))
+                found[text] = ranks | 1 << rank, before + lines
+        return found
+
+    def calls(self) -> dict[CallKind, LoggedCalls]:
+        """Return what DeepSpeed's comms_logger told, added up over the ranks that told it."""
+        found: dict[CallKind, LoggedCalls] = {}
+        for log in self.ranks.values():
+            for kind, calls in log.calls.items():
+                found[kind] = found[kind] + calls if kind in found else calls
+        return found
+
+
+def ranks_that(ranks: Iterable[int]) -> RankSet:
+    """Return a set of ranks."""
+    return sum(1 << rank for rank in set(ranks))

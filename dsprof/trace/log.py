@@ -1,0 +1,153 @@
+"""What the log of a run says of one rank; what libraries say of themselves, nothing measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MOST_VALUES = 64
+"""Of each kind of fact so many values are kept: a log of gigabytes comes to a few kilobytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """What torch's allocator wrote when a device had no more memory; -1 where it did not say.
+
+    `process_bytes` is all that the process holds on the device, torch's and what is not torch's;
+    `unallocated_bytes` is what torch holds and nobody uses.
+    """
+
+    device: int
+    asked_bytes: int
+    capacity_bytes: int
+    free_bytes: int
+    allocated_bytes: int
+    unallocated_bytes: int
+    process_bytes: int = -1
+    allowed_bytes: int = -1  # by set_per_process_memory_fraction
+    private_bytes: int = 0  # in pools of CUDA graphs
+    others: tuple[tuple[int, int], ...] = ()  # pid and bytes of other processes
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTimeout:
+    """A collective that torch's watchdog gave up; -1 and "" where it did not say."""
+
+    op: str
+    seq: int = -1
+    elements: int = -1
+    waited_ms: int = -1
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LastWork:
+    """The last works of a group when the watchdog gave up, as numbers of its collectives."""
+
+    group: str
+    timed_out: int
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCalls:
+    """Calls of one kind as DeepSpeed's comms_logger tells them; sums over the calls.
+
+    `total_ns` is None where its times are wrong beyond repair. `world_size` is what its own two
+    bandwidths imply, 0 where they imply none. `factor` is how often the size went into its
+    bandwidth, 0 where rounding hides it.
+    """
+
+    calls: int
+    total_ns: int | None
+    world_size: int = 0
+    factor: int = 0
+    straggler_ns: int | None = None
+    source: str = "lines"  # or "summary"
+
+    def __add__(self, other: LoggedCalls) -> LoggedCalls:
+        times = (self.total_ns, other.total_ns)
+        return LoggedCalls(
+            calls=self.calls + other.calls,
+            total_ns=None if None in times else sum(time or 0 for time in times),
+            world_size=max(self.world_size, other.world_size),
+            factor=max(self.factor, other.factor),
+            straggler_ns=self.straggler_ns if other.straggler_ns is None else other.straggler_ns,
+            source=self.source,
+        )
+
+
+CallKind = tuple[str, str, int]
+"""Operation, calling function ("" unless the logger was told to say it), bytes of a message."""
+
+
+@dataclass(slots=True)
+class RankLog:
+    """Facts of one rank, each with how many lines say so."""
+
+    facts: dict[str, dict[str, int]] = field(default_factory=dict)  # kind -> value -> lines
+    variables: dict[str, str] = field(default_factory=dict)  # as NCCL took them
+    warnings: dict[str, int] = field(default_factory=dict)  # text -> lines
+    out_of_memory: list[OutOfMemory] = field(default_factory=list)
+    timeouts: list[CollectiveTimeout] = field(default_factory=list)
+    last_works: list[LastWork] = field(default_factory=list)
+    calls: dict[CallKind, LoggedCalls] = field(default_factory=dict)
+    comms_logger: str = ""  # what is wrong with the times of DeepSpeed's logger, "" if nothing
+    allocator_settings: str = ""  # PYTORCH_ALLOC_CONF, where a shell or launcher echoed it
+
+    def say(self, kind: str, value: str, lines: int = 1) -> None:
+        """Count a line that states a fact."""
+        _count(self.facts.setdefault(kind, {}), value, lines)
+
+    def warn(self, text: str, lines: int = 1) -> None:
+        """Count a warning or error."""
+        _count(self.warnings, text, lines)
+
+    def add(self, other: RankLog) -> None:
+        """Take over what another log says of the same rank; `other` stays as it is."""
+        for kind, values in other.facts.items():
+            for value, lines in values.items():
+                self.say(kind, value, lines)
+        for text, lines in other.warnings.items():
+            self.warn(text, lines)
+        self.variables = other.variables | self.variables
+        _extend(self.out_of_memory, other.out_of_memory)
+        _extend(self.timeouts, other.timeouts)
+        _extend(self.last_works, other.last_works)
+        self.comms_logger = self.comms_logger or other.comms_logger
+        self.allocator_settings = self.allocator_settings or other.allocator_settings
+        for key, calls in other.calls.items():
+            if key in self.calls:
+                self.calls[key] += calls
+            elif len(self.calls) < 16 * MOST_VALUES:
+                self.calls[key] = calls
+
+    def values(self, kind: str) -> Mapping[str, int]:
+        """Return the values of a kind of fact, each with how many lines state it."""
+        return self.facts.get(kind, {})
+
+
+def joined(one: RankLog | None, other: RankLog | None) -> RankLog | None:
+    """Return what two logs of a rank say together."""
+    if one is None or other is None:
+        return one or other
+    both = RankLog()
+    both.add(one)
+    both.add(other)
+    return both
+
+
+def _count(values: dict[str, int], value: str, lines: int) -> None:
+    if value in values or len(values) < MOST_VALUES:
+        values[value] = values.get(value, 0) + lines
+
+
+def _extend(mine: list[T], more: Iterable[T]) -> None:
+    """Add what is new: launchers print the last words of a rank again."""
+    for one in more:
+        if one not in mine and len(mine) < MOST_VALUES:
+            mine.append(one)

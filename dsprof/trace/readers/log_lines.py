@@ -1,0 +1,67 @@
+"""The lines of a log that matter: of gigabytes of text only those that hold a mark are looked at.
+
+Searching plain bytes passes over a line in nanoseconds; a regular expression takes microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+
+from dsprof.trace.source import Source
+
+LONGEST_LINE_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 20
+
+_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f]")
+
+
+class MarkedLines:
+    """Iterates over the lines with a mark; over all lines while `takes_all` is set.
+
+    `checksum` is that of the bytes read so far.
+    """
+
+    def __init__(self, source: Source, marks: Sequence[bytes]) -> None:
+        self._source = source
+        self._marks = marks
+        self.takes_all = False
+        self.checksum = 0
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield lines without their ends, colours and control characters; long ones are cut."""
+        rest = b""
+        while block := self._source.read(_CHUNK_BYTES):
+            self.checksum = zlib.crc32(block, self.checksum)
+            text = rest + block
+            end = text.rfind(b"\n") + 1
+            if not end and len(text) > LONGEST_LINE_BYTES:
+                end = len(text)
+            rest = text[end:]
+            yield from self._lines(text[:end])
+        yield from self._lines(rest)
+
+    def _lines(self, text: bytes) -> Iterator[str]:
+        nexts = [-2] * len(self._marks)  # where each mark comes next; -1: no more
+        place = 0
+        while place < len(text):
+            start = place if self.takes_all else self._next(text, place, nexts)
+            if start < 0:
+                return
+            end = text.find(b"\n", start)
+            end = len(text) if end < 0 else end
+            line = text[start : min(end, start + LONGEST_LINE_BYTES)]
+            # A progress bar overwrites its line.
+            for part in line.split(b"\r"):
+                if self.takes_all or any(mark in part for mark in self._marks):
+                    yield _TERMINAL.sub("", part.decode("utf-8", "replace"))
+            place = end + 1
+
+    def _next(self, text: bytes, place: int, nexts: list[int]) -> int:
+        """Return where the next line with a mark begins, -1 if there is none."""
+        for i, mark in enumerate(self._marks):
+            if nexts[i] != -1 and nexts[i] < place:
+                nexts[i] = text.find(mark, place)
+        hits = [hit for hit in nexts if hit >= 0]
+        return max(text.rfind(b"\n", place, min(hits)) + 1, place) if hits else -1

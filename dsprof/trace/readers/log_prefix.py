@@ -1,0 +1,65 @@
+"""What stands before a message in a log: launchers, schedulers, clocks, and NCCL's own prefix."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LARGEST_RANK = 1 << 20
+
+_LAUNCHERS = re.compile(
+    r"\s*(?:>\s+"
+    r"|\[rank(?P<rank>\d{1,7})\]:\s?"  # torchrun, torch's handler of exceptions
+    r"|\[\d{1,7},(?P<mpi>\d{1,7})\]<std(?:out|err)>:\s?"
+    r"|\[default\d{1,5}\]:\s?"  # a local rank
+    r"|\(\w+ pid=\d+(?:, ip=[\d.a-f:]+)?\)\s"  # Ray
+    r"|(?P<task>\d{1,7}):\s"  # srun --label
+    r"|\[?\d{4}-\d\d-\d\d[ T][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?\s"
+    r"|[A-Za-z][\w.-]{0,99}:\s(?=\S+:\d+:\d+ \[))"  # pdsh: the name of the node
+)
+
+_NCCL = re.compile(
+    r"^(?:.*?(?P<host>[^\s:]+):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) )?.*?"
+    r"(?:\[(?P<device>-?\d{1,9})\] )?(?:[^\s\[]+:\d+ )?(?:\(\w+\) )?"
+    r"NCCL (?P<level>INFO|WARN|TRACE|CALL|VERSION|ABORT) ?(?P<message>.*)$"
+)
+_OWN_VERSION = re.compile(r"^[NR]CCL version ?:? ?\d.*")
+
+
+class Said(NamedTuple):
+    """A message of NCCL or RCCL and who wrote it: host and process, as far as the line says."""
+
+    level: str
+    message: str
+    host: str = ""
+    pid: int = 0
+    device: int = -1
+
+
+def without_launcher(line: str) -> tuple[int, str]:
+    """Return the rank that a launcher put before a line, -1 where it put none, and the rest."""
+    rank = task = -1
+    place = 0
+    while match := _LAUNCHERS.match(line, place):
+        place = match.end()
+        found = match["rank"] or match["mpi"]
+        rank = int(found) if found else rank
+        task = int(match["task"]) if match["task"] else task
+    rank = task if rank < 0 else rank
+    return (rank if rank < LARGEST_RANK else -1), line[place:]
+
+
+def nccl_message(text: str) -> Said | None:
+    """Read a line of NCCL or RCCL; None for any other."""
+    if "NCCL " in text and (match := _NCCL.match(text)):
+        host, pid, device = match["host"] or "", match["pid"], match["device"]
+        return Said(
+            match["level"],
+            match["message"].strip(),
+            host[:255],
+            int(pid or 0),
+            -1 if device is None else int(device),
+        )
+    if _OWN_VERSION.match(text):  # the one line that it writes without a prefix
+        return Said("VERSION", text.strip())
+    return None

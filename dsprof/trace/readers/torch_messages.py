@@ -1,0 +1,107 @@
+"""What torch writes into a log when a device is out of memory or a collective out of time."""
+
+from __future__ import annotations
+
+import re
+
+from dsprof.trace.log import CollectiveTimeout, LastWork, OutOfMemory
+
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = r"(\d{1,9}(?:\.\d{1,9})? (?:bytes|[KMGT]iB))"
+
+_ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
+_DEVICE = re.compile(r"\(?(?:GPU|XPU|device) (\d{1,5})\b")
+_PARTS = {
+    "capacity": re.compile(rf"{_SIZE} total capacity|total capac?i?ty of {_SIZE}"),
+    "free": re.compile(rf"{_SIZE}(?: is)? free"),
+    "process": re.compile(rf"this process has {_SIZE} memory in use"),
+    "allocated": re.compile(rf"{_SIZE} (?:already allocated|is allocated by PyTorch)"),
+    "unallocated": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+    "reserved": re.compile(rf"{_SIZE} (?:reserved in total|cached)"),  # as it was up to torch 2.0
+    "allowed": re.compile(rf"{_SIZE} allowed"),
+    "private": re.compile(rf"{_SIZE} allocated in private pools"),
+}
+_OTHER = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
+
+_GAVE_UP = re.compile(
+    r"atchdog caught collective operation timeout: (?:WorkNCCL|Work\w*)\("
+    r"(?:SeqNum=(?P<seq>\d{1,15}), )?OpType=(?P<op>\w{1,60})"
+    r"(?:, (?:NumelIn|TensorShape)=\[?(?P<elements>\d{1,18}))?"
+    r".*?\) ran for (?P<waited>\d{1,15}) milliseconds"
+)
+_LAST = re.compile(
+    r"watchdog at work: (?P<at>\d{1,15}), last enqueued NCCL work: (?P<enqueued>-?\d{1,15}), "
+    r"last completed NCCL work: (?P<completed>-?\d{1,15})"
+)
+_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID \S*?\((?P<name>[^)]*)\))?")
+_RANK_OF_WRITER = re.compile(r"\[(?:PG .*?)?[Rr]ank (\d{1,7})\]")
+
+OPERATIONS = {
+    "ALLREDUCE": "all_reduce",
+    "_ALLGATHER_BASE": "all_gather",
+    "ALLGATHER": "all_gather",
+    "_REDUCE_SCATTER_BASE": "reduce_scatter",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "ALLTOALL_BASE": "all_to_all",
+    "ALLTOALL": "all_to_all",
+}
+
+
+def out_of_memory(text: str) -> OutOfMemory | None:
+    """Read what the caching allocator says of a failed request, of torch 1.4 and later."""
+    asked = _ASKED.search(text)
+    if asked is None:
+        return None
+    sizes = {name: _found(pattern, text) for name, pattern in _PARTS.items()}
+    if sizes["capacity"] < 0 or sizes["allocated"] < 0:
+        return None
+    unallocated = sizes["unallocated"]
+    if unallocated < 0 <= sizes["reserved"]:
+        unallocated = max(0, sizes["reserved"] - sizes["allocated"])
+    device = _DEVICE.search(text, asked.end())
+    return OutOfMemory(
+        device=int(device[1]) if device else -1,
+        asked_bytes=_bytes(asked[1]),
+        capacity_bytes=sizes["capacity"],
+        free_bytes=sizes["free"],
+        allocated_bytes=sizes["allocated"],
+        unallocated_bytes=unallocated,
+        process_bytes=sizes["process"],
+        allowed_bytes=sizes["allowed"],
+        private_bytes=max(0, sizes["private"]),
+        others=tuple((int(pid), _bytes(size)) for pid, size in _OTHER.findall(text)[:16]),
+    )
+
+
+def gave_up(text: str) -> CollectiveTimeout | LastWork | None:
+    """Read what the watchdog of ProcessGroupNCCL says when it ends the process."""
+    place = _GROUP.search(text)
+    group = (place["name"] or place["id"])[:100] if place else ""
+    if match := _GAVE_UP.search(text):
+        op = match["op"]
+        return CollectiveTimeout(
+            op=OPERATIONS.get(op, op.lower()),
+            seq=int(match["seq"] or -1),
+            elements=int(match["elements"] or -1),
+            waited_ms=int(match["waited"]),
+            group=group,
+        )
+    if match := _LAST.search(text):
+        return LastWork(group, int(match["at"]), int(match["enqueued"]), int(match["completed"]))
+    return None
+
+
+def rank_of_writer(text: str) -> int:
+    """Return the rank that the watchdog names as its own, in its group; -1 if it names none."""
+    match = _RANK_OF_WRITER.search(text)
+    return int(match[1]) if match else -1
+
+
+def _found(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.search(text)
+    return -1 if match is None else _bytes(next(group for group in match.groups() if group))
+
+
+def _bytes(size: str) -> int:
+    number, unit = size.split(" ")
+    return round(float(number) * _UNITS[unit])
