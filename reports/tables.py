@@ -17,6 +17,8 @@ from dsprof.diagnosis.model import (
     FetchRow,
     FlightRow,
     FlushRow,
+    LoggedCallRow,
+    LoggedFact,
     RankMemory,
     SnapshotRow,
     ThresholdInfo,
@@ -405,6 +407,47 @@ def differences(rows: Iterable[Difference]) -> Table:
     )
     columns = (Column("Name"), Column("Value"), Column("Ranks"))
     return _table("Different between ranks", columns, cells)
+
+
+def logged(rows: Iterable[LoggedFact]) -> Table:
+    """What libraries said of themselves, and on which ranks."""
+    cells = ((row.kind, row.value, fmt.ranks(row.ranks), row.lines) for row in rows)
+    columns = (Column("Of"), Column("Value"), Column("Ranks"), Column("Lines", "count"))
+    return _table("As the logs say", columns, cells)
+
+
+def logged_calls(rows: Iterable[LoggedCallRow]) -> Table:
+    """Calls that another tool timed."""
+    columns = (
+        Column("By"),
+        Column("Operation"),
+        Column("Called from"),
+        Column("Message", "bytes"),
+        Column("Calls", "count"),
+        Column("Time", "ns"),
+        Column("Mean", "ns"),
+        Column("algbw", "rate"),
+        Column("busbw", "rate"),
+        Column("Waited for the slowest", "ns"),
+        Column("Note"),
+    )
+    cells = (
+        (
+            row.source,
+            row.op,
+            row.caller,
+            row.message_bytes,
+            row.calls,
+            row.total_ns,
+            row.mean_ns,
+            row.algbw,
+            row.busbw,
+            row.straggler_ns,
+            row.note,
+        )
+        for row in rows
+    )
+    return _table("Reported by another tool, not measured by dsprof", columns, cells)
 
 
 def environment(info: EnvironmentInfo) -> Iterator[Table]:

@@ -8,7 +8,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
 
-from dsprof.diagnosis.model import CommunicationRow, Diagnosis
+from dsprof.diagnosis.model import CommunicationRow, Diagnosis, LoggedFact
 from dsprof.reports import content, tables
 from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
@@ -17,6 +17,7 @@ from dsprof.rules.rule import Finding, Severity, Status
 DEFAULT_WIDTH = 96
 LEAST_WIDTH = 60
 TOP_COMMUNICATION = 8
+TOP_LOGGED = 16
 
 _COLOURS = {
     Severity.CRITICAL: "1;31",
@@ -86,6 +87,8 @@ def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
         yield _step(mean, diagnosis.steps.estimated_share, page)
     if diagnosis.communication:
         yield _communication(diagnosis.communication, page)
+    if diagnosis.logged:
+        yield _logged(diagnosis.logged, page)
     yield [page.heading("Checks"), *_checks(diagnosis, page)]
 
 
@@ -163,6 +166,14 @@ def _communication(rows: list[CommunicationRow], page: _Page) -> list[str]:
         lines.append(f"{numbers} {exposed:>15}  {printable(what)}"[: page.width])
     left = len(ordered) - TOP_COMMUNICATION
     return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
+
+
+def _logged(facts: list[LoggedFact], page: _Page) -> list[str]:
+    lines = [f"{page.heading('Logs')}  what libraries say of themselves"]
+    for fact in facts[:TOP_LOGGED]:
+        lines += page.wrap(f"{fact.value} (ranks {fmt.ranks(fact.ranks)})", "  ", f"{fact.kind}: ")
+    left = len(facts) - TOP_LOGGED
+    return lines + ([f"  and {fmt.plural(left, 'more fact')}"] if left > 0 else [])
 
 
 def _checks(diagnosis: Diagnosis, page: _Page) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from dsprof._version import __version__
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
@@ -17,6 +18,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import sections
 from dsprof.diagnosis.environment import environment_info
 from dsprof.diagnosis.flights import flights
+from dsprof.diagnosis.logged import logged_calls, logged_facts
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.quality import quality
 from dsprof.diagnosis.snapshots import snapshots
@@ -64,6 +66,8 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         memory=sections.memory(summary),
         snapshots=snapshots(summary[Snapshots]),
         environment=environment_info(summary[EnvironmentFacts]),
+        logged=logged_facts(summary[Logs]),
+        logged_calls=logged_calls(summary[Logs]),
         timelines=sections.timelines(summary),
         waits=sections.waits(summary),
         thresholds=sections.thresholds(RULES, thresholds),

@@ -283,6 +283,35 @@ class EnvironmentInfo(_Part):
     effective_config: dict[str, Any] = {}
 
 
+class LoggedFact(_Part):
+    """Something that a library stated in the logs."""
+
+    kind: str  # "network", "path"
+    value: str
+    ranks: list[int]
+    lines: int
+
+
+class LoggedCallRow(_Part):
+    """Calls that another tool timed and wrote into a log; sums over the ranks that wrote.
+
+    Bandwidths are computed from its sizes and times as nccl-tests defines them, not taken over.
+    """
+
+    source: str
+    op: str
+    caller: str
+    message_bytes: int  # to the two decimals that it prints
+    calls: int
+    total_ns: int | None
+    mean_ns: float | None
+    algbw: float | None
+    busbw: float | None  # as if the group were the world: the tool does not know groups
+    world_size: int = 0  # as its bandwidths imply
+    straggler_ns: int | None = None
+    note: str = ""
+
+
 class Bar(_Part):
     """One rectangle of a timeline."""
 
@@ -341,6 +370,8 @@ class Diagnosis(_Part):
     memory: list[RankMemory] = []
     snapshots: list[SnapshotRow] = []
     environment: EnvironmentInfo = msgspec.field(default_factory=EnvironmentInfo)
+    logged: list[LoggedFact] = []
+    logged_calls: list[LoggedCallRow] = []
     timelines: list[Timeline] = []
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
     thresholds: list[ThresholdInfo] = []

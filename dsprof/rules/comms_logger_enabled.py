@@ -6,12 +6,34 @@ import re
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
 
 _FIRST_CUMULATIVE = (0, 18, 3)
 _LAST_CUMULATIVE = (0, 19, 8)
 """Releases of DeepSpeed, ends included, whose logged latencies are sums over all calls so far."""
+
+
+_ERRORS = (
+    (
+        "times, 0.18.3 to 0.19.8",
+        "each is the sum of all before it under the same name (#7714)",
+        "single lines are taken apart again; a summary gives counts and sizes alone",
+    ),
+    ("algbw of all_reduce", "twice bytes / time", "computed anew"),
+    (
+        "algbw and busbw of reduce_scatter",
+        "the size, which is of all ranks, is multiplied by their number again",
+        "computed anew",
+    ),
+    ("busbw", "of the world's size, whatever the group", "the same: it does not log groups"),
+    ("average", "leaves out a tenth of the calls at either end", "mean of all calls"),
+    ("MB, KB", "units of 1024", "bytes, to its two decimals"),
+    ("asynchronous operations on CPUs", "timed at their launch only", "cannot be told apart"),
+    ("straggler times", "too small before #8199, August 2026", "as they are"),
+)
+"""What is wrong with the logger's figures; the first row holds for some releases only."""
 
 
 class CommsLoggerEnabled:
@@ -24,7 +46,7 @@ class CommsLoggerEnabled:
         why="The logger synchronises the device after every operation, so that no communication "
         "overlaps with computation, and it keeps every latency for ever.",
         category="configuration",
-        needs=(EnvironmentFacts,),
+        needs=(EnvironmentFacts, Logs),
     )
     thresholds = NoThresholds()
 
@@ -32,6 +54,9 @@ class CommsLoggerEnabled:
         """Report a logger that the configuration turns on, on purpose or by its mere presence."""
         facts = run[EnvironmentFacts]
         engine = facts.first_engine
+        if run[Logs].calls():
+            yield self._heard(run[Logs], facts)
+            return
         if engine is None:
             yield self.meta.finding(Status.NOT_APPLICABLE, "No DeepSpeed engine was recorded.")
             return
@@ -41,6 +66,28 @@ class CommsLoggerEnabled:
             return
         if "comms_logger" in engine.written:
             yield self._running(facts, engine.written["comms_logger"])
+
+    def _heard(self, logs: Logs, facts: EnvironmentFacts) -> Finding:
+        """Say what its output proves: that it ran, and which of its figures are wrong."""
+        wrong = next((log.comms_logger for log in logs.ranks.values() if log.comms_logger), "")
+        lost = any(calls.total_ns is None for calls in logs.calls().values())
+        remedies = _ERRORS if wrong else _ERRORS[1:]
+        return self.meta.finding(
+            Status.FAIL,
+            "DeepSpeed's comms_logger ran along: its output is in the logs."
+            + (f" {wrong}" + (", beyond repair in its summary." if lost else ".") if wrong else ""),
+            severity=Severity.HIGH if facts.uses_gpu else Severity.LOW,
+            cause="The logger waits for the device after every operation.",
+            action="Delete the whole comms_logger block; do not set it to null or enabled: false.",
+            evidence=(
+                Table(
+                    (Column("what it prints"), Column("what is wrong"), Column("here")),
+                    remedies,
+                    caption="Known errors of its figures",
+                ),
+            ),
+            confidence="high",
+        )
 
     def _running(self, facts: EnvironmentFacts, block: object) -> Finding:
         by_mistake = isinstance(block, dict) and not block.get("enabled", False)

@@ -149,10 +149,13 @@ class SyncDebugVariable:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the switches that are on; those that cannot act in this run as info."""
         facts = run[EnvironmentFacts]
-        if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
-            return
         uses = list(_uses(facts))
+        if not facts.recorded and not uses:
+            text = "No rank recorded its environment."
+            if facts.logged:
+                text += " The variables that NCCL logged hold no such switch, but it logs few."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
         if acting := [use for use in uses if _acts(use.switch, facts)]:
             names = ", ".join(dict.fromkeys(use.switch.name for use in acting))
             yield self.meta.finding(

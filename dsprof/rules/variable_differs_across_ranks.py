@@ -60,14 +60,19 @@ class VariableDiffersAcrossRanks:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report differing variables and DeepSpeed keys; not those that differ by design."""
         facts = run[EnvironmentFacts]
-        if not facts.recorded:
+        known = facts.recorded | facts.logged
+        if not known:
             yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
             return
-        if facts.recorded.bit_count() == 1:
+        if known.bit_count() == 1:
             count = "Only one rank recorded its environment: nothing to compare."
             yield self.meta.finding(Status.NOT_APPLICABLE, count)
             return
         differences = list(_differences(facts))
+        if not facts.recorded and not differences:
+            text = "The variables that NCCL logged agree, but it logs few."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
         severities = {d.name: _severity(d, facts) for d in differences}
         harmful = [d for d in differences if severities[d.name] is not Severity.NONE]
         if harmful:

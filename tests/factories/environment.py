@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.environment import EnvSnapshot
 from dsprof.rules.rule import Finding, Rule
@@ -44,4 +45,4 @@ def facts_of(*traces: RankTrace) -> EnvironmentFacts:
 
 def judge(rule: Rule, *traces: RankTrace) -> list[Finding]:
     """What `rule` finds in a run of these ranks, with its own thresholds."""
-    return list(rule.check(RunSummary([facts_of(*traces)]), rule.thresholds))
+    return list(rule.check(RunSummary([facts_of(*traces), Logs()]), rule.thresholds))

@@ -48,6 +48,11 @@ def written_ranks(ranks: RankSet) -> str:
     return ", ".join("-".join(map(str, run)) for run in runs)
 
 
+def named_ranks(ranks: RankSet) -> str:
+    """Return a set of ranks as part of a sentence: "rank 3", "ranks 0-3, 7"."""
+    return f"rank{'s' if ranks & (ranks - 1) else ''} {written_ranks(ranks)}"
+
+
 def union(sets: Iterable[RankSet]) -> RankSet:
     """Return the ranks that are in any of `sets`."""
     return reduce(or_, sets, 0)
@@ -60,8 +65,8 @@ class EnvironmentFacts(Aggregate):
     `variables` holds the values in force: those of the process, replaced by what the C library
     held after the first collective. `hidden` holds the latter alone: values that `os.environ`
     does not show. A log tells variables as NCCL took them, integers after parsing, and no others:
-    what is absent from it may be set. Engine configurations are those of each rank's first engine, with nested keys
-    joined by dots and values as JSON.
+    what is absent from it may be set. Engine configurations are those of each rank's first engine,
+    with nested keys joined by dots and values as JSON.
     """
 
     recorded: RankSet = 0  # ranks whose environment is in the trace

@@ -33,7 +33,9 @@ class Logs(Aggregate):
     @property
     def is_nccl(self) -> bool:
         """Whether NCCL or RCCL itself speaks in one of the logs."""
-        return any(log.facts.keys() - {"loss scale"} or log.variables for log in self.ranks.values())
+        return any(
+            log.facts.keys() - {"loss scale"} or log.variables for log in self.ranks.values()
+        )
 
     @property
     def has_several_hosts(self) -> bool:

@@ -1,0 +1,68 @@
+"""The sections of what logs say: facts that libraries state, and figures that others measured."""
+
+from __future__ import annotations
+
+from dsprof.analysis.aggregates.environment import ranks_of
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.collectives import busbw_factor
+from dsprof.diagnosis import model
+from dsprof.trace.log import CallKind, LoggedCalls
+
+_LOGGED_BY = "DeepSpeed's comms_logger"
+
+
+def logged_facts(logs: Logs) -> list[model.LoggedFact]:
+    """List what the logs state, each with the ranks that state it."""
+    return [
+        model.LoggedFact(
+            kind=kind, value=value, ranks=list(ranks_of(ranks)), lines=logs.lines(kind, value)
+        )
+        for kind in logs.kinds()
+        for value, ranks in sorted(logs.values(kind).items())
+    ]
+
+
+def logged_calls(logs: Logs) -> list[model.LoggedCallRow]:
+    """List the calls that DeepSpeed's comms_logger told, those that took longest first."""
+    rows = sorted(logs.calls().items(), key=lambda item: (-(item[1].total_ns or 0), item[0]))
+    note = next((log.comms_logger for log in logs.ranks.values() if log.comms_logger), "")
+    return [_call_row(kind, calls, note) for kind, calls in rows]
+
+
+def _call_row(kind: CallKind, calls: LoggedCalls, wrong: str) -> model.LoggedCallRow:
+    op, caller, nbytes = kind
+    total_ns, size = calls.total_ns, _size_bytes(kind, calls)
+    algbw = size * calls.calls / total_ns * 1e9 if total_ns and size else None
+    factor = busbw_factor(op, calls.world_size)
+    return model.LoggedCallRow(
+        source=_LOGGED_BY,
+        op=op,
+        caller=caller,
+        message_bytes=nbytes,
+        calls=calls.calls,
+        total_ns=total_ns,
+        mean_ns=total_ns / calls.calls if total_ns is not None and calls.calls else None,
+        algbw=algbw,
+        busbw=algbw * factor if algbw and factor else None,
+        world_size=calls.world_size,
+        straggler_ns=calls.straggler_ns,
+        note=_note(calls, wrong),
+    )
+
+
+def _size_bytes(kind: CallKind, calls: LoggedCalls) -> int | None:
+    """Return the size of a collective as nccl-tests counts it, None where it is not known.
+
+    DeepSpeed logs the first tensor: of an all-gather that is one rank's part, but in its early
+    releases, whose bandwidths show that they do not count ranks, nobody knows.
+    """
+    op, _, nbytes = kind
+    if not op.startswith("all_gather"):
+        return nbytes
+    return nbytes * calls.world_size if calls.factor == calls.world_size > 0 else None
+
+
+def _note(calls: LoggedCalls, wrong: str) -> str:
+    if not wrong:
+        return ""
+    return f"{wrong}; " + ("times not usable" if calls.total_ns is None else "taken apart again")

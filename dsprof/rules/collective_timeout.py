@@ -1,0 +1,128 @@
+"""collective-timeout: torch's watchdog gave up a collective, by what it wrote into the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dsprof.analysis.aggregates.environment import named_ranks, ranks_of
+from dsprof.analysis.aggregates.logs import Logs, ranks_that
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
+from dsprof.trace.log import CollectiveTimeout, LastWork, RankLog
+
+
+class CollectiveTimedOut:
+    """Compares what each rank was waiting for, and counts who is silent."""
+
+    meta = RuleMeta(
+        id="collective-timeout",
+        title="No collective timed out",
+        failing_title="A collective timed out",
+        why="All ranks of a group wait until the last has come. After the timeout each of those "
+        "that came reports itself; the one to look at is among those that do not.",
+        category="communication",
+        needs=(Logs,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report what ranks waited for, and who among them did not."""
+        logs = run[Logs]
+        if not logs.ranks:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "No log was given.")
+            return
+        waiting = {rank: log for rank, log in logs.ranks.items() if log.timeouts or log.last_works}
+        if waiting:
+            yield self._finding(waiting)
+
+    def _finding(self, waiting: Mapping[int, RankLog]) -> Finding:
+        timeouts = {rank: log.timeouts[0] for rank, log in waiting.items() if log.timeouts}
+        last = {rank: log.last_works[0] for rank, log in waiting.items() if log.last_works}
+        numbers = {rank: one.seq for rank, one in timeouts.items()}
+        numbers |= {rank: one.timed_out for rank, one in last.items()}
+        groups = {one.group for one in last.values()}
+        is_one_group = len(groups) < 2
+        kinds = {(one.op, one.elements) for one in timeouts.values()}
+        present = ranks_that(waiting)
+        silent = tuple(rank for rank in range(max(waiting)) if rank not in waiting)
+        cause, suspects = self._cause(numbers, kinds, silent) if is_one_group else ("", ())
+        longest = max((one.waited_ms for one in timeouts.values()), default=0)
+        what = next(iter(timeouts.values()), None)
+        name = what.op if what else "collective"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{named_ranks(present).capitalize()} gave up waiting in {name} number "
+            f"{min(numbers.values())}" + (f" after {longest / 1000:,.0f} s." if longest else "."),
+            severity=Severity.CRITICAL,
+            cause=cause or "The logs do not tell which rank did not come.",
+            action="Look at the end of the logs of "
+            + (f"{named_ranks(ranks_that(suspects))}" if suspects else "every rank")
+            + " and at its stack (py-spy dump). Give dsprof the dumps of torch's flight recorder "
+            "(TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1), which name the culprit.",
+            ranks=suspects,
+            evidence=(_table(waiting, timeouts, last),),
+            confidence="low" if suspects else "",
+        )
+
+    def _cause(
+        self, numbers: Mapping[int, int], kinds: set[tuple[str, int]], silent: tuple[int, ...]
+    ) -> tuple[str, tuple[int, ...]]:
+        """Say what the logs point to, never more: what a rank did not write is not known."""
+        known = {rank: number for rank, number in numbers.items() if number >= 0}
+        first = min(known.values(), default=-1)
+        behind = tuple(sorted(rank for rank, number in known.items() if number == first))
+        if len(set(known.values())) > 1:
+            return (
+                f"{named_ranks(ranks_that(behind)).capitalize()} still wait in number {first}, others "
+                "in a later one: the ranks do not issue the same collectives.",
+                behind,
+            )
+        if len(kinds) > 1:
+            return "Ranks wait in different collectives under the same number.", ()
+        same = "All of them wait in the same collective, so no mismatch is visible. "
+        if silent:
+            ranks = named_ranks(ranks_that(silent))
+            return (
+                f"{same}Nothing is heard of {ranks}: hung, ended, or its log is not here.",
+                silent,
+            )
+        return (
+            f"{same}A rank of a higher number, or one that is stuck on its device, is missing.",
+            (),
+        )
+
+
+def _table(
+    waiting: Mapping[int, RankLog],
+    timeouts: Mapping[int, CollectiveTimeout],
+    last: Mapping[int, LastWork],
+) -> Table:
+    rows = []
+    for rank in sorted(waiting)[:48]:
+        given_up, at = timeouts.get(rank), last.get(rank)
+        rows.append(
+            (
+                rank,
+                given_up.op if given_up else None,
+                given_up.elements if given_up and given_up.elements >= 0 else None,
+                at.timed_out if at else given_up.seq if given_up and given_up.seq >= 0 else None,
+                at.completed if at else None,
+                at.enqueued if at else None,
+            )
+        )
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("waits in"),
+            Column("elements", "count"),
+            Column("number"),
+            Column("last completed"),
+            Column("last enqueued"),
+        ),
+        rows=tuple(rows),
+        caption="As the watchdog of each rank wrote it; ranks "
+        + f"{', '.join(map(str, ranks_of(ranks_that(waiting))[:24]))} wrote",
+    )
+
+
+RULE = CollectiveTimedOut()

@@ -1,0 +1,215 @@
+"""device-out-of-memory: why a request for device memory failed, by the allocator's own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.trace.log import OutOfMemory
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When memory of others is in the way."""
+
+    others_share: float = 0.05  # of the device's memory
+
+
+class _Failure(NamedTuple):
+    rank: int
+    text: OutOfMemory
+    others_bytes: int  # held by other processes
+
+
+class DeviceOutOfMemory:
+    """Tells fragments, other processes and sheer need apart.
+
+    Memory that torch reserved and nobody uses would have served the request, had it been in one
+    piece: only then can fragments be the cause. torch's own text suggests it every time.
+    """
+
+    meta = RuleMeta(
+        id="device-out-of-memory",
+        title="No request for device memory failed",
+        failing_title="A device ran out of memory",
+        why="torch gives the same advice each time. Which setting helps depends on who holds the "
+        "memory: nobody (fragments), another process, or the model.",
+        category="memory",
+        needs=(Logs,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Report each cause by itself, with the ranks that it stopped."""
+        logs = run[Logs]
+        if not logs.ranks:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "No log was given.")
+            return
+        failures = [
+            _Failure(rank, text, _others(text))
+            for rank, log in sorted(logs.ranks.items())
+            for text in log.out_of_memory
+        ]
+        limited = [f for f in failures if 0 <= f.text.allowed_bytes < f.text.capacity_bytes]
+        crowded = [f for f in failures if f not in limited and _is_crowded(f, thresholds)]
+        rest = [f for f in failures if f not in limited and f not in crowded]
+        fragmented = [f for f in rest if f.text.unallocated_bytes >= f.text.asked_bytes]
+        needy = [f for f in rest if f not in fragmented]
+        settings = {log.allocator_settings for log in logs.ranks.values()} - {""}
+        if limited:
+            yield self._limited(limited)
+        if crowded:
+            yield self._crowded(crowded)
+        if fragmented:
+            yield self._fragmented(fragmented, settings)
+        if needy:
+            yield self._needy(needy)
+
+    def _limited(self, failures: list[_Failure]) -> Finding:
+        text = failures[0].text
+        return self._finding(
+            failures,
+            "A process reached the limit that was set for it",
+            f"it may use {_gib(text.allowed_bytes)} of {_gib(text.capacity_bytes)}.",
+            "torch.cuda.set_per_process_memory_fraction, or the allocator's setting of that name, "
+            "limits the process.",
+            "Raise the limit, if the device is not shared.",
+        )
+
+    def _crowded(self, failures: list[_Failure]) -> Finding:
+        worst = max(failures, key=lambda failure: failure.others_bytes)
+        pids = ", ".join(str(pid) for pid, _ in worst.text.others)
+        who = f"process {pids}" if pids else "other processes"
+        own = worst.text.process_bytes
+        return self._finding(
+            failures,
+            "Another process holds memory of the same device",
+            f"{who} held {_gib(worst.others_bytes)} of {_gib(worst.text.capacity_bytes)} on rank "
+            f"{worst.rank}'s device" + (f", this process {_gib(own)}." if own >= 0 else "."),
+            "Without the other process the request would have been served: it is neither "
+            "fragmentation nor the size of the model.",
+            "Find it with nvidia-smi on that host: a leftover of an earlier run, another job, or "
+            "another rank of this one that took the wrong device (call torch.cuda.set_device with "
+            "LOCAL_RANK before anything else).",
+        )
+
+    def _fragmented(self, failures: list[_Failure], settings: set[str]) -> Finding:
+        worst = max(failures, key=lambda failure: failure.text.unallocated_bytes)
+        text = worst.text
+        is_expandable = any("expandable_segments:True" in one for one in settings)
+        action = (
+            "expandable_segments is on already: make the sizes of tensors less varied (pad to "
+            "few lengths), and free private pools of CUDA graphs."
+            if is_expandable
+            else "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank (PyTorch 2.1 "
+            "or later; max_split_size_mb:128 before). If it fails all the same, the model needs "
+            "more than there is."
+        )
+        return self._finding(
+            failures,
+            "A request for memory failed although enough was reserved",
+            f"{_gib(text.unallocated_bytes)} were reserved and unused on rank {worst.rank}, more "
+            f"than the {_gib(text.asked_bytes)} asked for: fragments, possibly.",
+            "What is free is cut into pieces, none of them large enough.",
+            action,
+            confidence="medium",
+        )
+
+    def _needy(self, failures: list[_Failure]) -> Finding:
+        worst = min(failures, key=lambda failure: failure.text.unallocated_bytes)
+        text = worst.text
+        return self._finding(
+            failures,
+            "The run needs more device memory than there is",
+            f"rank {worst.rank} had {_gib(text.allocated_bytes)} of {_gib(text.capacity_bytes)} in "
+            f"use when it asked for {_gib(text.asked_bytes)}; only "
+            f"{_gib(max(0, text.unallocated_bytes))} were reserved and unused.",
+            "This is no fragmentation: all that was free, in one piece, would not have been "
+            "enough. torch suggests expandable_segments all the same; it would not help.",
+            "Make the micro-batch or the sequence smaller, checkpoint activations, shard more "
+            "(a higher ZeRO stage, more ranks), or offload the optimizer.",
+        )
+
+    def _finding(
+        self,
+        failures: list[_Failure],
+        title: str,
+        summary: str,
+        cause: str,
+        action: str,
+        confidence: str = "high",
+    ) -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            f"{summary[0].upper()}{summary[1:]}",
+            title=title,
+            severity=Severity.CRITICAL,
+            cause=cause,
+            action=action,
+            ranks=tuple(sorted({failure.rank for failure in failures})),
+            evidence=(_table(failures),),
+            confidence=confidence,
+        )
+
+
+def _others(text: OutOfMemory) -> int:
+    """Return what other processes hold: as torch lists them, else what nobody accounts for.
+
+    Up to torch 2.0 the text does not say how much the process holds beside torch's own memory,
+    so nothing is known of others.
+    """
+    listed = sum(nbytes for _, nbytes in text.others)
+    if listed or text.process_bytes < 0:
+        return listed
+    return max(0, text.capacity_bytes - max(0, text.free_bytes) - text.process_bytes)
+
+
+def _is_crowded(failure: _Failure, thresholds: Thresholds) -> bool:
+    text, others = failure.text, failure.others_bytes
+    if others < thresholds.others_share * text.capacity_bytes:
+        return False
+    return others + max(0, text.free_bytes) >= text.asked_bytes
+
+
+def _table(failures: list[_Failure]) -> Table:
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("device"),
+            Column("asked for", "bytes"),
+            Column("capacity", "bytes"),
+            Column("free", "bytes"),
+            Column("in use by torch", "bytes"),
+            Column("reserved, unused", "bytes"),
+            Column("of other processes", "bytes"),
+        ),
+        rows=tuple(_rows(failures[:32])),
+        caption="As torch's allocator wrote it",
+    )
+
+
+def _rows(failures: list[_Failure]) -> Iterator[tuple[int | None, ...]]:
+    for rank, text, others in failures:
+        yield (
+            rank,
+            text.device if text.device >= 0 else None,
+            text.asked_bytes,
+            text.capacity_bytes,
+            text.free_bytes if text.free_bytes >= 0 else None,
+            text.allocated_bytes,
+            text.unallocated_bytes if text.unallocated_bytes >= 0 else None,
+            others if text.process_bytes >= 0 or others else None,
+        )
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / _GIB:.2f} GiB"
+
+
+RULE = DeviceOutOfMemory()

@@ -1,0 +1,120 @@
+"""nccl-warning: NCCL, RCCL or torch wrote a warning or an error of communication."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    RankSet,
+    named_ranks,
+    ranks_of,
+    union,
+    written_ranks,
+)
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+    worst,
+)
+
+_ROWS = 32
+
+
+class _Known(NamedTuple):
+    pattern: re.Pattern[str]
+    severity: Severity
+    meaning: str
+    action: str
+
+
+class _Warning(NamedTuple):
+    text: str
+    ranks: RankSet
+    lines: int
+    known: _Known | None
+
+
+class NcclWarning:
+    """Looks up warnings in `knowledge/nccl_warnings.csv`; what is not there is shown as it is."""
+
+    meta = RuleMeta(
+        id="nccl-warning",
+        title="NCCL wrote no warning",
+        failing_title="NCCL wrote warnings",
+        why="A warning of NCCL stands between thousands of other lines, and is the only trace of "
+        "what later shows as a hang or an error without a cause.",
+        category="communication",
+        needs=(Logs,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report known warnings, the gravest first, and mention the others."""
+        logs = run[Logs]
+        found = [
+            _Warning(text, ranks, lines, _known(text))
+            for text, (ranks, lines) in logs.warnings().items()
+        ]
+        if not found and not logs.is_nccl:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")
+            return
+        known = [(one.known, one) for one in found if one.known]
+        if known:
+            gravest = worst(what.severity for what, _ in known)
+            first, warning = next(pair for pair in known if pair[0].severity is gravest)
+            yield self.meta.finding(
+                Status.FAIL,
+                f"“{warning.text}” on {named_ranks(warning.ranks)}: {first.meaning}.",
+                severity=gravest,
+                action=" ".join(dict.fromkeys(what.action for what, _ in known)),
+                ranks=ranks_of(union(one.ranks for _, one in known)),
+                evidence=(_table([one for _, one in known]),),
+                confidence="medium",
+            )
+        if strange := [one for one in found if one.known is None]:
+            yield self.meta.finding(
+                Status.INFO,
+                f"{sum(one.lines for one in strange):,} lines of warning that dsprof has no "
+                f"advice for, such as “{strange[0].text}”.",
+                ranks=ranks_of(union(one.ranks for one in strange)),
+                evidence=(_table(strange),),
+            )
+
+
+def _known(text: str) -> _Known | None:
+    return next((known for known in _knowledge() if known.pattern.search(text)), None)
+
+
+@cache
+def _knowledge() -> tuple[_Known, ...]:
+    table = files("dsprof.rules.knowledge") / "nccl_warnings.csv"
+    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
+    return tuple(
+        _Known(re.compile(row["pattern"]), Severity(row["severity"]), row["meaning"], row["action"])
+        for row in rows
+    )
+
+
+def _table(warnings: list[_Warning]) -> Table:
+    return Table(
+        (Column("warning"), Column("lines", "count"), Column("ranks"), Column("means")),
+        tuple(
+            (one.text, one.lines, written_ranks(one.ranks), one.known.meaning if one.known else "")
+            for one in warnings[:_ROWS]
+        ),
+    )
+
+
+RULE = NcclWarning()

@@ -1,0 +1,162 @@
+"""network-differs-across-ranks: ranks of one run chose different ways to communicate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    RankSet,
+    named_ranks,
+    ranks_of,
+    union,
+    written_ranks,
+)
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+    worst,
+)
+from dsprof.trace.log import RankLog
+
+_LOCAL = ("lo", "docker", "veth", "virbr")
+"""Interfaces over which no other host can be reached."""
+
+
+class _Facet(NamedTuple):
+    """Something in which all ranks must be alike; `of` is "" where a rank says nothing of it."""
+
+    name: str
+    of: Callable[[RankLog], str]
+    severity: Severity
+    effect: str
+
+
+def _plugin(log: RankLog) -> str:
+    """Say whether there is one; the lines that name it name its file, its version or itself."""
+    names = log.values("network plugin")
+    return "" if not names else "none" if set(names) == {"none"} else "found"
+
+
+def _network(log: RankLog) -> str:
+    return " ".join(sorted(log.values("network")))
+
+
+def _devices(log: RankLog) -> str:
+    values = log.values("network devices")
+    return str(max(len(value.split()) for value in values)) if values else ""
+
+
+def _direct(log: RankLog) -> str:
+    paths = [path for path in log.values("path") if path.startswith("NET/")]
+    if not paths:
+        return ""
+    direct = [path.endswith("/GDRDMA") for path in paths]
+    return "with GPUDirect RDMA" if all(direct) else "some without" if any(direct) else "without"
+
+
+def _version(log: RankLog) -> str:
+    return " ".join(sorted(log.values("version")))
+
+
+_FACETS = (
+    _Facet("version of the library", _version, Severity.CRITICAL, "communicators do not form"),
+    _Facet("network plugin", _plugin, Severity.CRITICAL, "ranks wait for each other for ever"),
+    _Facet("network", _network, Severity.CRITICAL, "ranks wait for each other for ever"),
+    _Facet("number of network devices", _devices, Severity.MEDIUM, "the rank with fewest decides"),
+    _Facet("GPUDirect RDMA", _direct, Severity.MEDIUM, "one side copies through host memory"),
+)
+
+
+class NetworkDiffersAcrossRanks:
+    """Compares what ranks say of their version, plugin, network and devices."""
+
+    meta = RuleMeta(
+        id="network-differs-across-ranks",
+        title="Ranks communicate in the same way",
+        failing_title="Ranks communicate in different ways",
+        why="Ranks that disagree about plugin or network never connect, and the run hangs without "
+        "an error. Fewer devices on one host slow all others.",
+        category="communication",
+        needs=(Logs,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report what differs, and interfaces over which no other host can be reached."""
+        logs = run[Logs]
+        if not logs.is_nccl:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")
+            return
+        if len(logs.ranks) < 2:
+            text = "One rank alone: nothing to compare."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        found = {facet: said for facet in _FACETS if len(said := _said(logs, facet)) > 1}
+        if found:
+            yield self._differing(found)
+        local = {
+            name: ranks
+            for name, ranks in logs.values("bootstrap interface").items()
+            if name.startswith(_LOCAL)
+        }
+        if local and logs.has_several_hosts:
+            yield self._unreachable(local)
+
+    def _differing(self, found: dict[_Facet, dict[str, RankSet]]) -> Finding:
+        first = next(iter(found))
+        values = "; ".join(f"{v} on {named_ranks(r)}" for v, r in found[first].items())
+        others = f", and {len(found) - 1} more differences" if len(found) > 1 else ""
+        few = min(found[first].values(), key=int.bit_count)
+        return self.meta.finding(
+            Status.FAIL,
+            f"The {first.name} differs: {values}{others}.",
+            severity=worst(facet.severity for facet in found),
+            cause="Hosts have different images, libraries, devices or variables.",
+            action="Give all hosts the same image, LD_LIBRARY_PATH (libnccl, libnccl-net.so) and "
+            "NCCL variables.",
+            ranks=ranks_of(few),
+            evidence=(_table(found),),
+            confidence="medium",
+        )
+
+    def _unreachable(self, local: dict[str, RankSet]) -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            f"{named_ranks(union(local.values())).capitalize()} offer other hosts the interface "
+            f"{', '.join(local)}, over which they cannot be reached.",
+            title="Ranks meet over an interface that leads nowhere",
+            severity=Severity.HIGH,
+            cause="NCCL took the first interface that is up.",
+            action="Set NCCL_SOCKET_IFNAME to the interface that connects the hosts.",
+            ranks=ranks_of(union(local.values())),
+            confidence="high",
+        )
+
+
+def _said(logs: Logs, facet: _Facet) -> dict[str, RankSet]:
+    found: dict[str, RankSet] = {}
+    for rank, log in logs.ranks.items():
+        if value := facet.of(log):
+            found[value] = found.get(value, 0) | 1 << rank
+    return found
+
+
+def _table(found: dict[_Facet, dict[str, RankSet]]) -> Table:
+    rows = [
+        (facet.name, value, written_ranks(ranks), facet.effect)
+        for facet, said in found.items()
+        for value, ranks in said.items()
+    ]
+    columns = (Column("of"), Column("value"), Column("ranks"), Column("effect"))
+    return Table(columns, tuple(rows[:48]))
+
+
+RULE = NetworkDiffersAcrossRanks()

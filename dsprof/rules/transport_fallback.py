@@ -1,0 +1,181 @@
+"""transport-fallback: NCCL takes a slower path than the machine has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.environment import (
+    EnvironmentFacts,
+    RankSet,
+    named_ranks,
+    ranks_of,
+    union,
+    written_ranks,
+)
+from dsprof.analysis.aggregates.logs import Logs, ranks_that
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
+from dsprof.trace.log import RankLog
+
+_VERBS_DEVICE = re.compile(r"\S+:\d+/(?:IB|RoCE)\b")
+_PORT = re.compile(r"\S+:\d+ \S")  # as the environment lists ports of InfiniBand and its like
+_FAST_PROVIDERS = ("efa", "cxi", "verbs", "psm", "opx")
+_SLOW_PROVIDERS = ("tcp", "sockets")
+_TELLING = (
+    *("network", "path", "network devices", "network devices for TCP", "no network device"),
+    "libfabric provider",
+)
+_SHOWN = (*_TELLING, "network plugin", "GPUDirect RDMA", "modelled link")
+
+
+class TransportFallback:
+    """Judges how ranks reach each other by what NCCL says of it.
+
+    A slow path is a fault only where a faster one is seen: everything else is said as it is.
+    """
+
+    meta = RuleMeta(
+        id="transport-fallback",
+        title="NCCL uses the fastest path that its log shows",
+        failing_title="NCCL falls back to a slower path",
+        why="NCCL takes sockets or host memory without a warning when it finds nothing better, "
+        "and training then runs at a fraction of the speed of the hardware.",
+        category="communication",
+        needs=(Logs, EnvironmentFacts),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report sockets, slow libfabric providers, host memory and missing GPUDirect RDMA."""
+        logs = run[Logs]
+        if not logs.is_nccl:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")
+            return
+        if not any(logs.values(kind) for kind in _TELLING):
+            text = "Could not tell: NCCL's log does not say how ranks connect."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        if logs.has_several_hosts:
+            yield from self._between_hosts(logs, run[EnvironmentFacts])
+        yield from self._inside_a_host(logs)
+
+    def _between_hosts(self, logs: Logs, facts: EnvironmentFacts) -> Iterable[Finding]:
+        if sockets := ranks_that(r for r, log in logs.ranks.items() if _is_on_sockets(log)):
+            yield self._sockets(logs, sockets, _seen_fast(logs, facts))
+        slow = {name: ranks for name, ranks in logs.values("libfabric provider").items()
+                if name.startswith(_SLOW_PROVIDERS)}  # fmt: skip
+        if slow:
+            yield self.meta.finding(
+                Status.FAIL,
+                f"The libfabric plugin uses the provider {', '.join(slow)} on ranks "
+                f"{written_ranks(union(slow.values()))}: TCP in place of EFA or Slingshot.",
+                severity=Severity.HIGH,
+                cause="libfabric found no EFA or CXI device, or FI_PROVIDER names another.",
+                action="Run fi_info -p efa (or cxi) in the container on these hosts; give it the "
+                "devices under /dev/infiniband or /dev/cxi*, and unset FI_PROVIDER.",
+                ranks=ranks_of(union(slow.values())),
+                evidence=(_table(logs),),
+                confidence="high",
+            )
+        states = logs.values("GPUDirect RDMA")
+        if states and all(state.startswith("Disabled") for state in states):
+            yield self.meta.finding(
+                Status.FAIL,
+                f"GPUDirect RDMA is off for every network adapter on ranks "
+                f"{written_ranks(union(states.values()))}: data goes through host memory.",
+                severity=Severity.MEDIUM,
+                title="GPUDirect RDMA is off",
+                cause="Neither the module nvidia-peermem nor DMA-BUF is there.",
+                action="Load nvidia-peermem on the hosts, or use a driver and kernel with DMA-BUF. "
+                "GPUs for workstations have no GPUDirect RDMA.",
+                ranks=ranks_of(union(states.values())),
+                evidence=(_table(logs),),
+                confidence="medium",
+            )
+
+    def _sockets(self, logs: Logs, sockets: RankSet, fast: list[str]) -> Finding:
+        devices = ", ".join(logs.values("network devices for TCP")) or "devices not named"
+        hosts = len(set(logs.hosts.values()))
+        said = f"NCCL connects {hosts} hosts by TCP sockets ({devices})"
+        if not fast:
+            return self.meta.finding(
+                Status.INFO,
+                f"{said}; the logs show nothing faster.",
+                title="Hosts are connected by TCP sockets",
+                action="If the hosts have InfiniBand, RoCE, EFA or Slingshot, give the container "
+                "its devices and the plugin that NCCL needs for it.",
+                ranks=ranks_of(sockets),
+                evidence=(_table(logs),),
+                confidence="medium",
+            )
+        return self.meta.finding(
+            Status.FAIL,
+            f"{said} on {named_ranks(sockets)}, although there is {fast[0]}.",
+            severity=Severity.HIGH,
+            cause=_cause(logs),
+            action="Give every rank the same devices (/dev/infiniband), libraries (libibverbs, "
+            "the plugin) and variables (NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA).",
+            ranks=ranks_of(sockets),
+            evidence=(_table(logs),),
+            confidence="high",
+        )
+
+    def _inside_a_host(self, logs: Logs) -> Iterable[Finding]:
+        links = [link for link in logs.values("modelled link") if link.startswith(("NVL", "XGMI"))]
+        staged = logs.values("path").get("SHM", 0)
+        if links and staged:
+            yield self.meta.finding(
+                Status.FAIL,
+                f"{named_ranks(staged).capitalize()} exchange data with ranks of their host through "
+                f"host memory, although their GPUs are linked ({links[0]}).",
+                severity=Severity.HIGH,
+                cause="NCCL_P2P_DISABLE or NCCL_P2P_LEVEL, an IOMMU or ACS, or containers that do "
+                "not share a namespace keep GPUs from each other's memory.",
+                action="Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; run all ranks of a host in one "
+                "container; see whether nvidia-smi topo -p2p r says OK.",
+                ranks=ranks_of(staged),
+                evidence=(_table(logs),),
+                confidence="medium",
+            )
+
+
+def _is_on_sockets(log: RankLog) -> bool:
+    networks = log.values("network")
+    if "NET/Socket" in log.values("path") or "Socket" in networks:
+        return True
+    return not networks and bool(log.values("network devices for TCP"))
+
+
+def _seen_fast(logs: Logs, facts: EnvironmentFacts) -> list[str]:
+    """Return what is faster than TCP in the logs and in the environment of the ranks."""
+    listed = [name for value in logs.values("network devices") for name in value.split()]
+    found = [name for name in listed if _VERBS_DEVICE.match(name)]
+    providers = logs.values("libfabric provider")
+    found += [f"libfabric {name}" for name in providers if name.startswith(_FAST_PROVIDERS)]
+    for devices in facts.devices.get("network", {}):
+        found += [device for device in devices if _PORT.match(device)]
+    return found
+
+
+def _cause(logs: Logs) -> str:
+    found = []
+    if absent := logs.values("no network device"):
+        found.append(f"{named_ranks(union(absent.values()))} find no InfiniBand device")
+    if lost := logs.values("network plugin").get("none", 0):
+        found.append(f"{named_ranks(lost)} find no network plugin")
+    text = "; ".join(found)
+    return f"{text[0].upper()}{text[1:]}." if text else "The log does not say why."
+
+
+def _table(logs: Logs) -> Table:
+    rows = [
+        (kind, value, written_ranks(ranks))
+        for kind in _SHOWN
+        for value, ranks in logs.values(kind).items()
+    ]
+    columns = (Column("the log says of"), Column("value"), Column("ranks"))
+    return Table(columns, tuple(rows[:48]))
+
+
+RULE = TransportFallback()
