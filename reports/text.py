@@ -8,7 +8,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
 
-from dsprof.diagnosis.model import CommunicationRow, Diagnosis, LoggedFact
+from dsprof.diagnosis.model import CommunicationRow, Diagnosis, LoggedCallRow, LoggedFact
 from dsprof.reports import content, tables
 from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
@@ -87,6 +87,8 @@ def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
         yield _step(mean, diagnosis.steps.estimated_share, page)
     if diagnosis.communication:
         yield _communication(diagnosis.communication, page)
+    if diagnosis.logged_calls:
+        yield _logged_calls(diagnosis.logged_calls, page)
     if diagnosis.logged:
         yield _logged(diagnosis.logged, page)
     yield [page.heading("Checks"), *_checks(diagnosis, page)]
@@ -165,6 +167,17 @@ def _communication(rows: list[CommunicationRow], page: _Page) -> list[str]:
         numbers = f"  {fmt.count(row.calls_per_step):>7} {fmt.size(row.bytes_per_step):>10}"
         lines.append(f"{numbers} {exposed:>15}  {printable(what)}"[: page.width])
     left = len(ordered) - TOP_COMMUNICATION
+    return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
+
+
+def _logged_calls(rows: list[LoggedCallRow], page: _Page) -> list[str]:
+    head = f"  {'calls':>7} {'message':>10} {'mean':>12}  operation"
+    lines = [f"{page.heading('Communication as logged')}  by {rows[0].source}, not measured", head]
+    for row in rows[:TOP_COMMUNICATION]:
+        numbers = f"  {fmt.count(row.calls):>7} {fmt.size(row.message_bytes):>10}"
+        what = f"{row.op} ({row.caller})" if row.caller else row.op
+        lines.append(f"{numbers} {fmt.duration(row.mean_ns):>12}  {printable(what)}"[: page.width])
+    left = len(rows) - TOP_COMMUNICATION
     return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
 
 

@@ -19,3 +19,9 @@ def folder(name: str) -> Path:
 def traces(name: str) -> Path:
     """Return the folder of a set of traces; skips where there is no such data at all."""
     return folder("traces") / name
+
+
+def log(pattern: str) -> Path:
+    """Return the one log, or table of comms_logger, that a pattern names."""
+    (found,) = folder(".").glob(pattern)
+    return found

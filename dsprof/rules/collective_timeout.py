@@ -72,9 +72,10 @@ class CollectiveTimedOut:
         first = min(known.values(), default=-1)
         behind = tuple(sorted(rank for rank, number in known.items() if number == first))
         if len(set(known.values())) > 1:
+            ranks = named_ranks(ranks_that(behind)).capitalize()
             return (
-                f"{named_ranks(ranks_that(behind)).capitalize()} still wait in number {first}, others "
-                "in a later one: the ranks do not issue the same collectives.",
+                f"{ranks} still wait in number {first}, others in a later one: the ranks do not "
+                "issue the same collectives.",
                 behind,
             )
         if len(kinds) > 1:

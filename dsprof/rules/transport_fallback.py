@@ -127,8 +127,8 @@ class TransportFallback:
         if links and staged:
             yield self.meta.finding(
                 Status.FAIL,
-                f"{named_ranks(staged).capitalize()} exchange data with ranks of their host through "
-                f"host memory, although their GPUs are linked ({links[0]}).",
+                f"{named_ranks(staged).capitalize()} reach other ranks of their host through "
+                f"its memory, although their GPUs are linked ({links[0]}).",
                 severity=Severity.HIGH,
                 cause="NCCL_P2P_DISABLE or NCCL_P2P_LEVEL, an IOMMU or ACS, or containers that do "
                 "not share a namespace keep GPUs from each other's memory.",

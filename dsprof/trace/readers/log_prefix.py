@@ -18,10 +18,11 @@ _LAUNCHERS = re.compile(
     r"|[A-Za-z][\w.-]{0,99}:\s(?=\S+:\d+:\d+ \[))"  # pdsh: the name of the node
 )
 
-_NCCL = re.compile(
-    r"^(?:.*?(?P<host>[^\s:]+):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) )?.*?"
-    r"(?:\[(?P<device>-?\d{1,9})\] )?(?:[^\s\[]+:\d+ )?(?:\(\w+\) )?"
-    r"NCCL (?P<level>INFO|WARN|TRACE|CALL|VERSION|ABORT) ?(?P<message>.*)$"
+_LEVEL = re.compile(r"NCCL (INFO|WARN|TRACE|CALL|ABORT)(?: |$)")
+_LONGEST_HEAD = 512
+_HEAD = re.compile(
+    r"(?:(?P<host>[^\s:]{1,255}):(?P<pid>\d{1,9}):\d{1,9} )?"
+    r"(?:\[(?P<device>-?\d{1,9})\] )?(?:[^\s\[]{1,255}:\d{1,9} )?(?:\(\w{1,99}\) )?$"
 )
 _OWN_VERSION = re.compile(r"^[NR]CCL version ?:? ?\d.*")
 
@@ -51,15 +52,14 @@ def without_launcher(line: str) -> tuple[int, str]:
 
 def nccl_message(text: str) -> Said | None:
     """Read a line of NCCL or RCCL; None for any other."""
-    if "NCCL " in text and (match := _NCCL.match(text)):
-        host, pid, device = match["host"] or "", match["pid"], match["device"]
-        return Said(
-            match["level"],
-            match["message"].strip(),
-            host[:255],
-            int(pid or 0),
-            -1 if device is None else int(device),
-        )
+    if level := _LEVEL.search(text):
+        head = text[max(0, level.start() - _LONGEST_HEAD) : level.start()]
+        writer = _HEAD.search(head)
+        message = text[level.end() :].strip()
+        if writer is None or not writer[0]:
+            return Said(level[1], message)
+        host, pid, device = writer["host"] or "", writer["pid"], writer["device"]
+        return Said(level[1], message, host, int(pid or 0), -1 if device is None else int(device))
     if _OWN_VERSION.match(text):  # the one line that it writes without a prefix
         return Said("VERSION", text.strip())
     return None

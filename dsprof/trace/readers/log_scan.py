@@ -98,6 +98,7 @@ class LogScan:
     def _torch(self, rank: int, line: str, text: str) -> None:
         if match := _ELASTIC_RANK.match(text):
             self._elastic_rank = int(match[1])
+            self._writer(self._elastic_rank).log.say("torchrun", "failed")
         elif match := VERSION.search(text):
             self._version = tuple(map(int, match.groups()))
         elif "comm op: " in text:

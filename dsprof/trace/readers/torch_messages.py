@@ -33,8 +33,8 @@ _LAST = re.compile(
     r"watchdog at work: (?P<at>\d{1,15}), last enqueued NCCL work: (?P<enqueued>-?\d{1,15}), "
     r"last completed NCCL work: (?P<completed>-?\d{1,15})"
 )
-_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID \S*?\((?P<name>[^)]*)\))?")
-_RANK_OF_WRITER = re.compile(r"\[(?:PG .*?)?[Rr]ank (\d{1,7})\]")
+_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID \S{0,99}?\((?P<name>[^)]{0,99})\))?")
+_RANK_OF_WRITER = re.compile(r"\[(?:PG [^\]]{0,199})?[Rr]ank (\d{1,7})\]")
 
 OPERATIONS = {
     "ALLREDUCE": "all_reduce",

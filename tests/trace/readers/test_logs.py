@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from dsprof.errors import TraceError
+from dsprof.trace.log import CollectiveTimeout, LastWork
+from dsprof.trace.readers import reader_of
+from dsprof.trace.readers.log import LogReader
+from dsprof.trace.readers.log_lines import LONGEST_LINE_BYTES
+from dsprof.trace.readers.log_prefix import nccl_message, without_launcher
+from dsprof.trace.readers.nccl_messages import form_of
+from dsprof.trace.run import find_run, read_run
+from tests.factories import logs as make
+from tests.shared_data import FOLDER
+
+
+def only(lines):
+    (trace,) = make.read(lines)
+    return trace.log
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        ("", -1),
+        ("[rank3]:", 3),
+        ("[rank3]:[rank3]: ", 3),
+        ("[1,23]<stdout>:", 23),
+        ("[default2]:", -1),
+        ("17: ", 17),
+        ("(train_fn pid=77, ip=10.0.0.1) ", -1),
+        ("node-1: ", -1),
+        ("2026-05-19T20:17:24.123Z [rank1]: ", 1),
+        ("[2026-05-19 20:17:24,123] ", -1),
+    ],
+)
+def test_what_launchers_put_before_a_line(prefix, rank):
+    found, text = without_launcher(prefix + "host:12:34 [5] NCCL INFO Using network IB")
+    assert found == rank
+    message = nccl_message(text)
+    assert (message.host, message.pid, message.device) == ("host", 12, 5)
+    assert message.message == "Using network IB"
+
+
+def test_every_known_sample_is_understood():
+    samples = FOLDER.parent / "facts" / "comm_environment" / "log_samples.txt"
+    if not FOLDER.is_dir():
+        pytest.skip("../shared is absent")
+    wrong = []
+    for line in samples.read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        label, _, text = line.split("\t")
+        said = nccl_message(without_launcher(text)[1])
+        found = said and form_of(said.message)
+        if label in ("warn", "call_trace"):
+            right = said is not None and said.level == label[:4].upper()
+        elif label == "negative":
+            right = said is None
+        else:
+            right = found is not None and found[0].label == label
+        if not right:
+            wrong.append(line)
+    assert not wrong
+
+
+def test_facts_go_to_the_rank_of_the_process():
+    lines = make.run(
+        make.every("Using network IB"),
+        make.said("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", 0),
+        make.said("Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA", 1),
+        "NCCL version 2.21.5+cuda12.4",
+    )
+    traces = make.read(lines)
+    assert [trace.rank for trace in traces] == [0, 1, 2, 3]
+    assert {trace.header.world_size for trace in traces} == {4}
+    assert [trace.header.host for trace in traces] == ["node0", "node0", "node1", "node1"]
+    assert traces[0].log.values("path") == {"P2P/CUMEM": 1}
+    assert traces[1].log.values("path") == {"NET/IB/GDRDMA": 1}
+    assert all(trace.log.values("version") == {"NCCL 2.21.5": 1} for trace in traces)
+    assert not any(trace.notes for trace in traces)
+
+
+def test_the_largest_communicator_gives_the_rank():
+    small = [make.said(f"comm 0x1 rank {r % 2} nranks 2 cudaDev 0 busId 1 - Init COMPLETE", r)
+             for r in range(4)]  # fmt: skip
+    assert [trace.header.pid for trace in make.read(make.run(small))] == [1000, 1001, 1002, 1003]
+    alone = make.read(small)  # two groups of two, nobody says which rank is which
+    assert [trace.header.pid for trace in alone] == [1000, 1001, 1002, 1003]
+    assert alone[0].header.world_size == 0
+    assert "does not say which ranks" in alone[0].notes[0].text
+
+
+def test_lines_are_found_behind_colours_bars_and_between_other_text():
+    bar = "10%|#### | 1/10 [00:01<00:09]\r20%|##"
+    line = make.said("Using network IB")
+    log = only([f"{bar}\r\x1b[32m{line}\x1b[0m", "x" * (1 << 21), make.said("Using network IB")])
+    assert log.values("network") == {"IB": 2}
+
+
+def test_a_long_line_is_cut():
+    line = make.said("NCCL_NET set by environment to " + "x" * 3 * LONGEST_LINE_BYTES)
+    assert len(only([line]).variables["NCCL_NET"]) <= 200
+
+
+def test_variables_warnings_and_numbered_algorithms():
+    log = only(
+        [
+            make.said("NCCL_IB_DISABLE set by environment to 1."),
+            make.said("NCCL_SOCKET_IFNAME set by environment to eth0"),
+            make.said("Call to connect returned Connection refused 0x7f12", level="WARN"),
+            make.said("262144 Bytes -> Algo 1 proto 2 time 54.7"),
+            make.said("AllReduce: 33554432 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}"),
+            "DistBackendError: NCCL error in: /pt/PGNCCL.cpp:1331, unhandled system error",
+        ]
+    )
+    assert log.variables == {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0"}
+    assert list(log.warnings) == [
+        "Call to connect returned Connection refused …",
+        "NCCL error: unhandled system error",
+    ]
+    assert log.values("algorithm") == {"Ring/Simple": 1, "AllReduce by RING/LL": 1}
+
+
+def test_what_differs_from_line_to_line_stays_bounded():
+    lines = [make.said(f"Using network N{i}") for i in range(5000)]
+    lines += [make.said(f"strange thing {i}", level="WARN") for i in range(5000)]
+    log = only(lines)
+    assert len(log.values("network")) == len(log.warnings) == 64
+
+
+def test_out_of_memory_of_both_generations():
+    old = (
+        "RuntimeError: CUDA out of memory. Tried to allocate 172.00 MiB (GPU 1; 79.35 GiB total "
+        "capacity; 73.95 GiB already allocated; 0 bytes free; 76.80 GiB reserved in total by "
+        "PyTorch)"
+    )
+    (text,) = only([old]).out_of_memory
+    assert (text.device, text.free_bytes, text.process_bytes) == (1, 0, -1)
+    assert text.unallocated_bytes == pytest.approx(2.85 * 2**30, rel=1e-3)
+    new = make.out_of_memory(others="Process 77 has 30.00 GiB memory in use. ")
+    hip = new.replace("CUDA", "HIP").replace("total capacity", "total capacty")
+    (text,) = only([new, "[rank0]: " + new, hip]).out_of_memory
+    assert text.others == ((77, 30 * 2**30),)
+    assert text.process_bytes == 79 * 2**30
+
+
+def test_the_rank_in_torchruns_list_of_failures():
+    lines = []
+    for rank in (0, 5):
+        lines += [f"[{rank}]:", f"  rank      : {rank} (local_rank: 0)", make.out_of_memory()]
+    traces = make.read(lines)
+    assert [trace.rank for trace in traces] == [0, 5]
+    assert all(len(trace.log.out_of_memory) == 1 for trace in traces)
+
+
+def test_the_watchdog_of_a_rank():
+    lines = [
+        "[rank1]:[E626 06:24:44.9 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=808, OpType=_ALLGATHER_BASE, NumelIn=98, NumelOut=98, "
+        "Timeout(ms)=600000) ran for 600020 milliseconds before timing out.",
+        "[E626 06:24:44.9 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 1] "
+        "Exception (either an error or timeout) detected by watchdog at work: 808, last enqueued "
+        "NCCL work: 811, last completed NCCL work: 807.",
+    ]
+    (trace,) = make.read(lines)
+    assert trace.rank == 1
+    assert trace.log.timeouts == [CollectiveTimeout("all_gather", 808, 98, 600020)]
+    assert trace.log.last_works == [LastWork("default_pg", 808, 811, 807)]
+
+
+def test_comms_logger_lines_of_a_release_that_adds_up_its_times():
+    info = "[INFO] [utils.py:1:f] [Rank 0] DeepSpeed info: version=0.19.8, git-hash=unknown"
+    lines = [make.call("all_reduce", ms) for ms in (2, 5, 9)]
+    log = only([info, *lines])
+    (calls,) = log.calls.values()
+    assert (calls.calls, calls.total_ns, calls.world_size) == (3, 9_000_000, 4)
+    assert "sums of all times" in log.comms_logger
+    (calls,) = only([info.replace("0.19.8", "0.17.6"), *lines]).calls.values()
+    assert calls.total_ns == 16_000_000
+
+
+def test_times_that_only_rise_are_sums_whatever_the_release():
+    rising = only([make.call("all_reduce", ms) for ms in range(1, 11)])
+    assert next(iter(rising.calls.values())).total_ns == 10_000_000
+    mixed = only([make.call("all_reduce", ms) for ms in (1, 3, 2, 4, 5, 6, 7, 8, 9)])
+    assert next(iter(mixed.calls.values())).total_ns == 45_000_000
+
+
+def test_the_summary_of_comms_logger():
+    rows = [("2.0 KB", 146, 11.12, 0.08, 0.43, 0.41), ("98.25 MB", 1, 8317.12, 8317.12, 0.2, 0.19)]
+    lines = [*make.table("broadcast | [Caller Func: init]", *rows), "loss 3.2"]
+    log = only(lines)
+    assert {kind: calls.total_ns for kind, calls in log.calls.items()} == {
+        ("broadcast", "init", 2048): 11_120_000,
+        ("broadcast", "init", 103_022_592): 8_317_120_000,
+    }
+    version = "[INFO] [utils.py:1:f] [Rank 0] DeepSpeed info: version=0.18.9, git-hash=unknown"
+    sums = only([version, *lines]).calls.values()
+    assert [(calls.calls, calls.total_ns) for calls in sums] == [(146, None), (1, None)]
+
+
+def test_logs_are_known_by_content(tmp_path):
+    path = tmp_path / "any"
+    for text, known in [
+        (make.said("Using network IB"), True),
+        ("+ export A=1\n" * 30_000 + make.said("Using network IB"), True),
+        ("Epoch 3 loss 0.33 via network\n", False),
+        ('{"NCCL INFO ": 1}', False),
+    ]:
+        path.write_bytes(gzip.compress(text.encode()))
+        assert isinstance(reader_of(path), LogReader) is known
+    assert not LogReader().recognises(b"")
+
+
+def test_a_log_that_says_nothing_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("[2026-01-01 00:00:00,000] [INFO] [launch.py:1:main] started\n")
+    with pytest.raises(TraceError, match="set NCCL_DEBUG=INFO") as refusal:
+        find_run([path])
+    assert "\n" not in str(refusal.value)
+
+
+def test_logs_of_a_rank_add_up_and_copies_do_not(tmp_path):
+    lines = make.run(make.every("Using network IB"))
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    (tmp_path / "copy.log").write_text("\n".join(lines))
+    (tmp_path / "b.log").write_text("\n".join(make.run(make.every("Using network IB"), "x")))
+    run = find_run([tmp_path])
+    assert [stranger.path.name for stranger in run.strangers] == ["copy.log"]
+    traces = list(read_run(run))
+    assert [trace.log.values("network") for trace in traces] == [{"IB": 2}] * 4
+    assert all(len(trace.beside) == 1 for trace in traces)
+
+
+def test_the_name_of_a_file_tells_the_rank_where_nothing_else_does():
+    (trace,) = make.read([make.said("Using network IB")], name="nccl_rank7.log")
+    assert (trace.rank, trace.notes) == (7, [])
+    (trace,) = make.read([make.out_of_memory()], name="rank_3.txt")
+    assert trace.rank == 3
