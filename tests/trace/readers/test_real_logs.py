@@ -10,14 +10,14 @@ from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.rules.rule import Finding, Status
 from dsprof.trace.run import find_run
-from tests.shared_data import logs
+from tests.shared_data import log
 
 GIB = 2**30
 
 
 @cache
 def judged(name: str) -> Diagnosis:
-    return diagnose(find_run([logs(name)]))
+    return diagnose(find_run([log(name)]))
 
 
 def found(name: str, *statuses: Status) -> dict[str, Finding]:
