@@ -24,7 +24,10 @@ MARKS = (
 """What a line must hold to be looked at."""
 
 _ELASTIC_RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")
-_ALLOCATOR = re.compile(r"PYTORCH_(?:\w+_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?([\w:,.\[\]-]{3,200})")
+_ALLOCATOR = re.compile(
+    # What torch advises is not what is set.
+    r"(?<!try setting )\bPYTORCH_(?:\w+_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?([\w:,.\[\]-]{3,200})"
+)
 _NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(\n]{3,100})")
 _NUMBERED = (
     "a log does not say which ranks its processes were ({count}): they are numbered by host and "

@@ -1,0 +1,217 @@
+"""The rules that judge logs: each triggers, does not, does not apply, and has too little."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules import (
+    collective_timeout,
+    comms_logger_enabled,
+    device_out_of_memory,
+    nccl_warning,
+    network_differs_across_ranks,
+    sync_debug_variable,
+    transport_fallback,
+    unparsable_integer_variable,
+    variable_differs_across_ranks,
+)
+from dsprof.rules.rule import Severity, Status
+from tests.factories import logs as make
+from tests.factories.trace import judged, rank_trace
+
+OF_NCCL = (transport_fallback, network_differs_across_ranks, nccl_warning)
+IB = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+SOCKET = "NET/Socket : Using [0]eth0:10.0.0.1<0>"
+HEALTHY = make.run(make.every(IB), make.every("Using network IB"))
+
+
+def findings(module, lines):
+    return judged(module.RULE, *make.read(lines))
+
+
+def one(module, lines):
+    (finding,) = findings(module, lines)
+    return finding
+
+
+@pytest.mark.parametrize("module", [*OF_NCCL, collective_timeout, device_out_of_memory])
+def test_a_healthy_log_passes_and_no_log_does_not_apply(module):
+    assert one(module, HEALTHY).status is Status.PASS
+    (finding,) = judged(module.RULE, rank_trace(0), rank_trace(1))
+    assert finding.status is Status.NOT_APPLICABLE
+
+
+def test_sockets_fail_where_something_faster_is_seen():
+    lines = make.run(
+        make.every(IB, 2),
+        make.every("Using network IB", 2),
+        [make.said("NET/IB : No device found.", rank) for rank in (2, 3)],
+        [make.said(SOCKET, rank) for rank in (2, 3)],
+        [make.said("Using network Socket", rank) for rank in (2, 3)],
+    )
+    finding = one(transport_fallback, lines)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.ranks == (2, 3)
+    assert "mlx5_0:1/IB" in finding.summary
+    assert finding.cause == "Ranks 2-3 find no InfiniBand device."
+
+
+def test_sockets_are_said_as_they_are_where_nothing_faster_is_seen():
+    lines = make.run(make.every(SOCKET), make.every("Using network Socket"))
+    finding = one(transport_fallback, lines)
+    assert finding.status is Status.INFO
+    assert "2 hosts by TCP sockets (eth0)" in finding.summary
+    inside = [make.said("Using network Socket", rank, host="one") for rank in range(2)]
+    inside += [make.ready(rank, 2, host="one") for rank in range(2)]
+    assert one(transport_fallback, inside).status is Status.PASS
+
+
+def test_a_log_without_a_word_on_the_network_leaves_it_open():
+    assert one(transport_fallback, make.run()).status is Status.UNKNOWN
+
+
+def test_the_libfabric_provider_for_tcp():
+    lines = make.run(make.every("NET/OFI Selected Provider is tcp (found 1 nics)"))
+    assert "provider tcp on ranks 0-3" in one(transport_fallback, lines).summary
+    lines = make.run(make.every("NET/OFI Selected Provider is efa (found 4 nics)"))
+    assert one(transport_fallback, lines).status is Status.PASS
+
+
+def test_gpudirect_rdma_that_is_off_everywhere():
+    state = "NET/IB : GPU Direct RDMA {} for HCA {} 'mlx5_{}'"
+    off = make.every(state.format("Disabled", 0, 0))
+    finding = one(transport_fallback, make.run(make.every(IB), off))
+    assert finding.title == "GPUDirect RDMA is off"
+    on = make.every(state.format("Enabled", 1, 1))
+    assert one(transport_fallback, make.run(make.every(IB), off, on)).status is Status.PASS
+
+
+def test_host_memory_between_linked_gpus():
+    shm = make.said("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct")
+    link = make.said("          + NVL[240.0] - GPU/4C000")
+    finding = one(transport_fallback, make.run(make.every(IB), shm, link))
+    assert finding.ranks == (0,)
+    assert "NVL 240.0 GB/s" in finding.summary
+    assert one(transport_fallback, make.run(make.every(IB), shm)).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("others", "odd", "name", "severity"),
+    [
+        ("Using network IB", "Using network Socket", "network differs", Severity.CRITICAL),
+        ("NET/Plugin: No plugin found (libnccl-net.so)",
+         "Plugin Path : /opt/libnccl-net.so", "network plugin differs", Severity.CRITICAL),
+        (IB, "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+         "number of network devices differs", Severity.MEDIUM),
+        ("NCCL version 2.21.5+cuda12.4", "NCCL version 2.27.3+cuda12.9",
+         "version of the library differs", Severity.CRITICAL),
+        ("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA",
+         "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0", "GPUDirect RDMA", Severity.MEDIUM),
+    ],
+)  # fmt: skip
+def test_what_must_be_alike(others, odd, name, severity):
+    finding = one(
+        network_differs_across_ranks, make.run(make.every(others, 3), make.said(odd, rank=3))
+    )
+    assert (finding.severity, finding.ranks) == (severity, (3,))
+    assert name in finding.summary
+    assert one(network_differs_across_ranks, make.run(make.every(others))).status is Status.PASS
+
+
+def test_one_rank_has_nothing_to_compare():
+    assert one(network_differs_across_ranks, make.run(ranks=1)).status is Status.NOT_APPLICABLE
+
+
+def test_an_interface_that_leads_to_no_other_host():
+    lines = make.run(make.every("Bootstrap: Using lo:127.0.0.1<0>"))
+    finding = one(network_differs_across_ranks, lines)
+    assert "lo" in finding.summary
+    assert "NCCL_SOCKET_IFNAME" in finding.action
+
+
+def test_warnings_with_and_without_advice():
+    known = make.every("Bootstrap : no socket interface found", level="WARN")
+    strange = make.said("the moon is full", level="WARN")
+    fails, mentions = findings(nccl_warning, make.run(known, strange))
+    assert (fails.status, fails.severity) == (Status.FAIL, Severity.CRITICAL)
+    assert fails.evidence[0].rows[0][1:3] == (4, "0-3")
+    assert mentions.status is Status.INFO
+    assert "the moon is full" in mentions.summary
+
+
+def watchdog(rank, seq=8, op="ALLREDUCE", elements=9):
+    return [
+        f"[rank{rank}]: [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL("
+        f"SeqNum={seq}, OpType={op}, NumelIn={elements}, NumelOut={elements}, "
+        "Timeout(ms)=600000) ran for 600020 milliseconds before timing out.",
+    ]
+
+
+def test_ranks_that_are_silent_are_suspects_and_no_more():
+    finding = one(collective_timeout, [*watchdog(0), *watchdog(2), *watchdog(3)])
+    assert (finding.ranks, finding.confidence) == ((1,), "low")
+    assert "after 600 s" in finding.summary
+
+
+def test_ranks_that_wait_in_an_earlier_collective():
+    finding = one(collective_timeout, [*watchdog(0), *watchdog(1, seq=5)])
+    assert finding.ranks == (1,)
+    assert "do not issue the same collectives" in finding.cause
+
+
+def test_ranks_that_wait_in_different_collectives():
+    finding = one(collective_timeout, [*watchdog(0), *watchdog(1, op="BROADCAST")])
+    assert "different collectives" in finding.cause
+    assert finding.ranks == ()
+
+
+def memory(**fields):
+    return findings(device_out_of_memory, ["[rank0]: " + make.out_of_memory(**fields)])
+
+
+def test_the_four_reasons_for_no_memory():
+    (needy,) = memory()
+    assert "more device memory than there is" in needy.title
+    (fragments,) = memory(unallocated="1.00 GiB", allocated="77.00 GiB")
+    assert "expandable_segments:True" in fragments.action
+    (crowded,) = memory(others="Process 77 has 30.00 GiB memory in use. ", process="49.00 GiB")
+    assert "Process 77 held 30.00 GiB" in crowded.summary
+    limited = make.out_of_memory().replace("Of the all", "40.00 GiB allowed; Of the all")
+    assert "limit" in one(device_out_of_memory, [limited]).title
+
+
+def test_a_neighbour_that_is_not_in_the_way_is_not_blamed():
+    (finding,) = memory(others="Process 77 has 200.00 MiB memory in use. ")
+    assert "more device memory than there is" in finding.title
+
+
+def test_expandable_segments_are_not_advised_where_they_are_on():
+    lines = ["+ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", make.out_of_memory(
+        unallocated="1.50 GiB", allocated="77.00 GiB")]  # fmt: skip
+    assert one(device_out_of_memory, lines).action.startswith("expandable_segments is on already")
+
+
+def test_the_output_of_comms_logger_proves_that_it_ran():
+    info = "[INFO] [Rank 0] DeepSpeed info: version=0.19.8, git-hash=unknown"
+    finding = one(comms_logger_enabled, [info, make.call("all_reduce", 2)])
+    assert finding.status is Status.FAIL
+    assert "logs sums of all times so far" in finding.summary
+    assert len(finding.evidence[0].rows) == 8
+    finding = one(comms_logger_enabled, [make.call("all_reduce", 2)])
+    assert len(finding.evidence[0].rows) == 7
+
+
+def test_variables_that_nccl_logs_are_judged_as_far_as_they_go():
+    lines = make.run(
+        make.every("NCCL_ALGO set by environment to Ring", 3),
+        make.said("NCCL_ALGO set by environment to Tree", rank=3),
+        make.every("NCCL_CHECK_POINTERS set by environment to 1."),
+    )
+    finding = one(variable_differs_across_ranks, lines)
+    assert (finding.severity, finding.ranks) == (Severity.CRITICAL, (3,))
+    assert "NCCL_CHECK_POINTERS" in one(sync_debug_variable, lines).summary
+    # After parsing, "true" and "0" look alike.
+    assert one(unparsable_integer_variable, lines).status is Status.UNKNOWN
+    some = make.run(make.said("NCCL_ALGO set by environment to Ring"), make.every(IB))
+    for module in (variable_differs_across_ranks, sync_debug_variable):
+        assert one(module, some).status in (Status.UNKNOWN, Status.NOT_APPLICABLE)
