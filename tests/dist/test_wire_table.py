@@ -91,13 +91,14 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 
 
 @each_row
-def test_the_dispatcher_sees_what_torch_counts(
-    tables: Tables, name: str, nproc: int, row: str
+@pytest.mark.parametrize("interception", ["auto", "dispatcher"])
+def test_all_is_seen_that_torch_counts(
+    tables: Tables, name: str, nproc: int, row: str, interception: str
 ) -> None:
     table = tables(name, nproc)
     counts = table.counts(row)
     assert all(counts), "the oracle saw nothing"
-    assert table.seen(row, "dispatcher") == counts
+    assert table.seen(row, interception) == counts
 
 
 @each_row
@@ -108,7 +109,7 @@ def test_methods_see_what_python_issues(tables: Tables, name: str, nproc: int, r
 
 
 @each_row
-@pytest.mark.parametrize("interception", ["dispatcher", "process_group"])
+@pytest.mark.parametrize("interception", ["auto", "dispatcher", "process_group"])
 def test_waits_are_matched_and_no_hook_fails(
     tables: Tables, name: str, nproc: int, row: str, interception: str
 ) -> None:
@@ -118,3 +119,9 @@ def test_waits_are_matched_and_no_hook_fails(
             waits_in_cpp = interception == "process_group" and row in ISSUED_BY_CPP
             assert waits_in_cpp or trace.trailer.unmatched_waits == 0
             assert not trace.trailer.failed_hooks
+
+
+def test_an_optimizer_that_steps_another_counts_its_steps_once(tables: Tables) -> None:
+    for trace in tables("ROWS", 2).recorded("zero_redundancy_optimizer", "auto"):
+        assert trace is not None
+        assert len(trace.steps) == 2

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.checkpoint import checkpoint
 
 from dsprof.events import Phase, Step
@@ -102,6 +103,51 @@ def test_optimizers_that_step_on_the_same_gradients_make_one_step(recorder: Reco
         for optimizer in optimizers:
             optimizer.step()
     assert steps(recorder) == [1, 1]
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Steps another optimizer, as many libraries do it."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: None = None) -> None:
+        self.inner.step(closure)
+
+
+def scaled(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+
+    def step() -> None:
+        scaler.scale(torch.ones(()))
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def scheduled(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    return lambda: (optimizer.step(), scheduler.step())
+
+
+def sharded(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    parameters = optimizer.param_groups[0]["params"]
+    return ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1).step
+
+
+@pytest.mark.parametrize("wrap", [lambda o: Wrapper(Wrapper(o)).step, sharded, scaled, scheduled])
+def test_an_optimizer_inside_others_makes_one_step(
+    recorder: Recorder, wrap: Callable[[torch.optim.Optimizer], Callable[[], object]]
+) -> None:
+    model = nn.Linear(4, 4)
+    step = wrap(sgd(model))
+    for _ in range(2):
+        loss(model).backward()
+        step()
+    assert steps(recorder) == [1, 1]
+    assert [name for name, _, _ in phases(recorder)] == ["backward", "step"] * 2
 
 
 def test_two_models_with_a_backward_each_make_two_steps(recorder: Recorder) -> None:

@@ -53,7 +53,7 @@ def main() -> None:
         if args.oracle:
             count(name, row, args.out)
             continue
-        for interception in ("dispatcher", "process_group"):
+        for interception in ("auto", "dispatcher", "process_group"):
             with recorded(args.out / interception / name, interception):
                 row()
     if args.oracle and "dsprof" in sys.modules:
