@@ -61,6 +61,7 @@ class Context(msgspec.Struct, gc=False):
     flush: int = 0  # id of the bucket flush
     fetch: int = 0  # id of the parameter fetch
     wire_ops: int = 0  # collectives that the request caused on the wire
+    coalesced: int = 0  # number of the batch that a backend launches at once
 
 
 class Collective(msgspec.Struct, gc=False):

@@ -70,6 +70,9 @@ class DeviceWatch(Protocol):
     def wait(self, work: Any, call: Callable[[], Any]) -> Any:
         """Return what `call` does, which waits for `work`; time it on the waiting stream."""
 
+    def join(self, coalesced: int, work: Any) -> None:
+        """`work` stands for the batch of this number, whose Works nobody waits for."""
+
     def open(self) -> Any:
         """C++ is about to wait on the current stream; returns what `close` wants."""
 
@@ -351,6 +354,22 @@ class Recorder:
         if work is not None:
             self.in_flight[key] = (work, record)
         return work is None
+
+    def join(self, coalesced: int, work: Any) -> None:
+        """Know `work` as what stands for a batch: its last collective has it, the others go."""
+        if self.device is not None:
+            self.device.join(coalesced, work)
+        with self._tables:
+            batch = [
+                (key, record)
+                for key, (_, record) in list(self.in_flight.items())
+                if record.context.coalesced == coalesced
+            ]
+            for key, record in batch:
+                if self.in_flight.pop(key, None) is not None and record is not batch[-1][1]:
+                    self.add(record)
+            if batch:
+                self.in_flight[id(work)] = (work, batch[-1][1])
 
     def tell_followers(self, record: Collective | None, outputs: Any) -> None:
         """Tell followers of a collective, if it is asynchronous and has a wait to be seen."""

@@ -277,21 +277,22 @@ class ProcessGroupHook(_WireHook):
 class Apart:
     """Counts what a call puts on record, apart from all else that this thread does."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, coalesced: int = 0) -> None:
         self._recorder = recorder
         self._outer = recorder.context()
-        self._inner = msgspec.structs.replace(self._outer, wire_ops=0)
-        recorder.become(self._inner)
+        coalesced = coalesced or self._outer.coalesced
+        self.context = msgspec.structs.replace(self._outer, wire_ops=0, coalesced=coalesced)
+        recorder.become(self.context)
 
     def end(self) -> None:
         """Go on in the context that was."""
         self._recorder.become(self._outer)
-        self._outer.wire_ops += self._inner.wire_ops
+        self._outer.wire_ops += self.context.wire_ops
 
     @property
     def is_on_record(self) -> bool:
         """Whether the call ended in a collective that is on record."""
-        return self._inner.wire_ops > 0
+        return self.context.wire_ops > 0
 
 
 class _Positions(NamedTuple):

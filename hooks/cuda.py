@@ -129,12 +129,32 @@ class CudaHook(Hook):
             self.recorder.device = self
             self.stalls.mark_step(-1, stream)
         if work is not None:
-            self._flights[id(work)] = self._handing[get_ident()] = Flight(record, work, begun)
-            self.recorder.enqueued[id(work)] = record
+            self._keep(record, work, begun)
         elif begun is not None and not record.is_async:
             end = self.stalls.mark(stream)
             self.streams.give(end.key, record.id)
             self.stalls.put(Held("collective", record.id, record.scope, begun, end))
+
+    def _keep(self, record: Collective, work: Any, issue: Mark | None) -> None:
+        self._flights[id(work)] = self._handing[get_ident()] = Flight(record, work, issue)
+        self.recorder.enqueued[id(work)] = record
+
+    def join(self, coalesced: int, work: Any) -> None:
+        """`work` stands for a batch: its last collective has it, and the others go."""
+        enqueued = self.recorder.enqueued
+        batch = [
+            (key, record)
+            for key, record in list(enqueued.items())
+            if record.context.coalesced == coalesced
+        ]
+        for key, record in batch:
+            enqueued.pop(key, None)
+            flight = self._flights.pop(key)
+            if record is batch[-1][1]:
+                self._keep(record, work, flight.issue)
+            else:
+                self.stalls.give_back(flight.issue)
+                self.recorder.add(record)
 
     def _let_go(self, flight: Flight) -> None:
         """Let go of a Work that its caller has, and know it as long as that holds it."""

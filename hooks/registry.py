@@ -6,6 +6,7 @@ from dsprof.config import Config
 from dsprof.hooks.backends import BackendHook
 from dsprof.hooks.base import Hook
 from dsprof.hooks.c10d import ProcessGroupHook
+from dsprof.hooks.coalescing import CoalescingHook
 from dsprof.hooks.cuda import CudaHook
 from dsprof.hooks.ddp import DDPHook
 from dsprof.hooks.ddp_wait import DdpWaitHook
@@ -29,6 +30,7 @@ from dsprof.recorder import Recorder
 HOOKS: tuple[type[Hook], ...] = (
     WorkHook,
     BackendHook,
+    CoalescingHook,
     FunctionalWaitHook,
     DdpWaitHook,
     DeepSpeedCommHook,

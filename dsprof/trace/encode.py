@@ -183,6 +183,7 @@ class Encoder:
             on_wire=record.on_wire,
             captured=record.captured,
             is_estimated=record.is_estimated,
+            coalesced=context.coalesced,
         )
 
     def _span(self, start_ns: int, end_ns: int) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class CollectiveArgs(msgspec.Struct, gc=False, omit_defaults=True):
     on_wire: bool = True
     captured: bool = False
     is_estimated: bool = False
+    coalesced: int = 0
 
 
 class SpanArgs(msgspec.Struct, gc=False, omit_defaults=True):

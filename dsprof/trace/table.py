@@ -76,6 +76,7 @@ class Collectives:
     micro_step: IntArray
     flush: IntArray
     fetch: IntArray
+    coalesced: IntArray
     thread: IntArray
     stream: IntArray
     issue_ns: IntArray
@@ -157,8 +158,19 @@ class CollectivesBuilder:
         for name in names:
             parts = self._parts.pop(name, [])
             columns[name] = np.concatenate(parts) if parts else np.zeros(0, _dtype(name))
+        _complete_batches(columns)
         untimed = np.zeros(len(columns["op"]), np.bool_)
         return Collectives(words=list(self._vocabulary), is_untimed=untimed, **columns)
+
+
+def _complete_batches(columns: dict[str, npt.NDArray[Any]]) -> None:
+    """Take collectives that were launched together for complete when the last of them is."""
+    done_ns, (rows,) = columns["done_ns"], np.nonzero(columns["coalesced"])
+    batches, batch = np.unique(columns["coalesced"][rows], return_inverse=True)
+    last_ns = np.zeros(len(batches), np.int64)
+    np.maximum.at(last_ns, batch, done_ns[rows])
+    columns["done_ns"] = done_ns.astype(np.int64) if len(rows) else done_ns
+    columns["done_ns"][rows] = np.where(done_ns[rows] == 0, last_ns[batch], done_ns[rows])
 
 
 def _narrow(values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dsprof.events import Collective, Context, Group, Scope
+from dsprof.events import Collective, Group, Scope
 
 MS = 1_000_000
 START_MS = 1000.0
@@ -187,7 +187,7 @@ class Nccl:
         self.count += 1
         record = Collective(
             *(self.count, "all_reduce", _GROUP, self.count, 4, 1, 1, "float32", is_async),
-            *(None, -1, 0, recorder.scope, Context(), 1, issue_ns, host.clock()),
+            *(None, -1, 0, recorder.scope, recorder.context(), 1, issue_ns, host.clock()),
         )
         recorder.on_device(record, work)
         return self.count, work
