@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.snapshots import Snapshots
+from dsprof.analysis.summarise import summarise
 from dsprof.rules.allocator_fragmentation import RESERVED, RETRIES, RULE, STUCK
-from dsprof.rules.rule import Severity, Status
+from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.rules.runner import judge
 from dsprof.trace.format import MemoryArgs
+from dsprof.trace.run import find_run
+from tests.factories import snapshot as make
 from tests.factories.trace import header, rank_trace, said
 
 GIB = 1 << 30
@@ -58,3 +68,38 @@ def test_a_cpu_run_has_no_device_allocator():
 @pytest.mark.parametrize("samples", [(), (None,), ({RESERVED: GIB},), ({STUCK: GIB},)])
 def test_missing_counters_are_unknown(samples):
     assert said(RULE, on_device(*samples)).status is Status.UNKNOWN
+
+
+def snapshot(tmp_path: Path, *segments: dict[str, Any], oom: float = 0, free: float = 0) -> Finding:
+    """Judge one snapshot; sizes of blocks in MiB."""
+    history = [make.event("oom", 0, oom, device_free=int(free * make.MIB))] if oom else []
+    path = make.write(tmp_path / "rank3.pickle", segments, history)
+    [finding] = judge(summarise(find_run([path]), [Memory, Run, Snapshots]), [RULE])
+    return finding
+
+
+def test_a_snapshot_of_holes_fails(tmp_path):
+    finding = snapshot(tmp_path, make.segment(3000, -2000), make.segment(-5000))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.ranks == (3,)
+    assert "1.95 of 9.77 GiB reserved on rank 3 (20.0%) are stuck" in finding.summary
+
+
+def test_cached_segments_are_no_fragments(tmp_path):
+    finding = snapshot(tmp_path, make.segment(3000, -100), make.segment(-20000))
+    assert finding.status is Status.INFO
+    assert finding.title == "Device memory shows little fragmentation"
+    assert "19.53 GiB more are free and given back" in finding.summary
+
+
+def test_a_request_that_would_have_fit_is_severe(tmp_path):
+    finding = snapshot(tmp_path, make.segment(900, -600), oom=512, free=10)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert "a request of 0.50 GiB failed" in finding.summary
+
+
+def test_a_request_that_would_not_have_fit_is_over_commitment(tmp_path):
+    finding = snapshot(tmp_path, make.segment(900, -100), oom=512, free=10)
+    assert finding.status is Status.INFO
+    assert finding.title == "The device ran out of memory, and not because of fragments"
+    assert "Shard, offload" in finding.action

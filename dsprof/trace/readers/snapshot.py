@@ -21,9 +21,9 @@ from dsprof.trace.source import Source
 from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 RUN_KEY = "memory snapshot"
-_MOST_SEGMENTS = 1_000_000
-_MOST_BLOCKS = 4_000_000  # of all segments: one list may stand in many of them
-_MOST_EVENTS = 4_000_000
+_MOST_SEGMENTS = 200_000
+_MOST_BLOCKS = 1_000_000  # of all segments: one list may stand in many of them
+_MOST_EVENTS = 2_000_000
 _HOLDERS_KEPT = 10
 _LARGEST_DEVICE = 1 << 10
 _SMALL_PAGE, _LARGE_PAGE = 2 << 20, 20 << 20  # of expandable segments of either pool
@@ -46,7 +46,7 @@ class SnapshotReader(OneRankReader):
         Raises:
             TraceError: it cannot be read.
         """
-        return self.read_trace(path).header
+        return _header(max(rank_in_name(path), 0), _document(path)[0])
 
     def read_trace(self, path: Path) -> RankTrace:
         """Read a snapshot; of several devices the one with most memory.
@@ -54,11 +54,7 @@ class SnapshotReader(OneRankReader):
         Raises:
             TraceError: it cannot be read.
         """
-        with Source(path) as source:
-            document = mapping(load_plain(read_whole(source, str(path)), str(path)))
-            nbytes = source.nbytes
-        if not isinstance(document.get("segments"), (list, tuple)):
-            raise TraceError(f"{path}: no memory snapshot: it holds no segments")
+        document, nbytes = _document(path)
         rank = rank_in_name(path)
         note = f"{path.name} does not say its rank: it is taken for that of rank 0"
         return RankTrace(
@@ -70,6 +66,15 @@ class SnapshotReader(OneRankReader):
             snapshot=_snapshot(document),
             nbytes=nbytes,
         )
+
+
+def _document(path: Path) -> tuple[dict[Any, Any], int]:
+    with Source(path) as source:
+        document = mapping(load_plain(read_whole(source, str(path)), str(path)))
+        nbytes = source.nbytes
+    if not isinstance(document.get("segments"), (list, tuple)):
+        raise TraceError(f"{path}: no memory snapshot: it holds no segments")
+    return document, nbytes
 
 
 def _header(rank: int, document: dict[Any, Any]) -> Header:
