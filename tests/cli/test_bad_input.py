@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from dsprof.__main__ import main
 from dsprof.diagnosis.model import to_json
 from tests.cli.command import dsprof, environment
+from tests.factories import flight
 from tests.factories.diagnosis import diagnosis
 from tests.factories.trace_files import write_run
 
@@ -43,6 +45,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "saved.json": SAVED,
         "saved-version.json": other_version(SAVED),
         "saved-other.json": json.dumps({"schema_version": 1, "findings": []}).encode(),
+        "hostile.pkl": b"\x80\x02cos\nsystem\nX\x06\x00\x00\x00touch x\x85R.pg_config pg_status",
+        "cut.pkl": pickle.dumps(flight.document([flight.call(1)]))[:-20],
+        "nobody.pkl": pickle.dumps(flight.document([flight.call(1)])),
+        "cut.json.pkl": json.dumps(flight.document([flight.call(1)])).encode()[:-20],
         "key.yaml": b"outt: x\n",
         "type.yaml": b"every: often\n",
         "all.yaml": b"outt: x\nevery: often\nrules:\n  none: {}\n",
@@ -69,6 +75,10 @@ REPORTS = [
     ("version.json", r"version\.json: written in trace version 99"),
     ("rank.json", r"rank\.json: line 1: rank 7 of 2"),
     ("empty.json other.json", r"empty\.json: the file is empty.*other 1 file"),
+    ("hostile.pkl", r"hostile\.pkl: a pickle that would import a class or call a function"),
+    ("cut.pkl", r"cut\.pkl: a pickle that is cut or damaged"),
+    ("nobody.pkl", r"nobody\.pkl: a dump does not say whose it is"),
+    ("cut.json.pkl", r"cut\.json\.pkl: a dump that is cut or damaged"),
     ("saved-version.json", r"saved-version\.json: diagnosis of schema version 99"),
     ("saved-other.json", r"saved-other\.json: not a dsprof diagnosis"),
     ("saved.json good", r"saved\.json: a saved diagnosis is shown as it is"),
