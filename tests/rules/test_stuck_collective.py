@@ -53,10 +53,11 @@ def test_a_rank_whose_dump_is_empty_is_behind_by_its_counters(tmp_path: Path) ->
 
 def test_who_waits_for_another_is_not_the_culprit(tmp_path: Path) -> None:
     """Rank 0 waits for 1, which waits for 2 in another group."""
-    groups = {"0": [0, 1], "5": [1, 2]}
-    one = make.document([make.call(4)], {"0": [0, 1], "9": [0]})
-    two = make.document([make.call(3, done=True), make.call(6, group="5")], groups)
-    three = make.document([make.call(5, group="5", done=True)], {"5": [1, 2], "8": [2]})
+    world, left, right = {"0": [0, 1, 2]}, {"3": [0, 1]}, {"5": [1, 2]}
+    done = [make.call(3, group="3", done=True), make.call(5, group="5", done=True)]
+    one = make.document([done[0], make.call(4, group="3")], world | left)
+    two = make.document([*done, make.call(6, group="5")], world | left | right)
+    three = make.document([done[1]], world | right)
     [finding] = check(tmp_path, {0: one, 1: two, 2: three})
     assert finding.ranks == (2,)
 
@@ -79,6 +80,26 @@ def test_a_device_that_stands_still_did_not_finish_what_others_did(tmp_path: Pat
     [finding] = check(tmp_path, world(done, still, done))
     assert finding.title == "Ranks did not finish what others finished"
     assert finding.ranks == (1,)
+
+
+def test_a_root_may_be_far_ahead_of_those_it_sends_to(tmp_path: Path) -> None:
+    calls = [make.call(seq, "broadcast") for seq in (1, 2, 3)]
+    ended = [make.call(seq, "broadcast", done=True) for seq in (1, 2, 3)]
+    [finding] = check(tmp_path, world(ended, calls))
+    assert finding.status is Status.INFO
+
+
+def test_what_the_counters_call_complete_is_not_in_flight(tmp_path: Path) -> None:
+    dump = make.document([make.call(7), make.call(8)], status={"0": (8, 8)})
+    [finding] = check(tmp_path, {0: dump, 1: dump})
+    assert finding.status is Status.PASS
+
+
+def test_counters_of_a_group_that_sends_are_not_of_its_collectives(tmp_path: Path) -> None:
+    send = make.call(1, "send 0->1", is_p2p=True, p2p_seq_id=50)
+    waiting = make.document([make.call(2), send], status={"0": (50, 50)})
+    [finding] = check(tmp_path, {0: waiting, 1: make.document([make.call(1, done=True)])})
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
 
 
 @pytest.mark.parametrize("op", ["broadcast", "all_reduce"])

@@ -61,6 +61,18 @@ def test_a_profile_of_another_day_is_another_run(tmp_path: Path) -> None:
     assert len(run.strangers) == 2
 
 
+def test_a_profile_of_another_process_is_another_run(tmp_path: Path) -> None:
+    write_run(tmp_path, started_epoch_ns=int(kineto.START_US) * 1000)
+    for pid, beside in ((101, 0), (999, 1)):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        name = f"node-a_{pid}.1700000000000.pt.trace.json"
+        profile = kineto.write(folder / name, kineto.steps(3, 20, 5), 1)
+        run = find_run([tmp_path, profile])
+        reasons = [stranger.reason for stranger in run.strangers]
+        assert sum("of another run" in reason for reason in reasons) == beside
+
+
 def test_a_rank_of_which_only_a_dump_is_there_is_one_of_the_run(tmp_path: Path) -> None:
     files = write_run(tmp_path, world_size=3, started_epoch_ns=NOW_NS)
     dumped = dumps(tmp_path, world_size=3)

@@ -198,7 +198,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
 
 def _header(path: Path, dump: FlightDump, document: dict[Any, Any]) -> Header:
     ranks = [group.ranks for group in dump.groups.values() if group.ranks]
-    world = max((rank + 1 for members in ranks for rank in members), default=0)
+    world = next((len(g.ranks) for g in dump.groups.values() if g.label == "default_pg"), 0)
     version = text(document.get("nccl_version") or document.get("comm_lib_version"))
     return Header(
         schema_version=SCHEMA_VERSION,

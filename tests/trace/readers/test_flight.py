@@ -49,6 +49,16 @@ def test_where_groups_leave_it_open_the_name_says_the_rank(tmp_path: Path, name:
     assert read(path.rename(tmp_path / name))[0].rank == 2
 
 
+def test_a_dump_without_the_default_group_does_not_say_how_many_ranks_there_are(
+    tmp_path: Path,
+) -> None:
+    for rank, groups in enumerate(({"5": [0, 1]}, {"5": [0, 1], "7": [1, 2]}, {"7": [1, 2]})):
+        make.write(tmp_path, rank, make.document([make.call(1, group="7")], groups))
+    run = find_run([tmp_path])
+    assert [head.world_size for head in run.headers] == [3, 3, 3]
+    assert run.strangers == ()
+
+
 @pytest.mark.parametrize("name", ["dump", "nccl_trace_rank_9"])
 def test_a_dump_of_nobody_is_refused(tmp_path: Path, name: str) -> None:
     path = make.write(tmp_path, 0, make.document(CALLS, {"0": [0, 1, 2, 3]}))
