@@ -11,14 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity
-from dsprof.trace.format import (
-    CollectiveArgs,
-    CollectiveEvent,
-    GroupArgs,
-    Header,
-    NoteArgs,
-    StepArgs,
-)
+from dsprof.trace.format import Header, NoteArgs, StepArgs
+from dsprof.trace.readers.calls import UNNAMED, Call, CallRows, GroupTable, message
 from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
 from dsprof.trace.readers.kineto_events import (
     CPU_COLLECTIVES,
@@ -29,19 +23,13 @@ from dsprof.trace.readers.kineto_events import (
     Metadata,
     TraceEvent,
 )
-from dsprof.trace.table import CollectivesBuilder, RankTrace, Vocabulary
+from dsprof.trace.table import RankTrace, Vocabulary
 
 _LONGEST_US = 1e13  # four months: later times are damage
-_UNNAMED = "not named"
 _HOST_SPANS = (STEP_PREFIX, *CPU_COLLECTIVES)
 _NUMBER, _OLD_NUMBER = attrgetter("args.index"), attrgetter("args.old_index")
 _SAMPLED_FACTOR = 2
 """Torch numbers its events from 0: numbers twice as high as there are events were left out."""
-_ELEMENT_BYTES = {
-    "double": 8, "long": 8, "complexfloat": 8, "complexdouble": 16, "float": 4, "int": 4,
-    "half": 2, "bfloat16": 2, "short": 2, "byte": 1, "char": 1, "bool": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
 
 
 class _Row(NamedTuple):
@@ -56,19 +44,6 @@ class _Row(NamedTuple):
     is_usual: bool
 
 
-class _Call(NamedTuple):
-    """A collective, on a stream or a thread."""
-
-    op: str
-    group: int
-    elements: int
-    nbytes: int
-    dtype: str
-    lane: int
-    start_ns: int
-    end_ns: int
-
-
 class Columns:
     """Collects what the events of one rank say; times in ns since `origin_us`."""
 
@@ -77,9 +52,9 @@ class Columns:
         self._words = Vocabulary()
         self._parts: list[npt.NDArray[np.int64]] = []
         self._libraries: dict[str, str] = {}
-        self._calls: list[_Call] = []
-        self._cpu_calls: list[_Call] = []
-        self._groups: dict[tuple[str, str], GroupArgs] = {}
+        self._calls: list[Call] = []
+        self._cpu_calls: list[Call] = []
+        self._groups = GroupTable()
         self._steps: dict[int, StepArgs] = {}
         self._lanes: dict[int | str | None, int] = {}
         self._damaged = 0
@@ -106,10 +81,12 @@ class Columns:
         steps = [self._steps[number] for number in sorted(self._steps)]
         calls = self._calls if len(table) else self._cpu_calls
         for config in meta.distributed.pg_config if meta.distributed else ():
-            self._group(config.pg_name, config.pg_desc, config.ranks, config.pg_size)
-        trace = RankTrace(path, header, _collectives(calls, steps).build())
+            self._groups.number(config.pg_name, config.pg_desc, config.ranks, config.pg_size)
+        rows = CallRows(steps)
+        rows.add(sorted(calls, key=attrgetter("start_ns")))
+        trace = RankTrace(path, header, rows.build())
         trace.steps, trace.broken_lines = steps, self._damaged
-        trace.groups = {group.id: group for group in self._groups.values()}
+        trace.groups = self._groups.by_number()
         if len(table):
             trace.header = msgspec.structs.replace(header, device="cuda")
             trace.device = self._activity(table)
@@ -153,7 +130,7 @@ class Columns:
             library = self._library(name, args)
             kind = COMMUNICATION if library else COMPUTE
         if kind == COMMUNICATION and end >= start:
-            op = args.collective or operation_of(name) or _UNNAMED
+            op = args.collective or operation_of(name) or UNNAMED
             self._calls.append(self._call(op, args, stream, start, end))
         usual = kind == COMMUNICATION and is_usual(name)
         return _Row(self._words[name], self._words[library], kind, stream, start, end, usual)
@@ -167,13 +144,11 @@ class Columns:
     def _lane(self, tid: int | str | None) -> int:
         return tid if isinstance(tid, int) else self._lanes.setdefault(tid, -1 - len(self._lanes))
 
-    def _call(self, op: str, args: Args, lane: int, start: int, end: int) -> _Call:
-        gathers = "gather" in op.lower()
-        elements = max((args.out_elements if gathers else args.in_elements) or 0, 0)
+    def _call(self, op: str, args: Args, lane: int, start: int, end: int) -> Call:
         dtype = args.dtype or ""
-        nbytes = min(elements, 2**58) * _ELEMENT_BYTES.get(dtype.lower(), 0)
+        elements, nbytes = message(op, args.in_elements, args.out_elements, dtype)
         group = self._group_of(args)
-        return _Call(op, group, elements, nbytes, dtype, lane, start, end)
+        return Call(op, group, elements, nbytes, dtype, lane, start, end)
 
     def _cpu_call(self, event: TraceEvent) -> None:
         start, end = self._times(event)
@@ -186,23 +161,11 @@ class Columns:
 
     def _group_of(self, args: Args) -> int:
         if args.group_name is None:
-            return self._group("", "unknown", [], args.group_size or 0)
+            return self._groups.number("", "unknown", [], args.group_size or 0)
         ranks = _ranks(args.group_ranks or "")
-        return self._group(args.group_name, args.group_label or "", ranks, args.group_size or 0)
-
-    def _group(self, name: str, label: str, ranks: list[int], size: int) -> int:
-        key = name, ",".join(map(str, ranks))
-        if (group := self._groups.get(key)) is None:
-            group = GroupArgs(
-                id=len(self._groups) + 1,
-                key=f"{name}:{key[1]}",
-                label="world" if label == "default_pg" else label or name,
-                name=name,
-                ranks=ranks,
-                size=size or len(ranks),
-            )
-            self._groups[key] = group
-        return group.id
+        return self._groups.number(
+            args.group_name, args.group_label or "", ranks, args.group_size or 0
+        )
 
     def _step(self, event: TraceEvent) -> None:
         digits = event.name.removeprefix(STEP_PREFIX)
@@ -221,35 +184,3 @@ def _ranks(text: str) -> list[int]:
         return msgspec.json.decode(text, type=list[int])
     except (msgspec.DecodeError, UnicodeEncodeError):
         return []
-
-
-def _collectives(calls: Sequence[_Call], steps: Sequence[StepArgs]) -> CollectivesBuilder:
-    """Return the rows of the collectives, numbered in each group in the order of their starts."""
-    builder = CollectivesBuilder()
-    numbers: dict[int, int] = {}
-    starts = [step.start_ns for step in steps]
-    ends = [step.end_ns for step in steps]
-    events = []
-    for i, call in enumerate(sorted(calls, key=lambda call: call.start_ns)):
-        place = int(np.searchsorted(starts, call.start_ns, "right")) - 1
-        inside = place >= 0 and call.start_ns < ends[place]
-        seq = numbers[call.group] = numbers.get(call.group, -1) + 1
-        args = CollectiveArgs(
-            id=i,
-            group=call.group,
-            seq=seq,
-            nbytes=call.nbytes,
-            elements=call.elements,
-            tensors=1 if call.nbytes else 0,
-            issue_ns=call.start_ns,
-            return_ns=call.start_ns,
-            done_ns=call.end_ns,
-            pending_ns=call.end_ns,
-            dtype=call.dtype,
-            is_async=True,
-            step=steps[place].step if inside else -1,
-            stream=call.lane,
-        )
-        events.append(CollectiveEvent(name=call.op, args=args))
-    builder.add(events)
-    return builder
