@@ -227,6 +227,7 @@ class RankTrace:
     nbytes: int = 0  # size of the file
     is_device_timed: bool = False  # times of collectives and steps are the device's
     device: DeviceActivity | None = None  # what an accelerator did, where a profiler saw it
+    knows_durations: bool = False  # of its collectives: how long each took, not when it ran
     is_sampled: bool = False  # whoever wrote the file left events out
     flight: FlightDump | None = None  # what torch's flight recorder held
     snapshot: MemorySnapshot | None = None  # the memory of a device as its allocator sees it

@@ -137,7 +137,7 @@ def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterat
     """Yield the row of each group of the chosen collectives."""
     table = trace.collectives
     calls, clocked = groups.counts(), is_timed(trace)
-    timed = clocked or trace.device is not None
+    timed = clocked or trace.device is not None or trace.knows_durations
     seen = groups.sums(~unseen(table)[chosen]) == calls
     columns = (
         calls,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dsprof.trace.readers.execution_trace import ExecutionTraceReader
 from dsprof.trace.readers.flight import FlightReader
+from dsprof.trace.readers.inspector import InspectorReader
 from dsprof.trace.readers.kineto import KinetoReader
 from dsprof.trace.readers.log import LogReader
 from dsprof.trace.readers.native import NativeReader
+from dsprof.trace.readers.nsys import NsysReader
 from dsprof.trace.readers.reader import START_BYTES, Reader
 from dsprof.trace.readers.snapshot import SnapshotReader
 from dsprof.trace.source import read_start
@@ -15,6 +18,9 @@ from dsprof.trace.source import read_start
 READERS: tuple[Reader, ...] = (
     NativeReader(),
     KinetoReader(),
+    NsysReader(),
+    InspectorReader(),
+    ExecutionTraceReader(),
     FlightReader(),
     SnapshotReader(),
     LogReader(),

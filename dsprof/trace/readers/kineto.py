@@ -18,7 +18,7 @@ from dsprof.trace.format import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.readers.chrome import UNDECODABLE, Events
 from dsprof.trace.readers.kineto_columns import Columns
 from dsprof.trace.readers.kineto_events import Distributed, Metadata, TraceEvent
-from dsprof.trace.readers.reader import Facts, OneRankReader
+from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
 from dsprof.trace.source import Source
 from dsprof.trace.table import RankTrace
 
@@ -30,7 +30,6 @@ _MARK = re.compile(
     rb'"(schemaVersion|deviceProperties|distributedInfo|traceEvents)"\s*:|'
     rb'"ph"\s*:\s*"'
 )
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
 _WRITER_IN_NAME = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json")
 
 
@@ -143,10 +142,9 @@ def _tail(path: Path) -> Metadata | None:
 def _header(path: Path, meta: Metadata, first_us: float) -> Header:
     """Make the header of a native trace of what a profiler's file knows of its writer."""
     who = meta.distributed or Distributed()
-    named = _RANK_IN_NAME.search(path.name)
     writer = _WRITER_IN_NAME.match(path.name)
     host = meta.host or (writer["host"] if writer else "")
-    rank = who.rank if who.rank >= 0 else int(named[1]) if named else 0
+    rank = who.rank if who.rank >= 0 else max(rank_in_name(path), 0)
     if not rank < _LARGEST_WORLD or who.world_size > _LARGEST_WORLD:
         raise TraceError(f"{path}: rank {rank} of {who.world_size} cannot be: the file is damaged")
     start_ns = meta.base_ns + round(first_us * 1000)

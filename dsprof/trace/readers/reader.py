@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -13,6 +14,14 @@ from dsprof.trace.table import RankTrace
 
 START_BYTES = 1 << 16
 """How much of a file `recognises` is shown."""
+
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
+
+
+def rank_in_name(path: Path) -> int:
+    """Return the rank that the name of a file tells, -1 if it tells none."""
+    named = _RANK_IN_NAME.search(path.name)
+    return int(named[1]) if named else -1
 
 
 class Facts(Enum):

@@ -1,0 +1,171 @@
+"""What the nodes of an execution trace say about communication.
+
+The arguments of `record_param_comms` in all schemas: tensors (absent for a wait), number, group,
+rank or root, name of the collective, splits in and out, since 1.1.0 first rank and stride of the
+group, and the size of the group. What recent schemas repeat as attributes is taken from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dsprof.trace.readers.calls import Call, GroupTable, message
+
+COMMUNICATES = b'"record_param_comms"'
+CREATES_GROUPS = b'"## process_group:init ##"'
+
+_NO_COLLECTIVES = frozenset({"", "wait", "init"})
+_OF_ALL = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
+"""Collectives without a root: where others name their root, these name the caller's own rank."""
+_NAMED_TENSOR = 6  # id, storage, offset, elements, bytes of one, device
+_MOST_RANKS = 1 << 20
+
+
+class _Values(msgspec.Struct):
+    values: list[Any] = []
+    types: list[Any] = []
+
+
+class _Attribute(msgspec.Struct):
+    name: str = ""
+    value: Any = None
+
+
+class Node(msgspec.Struct):
+    """A node; in schema 1.0.1 values and types of arguments stand beside each other."""
+
+    name: str = ""
+    inputs: _Values | list[Any] = msgspec.field(default_factory=list)
+    input_types: list[Any] = []
+    outputs: _Values | list[Any] = msgspec.field(default_factory=list)
+    attrs: list[_Attribute] = []
+
+
+class _Group(msgspec.Struct):
+    pg_name: Any = ""
+    pg_desc: str = ""
+    backend_id: Any = None
+    backend_config: str = ""
+    ranks: list[int] = []
+    group_size: int = 0
+
+
+class _Arguments(NamedTuple):
+    op: str
+    group: Any  # a name and a description, or a number of torch's own
+    rank: Any
+    first: Any
+    stride: Any
+    size: Any
+
+
+class NodeCalls:
+    """Turns nodes into calls, and gathers what they tell about the rank that made them."""
+
+    def __init__(self, groups: GroupTable) -> None:
+        self._groups = groups
+        self._known: dict[str, _Group] = {}
+        self.rank = -1
+        self.world_size = 0
+        self.backend = ""
+        self.device = "cpu"
+
+    def of(self, node: Node) -> Iterator[Call]:
+        """Yield the collective of a node, if it is one."""
+        if node.name == "## process_group:init ##":
+            self._learn(_values(node.inputs))
+        elif node.name == "record_param_comms":
+            arguments = _arguments(node)
+            if arguments is not None and arguments.op not in _NO_COLLECTIVES:
+                yield self._call(node, arguments)
+
+    def _learn(self, values: list[Any]) -> None:
+        """Take in the groups that torch lists as text."""
+        try:
+            groups = msgspec.json.decode(values[0], type=list[_Group])
+        except (IndexError, TypeError, msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return
+        for group in groups:
+            for key in {str(group.pg_name), str(group.backend_id)}:
+                self._known[key] = group
+            self.world_size = max(self.world_size, group.group_size, *group.ranks, 0)
+            self.backend = self.backend or group.backend_config.rpartition(":")[2]
+
+    def _call(self, node: Node, arguments: _Arguments) -> Call:
+        given = {attribute.name: attribute.value for attribute in node.attrs}
+        name, label, group = self._group(arguments.group, given)
+        size = _number(given.get("pg_size", arguments.size))
+        self._place(arguments, size, group)
+        dtype = str(given.get("dtype") or "")
+        taken, made = _number(given.get("in_msg_nelems")), _number(given.get("out_msg_nelems"))
+        elements, nbytes = message(arguments.op, taken, made, dtype)
+        tensors = list(_tensors(_values(node.inputs)))
+        if any(str(tensor[5]).startswith("cuda") for tensor in tensors):
+            self.device = "cuda"
+        if "in_msg_nelems" not in given:
+            if "gather" in arguments.op:
+                tensors = list(_tensors(_values(node.outputs)))
+            elements = sum(_number(tensor[3]) for tensor in tensors)
+            nbytes = sum(_number(tensor[3]) * _number(tensor[4]) for tensor in tensors)
+        number = self._groups.number(name, label, group.ranks if group else [], size)
+        return Call(arguments.op, number, elements, min(nbytes, 2**60), dtype, 0, 0, 0)
+
+    def _group(self, told: Any, given: dict[str, Any]) -> tuple[str, str, _Group | None]:
+        """Return name, label and definition of a group."""
+        pair = isinstance(told, list) and len(told) == 2
+        name, label = map(str, told) if pair else (str(told), "")
+        name = str(given.get("pg_name") or name)
+        group = self._known.get(name)
+        if group is None:
+            return name, label, None
+        return str(group.pg_name), label or group.pg_desc or "default_pg", group
+
+    def _place(self, arguments: _Arguments, size: int, group: _Group | None) -> None:
+        """Take the rank from a collective that names it, where the ranks of the group are known."""
+        bare = arguments.op.replace("_", "").lower()
+        rank = arguments.rank
+        if self.rank >= 0 or not bare.startswith(_OF_ALL) or not isinstance(rank, int):
+            return
+        if not 0 <= rank < min(size, _MOST_RANKS):
+            return
+        first, stride = arguments.first, arguments.stride
+        if isinstance(first, int) and isinstance(stride, int) and first >= 0 and stride > 0:
+            self.rank = first + rank * stride
+        elif group is not None:
+            ranks = group.ranks or range(group.group_size)
+            self.rank = ranks[rank] if rank < len(ranks) else -1
+        self.world_size = max(self.world_size, size)
+
+
+def _arguments(node: Node) -> _Arguments | None:
+    """Find the arguments by the one that is a string: the name of the collective."""
+    values = _values(node.inputs)
+    types = node.inputs.types if isinstance(node.inputs, _Values) else node.input_types
+    place = next((i for i, kind in enumerate(types) if kind == "String"), 0)
+    if place < 3 or len(values) < place + 4 or not isinstance(values[place], str):
+        return None
+    *ends, size = values[place + 3 : place + 6]
+    first, stride = ends if len(ends) == 2 else (None, None)
+    return _Arguments(values[place], values[place - 2], values[place - 1], first, stride, size)
+
+
+def _values(side: _Values | list[Any]) -> list[Any]:
+    return side.values if isinstance(side, _Values) else side
+
+
+def _tensors(value: Any) -> Iterator[list[Any]]:
+    """Yield the tensors in nested lists of them."""
+    if not isinstance(value, list):
+        return
+    if len(value) == _NAMED_TENSOR and isinstance(value[5], str):
+        yield value
+        return
+    for inner in value:
+        yield from _tensors(inner)
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 2**53 else 0

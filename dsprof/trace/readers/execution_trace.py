@@ -1,0 +1,147 @@
+"""Reads execution traces in JSON: what torch's ExecutionTraceObserver writes (Chakra's schema).
+
+Only the nodes that communicate are read. A trace says what was called, in which order and with
+which tensors, and nothing of when: its collectives have no times. Schemas 1.0.1 to 1.1.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
+from dsprof.trace.readers.calls import CallRows, GroupTable
+from dsprof.trace.readers.chrome import UNDECODABLE
+from dsprof.trace.readers.execution_nodes import COMMUNICATES, CREATES_GROUPS, Node, NodeCalls
+from dsprof.trace.readers.pieces import Pieces
+from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
+from dsprof.trace.source import Source
+from dsprof.trace.table import RankTrace
+
+RUN_KEY = "execution trace"
+_SCHEMA = re.compile(rb'"schema"\s*:\s*"(\d+\.\d+\.\d+(?:-chakra[\d.]*)?)"')
+_NODES = re.compile(rb'"nodes"\s*:\s*\[')
+_SEAM = re.compile(
+    rb'(?<=\})\s*,\s*(?=\{\s*"(?:id"\s*:|name"\s*:\s*"(?:[^"\\]|\\.){0,4096}"\s*,\s*"id"\s*:))'
+)
+_END = re.compile(rb'\]\s*,\s*"finish_ts"\s*:\s*\d+\s*\}\s*$')
+_HEAD_BYTES = 1 << 16
+_MOST_RANKS = 1 << 20
+_LARGEST_PID = 1 << 32
+
+
+class ExecutionTraceReader(OneRankReader):
+    """Reads the file of one rank."""
+
+    name = "execution trace"
+    tells = Facts.TIMELINE
+
+    def recognises(self, start: bytes) -> bool:
+        """Say whether a file begins as an execution trace does: a schema, and then nodes."""
+        head = start[:_HEAD_BYTES].lstrip(b"\xef\xbb\xbf \r\n\t")
+        nodes = _NODES.search(head)
+        return head[:1] == b"{" and nodes is not None and bool(_SCHEMA.search(head, 0, nodes.end()))
+
+    def read_header(self, path: Path) -> Header:
+        """Read the whole file: only its collectives tell the rank.
+
+        Raises:
+            TraceError: the file cannot be read.
+        """
+        return self.read_trace(path).header
+
+    def read_trace(self, path: Path) -> RankTrace:
+        """Read one file, cut anywhere.
+
+        Raises:
+            TraceError: the file cannot be read.
+        """
+        rows, groups = CallRows(), GroupTable()
+        calls = NodeCalls(groups)
+        with Source(path) as source:
+            nodes = _Nodes(source)
+            for node in nodes:
+                rows.add(calls.of(node))
+            trace = RankTrace(str(path), _header(path, nodes.head, calls), rows.build())
+            trace.nbytes = source.nbytes
+        trace.groups = groups.by_number()
+        trace.broken_lines = nodes.broken
+        trace.notes = [
+            NoteArgs("execution traces tell what was communicated in which order, not when")
+        ]
+        if nodes.is_closed:
+            trace.trailer = Trailer(reason="exit")
+        return trace
+
+
+class _Nodes:
+    """The nodes of an open file that communicate, or create groups; `head` stands before them."""
+
+    def __init__(self, source: Source) -> None:
+        self._pieces = Pieces(source, _SEAM)
+        self._undecodable = 0
+        self.head = b""
+        self.is_closed = False
+
+    def __iter__(self) -> Iterator[Node]:
+        """Yield those nodes."""
+        for piece in self._pieces:
+            text = piece
+            if not self.head and (begin := _NODES.search(piece)):
+                self.head, text = piece[: begin.start()], piece[begin.end() :]
+            if end := _END.search(text, max(0, len(text) - 256)):
+                self.is_closed, text = True, text[: end.start()]
+            if COMMUNICATES in text or CREATES_GROUPS in text:
+                try:
+                    yield msgspec.json.decode(text, type=Node)
+                except UNDECODABLE:
+                    self._undecodable += 1
+
+    @property
+    def broken(self) -> int:
+        """Nodes that could not be read."""
+        return self._undecodable + self._pieces.too_long
+
+
+def _header(path: Path, head: bytes, calls: NodeCalls) -> Header:
+    facts = _facts(head)
+    rank = calls.rank if calls.rank >= 0 else max(rank_in_name(path), 0)
+    size = max(calls.world_size, rank + 1) if calls.rank >= 0 else calls.world_size
+    if not rank < _MOST_RANKS or size > _MOST_RANKS:
+        raise TraceError(f"{path}: rank {rank} of {size} cannot be: the file is damaged")
+    pid = facts.get("pid")
+    return Header(
+        schema_version=SCHEMA_VERSION,
+        run_key=RUN_KEY,
+        rank=rank,
+        world_size=size,
+        host="",
+        pid=pid if isinstance(pid, int) and 0 <= pid < _LARGEST_PID else 0,
+        started_epoch_ns=_epoch_ns(facts.get("time")),
+        started_monotonic_ns=0,
+        backend=calls.backend,
+        device=calls.device,
+        versions={"execution trace": str(facts.get("schema", ""))[:40]},
+    )
+
+
+def _facts(head: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(head.rstrip(b", \r\n\t") + b"}", type=dict[str, Any])
+    except UNDECODABLE:
+        return {}
+
+
+def _epoch_ns(text: object) -> int:
+    """Return a time of the writer's own zone as if it were UTC's: it is at most a day wrong."""
+    try:
+        moment = datetime.strptime(str(text), "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return 0
+    return max(int(moment.timestamp()), 0) * 10**9

@@ -1,0 +1,102 @@
+"""Reads what `nsys export --type sqlite` writes: one or more processes, each with its devices.
+
+Tables and columns come and go with the version of Nsight Systems; what a file lacks stays unknown.
+Times in a file are nanoseconds since the start of the recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dsprof.errors import TraceError
+from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
+from dsprof.trace.readers.calls import CallRows, GroupTable
+from dsprof.trace.readers.nsys_columns import activity, calls
+from dsprof.trace.readers.nsys_processes import Host, Process, find_processes, host_of
+from dsprof.trace.readers.nsys_steps import steps_of
+from dsprof.trace.readers.nsys_work import Work
+from dsprof.trace.readers.reader import Facts
+from dsprof.trace.readers.sqlite import MAGIC, Tables
+from dsprof.trace.table import RankTrace
+
+RUN_KEY = "Nsight Systems"
+_MARKS = (b"TARGET_INFO_", b"StringIds", b"CUPTI_ACTIVITY_KIND_")
+
+
+class NsysReader:
+    """Reads one export, whole."""
+
+    name = "Nsight Systems export"
+    tells = Facts.TIMELINE
+
+    def recognises(self, start: bytes) -> bool:
+        """Say whether a file begins as a database with tables of Nsight Systems."""
+        return start.startswith(MAGIC) and any(mark in start for mark in _MARKS)
+
+    def read_headers(self, path: Path) -> Sequence[Header]:
+        """Read which processes used a device.
+
+        Raises:
+            TraceError: the file cannot be read, or no process used a device.
+        """
+        with Tables(path) as tables:
+            host = host_of(tables)
+            return [_header(host, process) for process in _processes(tables, path, host)]
+
+    def read_traces(self, path: Path) -> Iterable[RankTrace]:
+        """Read the processes that used a device, one rank each.
+
+        Raises:
+            TraceError: the file cannot be read, or no process used a device.
+        """
+        with Tables(path) as tables:
+            host = host_of(tables)
+            processes = _processes(tables, path, host)
+            work = Work.of(tables)
+            traces = [_trace(path, tables, host, process, work) for process in processes]
+            for trace in traces:
+                trace.nbytes = tables.nbytes // len(traces)
+                trace.broken_lines = tables.broken if trace is traces[0] else 0
+                trace.trailer = None if tables.broken else Trailer(reason="exit")
+        return traces
+
+
+def _processes(tables: Tables, path: Path, host: Host) -> list[Process]:
+    if found := find_processes(tables, path, host):
+        return found
+    damage = " that can be read" if tables.broken else ""
+    raise TraceError(
+        f"{path}: an export of Nsight Systems without kernels or copies{damage}; record with "
+        "`nsys profile --trace=cuda,nvtx` and export again"
+    )
+
+
+def _trace(path: Path, tables: Tables, host: Host, process: Process, work: Work) -> RankTrace:
+    mine = work.of_process(process.id)
+    steps = steps_of(tables, process.id, process.start_ns)
+    rows, groups = CallRows(steps), GroupTable()
+    device = activity(mine, process.start_ns)
+    rows.add(calls(device, groups))
+    trace = RankTrace(str(path), _header(host, process), rows.build())
+    trace.device, trace.steps, trace.groups = device, steps, groups.by_number()
+    trace.notes = [NoteArgs(text) for text in (*process.notes, *mine.notes)]
+    return trace
+
+
+def _header(host: Host, process: Process) -> Header:
+    start_ns = host.started_epoch_ns + process.start_ns
+    return Header(
+        schema_version=SCHEMA_VERSION,
+        run_key=RUN_KEY,
+        rank=process.rank,
+        world_size=process.world_size,
+        host=host.name,
+        pid=process.pid,
+        started_epoch_ns=start_ns,
+        started_monotonic_ns=start_ns,
+        # The processes of one recording share its clock; two recordings are only set by UTC.
+        boot_id=f"{host.name} {host.started_epoch_ns}",
+        device="cuda",
+        versions=host.versions,
+    )

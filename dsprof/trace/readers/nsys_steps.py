@@ -1,0 +1,56 @@
+"""Steps of training in an nsys export: NVTX ranges that are named so."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from dsprof.trace.format import StepArgs
+from dsprof.trace.readers.sqlite import Tables
+
+_NAME = re.compile(r"(ProfilerStep|step|iteration|iter)[ _:#=]*(\d{1,9})", re.I)
+_THREAD_BITS = 24
+_MOST_STEPS = 1_000_000
+_LONGEST_NS = 10**16
+
+
+def steps_of(tables: Tables, process: int, origin_ns: int) -> list[StepArgs]:
+    """Return the steps of a process by the commonest way in which its ranges are named.
+
+    Ranges like "step 3", "iteration_3" or, of torch's emit_nvtx, "ProfilerStep#3"; times since
+    `origin_ns`.
+    """
+    found: defaultdict[str, dict[int, StepArgs]] = defaultdict(dict)
+    for start, end, thread, text in _ranges(tables):
+        name = _NAME.fullmatch(str(text).strip())
+        if name is None or not all(type(one) is int for one in (start, end, thread)):
+            continue
+        if thread >> _THREAD_BITS << _THREAD_BITS != process or not start <= end < _LONGEST_NS:
+            continue
+        number = int(name[2])
+        step = StepArgs(number, start - origin_ns, end - origin_ns, source="NVTX range")
+        found[name[1].lower()].setdefault(number, step)
+    commonest = max(found.values(), key=len, default={})
+    return _apart([commonest[number] for number in sorted(commonest)])
+
+
+def _ranges(tables: Tables) -> list[tuple[Any, ...]]:
+    if not tables.has("NVTX_EVENTS", "start", "end", "globalTid", "text"):
+        return []
+    text, join = "n.text", ""
+    if tables.has("NVTX_EVENTS", "textId") and tables.has("StringIds", "id", "value"):
+        text, join = "coalesce(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
+    wanted = " OR ".join(f"{text} LIKE '{name}%'" for name in ("ProfilerStep", "step", "iter"))
+    query = (
+        f"SELECT n.start, n.end, n.globalTid, {text} FROM NVTX_EVENTS n {join} "
+        f"WHERE n.end IS NOT NULL AND ({wanted}) LIMIT {_MOST_STEPS}"
+    )
+    return list(tables.rows(query))
+
+
+def _apart(steps: list[StepArgs]) -> list[StepArgs]:
+    """Return the steps, none if they overlap: those are no steps of one loop."""
+    ends = [step.end_ns for step in steps[:-1]]
+    overlap = any(step.start_ns < end for step, end in zip(steps[1:], ends, strict=True))
+    return [] if overlap else steps

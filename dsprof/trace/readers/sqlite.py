@@ -1,0 +1,111 @@
+"""Reads tables of an SQLite file that somebody else made, and runs nothing that is in it.
+
+The file is opened read-only and immutable, so that no journal beside it is played back. Only plain
+columns of plain tables are named: views, virtual tables and generated columns are code, triggers
+need writes. Work and memory stay in proportion to the size of the file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from dsprof.errors import TraceError
+from dsprof.trace.source import Source
+
+MAGIC = b"SQLite format 3\x00"
+
+_BLOCK_BYTES = 1 << 22
+_LARGEST_VALUE_BYTES = 1 << 24
+_INSTRUCTIONS_ASKED = 1_000_000
+_INSTRUCTIONS_FREE = 50_000_000
+_INSTRUCTIONS_A_BYTE = 20
+
+
+class Tables:
+    """An open file; a context manager. `broken` counts the reads that ended in damage."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, unpacked beside where it is compressed.
+
+        Raises:
+            TraceError: it cannot be opened, or is no database.
+        """
+        self._path = path
+        self._opened = ExitStack()
+        self.broken = 0
+        try:
+            self.nbytes, plain, nbytes = self._plain()
+            self._left = (_INSTRUCTIONS_FREE + _INSTRUCTIONS_A_BYTE * nbytes) // _INSTRUCTIONS_ASKED
+            self._connection = self._connect(plain)
+            self._columns = self._read_columns()
+        except (sqlite3.Error, OSError) as error:
+            self._opened.close()
+            raise TraceError(f"{path}: a database that cannot be read: {error}") from None
+        except BaseException:
+            self._opened.close()
+            raise
+
+    def __enter__(self) -> Tables:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Say whether there is a plain table with all these columns."""
+        return table in self._columns and self._columns[table].issuperset(columns)
+
+    def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query over tables and columns that `has` was asked for.
+
+        Damage ends the rows, and so does a file that means to keep us busy.
+        """
+        try:
+            yield from self._connection.execute(query, values)
+        except (sqlite3.Error, OverflowError):
+            self.broken += 1
+
+    def _plain(self) -> tuple[int, Path, int]:
+        """Return the size on disk, and the path and the size of the file as it is unpacked."""
+        with Source(self._path) as source:
+            if source.is_plain:
+                return source.nbytes, self._path, source.nbytes
+            named = tempfile.NamedTemporaryFile(suffix=".sqlite")  # noqa: SIM115 - closed by the stack
+            copy = self._opened.enter_context(named)
+            while block := source.read(_BLOCK_BYTES):
+                copy.write(block)
+            copy.flush()
+            return source.nbytes, Path(copy.name), copy.tell()
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        address = path.resolve().as_uri() + "?mode=ro&immutable=1"
+        connection = sqlite3.connect(address, uri=True, isolation_level=None)
+        self._opened.callback(connection.close)
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        connection.set_progress_handler(self._is_spent, _INSTRUCTIONS_ASKED)
+        if sys.version_info >= (3, 11):
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE_BYTES)
+        connection.execute("PRAGMA trusted_schema=OFF")
+        connection.execute("PRAGMA cell_size_check=ON")
+        return connection
+
+    def _is_spent(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+    def _read_columns(self) -> dict[str, set[str]]:
+        plain = (
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' "
+            "AND name NOT LIKE 'sqlite_%'"
+        )
+        columns = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0"
+        return {
+            name: {column for (column,) in self._connection.execute(columns, (name,))}
+            for (name,) in self._connection.execute(plain).fetchall()
+        }
