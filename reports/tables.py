@@ -42,8 +42,11 @@ def _table(caption: str, columns: Sequence[Column], rows: Iterable[Row]) -> Tabl
     return Table(tuple(columns), kept[:MAX_ROWS], caption)
 
 
-def communication(rows: Iterable[CommunicationRow]) -> Table:
-    """Collectives by operation, group and size; the most exposed first. Times are of one rank."""
+def communication(rows: Iterable[CommunicationRow], steps: int = 1) -> Table:
+    """Collectives by operation, group and size; the most exposed first. Times are of one rank.
+
+    Without measured steps the record is taken whole.
+    """
     columns = (
         Column("Operation"),
         Column("Group (ranks)"),
@@ -61,7 +64,7 @@ def communication(rows: Iterable[CommunicationRow]) -> Table:
     )
     by_exposure = sorted(rows, key=lambda row: -(row.exposed_ns or 0))
     return _table(
-        "Collectives of one step of one rank, on average",
+        f"Collectives of {'one step' if steps else 'the whole record'} of one rank, on average",
         columns,
         map(_communication_row, by_exposure),
     )

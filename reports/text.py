@@ -8,7 +8,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
 
-from dsprof.diagnosis.model import CommunicationRow, Diagnosis, LoggedCallRow, LoggedFact
+from dsprof.diagnosis.model import Diagnosis, LoggedCallRow, LoggedFact
 from dsprof.reports import content, tables
 from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
@@ -86,7 +86,7 @@ def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
     if mean.total_ns:
         yield _step(mean, diagnosis.steps.estimated_share, page)
     if diagnosis.communication:
-        yield _communication(diagnosis.communication, page)
+        yield _communication(diagnosis, page)
     if diagnosis.logged_calls:
         yield _logged_calls(diagnosis.logged_calls, page)
     if diagnosis.logged:
@@ -155,12 +155,13 @@ def _step(mean: content.StepBar, estimated: float, page: _Page) -> list[str]:
     return lines
 
 
-def _communication(rows: list[CommunicationRow], page: _Page) -> list[str]:
-    ordered = sorted(rows, key=lambda row: -(row.exposed_ns or 0))
+def _communication(diagnosis: Diagnosis, page: _Page) -> list[str]:
+    ordered = sorted(diagnosis.communication, key=lambda row: -(row.exposed_ns or 0))
     head = (
         f"  {'calls':>7} {'bytes':>10} {'exposed':>15}  operation (group, ranks, size of message)"
     )
-    lines = [f"{page.heading('Communication')}  of one rank's step", head[: page.width]]
+    what = "step" if diagnosis.steps.measured_steps else "whole record"
+    lines = [f"{page.heading('Communication')}  of one rank's {what}", head[: page.width]]
     for row in ordered[:TOP_COMMUNICATION]:
         exposed = fmt.duration(tables.per_step(row, row.exposed_ns))
         what = f"{row.op} ({tables.group_name(row)}, {row.group_size} ranks, {row.size_class})"

@@ -43,7 +43,10 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Sums over ranks and measured steps; None: not measurable here."""
+    """Sums over ranks and measured steps; None: not measurable here.
+
+    A record without steps is taken whole, and counts as one.
+    """
 
     calls: int
     nbytes: int
@@ -105,13 +108,15 @@ class Communication(Aggregate):
 
 def _from_columns(trace: RankTrace, steps: Array) -> dict[Kind, Row]:
     table = trace.collectives
-    chosen = np.flatnonzero(in_steps(table.step, steps))
+    whole = not trace.steps
+    chosen = np.flatnonzero(in_steps(table.step, steps) | whole)
     if not len(chosen):
         return {}
     columns = [getattr(table, name)[chosen] for name in _KEYS]
     groups = group_rows([*columns, _size_class(table.nbytes[chosen])])
+    sums = _sums(trace, chosen, groups, 1 if whole else len(steps))
     rows: dict[Kind, Row] = {}
-    for first, row in zip(groups.first, _sums(trace, chosen, groups, len(steps)), strict=True):
+    for first, row in zip(groups.first, sums, strict=True):
         index = int(chosen[first])
         members = _members(trace.groups.get(int(table.group[index])))
         _put(rows, _kind(trace, index), replace(row, members=members))
