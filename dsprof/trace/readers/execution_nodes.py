@@ -3,19 +3,23 @@
 The arguments of `record_param_comms` in all schemas: tensors (absent for a wait), number, group,
 rank or root, name of the collective, splits in and out, since 1.1.0 first rank and stride of the
 group, and the size of the group. What recent schemas repeat as attributes is taken from there.
+Backends on CPUs write no such node: there the span of the collective has tensors and no group.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from dsprof.trace.readers.calls import Call, GroupTable, message
+from dsprof.trace.readers.kineto_events import CPU_COLLECTIVES
 
-COMMUNICATES = b'"record_param_comms"'
-CREATES_GROUPS = b'"## process_group:init ##"'
+OF_INTEREST = re.compile(
+    rb'"name"\s*:\s*"(?:record_param_comms|## process_group:init ##|(?:gloo|mpi|ucc):[^"]*)"'
+)
 
 _NO_COLLECTIVES = frozenset({"", "wait", "init"})
 _OF_ALL = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
@@ -81,6 +85,8 @@ class NodeCalls:
             arguments = _arguments(node)
             if arguments is not None and arguments.op not in _NO_COLLECTIVES:
                 yield self._call(node, arguments)
+        elif node.name.startswith(CPU_COLLECTIVES):
+            yield self._cpu_call(node)
 
     def _learn(self, values: list[Any]) -> None:
         """Take in the groups that torch lists as text."""
@@ -102,16 +108,21 @@ class NodeCalls:
         dtype = str(given.get("dtype") or "")
         taken, made = _number(given.get("in_msg_nelems")), _number(given.get("out_msg_nelems"))
         elements, nbytes = message(arguments.op, taken, made, dtype)
-        tensors = list(_tensors(_values(node.inputs)))
-        if any(str(tensor[5]).startswith("cuda") for tensor in tensors):
-            self.device = "cuda"
         if "in_msg_nelems" not in given:
-            if "gather" in arguments.op:
-                tensors = list(_tensors(_values(node.outputs)))
-            elements = sum(_number(tensor[3]) for tensor in tensors)
-            nbytes = sum(_number(tensor[3]) * _number(tensor[4]) for tensor in tensors)
+            side = node.outputs if "gather" in arguments.op else node.inputs
+            elements, nbytes = _sums(_values(side))
+        if any(tensor[5].startswith("cuda") for tensor in _tensors(_values(node.inputs))):
+            self.device = "cuda"
         number = self._groups.number(name, label, group.ranks if group else [], size)
-        return Call(arguments.op, number, elements, min(nbytes, 2**60), dtype, 0, 0, 0)
+        return Call(arguments.op, number, elements, nbytes, dtype, 0, 0, 0)
+
+    def _cpu_call(self, node: Node) -> Call:
+        op = node.name.split(":", 1)[1]
+        elements, nbytes = _sums(_values(node.inputs))
+        if "gather" in op:  # the input is one rank's part of the total, of how many is not said
+            elements = nbytes = 0
+        group = self._groups.number("", "unknown", [], 0)
+        return Call(op, group, elements, nbytes, "", 0, 0, 0)
 
     def _group(self, told: Any, given: dict[str, Any]) -> tuple[str, str, _Group | None]:
         """Return name, label and definition of a group."""
@@ -165,6 +176,14 @@ def _tensors(value: Any) -> Iterator[list[Any]]:
         return
     for inner in value:
         yield from _tensors(inner)
+
+
+def _sums(values: list[Any]) -> tuple[int, int]:
+    """Return elements and bytes of all tensors in `values`."""
+    tensors = [(_number(tensor[3]), _number(tensor[4])) for tensor in _tensors(values)]
+    elements = sum(count for count, _ in tensors)
+    nbytes = sum(count * width for count, width in tensors)
+    return min(elements, 2**60), min(nbytes, 2**60)
 
 
 def _number(value: Any) -> int:

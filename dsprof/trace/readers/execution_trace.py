@@ -18,7 +18,7 @@ from dsprof.errors import TraceError
 from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
 from dsprof.trace.readers.calls import CallRows, GroupTable
 from dsprof.trace.readers.chrome import UNDECODABLE
-from dsprof.trace.readers.execution_nodes import COMMUNICATES, CREATES_GROUPS, Node, NodeCalls
+from dsprof.trace.readers.execution_nodes import OF_INTEREST, Node, NodeCalls
 from dsprof.trace.readers.pieces import Pieces
 from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
 from dsprof.trace.source import Source
@@ -31,6 +31,7 @@ _SEAM = re.compile(
     rb'(?<=\})\s*,\s*(?=\{\s*"(?:id"\s*:|name"\s*:\s*"(?:[^"\\]|\\.){0,4096}"\s*,\s*"id"\s*:))'
 )
 _END = re.compile(rb'\]\s*,\s*"finish_ts"\s*:\s*\d+\s*\}\s*$')
+_NUMBERS = re.compile(r"\d{1,7}")
 _HEAD_BYTES = 1 << 16
 _MOST_RANKS = 1 << 20
 _LARGEST_PID = 1 << 32
@@ -97,7 +98,7 @@ class _Nodes:
                 self.head, text = piece[: begin.start()], piece[begin.end() :]
             if end := _END.search(text, max(0, len(text) - 256)):
                 self.is_closed, text = True, text[: end.start()]
-            if COMMUNICATES in text or CREATES_GROUPS in text:
+            if OF_INTEREST.search(text):
                 try:
                     yield msgspec.json.decode(text, type=Node)
                 except UNDECODABLE:
@@ -111,7 +112,7 @@ class _Nodes:
 
 def _header(path: Path, head: bytes, calls: NodeCalls) -> Header:
     facts = _facts(head)
-    rank = calls.rank if calls.rank >= 0 else max(rank_in_name(path), 0)
+    rank = calls.rank if calls.rank >= 0 else _rank_in_name(path, calls.world_size)
     size = max(calls.world_size, rank + 1) if calls.rank >= 0 else calls.world_size
     if not rank < _MOST_RANKS or size > _MOST_RANKS:
         raise TraceError(f"{path}: rank {rank} of {size} cannot be: the file is damaged")
@@ -129,6 +130,14 @@ def _header(path: Path, head: bytes, calls: NodeCalls) -> Header:
         device=calls.device,
         versions={"execution trace": str(facts.get("schema", ""))[:40]},
     )
+
+
+def _rank_in_name(path: Path, world_size: int) -> int:
+    """Return the rank in a name, also that of "et_3.json" where there are so many ranks."""
+    if (rank := rank_in_name(path)) >= 0:
+        return rank
+    numbers = _NUMBERS.findall(path.name.split(".json")[0])
+    return int(numbers[-1]) if numbers and int(numbers[-1]) < world_size else 0
 
 
 def _facts(head: bytes) -> dict[str, Any]:

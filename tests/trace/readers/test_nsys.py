@@ -1,0 +1,169 @@
+"""Exports of Nsight Systems, of several versions, processes and devices."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsprof.analysis.aggregates.device import Device, RankDevice
+from dsprof.analysis.summarise import summarise
+from dsprof.diagnosis.build import diagnose
+from dsprof.errors import TraceError
+from dsprof.rules.rule import Status
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.table import RankTrace
+from tests.factories import exports as make
+
+WORK = [(make.GEMM, 0, 30), (make.NCCL, 20, 20), (make.GEMM, 50, 10)]
+COPIES = [(40, 5)]
+
+
+def read(path: Path) -> RankTrace:
+    (trace,) = read_run(find_run([path]))
+    return trace
+
+
+def device(path: Path) -> RankDevice:
+    (one,) = summarise(find_run([path]), [Device])[Device].ranks.values()
+    return one
+
+
+def parts(one: RankDevice) -> list[float]:
+    split = (one.compute_ns, one.exposed_ns, one.copies_ns, one.idle_ns, one.span_ns)
+    return [ns / make.MS for ns in split]
+
+
+def test_the_time_of_the_device(tmp_path: Path) -> None:
+    one = device(make.nsys(tmp_path / "a.sqlite", WORK, COPIES))
+    assert parts(one) == [40, 10, 5, 5, 60]
+    assert (one.communication_ns, one.overlap) == (20 * make.MS, 0.5)
+    assert one.operations == {"all_reduce": 1}
+
+
+@pytest.mark.parametrize("pack", ["plain", "gzip", "zip"])
+def test_packed_or_not(tmp_path: Path, pack: str) -> None:
+    path = make.nsys(tmp_path / "a.sqlite", WORK, COPIES)
+    data = path.read_bytes()
+    if pack == "gzip":
+        path.write_bytes(gzip.compress(data))
+    elif pack == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("run/a.sqlite", data)
+    assert parts(device(path)) == [40, 10, 5, 5, 60]
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["streamId", "globalPid", "copyKind"],
+)
+def test_columns_that_other_versions_lack(tmp_path: Path, column: str) -> None:
+    tables = ("KERNEL", "MEMCPY")
+    without = {f"CUPTI_ACTIVITY_KIND_{table}.{column}" for table in tables}
+    path = make.nsys(tmp_path / "a.sqlite", WORK, COPIES, without=without)
+    assert parts(device(path)) == [40, 10, 5, 5, 60]
+
+
+def test_kernels_without_names_are_computation(tmp_path: Path) -> None:
+    without = {"StringIds", "TARGET_INFO_SESSION_START_TIME"}
+    one = device(make.nsys(tmp_path / "a.sqlite", WORK, COPIES, without=without))
+    assert (one.communication_kernels, one.kernels) == (0, 3)
+
+
+def test_one_file_of_several_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    for rank, pid in enumerate((300, 200, 100)):
+        late = [(make.NCCL, 40 - 10 * rank, 10 + 10 * rank)]
+        make.nsys(path, late, pid=pid, device=2 - rank, ranks={pid: rank})
+    traces = list(read_run(find_run([path])))
+    assert [(trace.rank, trace.header.pid) for trace in traces] == [(0, 300), (1, 200), (2, 100)]
+    starts = [trace.header.started_monotonic_ns for trace in traces]
+    assert [start - make.START_NS for start in starts] == [40 * make.MS, 30 * make.MS, 20 * make.MS]
+    assert len({trace.header.boot_id for trace in traces}) == 1
+    assert sum(trace.nbytes for trace in traces) <= path.stat().st_size
+
+
+def test_processes_of_unknown_rank_are_numbered_by_their_devices(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    for pid, gpu in ((100, 1), (200, 0)):
+        make.nsys(path, WORK, pid=pid, device=gpu)
+    traces = list(read_run(find_run([path])))
+    assert [(trace.rank, trace.header.pid) for trace in traces] == [(0, 200), (1, 100)]
+    assert "numbered by their devices" in traces[0].notes[0].text
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "rank"),
+    [
+        ("a.sqlite", {"environment": {"RANK": 5, "WORLD_SIZE": 8}}, 5),
+        ("a.sqlite", {"environment": {"SLURM_PROCID": 3}}, 3),
+        ("report_rank2.sqlite", {}, 2),
+        ("a.sqlite", {"ranges": [("MPI Rank 6", 0, 0)]}, 6),
+        ("a.sqlite", {}, 0),
+    ],
+)
+def test_where_the_rank_of_a_file_stands(
+    tmp_path: Path, name: str, facts: dict[str, Any], rank: int
+) -> None:
+    trace = read(make.nsys(tmp_path / name, WORK, **facts))
+    assert trace.rank == rank
+    assert "SECRET" not in repr(trace.header)
+
+
+def test_files_of_ranks_are_one_run_whose_late_rank_is_named(tmp_path: Path) -> None:
+    for rank, arrives in enumerate((10, 10, 90)):
+        work = [(make.GEMM, 0, 10), (make.NCCL, arrives, 100 - arrives), (make.GEMM, 100, 100)]
+        path, started_ns = tmp_path / f"job.rank{rank}.sqlite", make.START_NS + rank
+        make.nsys(path, work, pid=100 + rank, started_ns=started_ns)
+    diagnosis = diagnose(find_run([tmp_path]))
+    late = next(finding for finding in diagnosis.findings if finding.rule == "late-rank")
+    assert (late.status, late.ranks) == (Status.FAIL, (2,))
+    assert diagnosis.quality.clock_bound_ns is None  # recordings are set by their wall clocks
+
+
+def test_steps_are_ranges_that_are_named_so(tmp_path: Path) -> None:
+    ranges = [(f"step_{i}", 100 * i, 90) for i in range(6)]
+    ranges += [("iteration 9", 0, 10), ("forward", 0, 50), ("step by step", 3, 4)]
+    work = [(make.GEMM, 100 * i, 50) for i in range(6)]
+    trace = read(make.nsys(tmp_path / "a.sqlite", work, ranges=ranges))
+    assert [step.step for step in trace.steps] == list(range(6))
+    assert {step.end_ns - step.start_ns for step in trace.steps} == {90 * make.MS}
+
+
+def test_ranges_that_overlap_are_no_steps(tmp_path: Path) -> None:
+    ranges = [("step 1", 0, 100), ("step 2", 50, 100)]
+    assert read(make.nsys(tmp_path / "a.sqlite", WORK, ranges=ranges)).steps == []
+
+
+def test_whole_graphs_are_said_to_hide_communication(tmp_path: Path) -> None:
+    trace = read(make.nsys(tmp_path / "a.sqlite", WORK, graphs=[(60, 40)]))
+    assert trace.device is not None
+    assert len(trace.device) == 4
+    assert "--cuda-graph-trace=node" in trace.notes[0].text
+
+
+def test_the_busiest_device_of_a_process_is_judged(tmp_path: Path) -> None:
+    path = make.nsys(tmp_path / "a.sqlite", WORK, COPIES)
+    make.nsys(path, [(make.GEMM, 0, 1)], device=1)
+    trace = read(path)
+    assert trace.device is not None
+    assert len(trace.device) == 4
+    assert "1 rows of the others are left out" in trace.notes[0].text
+
+
+def test_other_databases_are_not_taken(tmp_path: Path) -> None:
+    make.nsys(tmp_path / "job.rank0.sqlite", WORK)
+    with sqlite3.connect(tmp_path / "mlflow.db") as file:
+        file.execute("CREATE TABLE runs (name TEXT)")
+    file.close()
+    run = find_run([tmp_path])
+    assert (len(run.files), run.strangers) == (1, ())
+
+
+def test_an_export_without_work_on_a_device(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="without kernels or copies; record with"):
+        find_run([make.nsys(tmp_path / "a.sqlite")])
