@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
-
-import numpy as np
 
 from dsprof.trace.format import CollectiveArgs, CollectiveEvent, GroupArgs, StepArgs
 from dsprof.trace.table import Collectives, CollectivesBuilder
@@ -123,6 +122,6 @@ class CallRows:
         return CollectiveEvent(name=call.op, args=args)
 
     def _step(self, start_ns: int) -> int:
-        place = int(np.searchsorted(self._starts, start_ns, "right")) - 1
+        place = bisect_right(self._starts, start_ns) - 1
         inside = place >= 0 and start_ns < self._steps[place].end_ns
         return self._steps[place].step if inside else -1

@@ -14,7 +14,7 @@ from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
 from dsprof.trace.readers.calls import CallRows, GroupTable
 from dsprof.trace.readers.nsys_columns import activity, calls
 from dsprof.trace.readers.nsys_processes import Host, Process, find_processes, host_of
-from dsprof.trace.readers.nsys_steps import steps_of
+from dsprof.trace.readers.nsys_steps import Range, step_ranges, steps_of
 from dsprof.trace.readers.nsys_work import Work
 from dsprof.trace.readers.reader import Facts
 from dsprof.trace.readers.sqlite import MAGIC, Tables
@@ -53,8 +53,8 @@ class NsysReader:
         with Tables(path) as tables:
             host = host_of(tables)
             processes = _processes(tables, path, host)
-            work = Work.of(tables)
-            traces = [_trace(path, tables, host, process, work) for process in processes]
+            work, ranges = Work.of(tables), step_ranges(tables)
+            traces = [_trace(path, host, process, work, ranges) for process in processes]
             for trace in traces:
                 trace.nbytes = tables.nbytes // len(traces)
                 trace.broken_lines = tables.broken if trace is traces[0] else 0
@@ -72,9 +72,11 @@ def _processes(tables: Tables, path: Path, host: Host) -> list[Process]:
     )
 
 
-def _trace(path: Path, tables: Tables, host: Host, process: Process, work: Work) -> RankTrace:
+def _trace(
+    path: Path, host: Host, process: Process, work: Work, ranges: Sequence[Range]
+) -> RankTrace:
     mine = work.of_process(process.id)
-    steps = steps_of(tables, process.id, process.start_ns)
+    steps = steps_of(ranges, process.id, process.start_ns)
     rows, groups = CallRows(steps), GroupTable()
     device = activity(mine, process.start_ns)
     rows.add(calls(device, groups))

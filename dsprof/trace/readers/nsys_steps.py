@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from dsprof.trace.format import StepArgs
@@ -15,14 +16,17 @@ _MOST_STEPS = 1_000_000
 _LONGEST_NS = 10**16
 
 
-def steps_of(tables: Tables, process: int, origin_ns: int) -> list[StepArgs]:
+Range = tuple[Any, ...]  # start, end, thread, text
+
+
+def steps_of(ranges: Iterable[Range], process: int, origin_ns: int) -> list[StepArgs]:
     """Return the steps of a process by the commonest way in which its ranges are named.
 
     Ranges like "step 3", "iteration_3" or, of torch's emit_nvtx, "ProfilerStep#3"; times since
     `origin_ns`.
     """
     found: defaultdict[str, dict[int, StepArgs]] = defaultdict(dict)
-    for start, end, thread, text in _ranges(tables):
+    for start, end, thread, text in ranges:
         name = _NAME.fullmatch(str(text).strip())
         if name is None or not all(type(one) is int for one in (start, end, thread)):
             continue
@@ -35,7 +39,8 @@ def steps_of(tables: Tables, process: int, origin_ns: int) -> list[StepArgs]:
     return _apart([commonest[number] for number in sorted(commonest)])
 
 
-def _ranges(tables: Tables) -> list[tuple[Any, ...]]:
+def step_ranges(tables: Tables) -> list[Range]:
+    """Read the ranges of all processes that may be steps by how their names begin."""
     if not tables.has("NVTX_EVENTS", "start", "end", "globalTid", "text"):
         return []
     text, join = "n.text", ""
