@@ -89,6 +89,7 @@ CallKind = tuple[str, str, int]
 class RankLog:
     """Facts of one rank, each with how many lines say so."""
 
+    host: str = ""  # as its own lines name it
     facts: dict[str, dict[str, int]] = field(default_factory=dict)  # kind -> value -> lines
     variables: dict[str, str] = field(default_factory=dict)  # as NCCL took them
     warnings: dict[str, int] = field(default_factory=dict)  # text -> lines
@@ -109,6 +110,7 @@ class RankLog:
 
     def add(self, other: RankLog) -> None:
         """Take over what another log says of the same rank; `other` stays as it is."""
+        self.host = self.host or other.host
         for kind, values in other.facts.items():
             for value, lines in values.items():
                 self.say(kind, value, lines)

@@ -23,7 +23,7 @@ class Logs(Aggregate):
         """Take the log of one rank."""
         if trace.log is None:
             return cls()
-        host = trace.header.host
+        host = trace.log.host or trace.header.host
         return cls({trace.rank: trace.log}, {trace.rank: host} if host else {})
 
     def merge(self, other: Logs) -> Logs:

@@ -205,6 +205,7 @@ def _rank(rank: int, writers: Iterable[_Writer], note: str) -> LoggedRank:
     for writer in writers:
         log.add(writer.log)
         host, pid = writer.host or host, writer.pid or pid
+    log.host = host
     return LoggedRank(rank, host, pid, log, note)
 
 

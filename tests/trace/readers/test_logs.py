@@ -4,6 +4,7 @@ import gzip
 
 import pytest
 
+from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.trace.log import CollectiveTimeout, LastWork
 from dsprof.trace.readers import reader_of
@@ -12,6 +13,7 @@ from dsprof.trace.readers.log_lines import LONGEST_LINE_BYTES
 from dsprof.trace.readers.log_prefix import nccl_message, without_launcher
 from dsprof.trace.readers.nccl_messages import form_of
 from dsprof.trace.run import find_run, read_run
+from tests.factories import kineto
 from tests.factories import logs as make
 from tests.shared_data import FOLDER
 
@@ -240,3 +242,19 @@ def test_the_name_of_a_file_tells_the_rank_where_nothing_else_does():
     assert (trace.rank, trace.notes) == (7, [])
     (trace,) = make.read([make.out_of_memory()], name="rank_3.txt")
     assert trace.rank == 3
+
+
+def test_a_log_beside_profiles_of_the_same_run(tmp_path):
+    for rank in range(4):
+        kineto.write(tmp_path / f"{rank}.json", kineto.steps(3, 60, 20), rank, world_size=4)
+    (tmp_path / "train.log").write_text("\n".join(make.run(make.every("Using network IB"))))
+    diagnosis = diagnose(find_run([tmp_path]))
+    assert diagnosis.devices
+    (network,) = (fact for fact in diagnosis.logged if fact.kind == "network")
+    assert (network.value, network.ranks) == ("IB", [0, 1, 2, 3])
+    (found, *_) = read_run(find_run([tmp_path]))
+    assert found.log.host == "node0"  # the profiler did not say it
+    (tmp_path / "train.log").write_text("\n".join(make.run(ranks=8)))
+    strangers = find_run([tmp_path]).strangers
+    assert [stranger.path.name for stranger in strangers] == ["train.log"]
+    assert "of another run" in strangers[0].reason
