@@ -25,16 +25,16 @@ _RUNNING = {
     for name in ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX")
     + ("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 }
-_LENGTHS = {  # of strings: how long the length is that stands before them, and if they are text
-    pickle.SHORT_BINUNICODE[0]: (1, True),
-    pickle.BINUNICODE[0]: (4, True),
-    pickle.BINUNICODE8[0]: (8, True),
-    pickle.SHORT_BINSTRING[0]: (1, True),
-    pickle.BINSTRING[0]: (4, True),
-    pickle.SHORT_BINBYTES[0]: (1, False),
-    pickle.BINBYTES[0]: (4, False),
+_LENGTHS = {  # of text: how long the length is that stands before it
+    pickle.SHORT_BINUNICODE[0]: 1,
+    pickle.BINUNICODE[0]: 4,
+    pickle.BINUNICODE8[0]: 8,
+    pickle.SHORT_BINSTRING[0]: 1,
+    pickle.BINSTRING[0]: 4,
 }
-_INTS = {pickle.BININT[0]: (4, True), pickle.BININT1[0]: (1, False), pickle.BININT2[0]: (2, False)}
+_BYTES = {pickle.SHORT_BINBYTES[0]: 1, pickle.BINBYTES[0]: 4}
+_NUMBERS = {pickle.BININT[0]: 4, pickle.BININT1[0]: 1, pickle.BININT2[0]: 2}
+_SIGNED = pickle.BININT[0]
 _CONSTANTS = {pickle.NONE[0]: None, pickle.NEWTRUE[0]: True, pickle.NEWFALSE[0]: False}
 _TUPLES = {pickle.TUPLE1[0]: 1, pickle.TUPLE2[0]: 2, pickle.TUPLE3[0]: 3}
 _SKIPPED = {pickle.PROTO[0]: 1, pickle.FRAME[0]: 8}
@@ -90,23 +90,34 @@ class _Machine:
         self._containers = 0
 
     def run(self) -> Any:
-        """Run until the opcode that ends a pickle."""
+        """Run until the opcode that ends a pickle.
+
+        What a cut file lacks reads as too short, and the next opcode is then beyond its end.
+        """
         data, stack, memo = self._data, self._stack, self._memo
-        while (op := data[self._at]) != _STOP:
-            self._at += 1
-            if op in _LENGTHS:
-                stack.append(self._string(*_LENGTHS[op]))
+        at = 0
+        while (op := data[at]) != _STOP:
+            at += 1
+            if size := _RECALL.get(op):
+                stack.append(memo[int.from_bytes(data[at : at + size], "little")])
+                at += size
             elif op == _MEMOIZE:
                 memo[len(memo)] = stack[-1]
-            elif op in _RECALL:
-                stack.append(memo[self._number(_RECALL[op])])
-            elif op in _MEMO:
-                memo[self._number(_MEMO[op])] = stack[-1]
-            elif op in _INTS:
-                size, is_signed = _INTS[op]
-                stack.append(self._number(size, signed=is_signed))
+            elif size := _NUMBERS.get(op):
+                signed = op == _SIGNED
+                stack.append(int.from_bytes(data[at : at + size], "little", signed=signed))
+                at += size
+            elif size := _LENGTHS.get(op):
+                start = at + size
+                at = start + int.from_bytes(data[at:start], "little")
+                stack.append(str(data[start:at], "utf-8", "replace"))
+            elif size := _MEMO.get(op):
+                memo[int.from_bytes(data[at : at + size], "little")] = stack[-1]
+                at += size
             else:
+                self._at = at
                 self._rare(op)
+                at = self._at
         return stack[-1]
 
     def _rare(self, op: int) -> None:
@@ -122,6 +133,8 @@ class _Machine:
                     f"a pickle with a number of {size} bytes, which no such file holds"
                 )
             stack.append(self._number(size, signed=True))
+        elif op in _BYTES:
+            stack.append(self._take(self._number(_BYTES[op])))
         elif op == _FLOAT:
             stack.append(struct.unpack(">d", self._take(8))[0])
         else:
@@ -147,7 +160,10 @@ class _Machine:
             self._top(list).extend(items)
         elif op in (_SETITEM, _SETITEMS):
             items = self._since_mark() if op == _SETITEMS else [stack.pop(-2), stack.pop()]
-            self._top(dict).update(zip(map(_key, items[::2]), items[1::2], strict=True))
+            keys = items[::2]
+            if set(map(type, keys)) != {str}:
+                keys = [_key(key) for key in keys]
+            self._top(dict).update(zip(keys, items[1::2], strict=True))
         elif op in _RUNNING:
             raise _RefusedError(
                 "a pickle that would import a class or call a function; plain data alone is read"
@@ -175,10 +191,6 @@ class _Machine:
 
     def _number(self, size: int, *, signed: bool = False) -> int:
         return int.from_bytes(self._take(size), "little", signed=signed)
-
-    def _string(self, length_bytes: int, is_text: bool) -> str | bytes:
-        text = self._take(self._number(length_bytes))
-        return text.decode("utf-8", "replace") if is_text else text
 
 
 def _key(key: Any) -> str | int:
