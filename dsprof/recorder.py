@@ -84,6 +84,8 @@ class Recorder:
     """Takes records from hooks in any thread; a writer drains `buffer`."""
 
     def __init__(self, on_first_collective: Callable[[], bool]) -> None:
+        self.on_new_world: Callable[[], None] = _nothing  # told of each new default group
+        self.world_listeners: list[Callable[[], None]] = []  # told of each new trace
         self.recording = False
         self.stopped = False
         self.scope = _OUTSIDE
@@ -148,6 +150,25 @@ class Recorder:
         self.recording = False
         self.stopped = True
 
+    def begin_again(self) -> list[Collective]:
+        """Begin anew for a new trace: nothing of the old one is counted in it.
+
+        Returns:
+            What was not handed over by now; `buffer` and `definitions` are others from now on.
+        """
+        with self._tables:
+            left = self.unfinished()
+            for table in (self.in_flight, self.completed, self.blocking, self.enqueued):
+                table.clear()
+            self.unheld = Unheld(self.add)
+        self.buffer, self.definitions = deque(), deque()
+        self.dropped = self.unmatched_waits = self.given_up = self.lost_stalls = 0
+        self.sampled_cost_ns = self.steps = 0
+        self.scope, self.phases, self.step_start_ns = _OUTSIDE, [], clock()
+        for listener in self.world_listeners:
+            listener()
+        return left
+
     def fail(self, hook: str, error: BaseException) -> None:
         """Remember that a hook broke; the caller makes it inert."""
         self.failures.setdefault(hook, f"{type(error).__name__}: {error}")
@@ -185,8 +206,10 @@ class Recorder:
     def leave(self, entered: Phase) -> None:
         """End a phase. Steps may have ended meanwhile, and phases need not end in turn."""
         entered.end_ns = clock()
-        self.add(entered)
-        self.phases = [phase for phase in self.phases if phase is not entered]
+        others = [phase for phase in self.phases if phase is not entered]
+        if len(others) < len(self.phases):  # else it began in a trace that has ended
+            self.add(entered)
+        self.phases = others
         outer = self.phases[-1].scope if self.phases else _OUTSIDE
         scope = self.scope
         self.scope = Scope(scope.step, scope.micro_step, outer.phase, outer.engine)
@@ -442,6 +465,10 @@ class Recorder:
             if entry is not None:
                 self.given_up += 1
                 self.add(entry[1])
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _look(work: Any, record: Collective) -> Collective:

@@ -48,11 +48,14 @@ class Session:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.recorder = Recorder(self._arm)
+        self.recorder.on_new_world = self._follow_world
         self.writer: TraceWriter | None = None
+        self._ended: list[TraceWriter] = []  # of worlds before this one, maybe still writing
         self._installed: list[Hook] = []
         self._patches = PatchSet()
         self._status: dict[str, HookStatus] = {}
         self._rank = 0
+        self._world_size = 0
 
     # -- hooks --------------------------------------------------------------------------------
 
@@ -96,12 +99,17 @@ class Session:
         dist = sys.modules["torch.distributed"]
         if not dist.is_initialized():
             return False
-        self._rank = dist.get_rank()
         # Not first at exit: psutil's import then would change the exit code after Ctrl-C.
         with suppress(ImportError):
             import psutil  # noqa: F401
+        self.writer = self._start_writer(dist, self.config.budget_mb * 1_000_000)
+        return True
+
+    def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:
+        """Begin a trace of the rank that this process is now."""
+        self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         recorder, config = self.recorder, self.config
-        run_key = environment.run_key(os.environ, dist.get_world_size())
+        run_key = environment.run_key(os.environ, self._world_size)
         anonymizer = Anonymizer(run_key) if config.anonymize else None
         self._disclose = Disclosure(anonymizer)
         source = Source(
@@ -114,16 +122,30 @@ class Session:
             prepare_late=self._describe_effective_environment,
             disclose=self._disclose,
         )
-        self.writer = TraceWriter(
+        writer = TraceWriter(
             Path(config.out),
             self._disclose(self._header(dist, run_key)),
             source,
             Window(config.start_step, config.steps, config.every),
-            config.budget_mb * 1_000_000,
+            budget_bytes,
         )
         recorder.define(list(self._status.values()))
-        self.writer.start()
-        return True
+        writer.start()
+        return writer
+
+    def _follow_world(self) -> None:
+        """Go on in a new trace if this process is another rank now, or one of another world."""
+        dist, old = sys.modules["torch.distributed"], self.writer
+        if old is None or not dist.is_initialized():
+            return
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if rank < 0 or (rank, world_size) == (self._rank, self._world_size):
+            return
+        totals = self._totals(f"became rank {rank} of {world_size}")
+        left = self.recorder.begin_again()
+        old.end(lambda: _with_writers(totals, old), lambda: left)
+        self._ended = [*(writer for writer in self._ended if not writer.is_done), old]
+        self.writer = self._start_writer(dist, old.budget_left_bytes)
 
     def _header(self, dist: Any, run_key: str) -> Header:
         torch = sys.modules["torch"]
@@ -136,7 +158,7 @@ class Session:
             schema_version=SCHEMA_VERSION,
             run_key=run_key,
             rank=self._rank,
-            world_size=dist.get_world_size(),
+            world_size=self._world_size,
             host=socket.gethostname(),
             pid=os.getpid(),
             started_epoch_ns=time.time_ns(),
@@ -180,7 +202,10 @@ class Session:
         for patch in left:
             text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
             self.recorder.define(NoteArgs(text))
-        self.writer.close(lambda: self._trailer(reason))
+        writer, totals = self.writer, self._totals(reason)
+        writer.close(lambda: _with_writers(totals, writer))
+        for ended in self._ended:
+            ended.join()
         self._report()
 
     def abandon(self) -> None:
@@ -188,21 +213,17 @@ class Session:
         self.recorder.stop()
         self.writer = None
 
-    def _trailer(self, reason: str) -> Trailer:
-        recorder, writer = self.recorder, self.writer
-        assert writer is not None
+    def _totals(self, reason: str) -> Trailer:
+        """Return what the recorder has to say at the end of a trace."""
+        recorder = self.recorder
         return Trailer(
             reason=reason,
             steps=recorder.steps,
-            events=writer.events,
-            dropped=recorder.dropped + writer.dropped,
-            counted_only_steps=writer.counted_only_steps,
+            dropped=recorder.dropped,
             unmatched_waits=recorder.unmatched_waits,
             lost_stalls=recorder.lost_stalls,
             given_up=recorder.given_up,
             hooks_ns=recorder.sampled_cost_ns * COST_SAMPLE,
-            writer_ns=writer.cpu_ns,
-            budget_spent=writer.budget_spent,
             failed_hooks=recorder.failures,
         )
 
@@ -228,6 +249,18 @@ class Session:
         off = {status.name: status.why for status in self._status.values() if status.why}
         for name, why in {**off, **self.recorder.failures}.items():
             _say(f"hook {name}: {why}")
+
+
+def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
+    """Add what the writer has to say."""
+    return msgspec.structs.replace(
+        totals,
+        events=writer.events,
+        dropped=totals.dropped + writer.dropped,
+        counted_only_steps=writer.counted_only_steps,
+        writer_ns=writer.cpu_ns,
+        budget_spent=writer.budget_spent,
+    )
 
 
 def _number(text: str) -> int:

@@ -25,10 +25,12 @@ from dsprof.hooks.pipelining import PipeliningHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.unseen import UnseenHook
 from dsprof.hooks.work import WorkHook
+from dsprof.hooks.world import WorldHook
 from dsprof.recorder import Recorder
 
 HOOKS: tuple[type[Hook], ...] = (
     WorkHook,
+    WorldHook,
     BackendHook,
     CoalescingHook,
     FunctionalWaitHook,

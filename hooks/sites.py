@@ -44,6 +44,7 @@ class Sites:
 
         The call was issued that many frames above the caller of this function.
         """
+        recorder.world_listeners.append(self._forget)
 
     def _finder(self) -> Callable[[int], int]:
         """Return `above`; a closure, because it runs for each collective."""
@@ -70,6 +71,11 @@ class Sites:
             return site
 
         return above
+
+    def _forget(self) -> None:
+        """Define all sites again, in a new trace."""
+        self._files.clear()
+        self._heights.clear()
 
     def _walk(self, frame: FrameType | None) -> tuple[int, int]:
         """Return the number of the first site from `frame` upwards, and how far up it is."""

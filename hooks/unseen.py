@@ -54,6 +54,7 @@ class UnseenHook(Hook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._met: Counter[str] = Counter()
+        recorder.world_listeners.append(self._met.clear)
         # Of each graph, how many collectives it holds; while it is captured, those before it.
         self._graphs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 

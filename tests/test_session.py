@@ -94,6 +94,48 @@ def test_enable_disable_enable_are_two_traces(tmp_path: Path) -> None:
     assert sorted(counts) == [2, 5]
 
 
+def become(rank: int, world_size: int) -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+
+def test_each_rank_and_world_that_a_process_becomes_has_a_trace_of_its_own(
+    tmp_path: Path,
+) -> None:
+    dsprof.enable(out=str(tmp_path))
+    for step in range(3):
+        communicate()
+        dsprof.step()
+    unfinished = dist.all_reduce(torch.zeros(4), async_op=True)
+    become(rank=2, world_size=4)
+    communicate(2)
+    dsprof.step()
+    become(rank=2, world_size=4)
+    communicate()
+    become(rank=2, world_size=3)
+    communicate(5)
+    unfinished.wait()
+    dsprof.disable()
+    traces = [read_trace(file) for file in tmp_path.glob(FILE_PATTERN)]
+    traces.sort(key=lambda trace: trace.header.started_monotonic_ns)
+    assert [(t.header.rank, t.header.world_size) for t in traces] == [(1, 4), (2, 4), (2, 3)]
+    assert len({trace.header.run_key for trace in traces}) == 2
+    assert [len(trace.collectives) for trace in traces] == [4, 3, 5]
+    assert [[s.step for s in trace.steps] for trace in traces] == [[0, 1, 2], [0], []]
+    reasons = [trace.trailer.reason for trace in traces if trace.trailer is not None]
+    assert reasons == ["became rank 2 of 4", "became rank 2 of 3", "disable"]
+    for trace in traces:
+        comm = trace.collectives
+        assert (comm.issue_ns >= 0).all()
+        assert set(comm.group) <= set(trace.groups)
+        assert set(comm.site) <= set(trace.sites)
+        assert {tuple(group.ranks) for group in trace.groups.values()} == {
+            tuple(range(trace.header.world_size))
+        }
+        assert any(hook.name == "world" and hook.installed for hook in trace.hooks)
+        assert trace.environment is not None
+
+
 def test_a_foreign_wrapper_keeps_working_after_disable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

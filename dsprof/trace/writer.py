@@ -130,9 +130,30 @@ class TraceWriter:
 
     def close(self, trailer: Callable[[], Trailer], timeout_s: float = 10.0) -> None:
         """Write what is left and the trailer; give up after `timeout_s`."""
+        self.end(trailer, self._source.unfinished)
+        self.join(timeout_s)
+
+    def end(
+        self, trailer: Callable[[], Trailer], unfinished: Callable[[], list[Collective]]
+    ) -> None:
+        """Let the thread write what is left and the trailer, without waiting for it."""
+        self._source.unfinished = unfinished
         self._trailer = trailer
         self._closing = True
         self._wake.set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will be written."""
+        return not self._thread.is_alive()
+
+    @property
+    def budget_left_bytes(self) -> int:
+        """What may still be written one by one."""
+        return max(self._budget_bytes - self._written_bytes, 0)
+
+    def join(self, timeout_s: float = 10.0) -> None:
+        """Wait for the thread, that was told to end; give up after `timeout_s`."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self.error = TimeoutError(f"the writer was not done after {timeout_s:.0f} s")

@@ -13,6 +13,7 @@ import pytest
 
 from dsprof.trace.format import FILE_PATTERN
 from dsprof.trace.reader import read_trace
+from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, environment
 from tests.dist.programs.endings import SCENARIOS
@@ -72,6 +73,19 @@ def test_every_collective_of_every_thread_is_there(folder: Path) -> None:
 def test_children_record_nothing(folder: Path, name: str) -> None:
     [trace] = traces(folder, name)
     assert len(trace.collectives) == 2 * 3 * 2
+
+
+def test_another_rank_or_world_has_a_trace_of_its_own(folder: Path) -> None:
+    found = traces(folder, "begins_again_as_another")
+    who = sorted((t.header.pid, t.header.rank, t.header.world_size) for t in found)
+    processes = {pid for pid, _, _ in who}
+    [alone] = [pid for pid, _, size in who if size == 1]
+    swapped = [(pid, rank, 2) for pid in processes for rank in (0, 1)]
+    assert who == sorted([*swapped, (alone, 0, 1)])
+    assert all(len(trace.collectives) == 3 * 2 for trace in found)
+    newest = find_run([folder / "begins_again_as_another"])
+    assert [header.world_size for header in newest.headers] == [1]
+    assert len(newest.strangers) == 4
 
 
 def test_groups_of_the_same_name_are_told_apart(folder: Path) -> None:
