@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,79 @@ def test_enable_disable_enable_are_two_traces(tmp_path: Path) -> None:
     assert sorted(counts) == [2, 5]
 
 
+class OtherTool:
+    """Wraps names that dsprof wraps, and puts back what it found there."""
+
+    def __init__(self) -> None:
+        from deepspeed.runtime.engine import DeepSpeedEngine
+
+        self.names = (
+            (dist.Work, "wait"),
+            (dist.ProcessGroup, "allreduce"),
+            (DeepSpeedEngine, "forward"),
+            (DeepSpeedEngine, "step"),
+        )
+        self.calls = 0
+
+    def found(self) -> list[Any]:
+        return [vars(owner)[name] for owner, name in self.names]
+
+    def on(self) -> None:
+        self.before = self.found()
+        for owner, name in self.names:
+            setattr(owner, name, self.wrap(getattr(owner, name)))
+
+    def wrap(self, original: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    def off(self) -> None:
+        for (owner, name), raw in zip(self.names, self.before, strict=True):
+            setattr(owner, name, raw)
+
+
+ORDERS = [
+    order
+    for order in permutations(("tool on", "dsprof on", "tool off", "dsprof off"))
+    if order.index("tool on") < order.index("tool off")
+    and order.index("dsprof on") < order.index("dsprof off")
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=", ".join)
+def test_beside_a_tool_that_wraps_the_same_names(tmp_path: Path, order: tuple[str, ...]) -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    tool = OtherTool()
+    originals, on, recorded = tool.found(), set[str](), 0
+    act = {
+        "tool on": tool.on,
+        "tool off": tool.off,
+        "dsprof on": lambda: dsprof.enable(out=str(tmp_path), interception="process_group"),
+        "dsprof off": dsprof.disable,
+    }
+    for what in order:
+        act[what]()
+        who, state = what.split()
+        on = on | {who} if state == "on" else on - {who}
+        tool.calls = 0
+        dist.group.WORLD.allreduce(torch.ones(4)).wait()
+        assert tool.calls == (2 if "tool" in on else 0), what
+        # A tool that puts the originals back while dsprof is on takes dsprof's wrapper away.
+        is_taken_away = order[:3] == ("tool on", "dsprof on", "tool off")
+        recorded += "dsprof" in on and not (is_taken_away and "tool" not in on)
+    assert len(read(tmp_path).collectives) == recorded
+    if order == ("dsprof on", "tool on", "dsprof off", "tool off"):
+        # The tool put our inert wrapper back: it had found it there.
+        assert not any(now is raw for now, raw in zip(tool.found(), originals, strict=True))
+        for (owner, name), raw in zip(tool.names, originals, strict=True):
+            setattr(owner, name, raw)
+    assert all(now is raw for now, raw in zip(tool.found(), originals, strict=True))
+
+
 def become(rank: int, world_size: int) -> None:
     dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
@@ -103,7 +177,7 @@ def test_each_rank_and_world_that_a_process_becomes_has_a_trace_of_its_own(
     tmp_path: Path,
 ) -> None:
     dsprof.enable(out=str(tmp_path))
-    for step in range(3):
+    for _ in range(3):
         communicate()
         dsprof.step()
     unfinished = dist.all_reduce(torch.zeros(4), async_op=True)

@@ -79,7 +79,7 @@ class EngineConfig(msgspec.Struct, omit_defaults=True):
 class Trailer(msgspec.Struct, omit_defaults=True):
     """The last line; a file without it is of a run that ended badly."""
 
-    reason: str  # "exit", "disable", "signal 15"
+    reason: str  # "exit", "disable", "signal 15", "became rank 1 of 2"
     steps: int = 0
     events: int = 0
     dropped: int = 0

@@ -55,14 +55,17 @@ def gained(values: list[int], sleeps_ns: list[int]) -> float:
     return (median(slow) - median(quick)) / median(filter(None, sleeps_ns))
 
 
-def test_losses_are_bit_identical_at_every_stage(tmp_path: Path) -> None:
-    launch(PROGRAMS / "same_loss.py", args=[tmp_path]).check()
+def test_losses_gradients_and_weights_are_bit_identical(tmp_path: Path) -> None:
+    launch(PROGRAMS / "same_training.py", args=[tmp_path]).check()
     for rank in range(2):
-        stages = json.loads((tmp_path / f"losses.rank{rank}.json").read_text())
-        for stage, losses in stages.items():
-            assert losses["recorded"] == losses["bare"], f"stage {stage} rank {rank}"
-            assert len(set(losses["bare"])) > 1, "the model must learn, or nothing is compared"
-            assert list((tmp_path / f"stage{stage}").iterdir()), "nothing was recorded"
+        ways = json.loads((tmp_path / f"training.rank{rank}.json").read_text())
+        assert sorted(ways) == ["ddp", "fsdp2", "zero0", "zero1", "zero2", "zero3"]
+        for way, digests in ways.items():
+            assert digests["recorded"] == digests["bare"], f"{way} rank {rank}"
+            weights = [line for line in digests["bare"] if line.startswith("weights")]
+            assert len(set(weights)) == 8, "the model must learn, or nothing is compared"
+            assert not any(line.startswith("0 gradients") for line in digests["bare"])
+            assert list((tmp_path / way).iterdir()), "nothing was recorded"
 
 
 @by_variable

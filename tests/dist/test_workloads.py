@@ -41,6 +41,12 @@ pytestmark = [
 
 RANKS = {"hpz4": 4, "moe": 4}
 OUR_OWN = ("two_engines", "hybrid_engine", "inference")
+SMALL = ("--steps", 3, "--width", 64, "--layers", 2, "--context", 32)
+EXAMPLES = {
+    "ddp": ("ddp",),
+    "fsdp": ("fsdp",),
+    **{f"zero{stage}": ("deepspeed_zero", "--stage", stage, *SMALL) for stage in range(4)},
+}
 SHARED = (
     "activation_checkpointing",
     "auto_tensor_parallel",
@@ -70,22 +76,31 @@ class Run:
         return json.loads((self.bare / f"{what}.rank{rank}.json").read_text())
 
 
+def script_of(name: str) -> tuple[Path, list[object]]:
+    """Return the file of a workload and what it is given."""
+    if name in EXAMPLES:
+        script, *arguments = EXAMPLES[name]
+        return ROOT / "examples" / f"{script}.py", arguments
+    return (PROGRAMS if name in OUR_OWN else WORKLOADS) / f"{name}.py", []
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
     """Run a workload, or return how it ran."""
 
     @cache
     def run(name: str) -> Run:
-        script = PROGRAMS / f"{name}.py" if name in OUR_OWN else WORKLOADS / f"{name}.py"
+        script, given = script_of(name)
         if not script.exists():
             pytest.skip(f"{script} is not there")
         out = tmp_path_factory.mktemp(name)
         program, nproc = PROGRAMS / "observed.py", RANKS.get(name, 2)
         bare = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        args = [script, out / "bare", "--count"]
+        args = [script, out / "bare", "--count", *given]
         launch(program, nproc, args=args, env=bare, timeout=900).check()
         on = {"DSPROF": "1", "DSPROF_OUT": str(out / "traces")}
-        launch(program, nproc, args=[script, out / "recorded"], env=on, timeout=900).check()
+        args = [script, out / "recorded", *given]
+        launch(program, nproc, args=args, env=on, timeout=900).check()
         files = sorted((out / "traces").glob("*.json"))
         assert len(files) == nproc
         return Run(out / "bare", out / "recorded", [read_trace(file) for file in files])
@@ -93,7 +108,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
     return run
 
 
-@pytest.mark.parametrize("name", [*SHARED, *OUR_OWN])
+@pytest.mark.parametrize("name", [*SHARED, *OUR_OWN, *EXAMPLES])
 def test_all_traffic_is_seen_and_nothing_is_changed(
     run: Callable[[str], Run], name: str
 ) -> None:
@@ -101,8 +116,8 @@ def test_all_traffic_is_seen_and_nothing_is_changed(
     for trace in done.traces:
         on_wire = np.flatnonzero(trace.collectives.on_wire)
         assert operations(trace, on_wire) == done.oracle("counts", trace.rank)
-        losses = (done.recorded / f"losses.rank{trace.rank}.json").read_text()
-        assert json.loads(losses) == done.oracle("losses", trace.rank)
+        training = (done.recorded / f"training.rank{trace.rank}.json").read_text()
+        assert json.loads(training) == done.oracle("training", trace.rank)
         assert trace.trailer is not None
         assert trace.trailer.failed_hooks == {}
         assert trace.trailer.unmatched_waits == 0

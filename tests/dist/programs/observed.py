@@ -1,39 +1,23 @@
 """Runs a script as it is and writes down what torch alone says of it.
 
-`observed.py SCRIPT OUT [--count]`: a digest of every tensor that `backward` is called on goes to
-OUT/losses.rankN.json. With `--count`, the oracle's counts go to OUT/counts.rankN.json, and nothing
-of dsprof may be imported. The random state is set before, for scripts that leave it to chance.
+`observed.py SCRIPT OUT [--count] [ARGUMENTS OF THE SCRIPT]`: digests of every tensor that
+`backward` is called on, and of gradients and weights at each step, go to OUT/training.rankN.json.
+With `--count`, the oracle's counts go to OUT/counts.rankN.json, and nothing of dsprof may be
+imported. The random state is set before, for scripts that leave it to chance.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import runpy
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tests.dist.oracle import observed
-
-
-@contextmanager
-def watched_losses() -> Iterator[list[str]]:
-    """Fill a list with digests of the tensors on which `backward` is called in the block."""
-    digests: list[str] = []
-    backward = torch.Tensor.backward
-
-    def watched(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        digests.append(hashlib.sha256(self.detach().double().numpy().tobytes()).hexdigest()[:16])
-        backward(self, *args, **kwargs)
-
-    torch.Tensor.backward = watched
-    yield digests
-    torch.Tensor.backward = backward
+from tests.dist.programs.digests import watched_training
 
 
 def main() -> None:
@@ -41,19 +25,19 @@ def main() -> None:
     parser.add_argument("script", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", action="store_true")
-    args = parser.parse_args()
+    args, given = parser.parse_known_args()
     args.out.mkdir(parents=True, exist_ok=True)
     end = f"rank{os.environ['RANK']}.json"
     sys.path.insert(0, str(args.script.parent))
-    sys.argv = [str(args.script)]
+    sys.argv = [str(args.script), *given]
     torch.manual_seed(20)
     scratch = args.out / f"execution.{end}"
     counting = observed(scratch, int(os.environ["WORLD_SIZE"])) if args.count else nullcontext({})
-    with watched_losses() as losses, counting as counts:
+    with watched_training() as digests, counting as counts:
         runpy.run_path(str(args.script), run_name="__main__")
     if args.count and "dsprof" in sys.modules:
         raise RuntimeError("the oracle must not share anything with dsprof")
-    (args.out / f"losses.{end}").write_text(json.dumps(losses))
+    (args.out / f"training.{end}").write_text(json.dumps(digests))
     (args.out / f"counts.{end}").write_text(json.dumps(counts))
 
 
