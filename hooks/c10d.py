@@ -134,7 +134,8 @@ class _WireHook(Hook):
             return record
 
         tell = Recorder.tell_followers
-        hide_from_dynamo(note, Groups.state, self.sites.above, Recorder.poll, Recorder.add, tell)
+        own = (note, op.sized, Groups.state, self.sites.above, Recorder.poll, Recorder.add, tell)
+        hide_from_dynamo(*own, and_calls=True)
         return note
 
 

@@ -49,7 +49,8 @@ class DdpWaitHook(Hook):
             hook._waited(start_ns, 0, clock())
             return result
 
-        hide_from_dynamo(method, DdpWaitHook._begin, DdpWaitHook._waited)
+        hide_from_dynamo(method)
+        hide_from_dynamo(DdpWaitHook._begin, DdpWaitHook._waited, and_calls=True)
         return method
 
     def _begin(self) -> None:

@@ -63,7 +63,8 @@ class FunctionalWaitHook(Hook):
             self._waited(tensor, start_ns, clock(), opened, finished=True)
             return result
 
-        hide_from_dynamo(kernel, FunctionalWaitHook._waited)
+        hide_from_dynamo(kernel)
+        hide_from_dynamo(FunctionalWaitHook._waited, and_calls=True)
         return kernel
 
     def _waited(

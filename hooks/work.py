@@ -55,5 +55,6 @@ class WorkHook(Hook):
             waited(self, start_ns, clock(), True)
             return result
 
-        hide_from_dynamo(wait, Recorder.waited, Recorder._known, Recorder.add)
+        hide_from_dynamo(wait)
+        hide_from_dynamo(Recorder.waited, and_calls=True)
         return wait
