@@ -1,4 +1,4 @@
-"""dsprof beside other instruments, and in inference: nobody sees another run."""
+"""dsprof beside other instruments, in inference and under torch.compile: nobody sees another run."""
 
 from __future__ import annotations
 
@@ -73,3 +73,24 @@ def test_inference_without_a_step_is_recorded_and_reported(folder: Path) -> None
         assert trace.trailer.failed_hooks == {}
     diagnosis = diagnose(run)
     assert [finding.id for finding in diagnosis.findings if finding.status == Status.FAIL] == []
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What torch.compile made of rows that communicate."""
+    folder = tmp_path_factory.mktemp("compiled")
+    launch(PROGRAMS / "compiled.py", args=[folder], timeout=600).check()
+    return folder
+
+
+@by_way
+@by_rank
+def test_the_same_graphs_breaks_and_recompilations(compiled: Path, way: str, rank: int) -> None:
+    rows = of_rank(compiled, "compiled", rank)
+    assert {name: row[way] for name, row in rows.items()} == {
+        name: row["bare"] for name, row in rows.items()
+    }
+    for name, row in rows.items():
+        assert row["bare"]["graphs"] > 0, name
+        assert row["bare"]["recompilations"] > 0, name
+        assert list((compiled / way / name).glob(FILE_PATTERN)), "nothing was recorded"
