@@ -63,7 +63,7 @@ def test_losses_gradients_and_weights_are_bit_identical(tmp_path: Path) -> None:
         for way, digests in ways.items():
             assert digests["recorded"] == digests["bare"], f"{way} rank {rank}"
             weights = [line for line in digests["bare"] if line.startswith("weights")]
-            assert len(set(weights)) == 8, "the model must learn, or nothing is compared"
+            assert len(set(weights)) >= 8, "the model must learn, or nothing is compared"
             assert not any(line.startswith("0 gradients") for line in digests["bare"])
             assert list((tmp_path / way).iterdir()), "nothing was recorded"
 
