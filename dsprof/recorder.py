@@ -232,7 +232,7 @@ class Recorder:
         self.step_source = source
         now, scope = clock(), self.scope
         step = max(scope.step, 0)
-        self.poll_all()
+        self._guarded("recorder", self.poll_all)
         micro_steps = micro_steps or scope.micro_step + 1
         self.add(Step(step, micro_steps, self.step_start_ns, now, source, engine))
         self.unheld.end_step(step)
@@ -240,7 +240,14 @@ class Recorder:
         self.steps += 1
         self.scope = Scope(step + 1, 0, scope.phase, scope.engine)
         for listener in self.step_listeners:
-            listener(step)
+            self._guarded(listener.__qualname__, listener, step)
+
+    def _guarded(self, name: str, call: Callable[..., None], *args: Any) -> None:
+        """Do what must not fail the step of the user, nor what else follows it."""
+        try:
+            call(*args)
+        except Exception as error:
+            self.fail(name, error)
 
     # -- records ------------------------------------------------------------------------------
 
@@ -270,7 +277,7 @@ class Recorder:
         with self._tables:
             for key, (work, record) in list(itertools.islice(self.in_flight.items(), most)):
                 is_here = record.thread == thread or now - record.issue_ns > FOREIGN_AFTER_NS
-                if is_here and work.is_completed():
+                if is_here and _is_completed(work):
                     if self.in_flight.pop(key, None) is not None:  # not just waited for elsewhere
                         record.done_ns = record.done_ns or now
                         self._let_go(key, work, record)
@@ -295,6 +302,9 @@ class Recorder:
                 keep = self.unheld.put if self.followers else self.add
                 keep(record)
 
+        known = self.completed.get(key)
+        if known is not None:  # a library's one Work for all that is done at once
+            self.add(known[1])
         self.completed[key] = (weakref.ref(work, gone), record)
 
     def lend(self, work: Any) -> None:
@@ -400,7 +410,7 @@ class Recorder:
             return
         if record.pending_ns or self.device is not None:
             for follow in self.followers:
-                follow(record, outputs)
+                self._guarded(follow.__qualname__, follow, record, outputs)
 
     def take_outputs(self, storage: int) -> list[Collective]:
         """Take the collectives that write to a storage out of the tables, in order of issue."""
@@ -471,8 +481,16 @@ def _nothing() -> None:
     """Nobody wants to know."""
 
 
+def _is_completed(work: Any) -> bool:
+    """Ask a Work; one that cannot answer is not asked again."""
+    try:
+        return bool(work.is_completed())
+    except Exception:
+        return True
+
+
 def _look(work: Any, record: Collective) -> Collective:
     """Note whether a collective is complete."""
-    if not record.done_ns and work.is_completed():
+    if not record.done_ns and _is_completed(work):
         record.done_ns = clock()
     return record

@@ -76,8 +76,8 @@ class Session:
         if self.recorder.stopped:
             return
         try:
+            self._installed.append(hook)  # first: what is half in has to come out, too
             hook.install(module)
-            self._installed.append(hook)
             self._patches.apply(hook.patches(module))
         except Exception as error:
             self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
@@ -166,7 +166,7 @@ class Session:
             boot_id=environment.boot_id(),
             local_rank=_number(os.environ.get("LOCAL_RANK", "")),
             backend=str(dist.get_backend()),
-            device="cuda" if torch.cuda.is_available() else "cpu",
+            device=_device_of(dist.group.WORLD),
             versions=versions,
             config=config,
             anonymized=self.config.anonymize,
@@ -261,6 +261,11 @@ def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
         writer_ns=writer.cpu_ns,
         budget_spent=writer.budget_spent,
     )
+
+
+def _device_of(group: Any) -> str:
+    """Return what a process group serves; torch.cuda.is_available() would spoil later forks."""
+    return "cuda" if any(device.type == "cuda" for device in group._device_types) else "cpu"
 
 
 def _number(text: str) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dsprof.events import Collective
 from dsprof.hooks.base import Target
 from dsprof.hooks.c10d import ProcessGroupHook
 from dsprof.hooks.python_works import PythonWorks
@@ -57,7 +58,9 @@ class BackendHook(ProcessGroupHook):
         self._python_groups.release()
         self._works.release()
 
-    def make_note(self, op: WireOp, unbox: Callable[[Any], Any]) -> Callable[..., None]:
+    def make_note(
+        self, op: WireOp, unbox: Callable[[Any], Any]
+    ) -> Callable[..., Collective | None]:
         note, recorder, works = super().make_note(op, unbox), self.recorder, self._works
 
         def note_unseen(
@@ -69,13 +72,14 @@ class BackendHook(ProcessGroupHook):
             work: Any,
             issue_ns: int,
             return_ns: int,
-        ) -> None:
+        ) -> Collective | None:
             if not isinstance(issuer, dist.ProcessGroup):
                 issuer = self._group_of(issuer)
             is_python = works.learn(work)
-            note(tensors, issuer, is_async, reduce_op, peer, work, issue_ns, return_ns)
+            record = note(tensors, issuer, is_async, reduce_op, peer, work, issue_ns, return_ns)
             if is_python:
                 recorder.lend(work)
+            return record
 
         return note_unseen
 

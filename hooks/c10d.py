@@ -117,7 +117,10 @@ class _WireHook(Hook):
                 record.pending_ns = return_ns
                 if is_async:
                     work = unbox(work)
-                    in_flight[id(work)] = (work, record)
+                    key = id(work)
+                    if key in in_flight:  # a library's one Work for all that is done at once
+                        recorder.add(in_flight[key][1])
+                    in_flight[key] = (work, record)
                 else:
                     # The library waits for it at once, in this thread.
                     if thread in blocking:
@@ -142,6 +145,8 @@ class _WireHook(Hook):
 class DispatcherHook(_WireHook):
     """Sees collectives in the dispatcher, below every caller of a process group."""
 
+    _library: Any = None
+
     def modules(self) -> tuple[str, ...]:
         return ("torch.distributed",)
 
@@ -160,7 +165,9 @@ class DispatcherHook(_WireHook):
             self._library.impl(name, self._kernel(name, op), _KEY, with_keyset=True)
 
     def uninstall(self) -> None:
-        self._library._destroy()
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
 
     def _kernel(self, name: str, op: WireOp) -> Callable[..., Any]:
         overload = getattr(torch.ops.c10d, name).default
@@ -235,7 +242,8 @@ class ProcessGroupHook(_WireHook):
                 recorder.device.begin()
             apart = None if type(self) is plain_group else hook.begin_apart()
             thread = get_ident()
-            announced.add(thread)
+            if apart is None:  # what a group in Python issues from C++, the kernel records
+                announced.add(thread)
             issue_ns = clock()
             try:
                 work = original(self, *args, **kwargs)
@@ -254,16 +262,18 @@ class ProcessGroupHook(_WireHook):
                         peer = getattr(options, "rootRank", -1)
                     elif has_peer and len(given) > 2:
                         peer = given[1]
-                    note(
+                    record = note(
                         given[0] if is_list else sized(_as_lists(given, op)),
                         self,
                         getattr(options, "asyncOp", work is not None),
-                        options if has_reduce_op else None,  # costs too much to read here
+                        options if has_reduce_op and type(options) in _WITH_OP else None,
                         peer,
                         work,
                         issue_ns,
                         return_ns,
                     )
+                    if recorder.followers:
+                        recorder.tell_followers(record, given[0] if given else ())
                 except Exception as error:
                     hook.fail(error)
             return work
@@ -319,6 +329,15 @@ def _positions(schema: Any) -> _Positions:
     )
 
 
+# What names a reduce op; reading it costs as much as the record, so the writer does.
+_WITH_OP = {
+    getattr(dist, name)
+    for name in (
+        *("AllreduceOptions", "AllreduceCoalescedOptions", "ReduceOptions", "ReduceScatterOptions"),
+        *("ReduceOp", "RedOpType"),
+    )
+    if hasattr(dist, name)
+} | {dist.ReduceOp.RedOpType}
 _NESTED = {"all_gather": 0, "gather": 0, "scatter": 1, "reduce_scatter": 1}
 _TAKES_LIST = {"all_reduce", "broadcast", "reduce", "all_reduce_coalesced", "send", "recv"}
 _HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}

@@ -27,6 +27,8 @@ class FunctionalWaitHook(Hook):
 
     name = "functional"
 
+    _library: Any = None
+
     def modules(self) -> tuple[str, ...]:
         return ("torch.distributed._functional_collectives",)
 
@@ -43,7 +45,9 @@ class FunctionalWaitHook(Hook):
         self.recorder.followers += (remember_outputs,)
 
     def uninstall(self) -> None:
-        self._library._destroy()
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
 
     def _kernel(self) -> Callable[..., Any]:
         redispatch = torch.ops._c10d_functional.wait_tensor.default._handle.redispatch_boxed

@@ -52,7 +52,11 @@ class CompleteHook(ProcessGroupHook):
         if self._dispatcher is None and not self.recorder.stopped:
             dispatcher = DispatcherHook(self.recorder)
             dispatcher.sites = self.sites
-            dispatcher.install("torch.distributed")
+            try:
+                dispatcher.install("torch.distributed")
+            except Exception:
+                dispatcher.uninstall()
+                raise
             self._dispatcher = dispatcher
 
 

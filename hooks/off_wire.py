@@ -46,7 +46,10 @@ class OffWire:
     ) -> None:
         """Record the request of `context`, which got `args` and gave `handle`."""
         op = context.requested
-        group = self._groups.state(_given("group", op, args, kwargs) or dist.group.WORLD).group
+        given = _given("group", op, args, kwargs)
+        if given is dist.GroupMember.NON_GROUP_MEMBER:  # torch warns, and does nothing
+            return
+        group = self._groups.state(given or dist.group.WORLD).group
         tensors = max(_tensors([*args, *kwargs.values()]), key=_nbytes, default=[])
         scale = group.size if op in _ONE_RANK_OF_ALL and len(tensors) == 1 else 1
         is_async = bool(_given("async_op", op, args, kwargs)) and hasattr(handle, "wait")

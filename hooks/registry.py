@@ -62,5 +62,11 @@ FALLBACKS: dict[type[Hook], type[Hook]] = {CompleteHook: ProcessGroupHook}
 
 
 def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
-    """Return one of each hook for this configuration."""
-    return [kind(recorder) for kind in (WIRE_HOOKS[config.interception], *HOOKS)]
+    """Return one of each hook for this configuration; those that cannot be made are off."""
+    hooks = []
+    for kind in (WIRE_HOOKS[config.interception], *HOOKS):
+        try:
+            hooks.append(kind(recorder))
+        except Exception as error:
+            recorder.fail(kind.name, error)
+    return hooks

@@ -112,7 +112,10 @@ def _inner_paths() -> Iterator[str]:
     yield "<"
     yield os.path.dirname(__file__) + os.sep
     for name in _PASSED_OVER:
-        spec = importlib.util.find_spec(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        except ValueError:  # somebody's stand-in
+            continue
         if spec is None:
             continue
         if spec.submodule_search_locations is None:

@@ -311,3 +311,33 @@ def test_what_is_kept_for_a_wait_in_cpp_is_bounded(
     for record in records:
         recorder.unheld.put(record)
     assert list(recorder.buffer) == records[:2]
+
+
+def test_a_step_is_counted_whatever_fails_at_its_end(recorder: Recorder) -> None:
+    class Broken(Work):
+        def is_completed(self) -> bool:
+            raise RuntimeError("the backend is gone")
+
+    def fails(step: int) -> None:
+        raise RuntimeError("a hook is broken")
+
+    heard: list[int] = []
+    recorder.step_listeners += [fails, heard.append]
+    work = Broken()
+    issued(recorder, work)
+    recorder.end_step("user")
+    assert recorder.steps == 1
+    assert heard == [0]
+    assert any("a hook is broken" in why for why in recorder.failures.values())
+
+
+def test_one_work_for_several_collectives_loses_none(recorder: Recorder) -> None:
+    work = Work()
+    work.done = True
+    first, second = issued(recorder, work), None
+    recorder.lend(work)
+    second = issued(recorder, work)
+    recorder.lend(work)
+    del work
+    gc.collect()
+    assert [record.id for record in recorder.buffer] == [first.id, second.id]

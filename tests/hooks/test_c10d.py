@@ -254,3 +254,24 @@ def test_every_c10d_operation_and_method_is_known() -> None:
            if name.startswith("c10d::")}  # fmt: skip
     assert ops - {"check_for_nan"} == set(WIRE_OPS)
     assert set(METHODS.values()) <= set(WIRE_OPS)
+
+
+@pytest.mark.parametrize("kind", [CompleteHook, ProcessGroupHook])
+def test_a_bare_call_leaves_no_reference_to_its_tensor(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    tensor = torch.ones(4)
+    reference = weakref.ref(tensor)
+    dist.group.WORLD.allreduce(tensor).wait()
+    del tensor
+    gc.collect()
+    assert reference() is None
+    assert len(recorder.buffer) == 1
+
+
+@pytest.mark.parametrize("kind", [CompleteHook, ProcessGroupHook])
+def test_followers_hear_of_what_python_issues(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    told: list[str] = []
+    recorder.followers += (lambda record, outputs: told.append(record.op),)
+    dist.all_reduce(torch.ones(4), async_op=True).wait()
+    assert told == ["all_reduce"]
