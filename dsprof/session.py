@@ -166,7 +166,7 @@ class Session:
             boot_id=environment.boot_id(),
             local_rank=_number(os.environ.get("LOCAL_RANK", "")),
             backend=str(dist.get_backend()),
-            device=_device_of(dist.group.WORLD),
+            device=_device_of(torch, str(dist.get_backend())),
             versions=versions,
             config=config,
             anonymized=self.config.anonymize,
@@ -263,9 +263,9 @@ def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
     )
 
 
-def _device_of(group: Any) -> str:
-    """Return what a process group serves; torch.cuda.is_available() would spoil later forks."""
-    return "cuda" if any(device.type == "cuda" for device in group._device_types) else "cpu"
+def _device_of(torch: Any, backend: str) -> str:
+    """Return what a run computes on; torch.cuda.is_available() would spoil later forks."""
+    return "cuda" if torch.cuda.is_initialized() or "nccl" in backend else "cpu"
 
 
 def _number(text: str) -> int:

@@ -235,7 +235,9 @@ def main() -> None:
     start(parser.parse_args().library)
     losses, weights = train()
     digest = hashlib.sha256(bytes(weights.flatten().view(torch.uint8).tolist())).hexdigest()
-    print(f"rank {dist.get_rank()} losses", *map(float.hex, losses), "weights", digest[:16])
+    words = " ".join(map(float.hex, losses))
+    # One write: the lines of two ranks share a terminal.
+    print(f"rank {dist.get_rank()} losses {words} weights {digest[:16]}", flush=True)
     dist.destroy_process_group()
 
 

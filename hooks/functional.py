@@ -86,7 +86,9 @@ class FunctionalWaitHook(Hook):
 
 def remember_outputs(record: Collective, outputs: Any) -> None:
     """Note which storages a collective writes to: a tensor, or a list of tensors."""
-    tensors = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+    if isinstance(outputs, torch.Tensor):
+        outputs = (outputs,)
+    tensors = outputs if isinstance(outputs, (list, tuple)) else ()  # a barrier has none
     record.outputs = tuple(storage(t) for t in tensors if isinstance(t, torch.Tensor))
 
 
