@@ -173,16 +173,25 @@ class CudaHook(Hook):
 
     def holds(self, work: Any) -> bool:
         """Tell whether `work` is of a collective on the device."""
-        return id(work) in self._flights or self.stalls.is_capturing()
+        try:
+            return id(work) in self._flights or self.stalls.is_capturing()
+        except Exception as error:
+            self.fail(error)
+            return False
 
     def wait(self, work: Any, call: Callable[[], Any]) -> Any:
         """Return what `call` does, which waits for `work`; time it on the waiting stream."""
         record = self.recorder.enqueued.pop(id(work), None)
         if record is None:  # waited for before, or captured
             return call()
-        flight = self._flights[id(work)]
-        self._let_go(flight)
-        start = self._mark()
+        try:
+            flight = self._flights[id(work)]
+            self._let_go(flight)
+            start = self._mark()
+        except Exception as error:
+            self.fail(error)
+            self.recorder.add(record)
+            return call()
         record.waits = 1
         record.wait_ns = clock()
         try:
@@ -191,7 +200,10 @@ class CudaHook(Hook):
             record.waited_ns = clock()
             record.blocked_ns = record.waited_ns - record.wait_ns
             self.recorder.add(record)
-            self._waited(flight, start)
+            try:
+                self._waited(flight, start)
+            except Exception as error:
+                self.fail(error)
 
     def _waited(self, flight: Flight, start: Mark | None) -> None:
         end = None if start is None else self._mark()
@@ -204,9 +216,13 @@ class CudaHook(Hook):
 
     def open(self) -> Mark | None:
         """C++ is about to wait on the current stream: mark it, if it can be for one of ours."""
-        if (last := self._handing.pop(get_ident(), None)) is not None:
-            self._let_go(last)
-        return self._mark() if self._unheld else None
+        try:
+            if (last := self._handing.pop(get_ident(), None)) is not None:
+                self._let_go(last)
+            return self._mark() if self._unheld else None
+        except Exception as error:
+            self.fail(error)
+            return None
 
     def close(self, opened: Mark | None, records: list[Collective]) -> None:
         """C++ has waited for `records`: the last one owns the time, the others ended within it."""
