@@ -26,6 +26,7 @@ class TrainingLoopHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
+        self._handles: list[Any] = []
         self._has_backward = False  # since the last step
         self._had_backward = False  # ever
         self._stepped = False  # within the backward that is under way
