@@ -62,6 +62,12 @@ files by name."""
             "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
         )
         parser.add_argument(
+            "--baseline",
+            type=Path,
+            metavar="FILE",
+            help="what communication costs on this machine, as dsprof bench measured it",
+        )
+        parser.add_argument(
             "--plotlyjs", type=Path, metavar="FILE", help="a smaller plotly.js for the page"
         )
 
@@ -76,7 +82,7 @@ files by name."""
         if output != _STANDARD_OUTPUT:
             check_writable(output, arguments.paths)
         plotlyjs = _bundle(arguments.plotlyjs) if arguments.plotlyjs else None
-        diagnosis = _diagnosis(arguments.paths, arguments.config)
+        diagnosis = _diagnosis(arguments.paths, arguments.config, arguments.baseline)
         terminal = _terminal()
         if output == _STANDARD_OUTPUT:
             options = {"plotlyjs": plotlyjs, **terminal}
@@ -123,7 +129,8 @@ def _renderer(name: str) -> Renderer:
     raise ArgumentTypeError(f"{name!r} is no format; choose one of {names}")
 
 
-def _diagnosis(paths: Sequence[Path], config: Path | None) -> Diagnosis:
+def _diagnosis(paths: Sequence[Path], config: Path | None, baseline: Path | None) -> Diagnosis:
+    from dsprof.analysis.baseline import read_baseline
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
     from dsprof.diagnosis.model import from_json
@@ -132,15 +139,17 @@ def _diagnosis(paths: Sequence[Path], config: Path | None) -> Diagnosis:
     from dsprof.trace.source import size_of
 
     saved = [path for path in paths if is_diagnosis(path)]
-    if saved and (config or len(paths) > 1):
+    if saved and (config or baseline or len(paths) > 1):
         raise DsprofError(
-            f"{saved[0]}: a saved diagnosis is shown as it is; give it alone and without --config, "
-            "or give the traces"
+            f"{saved[0]}: a saved diagnosis is shown as it is; give it alone and without --config "
+            "or --baseline, or give the traces"
         )
     if saved:
         return from_json(saved[0].read_bytes(), str(saved[0]))
     schema = {rule.meta.id: type(rule.thresholds) for rule in RULES}
     thresholds = load_thresholds(config, schema) if config else {}
+    costs = (read_baseline(baseline), str(baseline)) if baseline else None
     run = find_run(paths)
     processes = processes_for([size_of(path) for path in run.files])
-    return diagnose(run, thresholds, processes=processes, progress=progress_on_terminal())
+    progress = progress_on_terminal()
+    return diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)

@@ -12,10 +12,12 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.baseline import Baseline
 from dsprof.analysis.pool import Progress
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import sections
+from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.environment import environment_info
 from dsprof.diagnosis.flights import flights
 from dsprof.diagnosis.logged import logged_calls, logged_facts
@@ -32,19 +34,26 @@ def diagnose(
     run: RunFiles,
     thresholds: Mapping[str, Any] | None = None,
     *,
+    baseline: tuple[Baseline, str] | None = None,
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Read a run, judge it, and say what it did.
 
-    `thresholds` replaces those of a rule by its id; `processes` and `progress` are those of
-    `summarise`.
+    `thresholds` replaces those of a rule by its id; `baseline` holds costs measured on the machine
+    and the name of their source; `processes` and `progress` are those of `summarise`.
 
     Raises:
         TraceError: a file cannot be read.
     """
     summary = summarise(run, processes=processes, progress=progress)
-    return diagnosis_of(summary, thresholds or {})
+    if baseline is None:
+        return diagnosis_of(summary, thresholds or {})
+    summary, info = with_baseline(summary, *baseline)
+    diagnosis = diagnosis_of(summary, thresholds or {})
+    diagnosis.baseline = info
+    diagnosis.quality.notes += filter(None, [baseline_note(info)])
+    return diagnosis
 
 
 def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosis:

@@ -342,6 +342,19 @@ class WaitMatrix(_Part):
     left_out_ranks: int = 0
 
 
+class BaselineInfo(_Part):
+    """Where the baseline came from that was given for the report."""
+
+    source: str  # file
+    is_used: bool  # not, where it is of another backend or kind of device
+    started: str = ""  # when it was measured, ISO 8601, UTC
+    backend: str = ""
+    hosts: list[str] = []
+    world_size: int = 0
+    contention: tuple[float, float] | None = None  # of hidden communication: low, high
+    differences: list[str] = []  # between its machine and that of the run
+
+
 class ThresholdInfo(_Part):
     """A threshold in force."""
 
@@ -375,6 +388,7 @@ class Diagnosis(_Part):
     timelines: list[Timeline] = []
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
     thresholds: list[ThresholdInfo] = []
+    baseline: BaselineInfo | None = None
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.copies import Copies
+from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
@@ -37,4 +38,5 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Snapshots,
     Flights,
     Timelines,
+    Costs,
 )

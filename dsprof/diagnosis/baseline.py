@@ -1,0 +1,69 @@
+"""A baseline taken into a summary, and what tells its machine from that of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.baseline import Baseline, Machine
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.model import BaselineInfo
+
+_VERSIONS = ("torch", "nccl", "cuda", "hip")
+
+
+def with_baseline(
+    summary: RunSummary, baseline: Baseline, source: str
+) -> tuple[RunSummary, BaselineInfo]:
+    """Put a baseline into a summary, unless it is of another backend or kind of device."""
+    unfit = list(_unfit(baseline.machine, summary[Run]))
+    info = BaselineInfo(
+        source=source,
+        is_used=not unfit,
+        started=baseline.started,
+        backend=baseline.machine.backend,
+        hosts=list(baseline.machine.hosts),
+        world_size=baseline.machine.world_size,
+        contention=baseline.contention,
+        differences=unfit or list(_differences(baseline.machine, summary)),
+    )
+    return (summary if unfit else summary.with_part(Costs(baseline))), info
+
+
+def baseline_note(info: BaselineInfo) -> str:
+    """Say in one sentence what the reader must know of a baseline; "" when nothing."""
+    if not info.differences:
+        return ""
+    told = "; ".join(info.differences)
+    if not info.is_used:
+        return f"The baseline {info.source} was not used: {told}."
+    return f"The baseline {info.source} was measured elsewhere: {told}."
+
+
+def _unfit(machine: Machine, run: Run) -> Iterator[str]:
+    header = run.first
+    if header.backend and machine.backend != header.backend:
+        yield f"it is of backend {machine.backend}, the run used {header.backend}"
+    if machine.device != (device := header.device.split(":")[0]):
+        yield f"it is of device {machine.device}, the run used {device}"
+
+
+def _differences(machine: Machine, summary: RunSummary) -> Iterator[str]:
+    run, facts = summary[Run], summary[EnvironmentFacts]
+    hosts = {rank.header.host for rank in run.ranks.values()}
+    if strange := sorted(hosts - set(machine.hosts)):
+        yield f"the run was on {_few(strange)}, the baseline is of {_few(machine.hosts)}"
+    gpus = {name for names in facts.devices.get("gpus", ()) for name in names}
+    if gpus and machine.gpus and gpus != set(machine.gpus):
+        yield f"GPUs of the run are {_few(sorted(gpus))}, there {_few(sorted(set(machine.gpus)))}"
+    for name in _VERSIONS:
+        ours, theirs = facts.versions.get(name, {}), machine.versions.get(name)
+        if ours and theirs and theirs not in ours:
+            yield f"{name} was {theirs} there, {_few(sorted(ours))} in the run"
+
+
+def _few(names: list[str] | tuple[str, ...]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
