@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsprof.trace.format import EngineConfig
+from dsprof.trace.format import EngineConfig, ParameterLayout
 
 _SETTINGS = (
     "train_batch_size",
@@ -25,7 +25,7 @@ def describe(engine: Any, number: int) -> EngineConfig:
     config = getattr(engine, "_config", None)
     zero = getattr(config, "zero_config", None)
     parameters = [p for p in engine.module.parameters() if p.requires_grad]
-    dtype = str(parameters[0].dtype).removeprefix("torch.") if parameters else ""
+    dtype = _dtype(parameters[0].dtype) if parameters else ""
     return EngineConfig(
         engine=number,
         written=_plain(getattr(config, "_param_dict", {})),
@@ -37,9 +37,37 @@ def describe(engine: Any, number: int) -> EngineConfig:
         optimizer=type(engine.optimizer).__name__ if engine.optimizer is not None else "",
         parameters=sum(getattr(p, "ds_numel", p.numel()) for p in parameters),
         parameter_dtype=dtype,
+        communication_dtype=_dtype(getattr(engine, "communication_data_type", "")),
+        layout=_layout(engine),
         pipeline_stage=getattr(engine, "stage_id", -1),
         pipeline_stages=getattr(engine, "num_stages", 0),
     )
+
+
+def _layout(engine: Any) -> ParameterLayout:
+    """Return how much is flattened, gathered and kept; all 0 where no ZeRO optimizer is."""
+    optimizer = engine.optimizer
+    flat = getattr(optimizer, "bit16_groups_flat", getattr(optimizer, "bf16_groups_flat", ()))
+    sharded = [p for p in engine.module.parameters() if hasattr(p, "ds_numel")]
+    kept = [p for p in sharded if getattr(p, "ds_persist", False)]
+    whole, persistent = sum(map(_padded, sharded)), sum(map(_padded, kept))
+    return ParameterLayout(
+        flat=() if sharded else tuple(buffer.numel() for buffer in flat),
+        padded=sum(_padded(p) for p in sharded if p.requires_grad),
+        gathered=whole - persistent,
+        persistent=persistent,
+        persistent_parameters=len(kept),
+    )
+
+
+def _padded(parameter: Any) -> int:
+    """Return the elements of a parameter, filled up to equal shares of all ranks."""
+    aligned_size = getattr(parameter, "aligned_size", None)
+    return int(aligned_size() if aligned_size is not None else parameter.ds_numel)
+
+
+def _dtype(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _plain(value: Any) -> Any:

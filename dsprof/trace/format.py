@@ -62,6 +62,16 @@ class HookStatus(msgspec.Struct, omit_defaults=True):
     why: str = ""  # what went wrong when its module was there
 
 
+class ParameterLayout(msgspec.Struct, omit_defaults=True, frozen=True):
+    """How ZeRO lays out the parameters of one rank's model, in elements, padding included."""
+
+    flat: tuple[int, ...] = ()  # each flat buffer of stages 1 and 2, over all its ranks
+    padded: int = 0  # trainable parameters at stage 3, each filled up to equal shares
+    gathered: int = 0  # at stage 3, those that are gathered for each use, frozen ones too
+    persistent: int = 0  # at stage 3, those that every rank keeps whole
+    persistent_parameters: int = 0  # how many of them there are
+
+
 class EngineConfig(msgspec.Struct, omit_defaults=True):
     """One DeepSpeed engine: what the user wrote, and what it came to."""
 
@@ -72,6 +82,8 @@ class EngineConfig(msgspec.Struct, omit_defaults=True):
     optimizer: str = ""  # class of the ZeRO optimizer
     parameters: int = 0  # elements of trainable parameters, whole model
     parameter_dtype: str = ""
+    communication_dtype: str = ""  # in which gradients are to travel
+    layout: ParameterLayout = ParameterLayout()
     pipeline_stage: int = -1  # of this rank; -1 without a pipeline
     pipeline_stages: int = 0
 

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsprof.analysis.aggregates.intent import Intent
+from dsprof.analysis.differences import Line, compare
+from dsprof.analysis.summary import RankClock
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch
@@ -67,6 +70,13 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Table(out / "oracle", out / "traces", list(zero_settings(stages)), nproc)
 
 
+def asked_and_sent(trace: RankTrace) -> dict[str, Line]:
+    """What the model of the configuration says of a trace, with no tolerance."""
+    [engine] = trace.engines.values()
+    lines = compare(Intent.collect(trace, RankClock()), engine, 0.0, 0.0)
+    return {line.what: line for line in lines}
+
+
 def counted_rows(row: Row) -> np.ndarray:
     return np.flatnonzero(np.isin(row.trace.collectives.step, row.steps))
 
@@ -107,3 +117,30 @@ def test_every_wait_is_matched_to_its_collective(table: Table) -> None:
         assert row.trace.trailer is not None
         assert row.trace.trailer.unmatched_waits == 0, f"{setting} rank {row.trace.rank}"
         assert not row.trace.trailer.failed_hooks, f"{setting} rank {row.trace.rank}"
+
+
+def test_the_model_of_the_configuration_gives_every_byte_and_operation(table: Table) -> None:
+    for setting, row in table.rows():
+        lines = asked_and_sent(row.trace)
+        modelled = [line for line in lines.values() if line.asked_bytes is not None]
+        where = f"{setting} rank {row.trace.rank}"
+        assert len(modelled) == (1 if setting.stage == 0 else 2), where
+        for line in modelled:
+            assert line.asked_bytes == (line.nbytes, line.nbytes), f"{where}: {line}"
+            assert line.verdict == "as asked", f"{where}: {line}"
+        assert_calls(setting, lines["gradients"], where)
+        sent = sum(line.nbytes for line in lines.values()) * len(row.steps)
+        assert sent == sum(nbytes for _, nbytes in row.oracle["ops"].values()), where
+
+
+def assert_calls(setting: ZeroSetting, line: Line, where: str) -> None:
+    """One collective a flush; a reduce goes to each owner in it, of which there are one or more."""
+    assert line.asked_calls is not None, where
+    low, high = line.asked_calls
+    to_owners = setting.stage in (1, 2) and setting.reduce_scatter and not setting.multi_rank
+    assert line.families == (("reduce",) if to_owners else (family_of(setting),)), where
+    assert low <= line.calls <= high if to_owners else low == line.calls == high, where
+
+
+def family_of(setting: ZeroSetting) -> str:
+    return "reduce_scatter" if setting.stage == 3 and setting.reduce_scatter else "all_reduce"

@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.aggregates.flushes import Flushes
+from dsprof.analysis.aggregates.intent import Intent
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.overlap import Overlap
@@ -29,6 +30,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Steps,
     Communication,
     Traffic,
+    Intent,
     Overlap,
     Device,
     Flushes,

@@ -1,0 +1,181 @@
+"""What was asked for and what was sent, side by side: sums over ranks and measured steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.collectives import family
+from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.intent import (
+    Course,
+    Demand,
+    Expected,
+    Kind,
+    asked_by_zero,
+    obstacle,
+)
+from dsprof.analysis.steps import detailed_steps, in_steps
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.timeline import Array
+from dsprof.trace.table import BoolArray, Collectives, RankTrace
+
+_KINDS: tuple[Kind, ...] = ("other", "small", "update", "parameters", "gradients")
+_OTHER, _SMALL, _UPDATE, _PARAMETERS, _GRADIENTS = range(5)
+
+_SMALL_BYTES = 4096
+
+
+class Sent(NamedTuple):
+    """What collectives of one row have in common."""
+
+    kind: Kind
+    family: str
+    dtype: str
+    role: str  # of the group, "" if it has none
+    by_library: bool  # asked for by deepspeed.comm or another library above c10d
+    site: str  # of one of them, for traffic that is neither gradients nor parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Sums."""
+
+    calls: int
+    nbytes: int
+    elements: int
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(
+            self.calls + other.calls, self.nbytes + other.nbytes, self.elements + other.elements
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What was done in the measured steps, summed over ranks."""
+
+    steps: int = 0
+    micro_steps: int = 0
+    reducing_micro_steps: int = 0
+    forwards: int = 0
+    flushes: int = 0
+    flushed_elements: int = 0
+    recomputing_ranks: int = 0
+
+    def __add__(self, other: Progress) -> Progress:
+        names = [field.name for field in fields(self)]
+        return Progress(*(getattr(self, name) + getattr(other, name) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Intent(Aggregate):
+    """Rows of both sides; `obstacles` are features whose traffic is not modelled."""
+
+    asked: dict[Demand, Expected]
+    sent: dict[Sent, Amount]
+    progress: Progress
+    obstacles: frozenset[str]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Intent:
+        """Model what the configuration of one rank asks for, and add up what it sent."""
+        steps = detailed_steps(trace)
+        rows = np.flatnonzero(in_steps(trace.collectives.step, steps) & trace.collectives.on_wire)
+        kinds = _kinds(trace.collectives, bool(trace.engines))[rows]
+        progress = _progress(trace, steps, rows[kinds == _GRADIENTS])
+        obstacles = _obstacles(trace)
+        asked = {} if obstacles else _asked(trace, progress, rows[kinds == _GRADIENTS])
+        return cls(asked, _sent(trace, rows, kinds), progress, obstacles)
+
+    def merge(self, other: Intent) -> Intent:
+        """Add up."""
+        return Intent(
+            add_rows(self.asked, other.asked),
+            add_rows(self.sent, other.sent),
+            self.progress + other.progress,
+            self.obstacles | other.obstacles,
+        )
+
+
+def _obstacles(trace: RankTrace) -> frozenset[str]:
+    found = {obstacle(engine) for engine in trace.engines.values()} - {""}
+    several = {"several engines in one process"} if len(trace.engines) > 1 else set[str]()
+    return frozenset(found | several)
+
+
+def _asked(trace: RankTrace, progress: Progress, gradients: Array) -> dict[Demand, Expected]:
+    sizes = [_size(trace, int(group)) for group in np.unique(trace.collectives.group[gradients])]
+    course = Course(progress.steps, progress.flushes, max(sizes, default=0))
+    asked: dict[Demand, Expected] = {}
+    for engine in trace.engines.values():
+        asked |= dict(asked_by_zero(engine, course))
+    return asked
+
+
+def _size(trace: RankTrace, group: int) -> int:
+    return trace.groups[group].size if group in trace.groups else 0
+
+
+def _kinds(rows: Collectives, has_engine: bool) -> Array:
+    """Return what each collective was for, as an index into `_KINDS`."""
+    kinds = np.where(rows.nbytes < _SMALL_BYTES, _SMALL, _OTHER)
+    if has_engine:
+        kinds[_gathers_of_steps(rows)] = _UPDATE
+    kinds[rows.fetch > 0] = _PARAMETERS
+    kinds[rows.flush > 0] = _GRADIENTS
+    return kinds
+
+
+def _gathers_of_steps(rows: Collectives) -> BoolArray:
+    """Say which are gathers that a library asked for in an optimizer step."""
+    codes = [code for code, word in enumerate(rows.words) if family(word) == "all_gather"]
+    in_step = (rows.phase == rows.code("step")) & (rows.requested != rows.code(""))
+    return np.asarray(in_step & np.isin(rows.op, codes), np.bool_)
+
+
+def _progress(trace: RankTrace, steps: Array, gradients: Array) -> Progress:
+    wanted, rows = set(steps.tolist()), trace.collectives
+    flushes = [flush for flush in trace.flushes if flush.step in wanted and flush.elements]
+    forwards = (span.name == "forward" and span.step in wanted for span in trace.spans)
+    return Progress(
+        steps=len(steps),
+        micro_steps=sum(max(s.micro_steps, 1) for s in trace.steps if s.step in wanted),
+        reducing_micro_steps=len(group_rows([rows.step[gradients], rows.micro_step[gradients]])),
+        forwards=sum(forwards),
+        flushes=len(flushes),
+        flushed_elements=sum(flush.elements for flush in flushes),
+        recomputing_ranks=int(any(f.is_recomputation for f in trace.fetches)),
+    )
+
+
+def _sent(trace: RankTrace, chosen: Array, kinds: Array) -> dict[Sent, Amount]:
+    rows = trace.collectives
+    if not len(chosen):
+        return {}
+    by_library = rows.requested[chosen] != rows.code("")
+    site = np.where(kinds == _OTHER, rows.site[chosen], 0)
+    columns = [kinds, rows.op[chosen], rows.dtype[chosen], rows.group[chosen], by_library, site]
+    groups = group_rows(columns)
+    sums = (groups.counts(), groups.sums(rows.nbytes[chosen]), groups.sums(rows.elements[chosen]))
+    sent: dict[Sent, Amount] = {}
+    for place, *amounts in zip(groups.first, *(column.tolist() for column in sums), strict=True):
+        row = chosen[place]
+        group = trace.groups.get(int(rows.group[row]))
+        key = Sent(
+            _KINDS[kinds[place]],
+            family(rows.words[rows.op[row]]),
+            rows.words[rows.dtype[row]],
+            group.role if group is not None else "",
+            bool(by_library[place]),
+            _site(trace, int(site[place])),
+        )
+        sent[key] = sent.get(key, Amount(0, 0, 0)) + Amount(*amounts)
+    return sent
+
+
+def _site(trace: RankTrace, number: int) -> str:
+    site = trace.sites.get(number)
+    return f"{site.file}:{site.line}" if site is not None else ""

@@ -1,0 +1,163 @@
+"""unexplained-traffic: bytes on the wire that the configuration does not ask for, or lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.intent import Intent
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.differences import Line, compare
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When numbers differ."""
+
+    tolerance: float = 0.01  # of the bytes that are asked for
+    minor_share: float = 0.02  # of all bytes; less is not judged where nothing asks for it
+
+
+class UnexplainedTraffic:
+    """Compares what the configuration asks for with what went over the wire."""
+
+    meta = RuleMeta(
+        id="unexplained-traffic",
+        title="Traffic is what the configuration asks for",
+        failing_title="Some traffic is not what the configuration asks for",
+        why="A configuration says how many bytes a step must send. More of them are wasted, fewer "
+        "mean that something was not synchronised.",
+        category="communication",
+        needs=(Engines, Intent, Run, Steps),
+        min_steps=1,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge each kind of traffic of a DeepSpeed engine."""
+        engine, intent = run[Engines].main, run[Intent]
+        if run[Run].first.world_size < 2:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
+        elif engine is None:
+            text = "No engine of DeepSpeed was recorded: no configuration says what to expect."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif reason := _unknown(run):
+            yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {reason}.")
+        else:
+            lines = list(compare(intent, engine, thresholds.tolerance, thresholds.minor_share))
+            yield self._judged(lines)
+
+    def _judged(self, lines: list[Line]) -> Finding:
+        strange = [line for line in lines if line.verdict == "unexplained"]
+        asked = [line for line in lines if line.asked_bytes is not None]
+        changed = [line for line in asked if line.verdict == "explained"]
+        if strange:
+            return self._unexplained(lines, strange)
+        if changed:
+            words = "; ".join(f"{line.what}: {line.cause}" for line in changed)
+            return self.meta.finding(
+                Status.INFO,
+                f"Traffic differs from the configuration, for reasons that are known: {words}.",
+                title="Traffic differs from the configuration, and why is known",
+                evidence=(_table(lines),),
+                confidence="high",
+            )
+        return self.meta.finding(
+            Status.PASS,
+            f"{_mib(sum(line.nbytes for line in asked))} a step and rank are what the "
+            "configuration asks for.",
+            evidence=(_table(lines),),
+            confidence="high",
+        )
+
+    def _unexplained(self, lines: list[Line], strange: list[Line]) -> Finding:
+        words = "; ".join(_in_words(line) for line in strange)
+        extra = sum(line.nbytes - _most(line) for line in strange)
+        return self.meta.finding(
+            Status.FAIL,
+            f"Not what the configuration asks for: {words}.",
+            severity=Severity.MEDIUM,
+            cause="; ".join(dict.fromkeys(line.cause for line in strange if line.cause)),
+            action="Look in the communication table for the calling site. Where the traffic is "
+            "meant, nothing need be done; please report what dsprof should have known.",
+            evidence=(_table(lines),),
+            saving_bytes_per_step=round(extra) if extra > 0 else None,
+            confidence="medium",
+        )
+
+
+def _unknown(run: RunSummary) -> str:
+    """Return why the comparison cannot be made; "" if it can."""
+    intent = run[Intent]
+    if not intent.progress.steps:
+        return "no measured step is in full detail"
+    if run[Run].sampled_ranks:
+        return "events were left out of the trace"
+    if intent.obstacles:
+        return f"the traffic of {', '.join(sorted(intent.obstacles))} is not modelled"
+    if not any(sent.kind == "gradients" for sent in intent.sent):
+        return "no reduction of gradients was recorded"
+    return "" if intent.asked else "one rank has all the gradients"
+
+
+def _most(line: Line) -> float:
+    return line.asked_bytes[1] if line.asked_bytes is not None else 0.0
+
+
+def _in_words(line: Line) -> str:
+    ops = ", ".join(line.families) or "nothing"
+    sent = f"{line.what} ({ops}): {_mib(line.nbytes)} a step"
+    if line.asked_bytes is None:
+        return sent
+    low, high = line.asked_bytes
+    return f"{sent}, where {_mib(low)}{'' if low == high else f' to {_mib(high)}'} are asked for"
+
+
+def _table(lines: list[Line]) -> Table:
+    return Table(
+        columns=(
+            Column("traffic"),
+            Column("collective"),
+            Column("asked for"),
+            Column("calls asked for"),
+            Column("calls", "count"),
+            Column("bytes asked for, at least", "bytes"),
+            Column("at most", "bytes"),
+            Column("bytes sent", "bytes"),
+            Column("verdict"),
+            Column("cause"),
+        ),
+        rows=tuple(
+            (
+                line.what,
+                ", ".join(line.families),
+                line.why,
+                _range(line.asked_calls),
+                round(line.calls, 2),
+                *(map(round, line.asked_bytes) if line.asked_bytes else (None, None)),
+                round(line.nbytes),
+                line.verdict,
+                line.cause,
+            )
+            for line in lines
+        ),
+        caption="One rank and step; bytes are of the whole arrays",
+    )
+
+
+def _range(calls: tuple[float, float] | None) -> str:
+    if calls is None:
+        return ""
+    low, high = calls
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def _mib(nbytes: float) -> str:
+    return f"{nbytes / 2**20:,.2f} MiB"
+
+
+RULE = UnexplainedTraffic()
