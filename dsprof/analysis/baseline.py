@@ -23,6 +23,8 @@ The first is a device with engines to spare for communication, the second one on
 communication and compute share what runs them.
 """
 
+_MEASURED_AS = {"recv": "send"}
+
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Cost = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -135,10 +137,11 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, op: str, *, crosses_nodes: bool | None = None) -> list[OpCost]:
         """Return what was measured of `op`, in any spelling."""
+        wanted = _MEASURED_AS.get(family(op), family(op))
         return [
             cost
             for cost in self.costs
-            if cost.op == family(op) and crosses_nodes in (None, cost.crosses_nodes)
+            if cost.op == wanted and crosses_nodes in (None, cost.crosses_nodes)
         ]
 
 

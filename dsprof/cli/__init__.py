@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dsprof.cli.base import Command, Parser
+from dsprof.cli.bench import BenchCommand
 from dsprof.cli.doctor import DoctorCommand
 from dsprof.cli.report import ReportCommand
 from dsprof.cli.run import RunCommand
 
 __all__ = ["COMMANDS", "Command", "Parser"]
 
-COMMANDS: tuple[Command, ...] = (RunCommand(), ReportCommand(), DoctorCommand())
+COMMANDS: tuple[Command, ...] = (RunCommand(), ReportCommand(), DoctorCommand(), BenchCommand())

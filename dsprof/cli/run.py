@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_type_hints
 
+from dsprof.cli.start import become
 from dsprof.cli.versions import loads_plugins, version_of
 from dsprof.config import (
     CONFIG_VARIABLE,
@@ -70,8 +71,7 @@ nothing, set DSPROF=1 on each node."""
                 file=sys.stderr,
             )
             variables["PYTHONPATH"] = _with_startup(variables.get("PYTHONPATH", ""))
-        _become(command, variables)
-        return 0
+        become(command, variables)
 
 
 def _variables(
@@ -94,12 +94,3 @@ def _variables(
 
 def _with_startup(path: str) -> str:
     return os.pathsep.join([str(_STARTUP), *filter(None, [path])])
-
-
-def _become(command: list[str], variables: Mapping[str, str]) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        os.execvpe(command[0], command, variables)
-    except OSError as error:
-        raise DsprofError(f"cannot start {command[0]}: {error.strerror}") from None

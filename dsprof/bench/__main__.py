@@ -1,0 +1,141 @@
+"""One rank of `dsprof bench`; a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from dsprof._version import __version__
+from dsprof.analysis.baseline import SCHEMA_VERSION, Baseline, Hiding, Machine
+from dsprof.bench.contention import measure_hiding
+from dsprof.bench.measure import Outcome, measure
+from dsprof.bench.options import Options, add_options, default_sizes
+from dsprof.bench.table import described
+from dsprof.bench.teams import host_name, join, stages, told
+from dsprof.environment import snapshot
+from dsprof.errors import DsprofError
+from dsprof.reports.write import write_whole
+
+_PATIENCE = timedelta(minutes=30)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and return the exit code: 1 for wrong results, 2 for a mistake."""
+    parser = ArgumentParser(prog="python -m dsprof.bench")
+    add_options(parser)
+    options = Options.of(parser.parse_args(argv))
+    try:
+        return _run(options)
+    except DsprofError as error:
+        print(f"dsprof: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(options: Options) -> int:
+    backend, device = _chosen(options.backend)
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    dist.init_process_group(backend)
+    try:
+        return _measured(options, backend, device, started)
+    finally:
+        dist.destroy_process_group()
+
+
+def _chosen(backend: str) -> tuple[str, torch.device]:
+    """Return the backend, and the device of this rank that goes with it.
+
+    Raises:
+        DsprofError: torch does not know the backend.
+    """
+    if not backend:
+        backend = dist.Backend.default_device_backend_map.get(_accelerator(), "gloo")
+    devices = dist.Backend.backend_capability.get(backend)
+    if not devices:
+        known = ", ".join(dist.Backend.backend_capability)
+        raise DsprofError(f"torch knows no backend {backend!r}; it knows {known}")
+    if "cpu" in devices:
+        return backend, torch.device("cpu")
+    device = torch.device(devices[0], int(os.environ.get("LOCAL_RANK", "0")))
+    getattr(torch, device.type).set_device(device)
+    return backend, device
+
+
+def _accelerator() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    accelerator = getattr(torch, "accelerator", None)  # torch 2.6 and later
+    found = accelerator.current_accelerator() if accelerator is not None else None
+    return found.type if found is not None else "cpu"
+
+
+def _measured(options: Options, backend: str, device: torch.device, started: str) -> int:
+    size = dist.get_world_size()
+    if size < 2:
+        raise DsprofError("one rank has nobody to talk to; start two or more: --nproc-per-node 2")
+    everyone = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    hosts = told(host_name(), everyone, size)
+    sizes = options.sizes or default_sizes(device.type)
+    found, hiding = _stages(hosts, backend, device, sizes, everyone)
+    machine = _machine(hosts, backend, device, everyone)
+    wrong = [one for outcome in found for one in outcome.wrong]
+    if dist.get_rank() == 0 and wrong:
+        for one in wrong:
+            print(f"dsprof: wrong result: {one}", file=sys.stderr)
+        print(f"dsprof: nothing was written to {options.output}", file=sys.stderr)
+    elif dist.get_rank() == 0:
+        baseline = Baseline(
+            schema_version=SCHEMA_VERSION,
+            machine=machine,
+            costs=tuple(cost for outcome in found for cost in outcome.costs),
+            hiding=hiding,
+            unsupported={op: why for one in found for op, why in one.unsupported.items()},
+            started=started,
+            dsprof_version=__version__,
+        )
+        write_whole(options.output, msgspec.json.format(msgspec.json.encode(baseline), indent=1))
+        print(described(baseline), f"Baseline: {options.output.resolve()}", sep="\n\n")
+    return 1 if wrong else 0
+
+
+def _stages(
+    hosts: Sequence[str], backend: str, device: torch.device, sizes: Sequence[int], everyone: Any
+) -> tuple[list[Outcome], Hiding | None]:
+    """Measure stage by stage; return what the teams found, the same on every rank."""
+    mine, hiding = [], None
+    for stage in stages(hosts):
+        team = join(stage, backend)
+        if team is not None:
+            found = measure(team, device, sizes)
+            mine += [found] if team.me == 0 else []
+            if hiding is None and not found.wrong and "all_reduce" not in found.unsupported:
+                hiding = measure_hiding(team, device, sizes[-1])
+        dist.barrier(everyone)
+    return [outcome for those in told(mine, everyone, len(hosts)) for outcome in those], hiding
+
+
+def _machine(hosts: Sequence[str], backend: str, device: torch.device, everyone: Any) -> Machine:
+    here = snapshot(os.environ)
+    gpus = told(here.gpus, everyone, len(hosts))
+    return Machine(
+        hosts=tuple(dict.fromkeys(hosts)),
+        world_size=len(hosts),
+        backend=backend,
+        device=device.type,
+        gpus=tuple(sorted({name for names in gpus for name in names})),
+        network_devices=tuple(here.network_devices),
+        versions=here.versions,
+        usable_cpus=here.limits.get("usable_cpus", 0),
+        threads=torch.get_num_threads(),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""A baseline as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsprof.analysis.baseline import Baseline, OpCost
+from dsprof.analysis.collectives import busbw_factor
+
+_HEAD = f"{'operation':15}{'group':>6}{'ranks':>7}{'latency':>11}{'largest':>12}{'bus':>12}"
+
+
+def described(baseline: Baseline) -> str:
+    """Return a line for each operation and group, and what hiding costs."""
+    return "\n".join(_lines(baseline))
+
+
+def _lines(baseline: Baseline) -> Iterator[str]:
+    yield _HEAD
+    yield from map(_line, baseline.costs)
+    for op, why in baseline.unsupported.items():
+        yield f"{op}: not measured: {why}"
+    if (hiding := baseline.hiding) is not None:
+        yield (
+            f"Compute of {hiding.compute_ns / 1e6:.3g} ms and a collective of "
+            f"{hiding.collective_ns / 1e6:.3g} ms take {hiding.both_ns / 1e6:.3g} ms together: "
+            f"{hiding.low:.0%} to {hiding.high:.0%} of what is hidden comes back."
+        )
+
+
+def _line(cost: OpCost) -> str:
+    start = f"{cost.op:15}{cost.group:>6}{cost.group_size:>7}{cost.latency_ns / 1e3:>8,.0f} us"
+    last, factor = cost.samples[-1], busbw_factor(cost.op, cost.group_size)
+    if factor is None or not last.nbytes:
+        return start
+    busbw = last.nbytes * factor / max(last.time_ns, 1)
+    return f"{start}{last.nbytes / 1e6:>9,.3g} MB{busbw:>7,.3g} GB/s"

@@ -1,0 +1,56 @@
+"""`dsprof bench`: measure what communication costs on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+
+from dsprof.bench.options import Options, add_options
+from dsprof.cli.output import check_writable
+from dsprof.cli.start import become
+from dsprof.cli.versions import version_of
+from dsprof.errors import DsprofError
+
+_PROGRAM = ("-m", "dsprof.bench")
+
+
+class BenchCommand:
+    """Becomes one rank of the measurement, or the launcher that starts them."""
+
+    name = "bench"
+    help = "measure what communication costs on this machine"
+    description = """\
+Measure every collective and point-to-point over sizes and groups, check that
+each gives the right result, and write the costs as a baseline for reports.
+
+  dsprof bench                                     all ranks of this machine
+  dsprof bench --nproc-per-node 2 --backend gloo   two ranks on CPUs
+  torchrun ... -m dsprof bench                     on several nodes
+  dsprof report dsprof-out --baseline dsprof-baseline.json
+
+A wrong result is named, nothing is written, and the exit code is 1."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        add_options(parser)
+        parser.add_argument(
+            "--nproc-per-node",
+            default="auto",
+            metavar="N",
+            help="ranks to start: a number, or what torchrun takes (default auto: a rank for each "
+            "GPU, else for each CPU); not within torchrun",
+        )
+
+    def run(self, arguments: Namespace) -> int:
+        """Replace this process by a rank or by torchrun."""
+        options = Options.of(arguments)
+        check_writable(options.output, ())
+        if version_of("torch") is None:
+            raise DsprofError("torch is not installed here; install it to measure")
+        program = [*_PROGRAM, *options.arguments()]
+        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+            become([sys.executable, *program], os.environ)
+        launcher = ["-m", "torch.distributed.run", "--standalone"]
+        ranks = ["--nproc-per-node", arguments.nproc_per_node]
+        become([sys.executable, *launcher, *ranks, *program], os.environ)

@@ -1,0 +1,24 @@
+"""Becoming another program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+from dsprof.errors import DsprofError
+
+
+def become(command: list[str], variables: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a command.
+
+    Raises:
+        DsprofError: it cannot be started.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, variables)
+    except OSError as error:
+        raise DsprofError(f"cannot start {command[0]}: {error.strerror}") from None
