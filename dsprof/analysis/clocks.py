@@ -95,11 +95,11 @@ def align(samples: Iterable[ClockSamples]) -> Alignment:
         else:
             loose.add(header.host)
             begun = header.started_epoch_ns - reference.started_epoch_ns
-            clocks[header.rank] = RankClock(begun)
+            clocks[header.rank] = RankClock(begun, None)
     if loose:
         hosts = ", ".join(sorted(host or "hosts without a name" for host in loose)[:4])
         return Alignment(clocks, f"wall clocks, of unknown error, for {hosts}", None)
-    bound = max(clock.bound_ns for clock in clocks.values())
+    bound = max(clock.bound_ns or 0 for clock in clocks.values())
     return Alignment(clocks, "several hosts: tied by the ends of collectives", bound)
 
 

@@ -18,11 +18,12 @@ from dsprof.trace.table import RankTrace
 class RankClock:
     """How a rank's trace times map to the time line of the run: `run_ns = trace_ns + offset_ns`.
 
-    The true offset lies within `bound_ns` of `offset_ns`; 0 on the host and boot of the reference.
+    The true offset lies within `bound_ns` of `offset_ns`: 0 on the host and boot of the reference,
+    None where the error is not known.
     """
 
     offset_ns: int = 0
-    bound_ns: int = 0
+    bound_ns: int | None = 0
 
 
 A = TypeVar("A", bound="Aggregate")

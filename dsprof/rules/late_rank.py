@@ -1,14 +1,32 @@
-"""late-rank: one rank reaches its collectives last, and the others wait for it in theirs."""
+"""late-rank: one rank reaches its collectives last, and the others wait for it in theirs.
+
+Two instruments tell it. A trace of dsprof holds when each rank entered each collective: steps vote.
+A profile holds how long each communication kernel ran: those of the last to arrive are shortest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
 
+import numpy as np
+
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.lateness import Lateness, Votes, lateness, vote
+from dsprof.analysis.matching import Matched
+from dsprof.analysis.own_time import OwnTime, excess, own_times
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import named
+
+_ROWS = 16
+_LEAST_SHARE_SAVED = 0.8
+"""Of what the others wait: the rank that comes last without the late one is not known."""
+_SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
+"""Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +34,17 @@ class Thresholds:
     """When a rank is called late."""
 
     communication_ratio: float = 0.6  # its time in communication kernels / median of the others
-    waited_share: float = 0.02  # of the span: what the others wait for it
+    waited_share: float = 0.02  # of the time profiled: what the others wait for it
+    step_share: float = 0.05  # of the step: what the others wait for it, in a trace of dsprof
+    turns_share: float = 0.15  # of the step: waits for ranks that take turns are worth a remark
+    chance: float = 0.01  # of so many votes for one rank if all were alike
+    cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
+    medium_share: float = 0.1
     severe_share: float = 0.3
 
 
 class LateRank:
-    """Judges by the length of communication kernels: they begin on arrival and end together."""
+    """Judges by arrivals where a trace holds them, else by the length of communication kernels."""
 
     meta = RuleMeta(
         id="late-rank",
@@ -29,11 +52,105 @@ class LateRank:
         failing_title="Ranks wait for a late rank",
         why="A collective takes as long as its last rank takes to arrive: all others wait inside.",
         category="communication",
-        needs=(Device, Run),
+        needs=(Arrivals, Device, Run, Steps),
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Name the rank that the others wait for."""
+        if run[Run].first.world_size < 2:
+            text = "One rank has nobody to wait for."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif run[Device].ranks:
+            yield from self._by_kernels(run, thresholds)
+        else:
+            yield from self._by_arrivals(run, thresholds)
+
+    def _by_arrivals(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        arrivals, steps = run[Arrivals], run[Steps]
+        step_ns = steps.total.total_ns / max(len(steps.measured), 1)
+        polls = []
+        for one in _alike(arrivals):
+            late = lateness(one, steps.measured)
+            votes = vote(late, thresholds.step_share * step_ns / 2)
+            polls += [(late, votes)] if votes.steps else []
+        if not polls or not step_ns:
+            yield self._nothing_matched(run)
+            return
+        late, votes = max(polls, key=lambda poll: int(poll[1].median_ns[poll[1].leader]))
+        cost_ns = int(votes.median_ns[votes.leader])
+        unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
+        if unplaced:
+            text = (
+                f"Could not tell: the collectives of {named(sorted(set(unplaced)))} fit nobody's."
+            )
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif problem := _why_not(run, votes, cost_ns, thresholds):
+            yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {problem}")
+        elif cost_ns >= thresholds.step_share * step_ns and votes.late:
+            yield self._voted(run, late, votes, step_ns, thresholds)
+        else:
+            yield self._nobody(late, votes, step_ns, thresholds)
+
+    def _nothing_matched(self, run: RunSummary) -> Finding:
+        if any(len(one.rows) for one in run[Arrivals].ranks.values()):
+            text = "Could not tell: no measured step has a collective that all ranks recorded."
+            return self.meta.finding(Status.UNKNOWN, text)
+        text = "No trace holds times of collectives that wait for all ranks."
+        return self.meta.finding(Status.NOT_APPLICABLE, text)
+
+    def _nobody(
+        self, late: Lateness, votes: Votes, step_ns: float, thresholds: Thresholds
+    ) -> Finding:
+        waited_ns = _mean_waited(late)
+        share = waited_ns / step_ns
+        if share < thresholds.turns_share:
+            text = f"Ranks wait {waited_ns / 1e6:,.1f} ms of a step for the last to arrive "
+            return self.meta.finding(Status.PASS, f"{text}({share:.0%}), and no rank stands out.")
+        return self.meta.finding(
+            Status.INFO,
+            f"Ranks wait {waited_ns / 1e6:,.1f} ms of a step ({share:.0%}) for the last to arrive, "
+            "and take turns at being last.",
+            title="Ranks wait for each other in turn",
+            cause="The work of a step, or the machine, differs from rank to rank and from step to "
+            "step: batches of uneven length, routing of experts, programs beside.",
+            action="Group samples of like length, or balance tokens instead of samples over ranks.",
+            evidence=(last_arrivals(late, votes),),
+            confidence="medium",
+        )
+
+    def _voted(
+        self,
+        run: RunSummary,
+        late: Lateness,
+        votes: Votes,
+        step_ns: float,
+        thresholds: Thresholds,
+    ) -> Finding:
+        place = votes.leader
+        rank, cost_ns = votes.ranks[place], int(votes.median_ns[place])
+        share = cost_ns / step_ns
+        times = own_times(
+            run[Steps], {one: facts.before_ns for one, facts in run[Arrivals].ranks.items()}
+        )
+        others = [one for one in votes.ranks if one not in votes.late]
+        cause, action = _why(rank, excess(times, rank, others), cost_ns, thresholds.cause_share)
+        return self.meta.finding(
+            Status.FAIL,
+            f"The others wait {cost_ns / 1e6:,.1f} ms of each step ({share:.0%}) for "
+            f"{named(votes.late)}, last in {int(votes.votes[place])} of the {votes.cast} steps in "
+            f"which one rank stood out{_bound(run[Run])}.",
+            severity=_gravity(share, thresholds),
+            cause=cause,
+            action=action,
+            ranks=votes.late,
+            evidence=(last_arrivals(late, votes), _own_time(times, votes)),
+            saving_ms_per_step=_saving(votes),
+            exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
+            confidence="high" if late.stride == 1 and not run[Run].clock_bound_ns else "medium",
+        )
+
+    def _by_kernels(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the rank whose communication kernels are far shorter than those of all others."""
         device, facts = run[Device], run[Run]
         if problem := _undecidable(device, facts):
@@ -76,10 +193,6 @@ class LateRank:
 
 
 def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
-    if not device.ranks:
-        return Status.NOT_APPLICABLE, "No trace holds times of communication kernels."
-    if run.first.world_size < 2:
-        return Status.NOT_APPLICABLE, "One rank has nobody to wait for."
     if device.is_sampled:
         return Status.UNKNOWN, "Could not tell: events were left out of the files."
     if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
@@ -113,6 +226,152 @@ def _by_rank(ranks: dict[int, RankDevice]) -> Table:
         ),
         caption="The rank with the shortest communication first; numbers of kernels may differ by "
         "where each rank's recording begins",
+    )
+
+
+def _alike(arrivals: Arrivals) -> list[list[Matched]]:
+    """Return sets of groups whose ranks do the same work: all, or one a shard group of a pipeline.
+
+    Stages of a pipeline do different work, and wait for each other by design.
+    """
+    if all(group.role != "pipeline" for group in arrivals.groups.values()):
+        return [arrivals.matched] if arrivals.matched else []
+    return [[one] for one in arrivals.matched if one.group.role in _SHARDING]
+
+
+def _why_not(run: RunSummary, votes: Votes, cost_ns: int, thresholds: Thresholds) -> str:
+    """Say why no verdict is possible; empty if one is."""
+    rank = votes.ranks[votes.leader]
+    if missing := run[Run].missing_ranks:
+        seen = f"; of those present rank {rank} comes last, {cost_ns / 1e6:,.1f} ms of a step"
+        return (
+            f"{len(missing)} of {run[Run].first.world_size} ranks left no trace, and one of them "
+            f"may come later{seen if votes.late else ''}."
+        )
+    if run[Steps].exposed_share is None:
+        return "some collectives were never seen waited for."
+    if votes.late and votes.chance > thresholds.chance:
+        return (
+            f"rank {rank} was last in {int(votes.votes[votes.leader])} of {votes.cast} steps, "
+            "which may be chance; record more steps."
+        )
+    return ""
+
+
+def _mean_waited(late: Lateness) -> float:
+    """Return how long a rank waited in a step, mean over ranks and steps."""
+    known = late.waited_ns[:, (late.waited_ns >= 0).all(axis=0)]
+    return float(known.mean()) if known.size else 0.0
+
+
+def _bound(run: Run) -> str:
+    if not run.clock_bound_ns:
+        return ""
+    return f"; clocks are known to {run.clock_bound_ns / 1e6:,.3f} ms, and less is not interpreted"
+
+
+def _gravity(share: float, thresholds: Thresholds) -> Severity:
+    if share >= thresholds.severe_share:
+        return Severity.HIGH
+    return Severity.MEDIUM if share >= thresholds.medium_share else Severity.LOW
+
+
+def _saving(votes: Votes) -> tuple[float, float]:
+    """Return what a step gets shorter if the rank comes when the others do."""
+    place = votes.leader
+    high = int(votes.median_ns[place]) / 1e6
+    low = max(_LEAST_SHARE_SAVED * int(votes.least_ns[place]) / 1e6, high / 2)
+    return min(low, high), high
+
+
+_PARTS = {
+    "compute_ns": (
+        "Its forward, backward and optimizer step take {ms:,.1f} ms longer than those of the "
+        "others: it computes longer.",
+        "Compare the work of rank {rank} with that of the others (tokens in a batch, layers, "
+        "experts), then the clock speed of its processor or device and what else runs there.",
+    ),
+    "before_ns": (
+        "Its first forward begins {ms:,.1f} ms later after the step before than that of the "
+        "others: it waits for input, or its host does something else.",
+        "Look at data loading on rank {rank} (workers, storage, an uneven shard), and at what it "
+        "alone does between steps: logging, evaluation, checkpoints.",
+    ),
+    "outside_ns": (
+        "It spends {ms:,.1f} ms more outside forward, backward and step than the others: its host "
+        "does something else.",
+        "Look at what rank {rank} alone does between the phases: logging, metrics, checkpoints.",
+    ),
+    "copies_ns": (
+        "It copies {ms:,.1f} ms longer between host and device than the others.",
+        "Look at the links and the memory of the host of rank {rank}: pinned memory, NUMA, "
+        "other programs that copy.",
+    ),
+}
+
+
+def _why(rank: int, more: dict[str, float], cost_ns: int, cause_share: float) -> tuple[str, str]:
+    """Return cause and action, by the part of the rank's own time that explains most."""
+    part = max(more, key=lambda name: more[name], default="")
+    if part and more[part] >= cause_share * cost_ns:
+        cause, action = _PARTS[part]
+        return cause.format(ms=more[part] / 1e6), action.format(rank=rank)
+    unknown = "its own time is spread" if more else "the trace holds no phases of the step"
+    return (
+        f"Whether rank {rank} computes longer, or is held up by its host or its input, could not "
+        f"be told: {unknown}. The network is not the cause: the wait ends when it arrives.",
+        f"Look at what rank {rank} does before its collectives: data loading, an uneven shard, "
+        "other programs, a slower processor.",
+    )
+
+
+def last_arrivals(late: Lateness, votes: Votes) -> Table:
+    """List who came last, how often, and by how much; the costliest rank first."""
+    steps = max(votes.steps, 1)
+    order = np.argsort(-late.caused_ns.sum(axis=1), kind="stable")[:_ROWS]
+    rows = [
+        (
+            late.ranks[i],
+            int(late.lasts[i]),
+            int(late.met[i]),
+            int(votes.votes[i]),
+            int(late.caused_ns[i].sum()) // steps,
+            int(late.waited_ns[i].clip(0).sum()) // steps,
+            int(late.transfer_ns[i].sum()) // steps,
+        )
+        for i in order
+    ]
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("last to arrive", "count"),
+            Column("of collectives", "count"),
+            Column("steps in which it stood out", "count"),
+            Column("others waited for it, a step", "ns"),
+            Column("it waited for others, a step", "ns"),
+            Column("transfer, a step", "ns"),
+        ),
+        rows=tuple(rows),
+        caption="Who came last",
+    )
+
+
+def _own_time(times: Mapping[int, OwnTime], votes: Votes) -> Table:
+    order = np.argsort(-votes.median_ns, kind="stable")[:_ROWS]
+    chosen = [votes.ranks[i] for i in order]
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("in forward, backward and step", "ns"),
+            Column("copies", "ns"),
+            Column("before the first forward", "ns"),
+            Column("otherwise outside phases", "ns"),
+        ),
+        rows=tuple(
+            (rank, *(None if v is None else round(v) for v in astuple(times[rank])))
+            for rank in chosen
+        ),
+        caption="Own time of a step, without waits; the latest rank first",
     )
 
 

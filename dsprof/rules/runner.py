@@ -79,9 +79,10 @@ def _owned_once(findings: Iterable[Finding], free_ms: dict[str, float]) -> Itera
             continue
         low, high = finding.saving_ms_per_step
         pools = {"", finding.saving_from}
-        owned = min(high, *(free_ms.get(pool, 0.0) for pool in pools))
+        each = finding.exposed_per_saving
+        owned = min(high, *(free_ms.get(pool, 0.0) / each for pool in pools))
         for pool in pools:
-            free_ms[pool] = free_ms.get(pool, 0.0) - owned
+            free_ms[pool] = free_ms.get(pool, 0.0) - owned * each
         saving = (min(low, owned), owned) if owned > 0 else None
         yield msgspec.structs.replace(finding, saving_ms_per_step=saving)
 

@@ -97,6 +97,14 @@ def test_savings_never_exceed_what_was_exposed():
     assert [finding.saving_ms_per_step for finding in findings] == [(1.0, 4.0), (1.0, 1.0), None]
 
 
+def test_a_saving_of_some_ranks_takes_their_share():
+    """The mean of 5 ms is 10 ms of one rank of two, and 8 ms of these take 4 ms of the mean."""
+    one = Spoken("a", Status.FAIL, saving_ms_per_step=(6.0, 8.0), exposed_per_saving=0.5)
+    other = Spoken("b", Status.FAIL, saving_ms_per_step=(0.0, 4.0))
+    findings = judge(summary(zero_rank(comm_ms=5)), [one, other])
+    assert [finding.saving_ms_per_step for finding in findings] == [(6.0, 8.0), (0.0, 1.0)]
+
+
 def test_savings_of_one_kind_never_exceed_what_that_kind_exposed():
     # Gradients wait 5 ms a step; other waits of 20 ms are not theirs to give.
     def other(number, start):

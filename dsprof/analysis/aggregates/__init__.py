@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.copies import Copies
 from dsprof.analysis.aggregates.costs import Costs
@@ -32,6 +33,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Traffic,
     Intent,
     Overlap,
+    Arrivals,
     Device,
     Flushes,
     Fetches,

@@ -1,0 +1,148 @@
+"""When each rank entered and left the collectives that no rank leaves before all have entered."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dsprof.analysis.collectives import SYNCHRONISING, family
+from dsprof.analysis.matching import GroupFacts, Matched, RankArrivals, Rows, match
+from dsprof.analysis.steps import is_timed, measured_steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import Array, blocked, completion
+from dsprof.trace.format import GroupArgs
+from dsprof.trace.table import BoolArray, IntArray, RankTrace
+
+ROWS = 1 << 21
+"""Collectives kept of all ranks together: 150 MB. Beyond, each rank keeps the same sample."""
+_LEAST_ROWS = 256  # of a rank, however many there are
+
+_GROUPED_KERNEL = "send_recv"
+"""What a profiler calls all-to-all, too; matching shows whether all ranks took part."""
+FAMILIES = (*sorted(SYNCHRONISING), _GROUPED_KERNEL)
+
+
+@dataclass(frozen=True)
+class Arrivals(Aggregate):
+    """Rows of each rank, on the time line of the run, and the groups that they name."""
+
+    ranks: dict[int, RankArrivals]
+    groups: dict[int, GroupFacts]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Arrivals:
+        """Take the collectives of one rank, or a sample that is the same on all ranks."""
+        rows = trace.collectives
+        names = {number: _digest(group.key) for number, group in trace.groups.items()}
+        facts = {names[n]: _facts(group) for n, group in trace.groups.items()}
+        chosen = np.flatnonzero(_usable(trace))
+        budget = max(ROWS // max(trace.header.world_size, 1), _LEAST_ROWS)
+        chosen, stride = sample(rows.seq, chosen, budget)
+        arrivals = RankArrivals(
+            node=(trace.header.host, trace.header.boot_id),
+            bound_ns=clock.bound_ns,
+            rows=_rows(trace, chosen, names, clock.offset_ns),
+            stride=stride,
+            is_numbered=trace.device is None,
+            before_ns=_before_phases(trace),
+        )
+        return cls({trace.rank: arrivals}, facts)
+
+    def merge(self, other: Arrivals) -> Arrivals:
+        """Put the ranks side by side."""
+        return Arrivals(self.ranks | other.ranks, self.groups | other.groups)
+
+    @cached_property
+    def matched(self) -> list[Matched]:
+        """Collectives that all ranks of a group present took part in, group by group."""
+        return match(self.ranks, self.groups)
+
+
+def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
+    """Return at most about `most` of the chosen rows, and one in how many that is.
+
+    Chosen by a hash of the number alone: all ranks choose the same, and no period of the program
+    hides behind that of the sample.
+    """
+    stride = 1
+    while len(chosen) > most * stride:
+        stride *= 2
+    mixed = (seq[chosen].astype(np.int64) * _MIX) & 0xFFFFFFFF
+    return chosen[mixed < (1 << 32) // stride], stride
+
+
+_MIX = 2_654_435_761  # Knuth's multiplicative hash
+
+
+def _usable(trace: RankTrace) -> BoolArray:
+    """Say which rows have a known start, a known end, and need all ranks of their group."""
+    rows = trace.collectives
+    if trace.is_sampled or not (is_timed(trace) or trace.device is not None):
+        return np.zeros(len(rows), np.bool_)
+    is_group = _kinds(trace)[rows.op] >= 0
+    alone = [number for number, group in trace.groups.items() if group.size == 1]
+    ended = (_ends(trace) != 0) & ~rows.is_open & ~rows.is_untimed
+    return np.asarray(is_group & ended & rows.on_wire & ~np.isin(rows.group, alone), np.bool_)
+
+
+def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], offset_ns: int) -> Rows:
+    rows = trace.collectives
+    arrive, done = rows.issue_ns[chosen].astype(np.int64), _ends(trace)[chosen].astype(np.int64)
+    # A profiler does not see who waits for a kernel: it holds its stream all its time.
+    held = (arrive, done) if trace.device is not None else [t[chosen] for t in blocked(rows)]
+    groups = [names.get(int(number), 0) for number in np.unique(rows.group[chosen])]
+    place = np.searchsorted(np.unique(rows.group[chosen]), rows.group[chosen])
+    return Rows(
+        group=np.array(groups, np.int64)[place],
+        seq=rows.seq[chosen].astype(np.int64),
+        step=rows.step[chosen].astype(np.int64),
+        op=_kinds(trace)[rows.op[chosen]],
+        nbytes=rows.nbytes[chosen].astype(np.int64),
+        arrive=arrive + offset_ns,
+        done=done + offset_ns,
+        held_from=held[0] + offset_ns,
+        held_until=held[1] + offset_ns,
+    )
+
+
+def _ends(trace: RankTrace) -> IntArray:
+    """Return the latest moment of completion; 0 where it was not seen.
+
+    A profiler's times count from its first line, which need not be the earliest event.
+    """
+    rows = trace.collectives
+    return rows.done_ns if trace.device is not None else completion(rows)[1]
+
+
+def _kinds(trace: RankTrace) -> Array:
+    """Return the place in FAMILIES of each word; -1 for what some ranks may leave early."""
+    places = {name: place for place, name in enumerate(FAMILIES)}
+    if trace.device is None:
+        places.pop(_GROUPED_KERNEL)
+    kinds = [places.get(word, places.get(family(word), -1)) for word in trace.collectives.words]
+    return np.array(kinds, np.int64)
+
+
+def _digest(key: str) -> int:
+    """Return a number for the key of a group: the key itself lists all its ranks."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
+
+
+def _facts(group: GroupArgs) -> GroupFacts:
+    return GroupFacts(group.label, group.size, group.role)
+
+
+def _before_phases(trace: RankTrace) -> int | None:
+    """Return the time of measured steps until their first phase began; None without phases."""
+    wanted = set(measured_steps(trace).tolist())
+    first: dict[int, int] = {}
+    for span in trace.spans:
+        if not span.is_annotation and span.step in wanted:
+            first[span.step] = min(first.get(span.step, span.start_ns), span.start_ns)
+    if not first or trace.is_device_timed:
+        return None
+    begun = {step.step: step.start_ns for step in trace.steps}
+    return sum(max(start - begun[number], 0) for number, start in first.items() if number in begun)

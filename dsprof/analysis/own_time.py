@@ -1,0 +1,53 @@
+"""What a rank spends more time in than the others, before it comes late to a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.aggregates.steps import RankSteps, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTime:
+    """Mean of a measured step of one rank in ns, without waits; None: not measurable."""
+
+    compute_ns: float | None  # in forward, backward and step
+    copies_ns: float | None
+    before_ns: float | None  # from the end of the step before to the first phase
+    outside_ns: float | None  # outside all phases, what is before left out
+
+
+def own_times(steps: Steps, before_ns: Mapping[int, int | None]) -> dict[int, OwnTime]:
+    """Split the time of each rank; `before_ns` are sums over its measured steps."""
+    return {
+        rank: _own_time(row, steps.measured, before_ns.get(rank))
+        for rank, row in steps.ranks.items()
+    }
+
+
+def _own_time(row: RankSteps, measured: Sequence[int], before_ns: int | None) -> OwnTime:
+    chosen = np.isin(row.number, measured)
+    count = max(int(np.count_nonzero(chosen)), 1)
+    compute, copies, exposed = (
+        None if column is None else int(column[chosen].sum()) / count
+        for column in (row.compute_ns, row.copies_ns, row.exposed_ns)
+    )
+    if compute is None or exposed is None:
+        return OwnTime(None, copies, None, None)
+    other = int(row.total_ns[chosen].sum()) / count - compute - exposed - (copies or 0.0)
+    before = min(before_ns / count, other) if before_ns is not None else 0.0
+    return OwnTime(compute, copies, before, other - before)
+
+
+def excess(times: Mapping[int, OwnTime], rank: int, others: Sequence[int]) -> dict[str, float]:
+    """Return by how much each part of a rank is above the median of the others, in ns a step."""
+    found = {}
+    for part in ("compute_ns", "copies_ns", "before_ns", "outside_ns"):
+        mine = getattr(times[rank], part)
+        known = [value for one in others if (value := getattr(times[one], part)) is not None]
+        if mine is not None and known:
+            found[part] = mine - float(np.median(known))
+    return found

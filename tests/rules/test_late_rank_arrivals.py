@@ -1,0 +1,157 @@
+"""late-rank by the arrivals that dsprof recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.late_rank import RULE
+from dsprof.rules.rule import Severity, Status
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import (
+    engine,
+    group,
+    header,
+    rank_trace,
+    said,
+    span,
+    step,
+    sync,
+    zero_rank,
+)
+
+STEPS = 12
+
+
+def rank(number: int, arrive: float, *, before: float = 0, world: int = 2, **fields) -> RankTrace:
+    """Steps of 100 ms: forward from `before`, a reduction from `arrive` to 90 ms, nothing after."""
+    comm, spans = [], []
+    for n in range(STEPS):
+        at = 100 * n
+        comm.append(sync("all_reduce", at + arrive, 90 - arrive, seq=n + 1, step=n))
+        spans.append(span("forward", at + before, at + 90, n))
+    steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
+    given = {"groups": {1: group(world)}, "spans": spans, "steps": steps, **fields}
+    return rank_trace(number, world, comm=comm, engine=engine(), **given)
+
+
+def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
+    finding = said(RULE, rank(0, 30), rank(1, 80))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert "wait 50.0 ms of each step (50%) for rank 1, last in 10 of the 10" in finding.summary
+    assert finding.severity is Severity.HIGH
+    assert "take 50.0 ms longer" in finding.cause
+    assert finding.saving_ms_per_step == pytest.approx((40, 50))
+    columns = [column.label for column in finding.evidence[0].columns]
+    assert dict(zip(columns, finding.evidence[0].rows[0], strict=True)) == {
+        "rank": 1,
+        "last to arrive": 10,
+        "of collectives": 10,
+        "steps in which it stood out": 10,
+        "others waited for it, a step": 50_000_000,
+        "it waited for others, a step": 0,
+        "transfer, a step": 10_000_000,
+    }
+
+
+def test_a_rank_that_waits_for_its_input_is_told_apart():
+    finding = said(RULE, rank(0, 30), rank(1, 80, before=50))
+    assert "first forward begins 50.0 ms later" in finding.cause
+    assert "data loading on rank 1" in finding.action
+
+
+def test_without_phases_the_cause_is_not_guessed():
+    finding = said(RULE, rank(0, 30, spans=[]), rank(1, 80, spans=[]))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert "could not be told" in finding.cause
+
+
+def test_ranks_that_arrive_together_pass():
+    finding = said(RULE, rank(0, 80), rank(1, 79))
+    assert finding.status is Status.PASS
+    assert "0.5 ms of a step" in finding.summary
+
+
+def test_a_slow_network_makes_nobody_late():
+    """Long transfer from a common arrival is no wait for a rank."""
+    assert said(RULE, rank(0, 10), rank(1, 10)).status is Status.PASS
+
+
+def test_ranks_that_take_turns_are_a_remark_and_nobody_is_named():
+    def turns(number: int) -> RankTrace:
+        late = [sync("all_reduce", 100 * n + 50 * ((n + number) % 2), 90 - 50 * ((n + number) % 2),
+                     seq=n + 1, step=n) for n in range(STEPS)]  # fmt: skip
+        steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
+        return rank_trace(number, comm=late, steps=steps)
+
+    finding = said(RULE, turns(0), turns(1))
+    assert (finding.status, finding.ranks) == (Status.INFO, ())
+    assert "take turns" in finding.summary
+
+
+def test_few_steps_of_two_ranks_may_be_chance():
+    traces = [zero_rank(number, comm_ms=comm, steps=6) for number, comm in enumerate((50, 5))]
+    finding = said(RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())
+    assert "may be chance" in finding.summary
+
+
+def test_four_steps_of_four_ranks_are_not_enough_and_twelve_are():
+    def four(steps: int) -> list[RankTrace]:
+        return [zero_rank(n, 4, comm_ms=5 if n == 2 else 50 + n, steps=steps) for n in range(4)]
+
+    assert said(RULE, *four(6)).status is Status.UNKNOWN
+    finding = said(RULE, *four(12))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
+    assert finding.saving_ms_per_step == pytest.approx((36, 46), abs=1)
+
+
+def test_several_late_ranks_of_a_large_group_are_named_together():
+    late = {7, 8}
+    traces = [rank(n, 80 if n in late else 30 + n / 10, world=40) for n in range(40)]
+    assert said(RULE, *traces).ranks == (7, 8)
+
+
+def test_a_recording_that_begins_later_is_no_mismatch():
+    """Rank 1 counts from its own first collective: two fewer, each two numbers lower."""
+    one, other = rank(0, 30), rank(1, 80)
+    other.collectives = _without_first(other, 2)
+    finding = said(RULE, one, other)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert "wait 50.0 ms" in finding.summary
+
+
+def _without_first(trace: RankTrace, count: int):
+    later = rank_trace(
+        comm=[
+            sync("all_reduce", 100 * n + 80, 10, seq=n + 1 - count, step=n)
+            for n in range(count, STEPS)
+        ]
+    )
+    return later.collectives
+
+
+def test_a_missing_rank_may_come_later_still():
+    finding = said(RULE, rank(0, 30, world=3), rank(1, 80, world=3))
+    assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())
+    assert "rank 1 comes last, 50.0 ms" in finding.summary
+
+
+def test_numbers_that_come_twice_tell_nothing():
+    comm = [sync("all_reduce", 100 * n, 90, seq=0, step=n) for n in range(STEPS)]
+    steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
+    finding = said(RULE, *(rank_trace(n, comm=comm, steps=steps) for n in range(2)))
+    assert finding.status is Status.UNKNOWN
+
+
+def test_stages_of_a_pipeline_are_not_compared_with_each_other():
+    def stage(number: int, arrive: float) -> RankTrace:
+        pipe = group(2, id=2, key="pipe", role="pipeline")
+        return rank(number, arrive, groups={1: group(2), 2: pipe})
+
+    assert said(RULE, stage(0, 30), stage(1, 80)).status is Status.UNKNOWN
+
+
+def test_waits_that_nobody_saw_leave_it_open():
+    head = [header(n, device="cuda") for n in range(2)]
+    traces = [rank(n, arrive, head=head[n]) for n, arrive in enumerate((30, 80))]
+    assert said(RULE, *traces).status is Status.NOT_APPLICABLE
