@@ -122,6 +122,8 @@ def main() -> None:
             engine.step()
         if dist.get_rank() == 0 and (step + 1) % 5 == 0:
             print(f"step {step + 1:3d}  loss {loss.item():.3f}", flush=True)
+    # A thread of gloo that still lets go of a tensor while Python ends would abort the process.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -238,6 +238,8 @@ def main() -> None:
     words = " ".join(map(float.hex, losses))
     # One write: the lines of two ranks share a terminal.
     print(f"rank {dist.get_rank()} losses {words} weights {digest[:16]}", flush=True)
+    # A thread of gloo that still lets go of a tensor while Python ends would abort the process.
+    dist.barrier()
     dist.destroy_process_group()
 
 

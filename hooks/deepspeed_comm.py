@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from dsprof.events import Context
-from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.off_wire import OffWire
 from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.patching import Patch
@@ -109,13 +109,15 @@ class DeepSpeedCommHook(Hook):
             finally:
                 end_ns = clock()
                 recorder.become(outer)
-            if not context.wire_ops:
+            if not context.wire_ops and not recorder.failures.get("c10d"):  # else it was not seen
                 try:
                     off_wire.record(context, args, kwargs, result, start_ns, end_ns)
                 except Exception as error:
                     hook.fail(error)
             return result
 
+        hide_from_dynamo(method)
+        hide_from_dynamo(DeepSpeedCommHook._begin, OffWire.record, and_calls=True)
         return method
 
     def _begin(self, op: str) -> tuple[Context, Context] | None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dsprof.events import Context, Fetch
-from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.recorder import NOBODY, Recorder, clock
 
 _PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
@@ -42,23 +42,27 @@ class DeepSpeedFetchHook(Hook):
         self._submit_ns = 0
         self._wait_ns = 0
         self._fetch = 0
+        hook = DeepSpeedFetchHook
+        noting = (hook._begin, hook._end, hook._end_prefetch, hook._begin_wait, hook._end_wait)
+        hide_from_dynamo(*noting, hook._record, and_calls=True)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _RELEASE:
             return self._wrap_release(original)
         notes = self._starts() if target.name == "start_event" else self._stops()
-        hook, recorder = self, self.recorder
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
 
         # Hundreds of calls a step, most of them for modules that have nothing to fetch.
         @functools.wraps(original)
         def method(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            if recorder.recording and name in notes and not hook.broken:
+            if not is_compiling() and recorder.recording and name in notes and not hook.broken:
                 try:
                     notes[name](*args, **kwargs)
                 except Exception as error:
                     hook.fail(error)
             return original(self, name, *args, **kwargs)
 
+        hide_from_dynamo(method)
         return method
 
     def _starts(self) -> dict[str, Callable[..., None]]:
@@ -94,11 +98,11 @@ class DeepSpeedFetchHook(Hook):
         self._submit_ns = 0
 
     def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder = self, self.recorder
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
 
         @functools.wraps(original)
         def release(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not recorder.recording or hook.broken:
+            if is_compiling() or not recorder.recording or hook.broken:
                 return original(self, *args, **kwargs)
             param: Any = args[0] if args else None
             status, start_ns = getattr(param, "ds_status", None), clock()
@@ -110,6 +114,7 @@ class DeepSpeedFetchHook(Hook):
                 hook.fail(error)
             return result
 
+        hide_from_dynamo(release)
         return release
 
     def _record(

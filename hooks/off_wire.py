@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from dsprof.events import Collective, Context
+from dsprof.hooks.c10d import is_traced
 from dsprof.hooks.groups import Groups
 from dsprof.hooks.python_works import PythonWorks
 from dsprof.hooks.sites import Sites
@@ -51,6 +52,8 @@ class OffWire:
             return
         group = self._groups.state(given or dist.group.WORLD).group
         tensors = max(_tensors([*args, *kwargs.values()]), key=_nbytes, default=[])
+        if any(map(is_traced, tensors)):
+            return
         scale = group.size if op in _ONE_RANK_OF_ALL and len(tensors) == 1 else 1
         is_async = bool(_given("async_op", op, args, kwargs)) and hasattr(handle, "wait")
         record = Collective(

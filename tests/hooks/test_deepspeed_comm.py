@@ -73,3 +73,20 @@ def test_what_never_reaches_c10d_is_recorded_and_marked(install: Install) -> Non
     for kind in (GroupArgs, SiteArgs):
         ids = [part.id for part in recorder.definitions if isinstance(part, kind)]
         assert len(set(ids)) == len(ids), "two hooks must not give one number twice"
+
+
+def test_what_is_only_traced_is_no_communication_of_the_library(install: Install) -> None:
+    recorder = install(CompleteHook)
+    ask = requests(recorder, inference_all_reduce=lambda backend, tensor: tensor)
+    ask["inference_all_reduce"](None, torch.zeros(4, device="meta"))
+    assert collectives(recorder) == []
+
+
+def test_what_a_broken_wire_hook_did_not_see_is_not_said_to_be_off_the_wire(
+    install: Install,
+) -> None:
+    recorder = install(CompleteHook)
+    recorder.fail("c10d", RuntimeError("an odd call"))
+    ask = requests(recorder, inference_all_reduce=lambda backend, tensor: tensor)
+    ask["inference_all_reduce"](None, torch.zeros(4))
+    assert collectives(recorder) == []
