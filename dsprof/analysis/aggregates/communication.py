@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from dsprof.analysis.timeline import Array, blocked, completion, unseen
 from dsprof.events import ROLES
 from dsprof.trace.format import CounterRow, GroupArgs
 from dsprof.trace.table import Collectives, RankTrace
+
+N = TypeVar("N", int, float)
 
 _SITES_KEPT = 4
 _GROUPS_KEPT = 4
@@ -57,6 +59,7 @@ class Row:
     timed_ns: int = 0  # in flight, of the same calls
     sites: tuple[tuple[str, int], ...] = ()  # commonest first
     members: tuple[tuple[int, ...], ...] = ()  # ranks of some of the groups, where these are small
+    least_exposed_ns: float | None = None  # of a step, on the rank that was held least
 
     def __add__(self, other: Row) -> Row:
         sites = Counter(dict(self.sites))
@@ -71,7 +74,20 @@ class Row:
             timed_ns=self.timed_ns + other.timed_ns,
             sites=tuple(sites.most_common(_SITES_KEPT)),
             members=tuple(sorted({*self.members, *other.members})[:_GROUPS_KEPT]),
+            least_exposed_ns=_lesser(self.least_exposed_ns, other.least_exposed_ns),
         )
+
+    @property
+    def calls_per_step(self) -> float:
+        """Calls of one rank and step."""
+        return self.calls / self.rank_steps if self.rank_steps else 0.0
+
+    @property
+    def exposed_ms_per_step(self) -> float | None:
+        """Mean over ranks and steps."""
+        if self.exposed_ns is None or not self.rank_steps:
+            return None
+        return self.exposed_ns / self.rank_steps / 1e6
 
     @property
     def algbw(self) -> float | None:
@@ -163,6 +179,7 @@ def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterat
             timed_bytes=timed_bytes if timed else 0,
             timed_ns=timed_ns if timed and timed_bytes else 0,
             sites=sites[g],
+            least_exposed_ns=exposed / steps if clocked and seen[g] and steps else None,
         )
 
 
@@ -187,7 +204,11 @@ def _in_flight(table: Collectives, chosen: Array, groups: Groups) -> tuple[Array
 def _put(rows: dict[Kind, Row], kind: Kind, row: Row) -> None:
     """Add a row of one rank, which takes part once however many of its rows agree."""
     before = rows.get(kind)
-    rows[kind] = row if before is None else replace(before + row, rank_steps=row.rank_steps)
+    if before is None:
+        rows[kind] = row
+        return
+    held = _plus(before.least_exposed_ns, row.least_exposed_ns)
+    rows[kind] = replace(before + row, rank_steps=row.rank_steps, least_exposed_ns=held)
 
 
 def _add_counters(rows: dict[Kind, Row], trace: RankTrace, steps: Array) -> None:
@@ -198,8 +219,10 @@ def _add_counters(rows: dict[Kind, Row], trace: RankTrace, steps: Array) -> None
             for row in counters.rows:
                 blocked_ns = row.blocked_ns if clocked else None
                 group = trace.groups.get(row.group)
+                least = None if blocked_ns is None else blocked_ns / len(steps)
                 sums = Row(row.calls, row.nbytes, len(steps), blocked_ns, None)
-                _put(rows, _counted_kind(row, group), replace(sums, members=_members(group)))
+                sums = replace(sums, members=_members(group), least_exposed_ns=least)
+                _put(rows, _counted_kind(row, group), sums)
 
 
 def _counted_kind(row: CounterRow, group: GroupArgs | None) -> Kind:
@@ -238,5 +261,9 @@ def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[
     return [tuple(counter.most_common(_SITES_KEPT)) for counter in found]
 
 
-def _plus(one: int | None, other: int | None) -> int | None:
+def _plus(one: N | None, other: N | None) -> N | None:
     return None if one is None or other is None else one + other
+
+
+def _lesser(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else min(one, other)

@@ -1,0 +1,76 @@
+"""What rules say of single calls: the calls as evidence, and what it would save to omit them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dsprof.analysis.aggregates.communication import Kind, Row
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.rules.rule import Column, Table
+
+Calls = Mapping[Kind, Row]
+
+_ROWS = 8
+
+
+def calls_per_step(calls: Calls) -> float:
+    """Return the calls of one rank and step."""
+    return sum(row.calls_per_step for row in calls.values())
+
+
+def held_ms(calls: Calls) -> float | None:
+    """Return how long a step is held by `calls`, mean over ranks; None where not measured."""
+    known = [row.exposed_ms_per_step for row in calls.values()]
+    return None if None in known else sum(ms for ms in known if ms is not None)
+
+
+def saving_if_omitted(calls: Calls) -> tuple[float, float] | None:
+    """Return the ms that a step is shorter without `calls`; None where not measured.
+
+    The rank that is held least comes last, and is held by the calls themselves; the others are held
+    by its coming late as well, and would wait for it in their next collective. So the lower end is
+    the time of the rank held least, and the upper the mean over ranks, up to twice as much.
+    """
+    least = [row.least_exposed_ns for row in calls.values()]
+    mean_ms = held_ms(calls)
+    if mean_ms is None or None in least:
+        return None
+    low_ms = sum(ns for ns in least if ns is not None) / 1e6
+    return low_ms, min(max(mean_ms, low_ms), 2 * low_ms)
+
+
+def share_of_step(ms: float, steps: Steps) -> float:
+    """Return `ms` of each step as a share of the mean length of the measured steps."""
+    total_ms = steps.total.total_ns / 1e6
+    return ms * len(steps.measured) / total_ms if total_ms else 0.0
+
+
+def calls_table(calls: Calls, caption: str = "") -> Table:
+    """List calls with their sites, those that hold longest first."""
+    order = sorted(calls.items(), key=lambda item: (-(item[1].exposed_ns or 0), -item[1].calls))
+    return Table(
+        columns=(
+            Column("op"),
+            Column("group"),
+            Column("phase"),
+            Column("site"),
+            Column("calls a step", "count"),
+            Column("mean size", "bytes"),
+            Column("held a step, mean over ranks", "ms"),
+            Column("held a step, least of the ranks", "ms"),
+        ),
+        rows=tuple(
+            (
+                kind.requested or kind.op,
+                kind.group,
+                kind.phase,
+                ", ".join(site for site, _ in row.sites[:2]),
+                round(row.calls_per_step, 2),
+                row.nbytes // max(row.calls, 1),
+                row.exposed_ms_per_step,
+                None if row.least_exposed_ns is None else row.least_exposed_ns / 1e6,
+            )
+            for kind, row in order[:_ROWS]
+        ),
+        caption=caption,
+    )

@@ -1,0 +1,113 @@
+"""scalar-collectives: the training loop sends single numbers or Python objects in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.communication import Communication, Kind
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.collectives import SIZE_CLASSES, family
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import (
+    Calls,
+    calls_per_step,
+    calls_table,
+    held_ms,
+    saving_if_omitted,
+    share_of_step,
+)
+from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+
+_FAMILIES = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter"})
+_SCALAR = SIZE_CLASSES[0]
+_OBJECT_SIZES = SIZE_CLASSES[:3]
+_MODEL_ROLES = frozenset({"tensor", "pipeline", "model", "sequence", "context", "expert"})
+"""What is sent in these groups outside forward and backward hands out a batch, by design."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When such collectives are many, and when they cost."""
+
+    calls_per_step: float = 2.0  # of one rank; one loss a step is taken as meant
+    saved_share: float = 0.01  # of the step, that it is shorter without them
+
+
+class ScalarCollectives:
+    """Judges what is sent outside forward, backward and step: the program itself asks for it."""
+
+    meta = RuleMeta(
+        id="scalar-collectives",
+        title="The training loop sends few single numbers and objects",
+        failing_title="Single numbers or objects are sent in every step",
+        why="A number costs as much latency as a megabyte, and the ranks wait for each other to "
+        "send it. An object is pickled, copied to the device, and its size is sent first.",
+        category="communication",
+        needs=(Communication, Steps),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Weigh the small collectives of the training loop."""
+        rows = run[Communication].rows
+        scalars = {kind: row for kind, row in rows.items() if _is_scalar(kind)}
+        calls = calls_per_step(scalars)
+        if not any(kind.group_size > 1 for kind in rows):
+            text = "No collective between two or more ranks was recorded."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif scalars and calls < thresholds.calls_per_step:
+            text = f"{calls:.2g} a step and rank; up to {thresholds.calls_per_step:g} are few."
+            yield self.meta.finding(Status.PASS, text)
+        elif scalars:
+            yield self._judged(scalars, run[Steps], thresholds)
+
+    def _judged(self, scalars: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
+        objects = calls_per_step({k: row for k, row in scalars.items() if _is_object(k)})
+        summary = f"{calls_per_step(scalars):.3g} collectives of at most 4 KiB a step and rank"
+        summary += f", {objects:.3g} of them for pickled objects" if objects else ""
+        held, saving = held_ms(scalars), _saving(scalars)
+        details = {"action": _ACTION, "evidence": (calls_table(scalars),), "confidence": "medium"}
+        if held is None or saving is None:
+            text = f"{summary}; how long they hold the ranks was not measured."
+            return self.meta.finding(Status.INFO, text, **details)
+        costs = share_of_step(saving[0], steps) >= thresholds.saved_share
+        return self.meta.finding(
+            Status.FAIL if costs else Status.INFO,
+            f"{summary}, hold it {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",
+            severity=Severity.MEDIUM if costs else Severity.NONE,
+            cause="The program sends them between forward, backward and step.",
+            saving_ms_per_step=saving if costs else None,
+            saving_from="other",
+            **details,
+        )
+
+
+def _saving(scalars: Calls) -> tuple[float, float] | None:
+    """Return what one collective a step in place of all would save, as a range in ms."""
+    saving, calls = saving_if_omitted(scalars), calls_per_step(scalars)
+    if saving is None or not calls:
+        return saving
+    spared = max(0.0, 1 - 1 / calls)
+    return saving[0] * spared, saving[1] * spared
+
+
+def _is_scalar(kind: Kind) -> bool:
+    """Say whether a program asked for this by itself, to send a few numbers or an object."""
+    own = kind.phase == "" and kind.group_size > 1 and kind.role not in _MODEL_ROLES
+    is_small = kind.size_class == _SCALAR or (_is_object(kind) and kind.size_class in _OBJECT_SIZES)
+    return own and is_small and family(kind.op) in _FAMILIES
+
+
+def _is_object(kind: Kind) -> bool:
+    """Say whether it carries pickled bytes."""
+    return kind.dtype == "uint8" or "object" in kind.requested
+
+
+_ACTION = (
+    "Keep losses and metrics as tensors on the device, join them into one tensor, and reduce that "
+    "every so many steps. Send objects once, before the loop."
+)
+
+RULE = ScalarCollectives()
