@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.held import Held
 from dsprof.rules.rule import Column, Table
 
 Calls = Mapping[Kind, Row]
+AnyCalls = Mapping[Any, Row | Held]
 
 _ROWS = 8
 
 
-def calls_per_step(calls: Calls) -> float:
+def calls_per_step(calls: AnyCalls) -> float:
     """Return the calls of one rank and step."""
     return sum(row.calls_per_step for row in calls.values())
 
 
-def held_ms(calls: Calls) -> float | None:
+def bytes_per_step(calls: AnyCalls) -> float:
+    """Return the bytes of one rank and step."""
+    return sum(row.bytes_per_step for row in calls.values())
+
+
+def held_ms(calls: AnyCalls) -> float | None:
     """Return how long a step is held by `calls`, mean over ranks; None where not measured."""
     known = [row.exposed_ms_per_step for row in calls.values()]
     return None if None in known else sum(ms for ms in known if ms is not None)
 
 
-def saving_if_omitted(calls: Calls) -> tuple[float, float] | None:
+def saving_if_omitted(calls: AnyCalls) -> tuple[float, float] | None:
     """Return the ms that a step is shorter without `calls`; None where not measured.
 
     The rank that is held least comes last, and is held by the calls themselves; the others are held

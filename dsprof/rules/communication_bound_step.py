@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
@@ -27,8 +26,8 @@ class Thresholds:
 class CommunicationBoundStep:
     """Weighs exposed communication against the step.
 
-    Over gloo it fails only where a setting of the configuration would make it less: a small model
-    spends much of its step in gloo, and no setting changes that.
+    Over gloo it never fails: a small model spends much of its step in gloo, and what a setting
+    would change (small buckets, gradients in fp32) has rules of its own.
     """
 
     meta = RuleMeta(
@@ -37,7 +36,7 @@ class CommunicationBoundStep:
         failing_title="The step waits for communication",
         why="Time in which ranks wait for each other is time in which no processor computes.",
         category="communication",
-        needs=(Engines, Run, Steps, Traffic),
+        needs=(Run, Steps, Traffic),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -63,13 +62,12 @@ class CommunicationBoundStep:
     def _finding(
         self, run: RunSummary, share: float, late: tuple[int, ...], thresholds: Thresholds
     ) -> Finding:
-        steps, engines = run[Steps], run[Engines]
+        steps = run[Steps]
         summary = _waiting(steps, share)
         evidence = (_by_rank(steps), _by_use(run[Traffic]))
         if late:
             return self._waiting_for(late, summary, evidence)
-        wide = _is_wide(engines)
-        if run[Run].first.backend == "gloo" and not wide:
+        if run[Run].first.backend == "gloo":
             return self.meta.finding(
                 Status.INFO,
                 summary,
@@ -80,23 +78,14 @@ class CommunicationBoundStep:
                 evidence=evidence,
                 confidence="medium",
             )
-        gradients = sum(v.exposed_ns for v in run[Traffic].of("gradients").values())
-        gradients_ms = run[Traffic].per_step(gradients) / 1e6
         return self.meta.finding(
             Status.FAIL,
             summary,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
-            cause="Gradients travel in fp32 although the model is in half precision."
-            if wide
-            else "The step sends more than the network carries in the time that it computes.",
-            action=f'Set "communication_data_type" to "{engines.precision}".'
-            if wide
-            else "Accumulate over more micro-steps at stages 0 and 1, use larger micro-batches, or "
-            "keep sharding inside a node.",
-            config_patch={"communication_data_type": engines.precision} if wide else None,
+            cause="The step sends more than the network carries in the time that it computes.",
+            action="Accumulate over more micro-steps at stages 0 and 1, use larger micro-batches, "
+            "or keep sharding inside a node.",
             evidence=evidence,
-            saving_ms_per_step=(0.0, gradients_ms / 2) if wide and gradients_ms else None,
-            saving_from="gradients" if wide else "",
             confidence="medium",
         )
 
@@ -121,11 +110,6 @@ class CommunicationBoundStep:
 def _waiting(steps: Steps, share: float) -> str:
     milliseconds = steps.exposed_ms_per_step or 0.0
     return f"Ranks wait {milliseconds:.1f} ms of each step for communication ({share:.0%})."
-
-
-def _is_wide(engines: Engines) -> bool:
-    wanted = engines.setting("communication_data_type")
-    return engines.precision != "fp32" and wanted in ("fp32", "float32", "torch.float32")
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from dsprof.analysis.aggregates.communication import Communication, Kind
 from dsprof.analysis.aggregates.steps import Steps
@@ -68,7 +69,7 @@ class ScalarCollectives:
         summary = f"{calls_per_step(scalars):.3g} collectives of at most 4 KiB a step and rank"
         summary += f", {objects:.3g} of them for pickled objects" if objects else ""
         held, saving = held_ms(scalars), _saving(scalars)
-        details = {"action": _ACTION, "evidence": (calls_table(scalars),), "confidence": "medium"}
+        details: dict[str, Any] = {"action": _ACTION, "evidence": (calls_table(scalars),)}
         if held is None or saving is None:
             text = f"{summary}; how long they hold the ranks was not measured."
             return self.meta.finding(Status.INFO, text, **details)
@@ -80,6 +81,7 @@ class ScalarCollectives:
             cause="The program sends them between forward, backward and step.",
             saving_ms_per_step=saving if costs else None,
             saving_from="other",
+            confidence="medium",
             **details,
         )
 

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import pytest
-
 from dsprof.rules.communication_bound_step import RULE
 from dsprof.rules.rule import Severity, Status
-from tests.factories.trace import engine, header, said, zero_rank
+from tests.factories.trace import header, said, zero_rank
 
 
 def ranks(comm_ms=30, other_ms=None, backend="nccl", **fields):
@@ -13,13 +11,6 @@ def ranks(comm_ms=30, other_ms=None, backend="nccl", **fields):
         zero_rank(rank, comm_ms=length, head=header(rank, backend=backend), **fields)
         for rank, length in enumerate(lengths)
     ]
-
-
-def wide():
-    """A bf16 engine that sends its gradients in fp32."""
-    config = engine()
-    config.effective["communication_data_type"] = "fp32"
-    return config
 
 
 def test_a_large_share_fails():
@@ -46,13 +37,6 @@ def test_the_share_to_fail_is_a_threshold():
 
 def test_over_gloo_no_setting_changes_it():
     assert said(RULE, *ranks(30, backend="gloo")).status is Status.INFO
-
-
-def test_over_gloo_gradients_in_fp32_fail():
-    finding = said(RULE, *ranks(30, backend="gloo", engine=wide()))
-    assert finding.status is Status.FAIL
-    assert finding.config_patch == {"communication_data_type": "bf16"}
-    assert finding.saving_ms_per_step == (0.0, pytest.approx(15.0))
 
 
 def test_a_late_rank_is_named_and_the_network_is_not_blamed():

@@ -16,11 +16,13 @@ from dsprof.analysis.aggregates.intent import Intent
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.overlap import Overlap
+from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.timelines import Timelines
 from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.aggregates.wire import Wire
 from dsprof.analysis.summary import Aggregate
 
 AGGREGATES: tuple[type[Aggregate], ...] = (
@@ -32,6 +34,8 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Communication,
     Traffic,
     Intent,
+    Wire,
+    Phases,
     Overlap,
     Arrivals,
     Device,

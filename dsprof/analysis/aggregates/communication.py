@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, busbw_factor
 from dsprof.analysis.grouping import Groups, group_rows
+from dsprof.analysis.held import added, exposed_ms, lesser
 from dsprof.analysis.steps import in_steps, is_timed, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, blocked, completion, unseen
 from dsprof.events import ROLES
 from dsprof.trace.format import CounterRow, GroupArgs
 from dsprof.trace.table import Collectives, RankTrace
-
-N = TypeVar("N", int, float)
 
 _SITES_KEPT = 4
 _GROUPS_KEPT = 4
@@ -68,13 +67,13 @@ class Row:
             calls=self.calls + other.calls,
             nbytes=self.nbytes + other.nbytes,
             rank_steps=self.rank_steps + other.rank_steps,
-            exposed_ns=_plus(self.exposed_ns, other.exposed_ns),
-            in_flight_ns=_plus(self.in_flight_ns, other.in_flight_ns),
+            exposed_ns=added(self.exposed_ns, other.exposed_ns),
+            in_flight_ns=added(self.in_flight_ns, other.in_flight_ns),
             timed_bytes=self.timed_bytes + other.timed_bytes,
             timed_ns=self.timed_ns + other.timed_ns,
             sites=tuple(sites.most_common(_SITES_KEPT)),
             members=tuple(sorted({*self.members, *other.members})[:_GROUPS_KEPT]),
-            least_exposed_ns=_lesser(self.least_exposed_ns, other.least_exposed_ns),
+            least_exposed_ns=lesser(self.least_exposed_ns, other.least_exposed_ns),
         )
 
     @property
@@ -83,11 +82,14 @@ class Row:
         return self.calls / self.rank_steps if self.rank_steps else 0.0
 
     @property
+    def bytes_per_step(self) -> float:
+        """Bytes of one rank and step."""
+        return self.nbytes / self.rank_steps if self.rank_steps else 0.0
+
+    @property
     def exposed_ms_per_step(self) -> float | None:
         """Mean over ranks and steps."""
-        if self.exposed_ns is None or not self.rank_steps:
-            return None
-        return self.exposed_ns / self.rank_steps / 1e6
+        return exposed_ms(self.exposed_ns, self.rank_steps)
 
     @property
     def algbw(self) -> float | None:
@@ -207,7 +209,7 @@ def _put(rows: dict[Kind, Row], kind: Kind, row: Row) -> None:
     if before is None:
         rows[kind] = row
         return
-    held = _plus(before.least_exposed_ns, row.least_exposed_ns)
+    held = added(before.least_exposed_ns, row.least_exposed_ns)
     rows[kind] = replace(before + row, rank_steps=row.rank_steps, least_exposed_ns=held)
 
 
@@ -259,11 +261,3 @@ def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[
         if site is not None:
             found[groups.of_row[first]][f"{site.file}:{site.line}"] += int(count)
     return [tuple(counter.most_common(_SITES_KEPT)) for counter in found]
-
-
-def _plus(one: N | None, other: N | None) -> N | None:
-    return None if one is None or other is None else one + other
-
-
-def _lesser(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else min(one, other)

@@ -16,7 +16,7 @@ from dsprof.analysis.timeline import Array, blocked
 from dsprof.trace.table import BoolArray, Collectives, RankTrace
 
 Purpose = Literal["other", "gradients", "parameters", "not known"]
-_PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters", "not known")
+PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters", "not known")
 _OTHER, _GRADIENTS, _PARAMETERS, _NOT_KNOWN = range(4)
 
 _SCALAR_BYTES = 4096
@@ -61,9 +61,7 @@ class Traffic(Aggregate):
         """Sort the collectives of one rank."""
         rows, steps = trace.collectives, measured_steps(trace)
         mine = in_steps(rows.step, steps) & rows.on_wire
-        purpose = np.where(rows.fetch > 0, _PARAMETERS, _OTHER)
-        purpose[_gradients(rows)] = _GRADIENTS
-        purpose[in_steps(rows.step, counted_steps(trace))] = _NOT_KNOWN
+        purpose = purposes(trace)
         wanted = set(steps.tolist())
         uses = _volumes(trace, np.flatnonzero(mine), purpose)
         return cls(
@@ -98,6 +96,15 @@ def _joined(uses: dict[Use, Volume], more: Iterable[tuple[Use, Volume]]) -> dict
     return joined
 
 
+def purposes(trace: RankTrace) -> Array:
+    """Return what each collective was for, as an index into `PURPOSES`."""
+    rows = trace.collectives
+    purpose = np.where(rows.fetch > 0, _PARAMETERS, _OTHER)
+    purpose[_gradients(rows)] = _GRADIENTS
+    purpose[in_steps(rows.step, counted_steps(trace))] = _NOT_KNOWN
+    return purpose
+
+
 def _gradients(rows: Collectives) -> BoolArray:
     """Say which collectives reduced gradients.
 
@@ -127,7 +134,7 @@ def _volumes(trace: RankTrace, chosen: Array, purpose: Array) -> dict[Use, Volum
         {},
         (
             (
-                _use(trace, _PURPOSES[purpose[i]], rows.words[rows.op[i]], int(rows.group[i])),
+                _use(trace, PURPOSES[purpose[i]], rows.words[rows.op[i]], int(rows.group[i])),
                 Volume(int(calls[g]), int(nbytes[g]), int(exposed[g])),
             )
             for g, i in enumerate(chosen[groups.first])

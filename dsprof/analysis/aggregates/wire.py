@@ -1,0 +1,62 @@
+"""What went over the wire for gradients and parameters: in which phase and number format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
+from dsprof.analysis.collectives import family
+from dsprof.analysis.held import Held, held_rows
+from dsprof.analysis.steps import detailed_steps, in_steps
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.trace.table import BoolArray, IntArray, RankTrace
+
+
+class WireKind(NamedTuple):
+    """What collectives of one row have in common."""
+
+    purpose: Purpose
+    family: str  # all_reduce, whatever the spelling of the op
+    phase: str
+    dtype: str
+    is_async: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wire(Aggregate):
+    """Sums by kind, of groups of two or more ranks, in measured steps in full detail."""
+
+    rows: dict[WireKind, Held]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Wire:
+        """Sort the collectives of one rank."""
+        table, steps = trace.collectives, detailed_steps(trace)
+        alone = [number for number, group in trace.groups.items() if group.size == 1]
+        mine = in_steps(table.step, steps) & table.on_wire & ~np.isin(table.group, alone)
+        purpose = purposes(trace)
+        columns: list[IntArray | BoolArray] = [purpose, table.op, table.phase, table.dtype]
+        columns.append(table.is_async)
+        rows: dict[WireKind, Held] = {}
+        for index, held in held_rows(trace, np.flatnonzero(mine), columns, len(steps)):
+            kind = WireKind(
+                PURPOSES[purpose[index]],
+                family(table.words[table.op[index]]),
+                table.words[table.phase[index]],
+                table.words[table.dtype[index]],
+                bool(table.is_async[index]),
+            )
+            rows[kind] = rows[kind].beside(held) if kind in rows else held
+        return cls(rows)
+
+    def merge(self, other: Wire) -> Wire:
+        """Add up rows of the same kind."""
+        return Wire(add_rows(self.rows, other.rows))
+
+    def chosen(self, wanted: Callable[[WireKind], bool]) -> dict[WireKind, Held]:
+        """Return the rows of the kinds that are wanted."""
+        return {kind: held for kind, held in self.rows.items() if wanted(kind)}

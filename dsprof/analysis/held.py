@@ -1,0 +1,91 @@
+"""How long calls of one kind held the ranks: sums that keep the rank held least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.steps import is_timed
+from dsprof.analysis.timeline import Array, blocked, unseen
+from dsprof.trace.table import BoolArray, IntArray, RankTrace
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Sums over ranks and measured steps; None: not measurable here."""
+
+    calls: int
+    nbytes: int
+    rank_steps: int  # measured steps, summed over the ranks that made such calls
+    exposed_ns: int | None
+    least_exposed_ns: float | None  # of a step, on the rank that was held least
+
+    def __add__(self, other: Held) -> Held:
+        return Held(
+            self.calls + other.calls,
+            self.nbytes + other.nbytes,
+            self.rank_steps + other.rank_steps,
+            added(self.exposed_ns, other.exposed_ns),
+            lesser(self.least_exposed_ns, other.least_exposed_ns),
+        )
+
+    def beside(self, other: Held) -> Held:
+        """Join the sums of further calls of the same rank."""
+        least = added(self.least_exposed_ns, other.least_exposed_ns)
+        return replace(self + other, rank_steps=self.rank_steps, least_exposed_ns=least)
+
+    @property
+    def calls_per_step(self) -> float:
+        """Calls of one rank and step."""
+        return self.calls / self.rank_steps if self.rank_steps else 0.0
+
+    @property
+    def bytes_per_step(self) -> float:
+        """Bytes of one rank and step."""
+        return self.nbytes / self.rank_steps if self.rank_steps else 0.0
+
+    @property
+    def exposed_ms_per_step(self) -> float | None:
+        """Mean over ranks and steps."""
+        return exposed_ms(self.exposed_ns, self.rank_steps)
+
+
+def held_rows(
+    trace: RankTrace, chosen: Array, columns: Sequence[IntArray | BoolArray], steps: int
+) -> Iterator[tuple[int, Held]]:
+    """Group the `chosen` collectives by `columns`; yield the row of one and the sums of each group.
+
+    `columns` have one element a row of the trace. Calls of one rank that overlap count twice.
+    """
+    if not len(chosen) or not steps:
+        return
+    rows = trace.collectives
+    groups = group_rows([column[chosen] for column in columns])
+    start, end = blocked(rows)
+    exposed = groups.sums((end - start)[chosen])
+    seen = groups.sums(unseen(rows)[chosen]) == 0
+    timed = is_timed(trace)
+    counts, nbytes = groups.counts(), groups.sums(rows.nbytes[chosen])
+    for g, first in enumerate(groups.first):
+        held_ns = int(exposed[g]) if timed and seen[g] else None
+        least = None if held_ns is None else held_ns / steps
+        yield int(chosen[first]), Held(int(counts[g]), int(nbytes[g]), steps, held_ns, least)
+
+
+def exposed_ms(total_ns: int | None, rank_steps: int) -> float | None:
+    """Return a sum over ranks and steps as ms of one step; None where there is none."""
+    return None if total_ns is None or not rank_steps else total_ns / rank_steps / 1e6
+
+
+def added(one: N | None, other: N | None) -> N | None:
+    """Return the sum, None if a part is not known."""
+    return None if one is None or other is None else one + other
+
+
+def lesser(one: float | None, other: float | None) -> float | None:
+    """Return the smaller value, None if one is not known."""
+    return None if one is None or other is None else min(one, other)

@@ -1,0 +1,140 @@
+"""fp32-gradients: gradients of a model in half precision travel in full precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.wire import Wire
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import (
+    AnyCalls,
+    bytes_per_step,
+    calls_per_step,
+    held_ms,
+    saving_if_omitted,
+    share_of_step,
+)
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+_HALVES = {"bfloat16": "bf16", "float16": "fp16"}
+_FULL = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When the other half of the bytes matters."""
+
+    wide_share: float = 0.5  # of the bytes of gradients
+    saved_share: float = 0.01  # of the step; less is of low severity
+
+
+class FP32Gradients:
+    """Compares the number format of gradients on the wire with that of the parameters."""
+
+    meta = RuleMeta(
+        id="fp32-gradients",
+        title="Gradients travel in the number format of the parameters",
+        failing_title="Gradients of a half-precision model travel in fp32",
+        why="A gradient that was computed in 16 bits has no more to tell in 32, and takes twice "
+        "the time on the wire.",
+        category="communication",
+        needs=(Engines, Steps, Wire),
+        min_steps=1,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge by the engine's precision, or by what parameters are gathered in."""
+        engines, wire = run[Engines], run[Wire]
+        gradients = wire.chosen(lambda kind: kind.purpose == "gradients")
+        wide = {kind: held for kind, held in gradients.items() if kind.dtype == _FULL}
+        precision = engines.precision if engines.main else _gathered_in(wire)
+        if not gradients:
+            text = "No reduction of gradients between ranks was recorded in full detail."
+            yield self.meta.finding(Status.UNKNOWN if run[Steps].is_counted else _NONE, text)
+        elif not precision:
+            text = "Nothing in the record says in which precision the model computes."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif precision == "fp32":
+            text = "The model itself is in fp32."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif bytes_per_step(wide) >= thresholds.wide_share * bytes_per_step(gradients):
+            yield self._wide(engines, precision, wide, run[Steps], thresholds)
+
+    def _wide(
+        self,
+        engines: Engines,
+        precision: str,
+        wide: AnyCalls,
+        steps: Steps,
+        thresholds: Thresholds,
+    ) -> Finding:
+        held, saving, nbytes = held_ms(wide), _saving(wide), bytes_per_step(wide)
+        asked = _is_asked_for(engines)
+        matters = saving is None or share_of_step(saving[1], steps) >= thresholds.saved_share
+        evidence = Table(
+            columns=(
+                Column("gradients in"),
+                Column("calls a step", "count"),
+                Column("bytes a step", "bytes"),
+                Column("held a step", "ms"),
+            ),
+            rows=(
+                ("fp32, as recorded", round(calls_per_step(wide), 1), round(nbytes), held),
+                (precision, None, round(nbytes / 2), None),
+            ),
+        )
+        return self.meta.finding(
+            Status.FAIL if asked else Status.INFO,
+            f"{nbytes / 2**20:,.1f} MiB of gradients a step travel in fp32; the model is in "
+            f"{precision}.",
+            severity=(Severity.MEDIUM if matters else Severity.LOW) if asked else Severity.NONE,
+            cause=f"communication_data_type is {engines.setting('communication_data_type')}."
+            if asked
+            else _OTHER_CAUSE,
+            action=f'Set "communication_data_type" to "{precision}", or delete the key. Sums over '
+            "many ranks are then rounded to 16 bits: compare losses once."
+            if asked
+            else _OTHER_ACTION,
+            config_patch={"communication_data_type": precision} if asked else None,
+            evidence=(evidence,),
+            saving_bytes_per_step=round(nbytes / 2),
+            saving_ms_per_step=saving,
+            saving_from="gradients",
+            confidence="high" if asked else "medium",
+        )
+
+
+def _saving(wide: AnyCalls) -> tuple[float, float] | None:
+    """Return what half the bytes save, in ms: half of what the reductions themselves take."""
+    whole = saving_if_omitted(wide)
+    return None if whole is None else (whole[0] / 2, whole[1] / 2)
+
+
+def _gathered_in(wire: Wire) -> str:
+    """Return the precision that most parameters are gathered in, "" if none are (DDP)."""
+    parameters = wire.chosen(lambda kind: kind.purpose == "parameters")
+    if not parameters:
+        return ""
+    most = max(parameters, key=lambda kind: (parameters[kind].nbytes, kind))
+    return _HALVES.get(most.dtype, "fp32")
+
+
+def _is_asked_for(engines: Engines) -> bool:
+    return engines.setting("communication_data_type") in ("fp32", "float32", "torch.float32")
+
+
+_NONE = Status.NOT_APPLICABLE
+_OTHER_CAUSE = (
+    "Gradients are kept or summed in fp32: reduce_dtype of FSDP's mixed precision, or "
+    "grad_accum_dtype of DeepSpeed. That is often meant: sums over many ranks stay exact."
+)
+_OTHER_ACTION = (
+    "If losses allow it, leave reduce_dtype of MixedPrecisionPolicy (FSDP2) or MixedPrecision "
+    "(FSDP1) at that of the parameters, or leave out data_types.grad_accum_dtype (DeepSpeed)."
+)
+
+RULE = FP32Gradients()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.analysis.aggregates.phases import Phases, PhaseSums
+from tests.factories.trace import (
+    MS,
+    captured,
+    header,
+    rank_trace,
+    span,
+    step,
+    summary,
+    sync,
+    zero_rank,
+)
+
+
+def phases(*traces):
+    return summary(*traces)[Phases].rows
+
+
+def test_phases_of_measured_steps_and_the_waits_in_them():
+    rows = phases(zero_rank(0, comm_ms=5), zero_rank(1, comm_ms=7))
+    assert rows["forward"] == PhaseSums(8, 8, 8 * 40 * MS, 0)
+    assert rows["backward"] == PhaseSums(8, 8, 8 * 40 * MS, 4 * 12 * MS)
+    assert rows["backward"].busy_ms_per_step == pytest.approx(34)
+
+
+def test_threads_at_the_same_time_count_once_and_annotations_not():
+    spans = [span("backward", 0, 10), span("backward", 5, 12, thread=2)]
+    spans.append(span("mine", 0, 50, is_annotation=True))
+    rows = phases(rank_trace(steps=[step(0, 0, 100)], spans=spans))
+    assert rows == {"backward": PhaseSums(2, 1, 12 * MS, 0)}
+
+
+def test_host_waits_of_a_device_say_nothing():
+    spans, comm = [span("step", 0, 10)], [sync("all_reduce", 1, 5, step=0)]
+    trace = rank_trace(steps=[step(0, 0, 100)], spans=spans, comm=comm, head=header(device="cuda"))
+    assert phases(trace)["step"].exposed_ns == 0
+
+
+def test_steps_in_counters_have_no_phases():
+    assert phases(captured(window=range(0), steps=8)) == {}
+
+
+def test_merging_in_any_grouping_is_the_same():
+    one, two, three = (summary(zero_rank(rank, 3))[Phases] for rank in range(3))
+    assert one.merge(two).merge(three) == one.merge(two.merge(three))
