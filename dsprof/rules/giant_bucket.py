@@ -1,0 +1,143 @@
+"""giant-bucket: gradients travel as one, so that nothing is left to compute meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.flushes import Flushes
+from dsprof.analysis.aggregates.phases import Phases
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.aggregates.wire import Wire
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import (
+    AnyCalls,
+    bytes_per_step,
+    calls_per_step,
+    held_ms,
+    saving_if_omitted,
+    share_of_step,
+)
+from dsprof.rules.knowledge.giants import Giant, by_hand, of_flushes
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a bucket is a giant, and when that matters."""
+
+    giant_bytes: int = 8 * _MIB  # smaller ones take little longer than their latency
+    giant_share: float = 0.5  # of the gradients of one backward, in one collective
+    held_share: float = 0.05  # of the step, held by gradients
+
+
+class GiantBucket:
+    """Looks for one reduction of most gradients, after the backward that could have hidden it."""
+
+    meta = RuleMeta(
+        id="giant-bucket",
+        title="Gradients travel in several buckets, or cost little",
+        failing_title="One giant bucket of gradients cannot overlap",
+        why="A bucket is sent when its last gradient is there. One that holds them all is sent "
+        "when backward is over, and nothing is left to hide it behind.",
+        category="overlap",
+        needs=(Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge the largest reduction of gradients of a backward."""
+        gradients = run[Wire].chosen(lambda kind: kind.purpose == "gradients")
+        if not gradients:
+            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
+            text = "No reduction of gradients between ranks was recorded in full detail."
+            yield self.meta.finding(status, text)
+            return
+        giant = _giant(run, gradients)
+        if giant is None or giant.nbytes < thresholds.giant_bytes:
+            return
+        if giant.share < thresholds.giant_share:
+            return
+        if giant.is_zero and run[Run].is_cpu:
+            text = "On a CPU DeepSpeed reduces by synchronous calls, whatever the size of buckets."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        else:
+            yield self._judged(run, giant, gradients, thresholds)
+
+    def _judged(
+        self, run: RunSummary, giant: Giant, gradients: AnyCalls, thresholds: Thresholds
+    ) -> Finding:
+        held, phase = held_ms(gradients), run[Phases].rows.get("backward")
+        backward_ms = phase.busy_ms_per_step if phase else None
+        summary = (
+            f"{giant.noun}: one reduction of {giant.nbytes / _MIB:,.1f} MiB carries "
+            f"{giant.share:.0%} of the gradients of a backward"
+        )
+        evidence = (_figures(giant, held, backward_ms),)
+        if held is None:
+            text = f"{summary}. How long it holds the ranks was not measured."
+            return self.meta.finding(Status.INFO, text, action=giant.action, evidence=evidence)
+        share = share_of_step(held, run[Steps])
+        summary += f"; gradients hold the step {held:.1f} ms ({share:.0%})."
+        if share < thresholds.held_share:
+            return self.meta.finding(Status.PASS, summary)
+        return self.meta.finding(
+            Status.FAIL,
+            summary,
+            severity=Severity.MEDIUM,
+            cause=giant.cause,
+            action=giant.action,
+            config_patch=giant.config_patch,
+            evidence=evidence,
+            saving_ms_per_step=_saving(gradients, giant, backward_ms),
+            saving_from="gradients",
+            confidence="medium",
+        )
+
+
+def _saving(
+    gradients: AnyCalls, giant: Giant, backward_ms: float | None
+) -> tuple[float, float] | None:
+    """Return what buckets as advised would hide, in ms of a step.
+
+    All but the last can travel while backward computes the rest. What hides communication shares
+    processors and memory with it, so that up to half of it is lost again.
+    """
+    own = saving_if_omitted(gradients)
+    if own is None or not backward_ms:
+        return None
+    high = min(own[0], backward_ms) * (1 - 1 / giant.parts)
+    return high / 2, high
+
+
+def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
+    traffic = run[Traffic]
+    backwards = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
+    if run[Flushes].rows:
+        return of_flushes(run[Flushes].rows, backwards)
+    if run[Engines].main is not None or any(kind.is_async for kind in gradients):
+        return None
+    return by_hand(bytes_per_step(gradients) / backwards, calls_per_step(gradients) / backwards)
+
+
+def _figures(giant: Giant, held: float | None, backward_ms: float | None) -> Table:
+    return Table(
+        columns=(
+            Column("reductions a backward"),
+            Column("largest", "bytes"),
+            Column("its share", "share"),
+            Column("as advised, buckets", "count"),
+            Column("gradients hold the step", "ms"),
+            Column("backward, without waits", "ms"),
+        ),
+        rows=((f"{giant.count:.3g}", giant.nbytes, giant.share, giant.parts, held, backward_ms),),
+    )
+
+
+RULE = GiantBucket()

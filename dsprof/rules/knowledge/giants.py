@@ -1,0 +1,132 @@
+"""What makes a library send most gradients as one, and what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from dsprof.analysis.aggregates.flushes import FlushKind, FlushSums
+
+_MIB = 1 << 20
+_DEFAULT_BYTES = 25 * _MIB
+"""What DDP has proven good over the years."""
+
+_PARTS = 8
+"""Of a model whose gradients are less than that: one eighth is left when backward is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Giant:
+    """The largest reduction of a backward, and how to divide it."""
+
+    nbytes: int
+    backward_bytes: float  # all gradients of a backward
+    count: float  # reductions in a backward
+    noun: str
+    cause: str
+    action: str
+    config_patch: dict[str, Any] | None = None
+    is_zero: bool = False
+
+    @property
+    def share(self) -> float:
+        """Its part of the gradients of a backward."""
+        return min(1.0, self.nbytes / self.backward_bytes) if self.backward_bytes else 0.0
+
+    @property
+    def parts(self) -> int:
+        """In how many buckets the gradients of a backward would travel as advised."""
+        return max(2, ceil(self.backward_bytes / _part_bytes(self.backward_bytes)))
+
+
+def of_flushes(rows: Mapping[FlushKind, FlushSums], backwards: float) -> Giant | None:
+    """Return the largest bucket, if a setting made it so large; `backwards` are of a step."""
+    between = {kind: sums for kind, sums in rows.items() if sums.rank_steps}
+    if not between:
+        return None
+    largest = max(between, key=lambda kind: (kind.nbytes, kind))
+    explain = _LIBRARIES.get(largest.library)
+    same = {kind: sums for kind, sums in between.items() if kind.library == largest.library}
+    per_backward = [sums.flushes / sums.rank_steps / backwards for sums in same.values()]
+    nbytes = sum(kind.nbytes * n for kind, n in zip(same, per_backward, strict=True))
+    # A parameter that is a bucket by itself cannot be divided.
+    if explain is None or largest.parameters == 1:
+        return None
+    return explain(largest, nbytes, sum(per_backward))
+
+
+def by_hand(nbytes: float, count: float) -> Giant:
+    """Return the giant of a program that reduces its gradients itself, by synchronous calls."""
+    return Giant(
+        round(nbytes / count),
+        nbytes,
+        count,
+        "The program reduces its gradients itself",
+        "It waits for backward to end, and then for the reduction: nothing runs meanwhile.",
+        "Wrap the model in DistributedDataParallel, which reduces buckets while backward goes on; "
+        "or reduce with async_op=True from hooks of the parameters "
+        "(register_post_accumulate_grad_hook) and wait before the optimizer's step.",
+    )
+
+
+def _ddp(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
+    item_bytes = largest.nbytes / largest.elements if largest.elements else 4
+    if largest.capacity * item_bytes <= _DEFAULT_BYTES * 1.05:
+        return None
+    cap = max(1, round(_part_bytes(nbytes) / _MIB))
+    return Giant(
+        largest.nbytes,
+        nbytes,
+        count,
+        f"bucket_cap_mb is {largest.capacity * item_bytes / _MIB:.4g}",
+        "DDP reduces a bucket when its last gradient is there; of a bucket that holds most "
+        "gradients that is the end of backward.",
+        f"Pass bucket_cap_mb={cap} to DistributedDataParallel"
+        + (", its default, or leave it out." if cap == 25 else "."),
+    )
+
+
+def _fsdp(largest: FlushKind, nbytes: float, count: float) -> Giant:
+    return Giant(
+        largest.nbytes,
+        nbytes,
+        count,
+        f"FSDP has one large unit, {largest.module or 'the whole model'}",
+        "FSDP gathers and reduces the parameters of a wrapped module as one, before its first "
+        "layer and after its last.",
+        "Wrap the blocks of the model as well: fully_shard on each block, then on the model; "
+        "with FSDP1 an auto_wrap_policy. That also lowers the peak of memory.",
+    )
+
+
+def _zero(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
+    if not largest.capacity:  # stage 0 has no such setting
+        return None
+    item_bytes = largest.nbytes / largest.elements if largest.elements else 4
+    elements = max(1_000_000, round(_part_bytes(nbytes) / item_bytes))
+    return Giant(
+        largest.nbytes,
+        nbytes,
+        count,
+        f"reduce_bucket_size is {largest.capacity:,} elements",
+        "ZeRO reduces a bucket when the next gradient does not fit; a bucket that all fit into "
+        "leaves at the end of backward.",
+        f'Set "reduce_bucket_size" to {elements:,} elements, and "overlap_comm" to true. The '
+        "buffers shrink with it.",
+        {"zero_optimization": {"reduce_bucket_size": elements, "overlap_comm": True}},
+        is_zero=True,
+    )
+
+
+_LIBRARIES: dict[str, Callable[[FlushKind, float, float], Giant | None]] = {
+    "": _zero,
+    "DDP": _ddp,
+    "FSDP1": _fsdp,
+    "FSDP2": _fsdp,
+}
+
+
+def _part_bytes(backward_bytes: float) -> float:
+    return max(1.0, min(_DEFAULT_BYTES, backward_bytes / _PARTS))
