@@ -154,7 +154,12 @@ def test_nothing_between_ranks_is_not_applicable_and_counters_do_not_tell():
 
 @pytest.mark.parametrize("fields", [{"elements": 0}, {"elements": 0, "nbytes": 0}])
 def test_flushes_that_lost_their_sizes_do_not_break_the_rule(fields):
-    assert said(RULE, *ranks(20, 20, **fields)).status in (Status.FAIL, Status.PASS)
+    for library in ("DDP", "FSDP2"):
+        finding = said(RULE, *ranks(20, 20, library=library, **fields))
+        assert finding.status in (Status.FAIL, Status.PASS)
+    device = ranks(20, library="", config=engine(2), **fields)
+    device[0].header = header(device="cuda", backend="nccl")
+    assert said(RULE, *device, giant_bytes=0, giant_share=0).status is Status.INFO
 
 
 def test_thresholds_move_the_verdict():

@@ -72,7 +72,7 @@ def by_hand(nbytes: float, count: float) -> Giant:
 
 
 def _ddp(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
-    item_bytes = largest.nbytes / largest.elements if largest.elements else 4
+    item_bytes = _item_bytes(largest)
     if largest.capacity * item_bytes <= _DEFAULT_BYTES * 1.05:
         return None
     cap = max(1, round(_part_bytes(nbytes) / _MIB))
@@ -104,8 +104,7 @@ def _fsdp(largest: FlushKind, nbytes: float, count: float) -> Giant:
 def _zero(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
     if not largest.capacity:  # stage 0 has no such setting
         return None
-    item_bytes = largest.nbytes / largest.elements if largest.elements else 4
-    elements = max(1_000_000, round(_part_bytes(nbytes) / item_bytes))
+    elements = max(1_000_000, round(_part_bytes(nbytes) / _item_bytes(largest)))
     return Giant(
         largest.nbytes,
         nbytes,
@@ -126,6 +125,11 @@ _LIBRARIES: dict[str, Callable[[FlushKind, float, float], Giant | None]] = {
     "FSDP1": _fsdp,
     "FSDP2": _fsdp,
 }
+
+
+def _item_bytes(kind: FlushKind) -> float:
+    """Return the size of an element; that of float32 where the trace lost it."""
+    return kind.nbytes / kind.elements if kind.elements and kind.nbytes else 4.0
 
 
 def _part_bytes(backward_bytes: float) -> float:
