@@ -67,6 +67,7 @@ def anonymized(snapshot: EnvSnapshot, anonymizer: Anonymizer) -> EnvSnapshot:
         variables=values(snapshot.variables),
         effective=values(snapshot.effective),
         files={anonymizer.path(path): values(found) for path, found in snapshot.files.items()},
+        libraries=[anonymizer.path(path) for path in snapshot.libraries],
     )
 
 

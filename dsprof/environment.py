@@ -16,9 +16,12 @@ import resource
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
+
+from dsprof import machine
+from dsprof.machine import Accelerator, Adapter, attempt, first_line, listed
 
 REDACTED = "<redacted>"
 
@@ -31,6 +34,7 @@ _PREFIXES = (
 )
 _NAMES = frozenset(
     ("RANK", "WORLD_SIZE", "GROUP_RANK", "LD_LIBRARY_PATH", "LD_PRELOAD", "USE_LIBUV")
+    + ("RDMAV_FORK_SAFE",)
     + ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 )
 
@@ -49,10 +53,14 @@ _SECRET_VALUE = (
 )
 _UUID = r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
 
+_PACKAGES = {
+    "torch": ("torch",),
+    "deepspeed": ("deepspeed",),
+    "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"),  # if torch is not there
+}
+
 _LARGEST_FILE_BYTES = 64 * 1024
 _MOST_DEVICES = 64
-
-T = TypeVar("T")
 
 
 class EnvSnapshot(msgspec.Struct, omit_defaults=True):
@@ -64,8 +72,12 @@ class EnvSnapshot(msgspec.Struct, omit_defaults=True):
     versions: dict[str, str] = {}
     gpus: list[str] = []
     network_devices: list[str] = []
-    limits: dict[str, int] = {}  # memlock_bytes, nofile, shm_bytes, cpus, numa_nodes; -1: unlimited
+    limits: dict[str, int] = {}  # bytes: memlock, stack, shm; nofile, cpus...; -1: unlimited
     redacted: list[str] = []
+    accelerators: list[Accelerator] = []  # of the machine, whoever may use them
+    adapters: list[Adapter] = []
+    machine: dict[str, str] = {}  # of dsprof.machine.facts: kernel, driver, CPUs of this process...
+    libraries: list[str] = []  # of communication, loaded after the first step
 
 
 def is_recorded(name: str) -> bool:
@@ -91,10 +103,13 @@ def snapshot(environ: Mapping[str, str]) -> EnvSnapshot:
             name: _text(environ.get(name, "")) for name in list(environ) if is_recorded(name)
         },
         files=_conf_values(environ),
-        versions=_or(_versions, {}),
-        gpus=_or(_gpus, []),
-        network_devices=_or(_network_devices, []),
+        versions=attempt(_versions, {}),
+        gpus=attempt(_gpus, []),
+        network_devices=attempt(_network_devices, []),
         limits=_limits(),
+        accelerators=attempt(machine.accelerators, []),
+        adapters=attempt(machine.adapters, []),
+        machine=attempt(machine.facts, {}),
     )
     _redact(found)
     return found
@@ -106,12 +121,21 @@ def effective_values(snapshot: EnvSnapshot) -> dict[str, str]:
     Call it after the first collective: by then NCCL has added the values of its configuration
     files. A name that is no longer set has the value "".
     """
-    return _or(_changed, {}, snapshot)
+    return attempt(_changed, {}, snapshot)
+
+
+def after_first_step(snapshot: EnvSnapshot) -> EnvSnapshot | None:
+    """Return the snapshot with what is known only now, None if that is nothing."""
+    effective, absent = effective_values(snapshot), list[str]()
+    loaded = attempt(machine.libraries, absent)
+    if not effective and not loaded:
+        return None
+    return msgspec.structs.replace(snapshot, effective=effective, libraries=loaded)
 
 
 def boot_id() -> str:
     """Return an id of this boot of this machine, "" where there is none."""
-    return _or(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "")
+    return attempt(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "")
 
 
 _RUN_IDS = (
@@ -134,14 +158,6 @@ def run_key(environ: Mapping[str, str], world_size: int) -> str:
     """
     parts = [environ.get(name, "") for name in _RUN_IDS] + [str(world_size)]
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:12]
-
-
-def _or(probe: Callable[..., T], absent: T, *arguments: Any) -> T:
-    """Return what `probe` finds, or `absent`: no machine has everything that is looked for."""
-    try:
-        return probe(*arguments)
-    except Exception:  # noqa: BLE001 - a probe must not stop a training run, whatever it meets
-        return absent
 
 
 def _text(value: str) -> str:
@@ -185,7 +201,7 @@ def _conf_files(environ: Mapping[str, str]) -> list[Path]:
 def _conf_values(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
     found = {}
     for path in _conf_files(environ):
-        if values := _or(_read_conf, None, path):
+        if values := attempt(_read_conf, None, path):
             found[str(path)] = values
     return found
 
@@ -199,12 +215,13 @@ def _read_conf(path: Path) -> dict[str, str]:
 
 def _versions() -> dict[str, str]:
     found = {"python": sys.version.split()[0]}
-    for package in ("torch", "deepspeed"):
-        if version := _or(importlib.metadata.version, "", package):
-            found[package] = version
+    for name, packages in _PACKAGES.items():
+        known = (attempt(importlib.metadata.version, "", package) for package in packages)
+        if version := next(filter(None, known), ""):
+            found[name] = version
     torch = sys.modules.get("torch")
     for name, probe in _torch_versions(torch).items():
-        if version := _or(probe, None):
+        if version := attempt(probe, None):
             found[name] = version if isinstance(version, str) else ".".join(map(str, version))
     return found
 
@@ -230,34 +247,27 @@ def _network_devices() -> list[str]:
     """Describe network devices; a speed of -1, as in virtual machines, is unknown and left out."""
     root = Path("/sys/class")
     found = []
-    for device in _listed(root / "net"):
-        speed = _first_line(device / "speed")
-        described = [device.name, _first_line(device / "operstate")]
+    for device in listed(root / "net"):
+        speed = first_line(device / "speed")
+        described = [device.name, first_line(device / "operstate")]
         found.append(" ".join([*described, f"{speed} Mbit/s"] if speed.isdigit() else described))
-    for port in _listed(root / "infiniband", "*/ports/*"):
-        facts = [_first_line(port / name) for name in ("link_layer", "rate")]
+    for port in listed(root / "infiniband", "*/ports/*"):
+        facts = [first_line(port / name) for name in ("link_layer", "rate")]
         found.append(" ".join([f"{port.parent.parent.name}:{port.name}", *facts]).strip())
     return [device for device in found if not device.startswith("lo ")][:_MOST_DEVICES]
-
-
-def _listed(folder: Path, pattern: str = "*") -> list[Path]:
-    return _or(lambda: sorted(folder.glob(pattern)), [])
-
-
-def _first_line(path: Path) -> str:
-    return _or(lambda: path.read_text(encoding="utf-8", errors="replace").split("\n")[0], "")
 
 
 def _limits() -> dict[str, int]:
     probes: dict[str, Callable[[], int]] = {
         "memlock_bytes": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "stack_bytes": lambda: resource.getrlimit(resource.RLIMIT_STACK)[0],
         "nofile": lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "shm_bytes": lambda: _size_bytes("/dev/shm"),
         "cpus": lambda: os.cpu_count() or 0,
         "usable_cpus": lambda: len(os.sched_getaffinity(0)),
-        "numa_nodes": lambda: len(_listed(Path("/sys/devices/system/node"), "node[0-9]*")),
+        "numa_nodes": lambda: len(listed(Path("/sys/devices/system/node"), "node[0-9]*")),
     }
-    found = {name: _or(probe, None) for name, probe in probes.items()}
+    found = {name: attempt(probe, None) for name, probe in probes.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -178,10 +178,8 @@ class Session:
 
     def _describe_effective_environment(self) -> list[Any]:
         """Ask again after the first step: NCCL has read its configuration files by then."""
-        effective = environment.effective_values(self._environment)
-        if not effective:
-            return []
-        return [msgspec.structs.replace(self._environment, effective=effective)]
+        found = environment.after_first_step(self._environment)
+        return [] if found is None else [found]
 
     # -- end ----------------------------------------------------------------------------------
 

@@ -103,7 +103,9 @@ def test_snapshot_survives_probes_that_break(monkeypatch):
     found = environment.snapshot({"NCCL_DEBUG": "WARN"})
     assert found.variables == {"NCCL_DEBUG": "WARN"}
     assert found.versions == {}
-    assert found.limits.keys() == {"memlock_bytes", "nofile", "cpus", "numa_nodes"}
+    assert found.limits.keys() == {
+        *("memlock_bytes", "stack_bytes", "nofile", "cpus", "numa_nodes"),
+    }
 
 
 def test_snapshot_imports_neither_torch_nor_deepspeed():

@@ -23,6 +23,7 @@ from dsprof.rules.rule import (
     Table,
     worst,
 )
+from dsprof.rules.values import is_true
 
 
 def _is_set(value: str) -> bool:
@@ -31,11 +32,6 @@ def _is_set(value: str) -> bool:
 
 def _is_nonzero(value: str) -> bool:
     return value.strip() not in ("", "0")
-
-
-def _is_true(value: str) -> bool:
-    """Whether torch's c10d reads the value as true."""
-    return value.lower() in ("1", "t", "true", "y", "yes")
 
 
 class _Switch(NamedTuple):
@@ -63,8 +59,8 @@ _SWITCHES = (
         "gpu",
         "every tensor is allocated by the driver, which synchronises the device",
     ),
-    _Switch("TORCH_NCCL_BLOCKING_WAIT", _is_true, Severity.HIGH, "nccl", _WAITS),
-    _Switch("NCCL_BLOCKING_WAIT", _is_true, Severity.HIGH, "nccl", _WAITS),
+    _Switch("TORCH_NCCL_BLOCKING_WAIT", is_true, Severity.HIGH, "nccl", _WAITS),
+    _Switch("NCCL_BLOCKING_WAIT", is_true, Severity.HIGH, "nccl", _WAITS),
     _Switch(
         "TORCH_DISTRIBUTED_DEBUG",
         lambda value: value.upper() == "DETAIL",
@@ -74,7 +70,7 @@ _SWITCHES = (
     ),
     _Switch(
         "TORCH_NCCL_NAN_CHECK",
-        _is_true,
+        is_true,
         Severity.MEDIUM,
         "nccl",
         "reads every input of every collective once more",
@@ -100,12 +96,12 @@ _SWITCHES = (
         "nccl",
         "writes log lines for every call",
     ),
-    _Switch("TORCH_NCCL_DESYNC_DEBUG", _is_true, Severity.LOW, "nccl", _EVENTS),
-    _Switch("NCCL_DESYNC_DEBUG", _is_true, Severity.LOW, "nccl", _EVENTS),
-    _Switch("TORCH_NCCL_ENABLE_TIMING", _is_true, Severity.LOW, "nccl", _EVENTS),
-    _Switch("NCCL_ENABLE_TIMING", _is_true, Severity.LOW, "nccl", _EVENTS),
-    _Switch("TORCH_FR_CPP_STACK", _is_true, Severity.LOW, "nccl", _STACKS),
-    _Switch("TORCH_NCCL_TRACE_CPP_STACK", _is_true, Severity.LOW, "nccl", _STACKS),
+    _Switch("TORCH_NCCL_DESYNC_DEBUG", is_true, Severity.LOW, "nccl", _EVENTS),
+    _Switch("NCCL_DESYNC_DEBUG", is_true, Severity.LOW, "nccl", _EVENTS),
+    _Switch("TORCH_NCCL_ENABLE_TIMING", is_true, Severity.LOW, "nccl", _EVENTS),
+    _Switch("NCCL_ENABLE_TIMING", is_true, Severity.LOW, "nccl", _EVENTS),
+    _Switch("TORCH_FR_CPP_STACK", is_true, Severity.LOW, "nccl", _STACKS),
+    _Switch("TORCH_NCCL_TRACE_CPP_STACK", is_true, Severity.LOW, "nccl", _STACKS),
     _Switch(
         "TORCH_CPP_LOG_LEVEL",
         lambda value: value.upper() == "INFO",

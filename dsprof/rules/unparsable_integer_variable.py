@@ -25,8 +25,8 @@ from dsprof.rules.rule import (
     Table,
     worst,
 )
+from dsprof.rules.values import strtoll
 
-_NUMBER = re.compile(r"\s*(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _OFF_WORDS = frozenset(("false", "no", "off", "n", "f", "none", "disable", "disabled"))
 
 
@@ -77,19 +77,6 @@ class UnparsableIntegerVariable:
             ranks=ranks_of(union(m.ranks for m in misread)),
             confidence="high",
         )
-
-
-def strtoll(value: str) -> tuple[int, str]:
-    """Parse like C `strtoll(value, &rest, 0)`: return the number and what was not read."""
-    match = _NUMBER.match(value)
-    if match is None:
-        return 0, value
-    digits = match["digits"]
-    if digits[:2].lower() == "0x":
-        base = 16
-    else:
-        base = 8 if digits.startswith("0") else 10
-    return int(match["sign"] + digits, base), value[match.end() :]
 
 
 def _misread(facts: EnvironmentFacts) -> Iterator[_Misread]:

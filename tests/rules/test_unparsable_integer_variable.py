@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dsprof.rules.knowledge.variables import integer_variables
 from dsprof.rules.rule import Severity, Status
-from dsprof.rules.unparsable_integer_variable import RULE, strtoll
+from dsprof.rules.unparsable_integer_variable import RULE
+from dsprof.rules.values import strtoll
 from tests.factories.environment import judge, rank_trace
 
 

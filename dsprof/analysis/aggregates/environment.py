@@ -17,7 +17,8 @@ import msgspec
 
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment import EnvSnapshot
-from dsprof.trace.format import EngineConfig
+from dsprof.machine import Accelerator, Adapter
+from dsprof.trace.format import EngineConfig, GroupArgs
 from dsprof.trace.table import RankTrace
 
 RankSet = int
@@ -78,8 +79,13 @@ class EnvironmentFacts(Aggregate):
     versions: Facts[str, str] = field(default_factory=dict)
     limits: Facts[str, int] = field(default_factory=dict)
     devices: Facts[str, tuple[str, ...]] = field(default_factory=dict)  # "gpus", "network"
+    accelerators: Facts[str, tuple[Accelerator, ...]] = field(default_factory=dict)  # of hosts
+    adapters: Facts[str, tuple[Adapter, ...]] = field(default_factory=dict)  # of hosts
+    machine: Facts[str, str] = field(default_factory=dict)  # empty: nobody looked
+    libraries: Facts[str, str] = field(default_factory=dict)  # path -> "" -> ranks
     redacted: Facts[str, str] = field(default_factory=dict)  # name -> "" -> ranks
-    backends: Facts[str, str] = field(default_factory=dict)  # "backend", "device", "host"
+    backends: Facts[str, str] = field(default_factory=dict)  # "backend", "device", "host", "world"
+    roles: Facts[str, str] = field(default_factory=dict)  # of groups: "tensor", "world"; "": unsaid
     written: Facts[str, str] = field(default_factory=dict)
     effective: Facts[str, str] = field(default_factory=dict)
     engine_rank: int = -1  # the rank of `first_engine`
@@ -91,6 +97,7 @@ class EnvironmentFacts(Aggregate):
         me, header, found = 1 << trace.rank, trace.header, trace.environment
         engine = trace.engines[min(trace.engines)] if trace.engines else None
         place = {"backend": header.backend, "device": header.device, "host": header.host}
+        place["world"] = str(header.world_size)
         logged = trace.log.variables if trace.log and not found else {}
         own = found or EnvSnapshot(variables=logged)
         return cls(
@@ -103,7 +110,12 @@ class EnvironmentFacts(Aggregate):
             versions=_of(me, header.versions | own.versions),
             limits=_of(me, own.limits),
             devices=_of(me, {"gpus": tuple(own.gpus), "network": tuple(own.network_devices)}),
+            accelerators=_of(me, {header.host: tuple(own.accelerators)} if own.machine else {}),
+            adapters=_of(me, {header.host: tuple(own.adapters)} if own.machine else {}),
+            machine=_of(me, own.machine),
+            libraries=_of(me, dict.fromkeys(own.libraries, "")),
             redacted=_of(me, dict.fromkeys(own.redacted, "")),
+            roles=_of(me, {_role(group, header.world_size): "" for group in trace.groups.values()}),
             backends=_of(me, place),
             written=_of(me, dict(_flat(engine.written)) if engine else {}),
             effective=_of(me, dict(_flat(engine.effective)) if engine else {}),
@@ -167,6 +179,11 @@ def _joined(one: Facts[K, V], other: Facts[K, V]) -> dict[K, dict[V, RankSet]]:
         for value, ranks in values.items():
             here[value] = here.get(value, 0) | ranks
     return joined
+
+
+def _role(group: GroupArgs, world_size: int) -> str:
+    size = group.size or len(group.ranks)
+    return group.role or ("world" if size == world_size else "")
 
 
 def _in_force(found: EnvSnapshot) -> dict[str, str]:

@@ -4,6 +4,8 @@ known_names.txt      names that a release reads; a `*` stands for any characters
 harmless_names.txt   names that no library reads but that images and build scripts set
 retired_names.csv    names that never existed or are read no more, and what to do instead
 integer_variables.txt  names whose value NCCL or RCCL parses with strtoll
+settings.csv         values that cost something, where, and what to do (dsprof/rules/settings.py)
+accelerators.csv     accelerators by name: architecture and links (dsprof/rules/platform.py)
 agreement.csv        whether ranks must, should or may not need to agree; first match wins
 
 UCX and UCC are left out: they warn about unused variables themselves.
@@ -33,7 +35,7 @@ def integer_variables() -> frozenset[str]:
 @cache
 def retired_names() -> dict[str, str]:
     """Return names that have no effect, each with what to do instead."""
-    return {row["name"]: row["instead"] for row in _rows("retired_names.csv")}
+    return {row["name"]: row["instead"] for row in rows("retired_names.csv")}
 
 
 def is_known(name: str) -> bool:
@@ -44,8 +46,8 @@ def is_known(name: str) -> bool:
 @cache
 def agreement(name: str) -> str:
     """Return "must", "should" or "may": how far ranks need the same value; "" when not known."""
-    rows = _rows("agreement.csv")
-    return next((row["agreement"] for row in rows if fnmatchcase(name, row["name"])), "")
+    known = rows("agreement.csv")
+    return next((row["agreement"] for row in known if fnmatchcase(name, row["name"])), "")
 
 
 @cache
@@ -58,7 +60,8 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _rows(file: str) -> list[dict[str, str]]:
+def rows(file: str) -> list[dict[str, str]]:
+    """Return the rows of a table in this folder."""
     return list(csv.DictReader(_text(file).splitlines()))
 
 

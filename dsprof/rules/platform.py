@@ -1,0 +1,267 @@
+"""Questions about the platform of a run: each answers yes, no, or None where nothing tells.
+
+A setting is wrong on one machine and right on the next, so rules on variables ask here before they
+say anything. Hardware is what the kernels of the hosts list; accelerators are known by name from
+`knowledge/accelerators.csv`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.rules.knowledge.variables import rows
+from dsprof.rules.values import is_true
+
+Answer = bool | None
+
+_WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+_LOCAL_WORLD_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+
+
+class Model(NamedTuple):
+    """A kind of accelerator."""
+
+    architecture: str
+    link: str  # "switch", "switch8" (where a host has eight), "direct", "pcie" or "" if not known
+
+
+class Question(NamedTuple):
+    """Something that makes a setting right or wrong; `about` says what is missing for an answer."""
+
+    ask: Callable[[EnvironmentFacts], Answer]
+    about: str
+
+
+def answer(question: str, facts: EnvironmentFacts) -> Answer:
+    """Answer a question of `QUESTIONS`; "!name" is its opposite."""
+    said = QUESTIONS[question.removeprefix("!")].ask(facts)
+    return not said if question.startswith("!") and said is not None else said
+
+
+def answer_all(questions: Iterable[str], facts: EnvironmentFacts) -> tuple[Answer, str]:
+    """Return whether all questions are true, and what is missing where that cannot be told."""
+    said = {question: answer(question, facts) for question in questions}
+    if False in said.values():
+        return False, ""
+    unknown = [name for name, value in said.items() if value is None]
+    if unknown:
+        return None, QUESTIONS[unknown[0].removeprefix("!")].about
+    return True, ""
+
+
+def several_hosts(facts: EnvironmentFacts) -> Answer:
+    """Whether ranks are on more than one host."""
+    if len(facts.backends.get("host", {})) > 1:
+        return True
+    world = max(
+        _largest_number(facts.backends.get("world", {})), _largest_variable(facts, _WORLD_SIZES)
+    )
+    local = _largest_variable(facts, _LOCAL_WORLD_SIZES)
+    if world > 1 and local:
+        return world > local
+    if nodes := _largest_variable(facts, ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")):
+        return nodes > 1
+    present = (facts.recorded | facts.missing).bit_count()
+    return False if 1 < world <= present else None
+
+
+def several_accelerators(facts: EnvironmentFacts) -> Answer:
+    """Whether a host has more than one accelerator."""
+    if _largest_variable(facts, _LOCAL_WORLD_SIZES) > 1:
+        return True
+    return _accelerators_of_a_host(facts) > 1 if facts.machine else None
+
+
+def models(facts: EnvironmentFacts) -> list[Model | None]:
+    """Return the kinds of accelerators, None for one that is not known by its name."""
+    names = {one.name for held in facts.accelerators.values() for found in held for one in found}
+    names |= {name for found in facts.devices.get("gpus", {}) for name in found}
+    return [_model(name) for name in sorted(names)]
+
+
+def linked(facts: EnvironmentFacts) -> Answer:
+    """Whether NVLink or xGMI connects the accelerators of a host."""
+    return _by_link(facts, ("switch", "switch8", "direct"))
+
+
+def multicast(facts: EnvironmentFacts) -> Answer:
+    """Whether NVSwitches can reduce: Hopper and later, where a host has all eight of them."""
+    if not (found := models(facts)):
+        return False if facts.machine else None
+    if any(model is None for model in found):
+        return None
+    eight = _accelerators_of_a_host(facts) >= 8
+    return any(m and (m.link == "switch" or (m.link == "switch8" and eight)) for m in found)
+
+
+def tensor_parallel(facts: EnvironmentFacts) -> Answer:
+    """Whether ranks split layers; None before groups exist."""
+    if {"tensor", "sequence", "context", "model"} & facts.roles.keys():
+        return True
+    return False if facts.roles and "" not in facts.roles else None
+
+
+def vendors(facts: EnvironmentFacts) -> set[str]:
+    """Return who made the accelerators of the hosts."""
+    return {a.vendor for held in facts.accelerators.values() for found in held for a in found}
+
+
+def links(facts: EnvironmentFacts) -> set[str]:
+    """Return the kinds of active adapters: "infiniband", "roce", "efa", "slingshot"."""
+    found = {a for held in facts.adapters.values() for adapters in held for a in adapters}
+    return {kind_of(a.driver, a.link) for a in found if a.state == "ACTIVE"} - {""}
+
+
+def kind_of(driver: str, link: str) -> str:
+    """Name the network of an adapter by its driver and link layer, "" for what is none of them."""
+    if driver in ("efa", "cxi"):
+        return {"efa": "efa", "cxi": "slingshot"}[driver]
+    return {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(link, "")
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Return the numbers a version begins with: "2.28.9+cuda13" is (2, 28, 9)."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _model(name: str) -> Model | None:
+    return next((model for pattern, model in _known_models() if pattern.search(name)), None)
+
+
+@cache
+def _known_models() -> list[tuple[re.Pattern[str], Model]]:
+    return [
+        (re.compile(row["pattern"]), Model(row["architecture"], row["link"]))
+        for row in rows("accelerators.csv")
+    ]
+
+
+def _by_link(facts: EnvironmentFacts, wanted: tuple[str, ...]) -> Answer:
+    if several_accelerators(facts) is False:
+        return False
+    known = {model.link for model in models(facts) if model} - {""}
+    return bool(known & set(wanted)) if known else None
+
+
+def _accelerators_of_a_host(facts: EnvironmentFacts) -> int:
+    listed = (len(found) for held in facts.accelerators.values() for found in held)
+    visible = map(len, facts.devices.get("gpus", {}))
+    return max([*listed, *visible], default=0)
+
+
+def _is_of_architecture(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        found = models(facts)
+        if any(model and model.architecture == name for model in found):
+            return True
+        return None if None in found or not (found or facts.machine) else False
+
+    return ask
+
+
+def _has_vendor(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: name in vendors(facts) if facts.machine else None
+
+
+def _has_link(*names: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: bool(links(facts) & set(names)) if facts.machine else None
+
+
+def _is_made_by(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    """Ask the firmware's name of the machine's maker; many containers do not see it."""
+
+    def ask(facts: EnvironmentFacts) -> Answer:
+        makers = facts.machine.get("vendor")
+        return any(name in maker for maker in makers) if makers else None
+
+    return ask
+
+
+def _uses(*backends: str) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        parts = {part for name in facts.backends.get("backend", {}) for part in _parts(name)}
+        return bool(parts & set(backends))
+
+    return ask
+
+
+def _parts(backend: str) -> list[str]:
+    """Split "cpu:gloo,cuda:nccl" into the names of its backends."""
+    return [part.split(":")[-1] for part in backend.split(",")]
+
+
+def _sets(*prefixes: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: any(name.startswith(prefixes) for name in facts.variables)
+
+
+def _is_on(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: any(is_true(value) for value in facts.variables.get(name, ()))
+
+
+def _has_deepspeed(facts: EnvironmentFacts) -> Answer:
+    return facts.first_engine is not None or "deepspeed" in facts.versions
+
+
+def _peer_memory(facts: EnvironmentFacts) -> Answer:
+    modules = facts.machine.get("modules")
+    return any("nv" in m and "peer" in m for m in modules) if modules else None
+
+
+def _rocm(*least: int) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        known = [*facts.machine.get("rocm", ()), *facts.versions.get("hip", ())]
+        return any(version(text) >= least for text in known) if known else None
+
+    return ask
+
+
+def _largest_variable(facts: EnvironmentFacts, names: Iterable[str]) -> int:
+    return max(_largest_number(facts.variables.get(name, {})) for name in names)
+
+
+def _largest_number(values: Iterable[str]) -> int:
+    return max((int(value) for value in values if value.isdecimal()), default=0)
+
+
+_HOSTS = "whether ranks are on several hosts"
+_DEVICES = "which accelerators the hosts have"
+_LINKS = "how the accelerators of a host are linked"
+_NETWORK = "which network adapters the hosts have"
+_MACHINE = "whose machine it is"
+
+QUESTIONS = {
+    "nccl": Question(_uses("nccl", "rccl"), ""),
+    "hccl": Question(_uses("hccl"), ""),
+    "oneccl": Question(_uses("ccl", "xccl"), ""),
+    "gloo": Question(_uses("gloo"), ""),
+    "several-hosts": Question(several_hosts, _HOSTS),
+    "several-accelerators": Question(several_accelerators, _DEVICES),
+    "linked": Question(linked, _LINKS),
+    "pcie": Question(lambda facts: _by_link(facts, ("pcie",)), _LINKS),
+    "multicast": Question(multicast, _LINKS),
+    "nvidia": Question(_has_vendor("nvidia"), _DEVICES),
+    "amd": Question(_has_vendor("amd"), _DEVICES),
+    "mi200": Question(_is_of_architecture("mi200"), _DEVICES),
+    "blackwell": Question(_is_of_architecture("blackwell"), _DEVICES),
+    "infiniband": Question(_has_link("infiniband"), _NETWORK),
+    "roce": Question(_has_link("roce"), _NETWORK),
+    "efa": Question(_has_link("efa"), _NETWORK),
+    "slingshot": Question(_has_link("slingshot"), _NETWORK),
+    "plugin-network": Question(_has_link("efa", "slingshot"), _NETWORK),
+    "fast-network": Question(_has_link("infiniband", "efa", "slingshot"), _NETWORK),
+    "peer-memory": Question(_peer_memory, "which kernel modules are loaded"),
+    "azure": Question(_is_made_by("Microsoft"), _MACHINE),
+    "aws": Question(_is_made_by("Amazon"), _MACHINE),
+    "google": Question(_is_made_by("Google"), _MACHINE),
+    "google-plugin": Question(_sets("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_"), ""),
+    "fastrak": Question(_sets("NCCL_FASTRAK_"), ""),
+    "high-priority": Question(_is_on("TORCH_NCCL_HIGH_PRIORITY"), ""),
+    "deepspeed": Question(_has_deepspeed, ""),
+    "tensor-parallel": Question(tensor_parallel, "whether layers are split over ranks"),
+    "rocm-7.13": Question(_rocm(7, 13), "the release of ROCm"),
+}

@@ -1,0 +1,43 @@
+"""How the libraries read the values of their variables."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"\s*(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+
+
+def strtoll(value: str) -> tuple[int, str]:
+    """Parse like C `strtoll(value, &rest, 0)`: return the number and what was not read."""
+    match = _NUMBER.match(value)
+    if match is None:
+        return 0, value
+    digits = match["digits"]
+    if digits[:2].lower() == "0x":
+        base = 16
+    else:
+        base = 8 if digits.startswith("0") else 10
+    return int(match["sign"] + digits, base), value[match.end() :]
+
+
+def is_true(value: str) -> bool:
+    """Whether torch's c10d reads the value as true."""
+    return value.lower() in ("1", "t", "true", "y", "yes")
+
+
+def matches(test: str, value: str) -> bool:
+    """Whether a value passes a test of `knowledge/settings.csv`; an unset variable has "".
+
+    unset, set; zero, nonzero, =N: as NCCL reads integers; is X, not X: the whole value against a
+    regular expression, where `is` and `is-not` want a value and `not` is also true without one.
+    """
+    word, _, pattern = test.partition(" ")
+    if word == "not":
+        return re.fullmatch(pattern, value.strip()) is None
+    if word == "unset" or not value.strip():
+        return word == "unset" and not value.strip()
+    if word in ("is", "is-not"):
+        return (re.fullmatch(pattern, value.strip()) is None) == (word == "is-not")
+    number = strtoll(value)[0]
+    wanted = {"set": True, "zero": number == 0, "nonzero": number != 0}
+    return wanted[word] if word in wanted else number == int(word.removeprefix("="))
