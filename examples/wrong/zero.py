@@ -1,0 +1,57 @@
+"""DeepSpeed configurations as they should not be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import deepspeed
+import torch
+
+from examples.wrong.training import Patch, Step, batch, merged, network
+
+_CONFIG: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 2,
+    "optimizer": {"type": "SGD", "params": {"lr": 1e-6}},
+    "zero_allow_untested_optimizer": True,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 1},
+}
+
+
+def _trained(
+    layers: int, width: int, config: Patch, patch: Patch | None, **milliseconds: float
+) -> Step:
+    model = network(layers, width, **milliseconds)
+    engine, *_ = deepspeed.initialize(model=model, config=merged(merged(_CONFIG, config), patch))
+    x = batch(width, torch.bfloat16)
+
+    def step() -> None:
+        for _ in range(engine.gradient_accumulation_steps()):
+            engine.backward(engine(x).sum())
+            engine.step()
+
+    return step
+
+
+def _zero(stage: int, **keys: Any) -> Mapping[str, Any]:
+    return {"zero_optimization": {"stage": stage, **keys}}
+
+
+def small_reduce_buckets(patch: Patch | None) -> Step:
+    """Give ZeRO a bucket in which no two gradients fit."""
+    return _trained(32, 48, _zero(1, reduce_bucket_size=2000), patch)
+
+
+def fp32_gradients(patch: Patch | None) -> Step:
+    """Send the gradients of a bf16 model as fp32."""
+    return _trained(4, 512, _zero(1) | {"communication_data_type": "fp32"}, patch)
+
+
+def no_prefetch(patch: Patch | None) -> Step:
+    """Let ZeRO-3 gather each layer only when it is needed."""
+    keys = {
+        "stage3_prefetch_bucket_size": 0,
+        "stage3_param_persistence_threshold": 0,
+        "stage3_max_live_parameters": 0,
+        "stage3_max_reuse_distance": 0,
+    }
+    return _trained(6, 256, _zero(3, **keys), patch, forward_ms=6, backward_ms=12)
