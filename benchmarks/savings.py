@@ -8,7 +8,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from benchmarks.slow_link import enter
@@ -30,6 +29,7 @@ class Outcome:
 
     @property
     def before_ms(self) -> float:
+        """A step with the mistake."""
         return median(time for one, _, two in self.rounds for time in (one, two))
 
     @property
@@ -39,6 +39,7 @@ class Outcome:
 
     @property
     def saved_ms(self) -> float:
+        """What the change saved, against the runs before it and after it."""
         return median((one + two) / 2 - after for one, after, two in self.rounds)
 
     @property
@@ -70,6 +71,7 @@ class Outcome:
         return ", ".join(name for name, is_missed in missed.items() if is_missed)
 
     def row(self, name: str) -> tuple[str, ...]:
+        """Return the cells of the table."""
         low_high = self.predicted
         return (
             name,

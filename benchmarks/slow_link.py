@@ -30,5 +30,3 @@ def enter(module: str) -> str:
     os.environ[_INSIDE] = "1"
     os.execvp(command[0], [*command, sys.executable, "-m", module, *sys.argv[1:]])
     raise AssertionError("not reached")
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
@@ -11,12 +12,19 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import (
     Column,
     Finding,
-    NoThresholds,
     RuleMeta,
     Severity,
     Status,
     Table,
 )
+from dsprof.rules.savings import about, is_hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When repeated reductions cost time, and not only bytes."""
+
+    held_share: float = 0.01  # of the step
 
 
 class ReductionEveryMicroStep:
@@ -32,20 +40,21 @@ class ReductionEveryMicroStep:
         needs=(Engines, Steps, Traffic),
         min_steps=1,
     )
-    thresholds = NoThresholds()
+    thresholds = Thresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Compare micro-steps that reduced with steps."""
-        engines, traffic = run[Engines], run[Traffic]
+        traffic = run[Traffic]
         if not traffic.rank_steps or traffic.micro_steps <= traffic.rank_steps:
             text = "Each step has one micro-step: nothing is accumulated."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif not traffic.of("gradients"):
             yield self.meta.finding(Status.UNKNOWN, "No reduction of gradients was recorded.")
         elif traffic.reducing_micro_steps > traffic.rank_steps:
-            yield self._repeated(engines, traffic)
+            yield self._repeated(run, thresholds)
 
-    def _repeated(self, engines: Engines, traffic: Traffic) -> Finding:
+    def _repeated(self, run: RunSummary, thresholds: Thresholds) -> Finding:
+        engines, traffic = run[Engines], run[Traffic]
         reductions = traffic.reducing_micro_steps / traffic.rank_steps
         gradients = traffic.of("gradients").values()
         nbytes = traffic.per_step(sum(volume.nbytes for volume in gradients))
@@ -63,16 +72,17 @@ class ReductionEveryMicroStep:
         if _is_by_design(engines, traffic):
             return self._by_design(engines, summary, evidence, extra)
         exposed_ms = traffic.per_step(sum(volume.exposed_ns for volume in gradients)) / 1e6
+        spared_ms = exposed_ms * (1 - 1 / reductions)
+        hidden = is_hidden(spared_ms, run[Steps], thresholds.held_share)
         return self.meta.finding(
-            Status.FAIL,
+            Status.INFO if hidden else Status.FAIL,
             summary,
-            severity=Severity.HIGH,
+            severity=Severity.NONE if hidden else Severity.HIGH,
             cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
-            action="Reduce in the last micro-step alone: use no_sync() around the others, or let "
-            "the engine handle gradient_accumulation_steps.",
+            action=_HIDDEN if hidden else _ACTION,
             evidence=(evidence,),
             saving_bytes_per_step=extra,
-            saving_ms_per_step=(0.0, exposed_ms * (1 - 1 / reductions)) if exposed_ms else None,
+            saving_ms_per_step=None if hidden else about(spared_ms),
             saving_from="gradients",
             confidence="medium",
         )
@@ -100,5 +110,14 @@ def _is_by_design(engines: Engines, traffic: Traffic) -> bool:
         return engines.stage >= 2
     return all(use.family == "reduce_scatter" for use in traffic.of("gradients"))
 
+
+_ACTION = (
+    "Reduce in the last micro-step alone: use no_sync() around the others, or let the engine "
+    "handle gradient_accumulation_steps."
+)
+_HIDDEN = (
+    "Nothing need be done for time: computation hides the repetition. no_sync() around all "
+    "micro-steps but the last saves the bytes, on a network that others use."
+)
 
 RULE = ReductionEveryMicroStep()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
+from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
@@ -14,8 +15,16 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.savings import (
+    NOMINAL_NS_PER_BYTE,
+    Range,
+    is_hidden,
+    joining_saves,
+    ns_per_byte,
+)
 
 _MIB = 1 << 20
+_HIDDEN = "Nothing need be done: computation hides them, and fewer would not make the step shorter."
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,7 @@ class Thresholds:
 
     small_bytes: int = _MIB  # mean size below which latency rules on every common link
     calls_per_step: int = 16  # of one rank; fewer are not worth a setting
+    held_share: float = 0.01  # of the step; buckets that hold less of it may be small
 
 
 class SmallCollectives:
@@ -36,7 +46,7 @@ class SmallCollectives:
         why="A collective costs a fixed latency beside its bytes; many small ones cost many "
         "latencies.",
         category="communication",
-        needs=(Engines, Steps, Communication, Flushes, Traffic),
+        needs=(Engines, Steps, Communication, Costs, Flushes, Traffic),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -49,7 +59,7 @@ class SmallCollectives:
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         found = [
-            self._buckets(knob, bucket, run[Traffic])
+            self._buckets(knob, bucket, run, thresholds)
             for library, knob in KNOBS.items()
             if (bucket := _small_buckets(run[Flushes], library, knob, thresholds)) is not None
         ]
@@ -59,23 +69,21 @@ class SmallCollectives:
         if not found and calls >= thresholds.calls_per_step:
             yield self._others(run[Engines], small, calls)
 
-    def _buckets(self, knob: Knob, bucket: Buckets, traffic: Traffic) -> Finding:
-        # A bucket holds the gradients of one micro-step, however large it is.
-        reductions = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
-        least = ceil(bucket.elements_per_step / reductions / knob.suggested_elements)
-        needed = reductions * max(1, least)
-        spared = max(0.0, 1 - needed / bucket.flushes_per_step)
+    def _buckets(
+        self, knob: Knob, bucket: Buckets, run: RunSummary, thresholds: Thresholds
+    ) -> Finding:
+        hidden = is_hidden(bucket.exposed_ms_per_step, run[Steps], thresholds.held_share)
         return self.meta.finding(
-            Status.FAIL,
+            Status.INFO if hidden else Status.FAIL,
             f"{bucket.flushes_per_step:.4g} {knob.noun} a step carry "
             f"{bucket.mean_bytes / 1024:,.0f} KiB each: {knob.fact(bucket)}.",
             title=knob.title,
-            severity=Severity.MEDIUM,
+            severity=Severity.NONE if hidden else Severity.MEDIUM,
             cause=knob.cause,
-            action=knob.action,
+            action=_HIDDEN if hidden else knob.action,
             evidence=(_figures(bucket),),
-            config_patch=knob.config_patch,
-            saving_ms_per_step=(0.0, bucket.exposed_ms_per_step * spared),
+            config_patch=None if hidden else knob.config_patch,
+            saving_ms_per_step=None if hidden else _saving(knob, bucket, run),
             saving_from="gradients",
             confidence="medium",
         )
@@ -119,6 +127,26 @@ class SmallCollectives:
             ),
             confidence="medium",
         )
+
+
+def _saving(knob: Knob, bucket: Buckets, run: RunSummary) -> Range | None:
+    # A bucket holds the gradients of one micro-step, however large it is.
+    traffic = run[Traffic]
+    reductions = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
+    least = ceil(bucket.elements_per_step / reductions / knob.suggested_elements)
+    largest = max(traffic.of("gradients"), key=lambda use: traffic.uses[use].nbytes, default=None)
+    slope = (
+        ns_per_byte(run[Communication], run[Costs], largest.family, largest.group_size)
+        if largest
+        else (0.0, NOMINAL_NS_PER_BYTE)
+    )
+    return joining_saves(
+        bucket.exposed_ms_per_step,
+        bucket.flushes_per_step,
+        bucket.mean_bytes * bucket.flushes_per_step,
+        reductions * max(1, least),
+        slope,
+    )
 
 
 def _figures(bucket: Buckets) -> Table:

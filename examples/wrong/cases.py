@@ -28,9 +28,7 @@ CASES = {
     ),
     "tiny_buckets": Case("ddp", "small-collectives", "`bucket_cap_mb=25`"),
     "small_reduce_buckets": Case("zero", "small-collectives", "the patch: `reduce_bucket_size`"),
-    "fp32_gradients": Case(
-        "zero", "communication-bound-step", "the patch: `communication_data_type`"
-    ),
+    "fp32_gradients": Case("zero", "fp32-gradients", "the patch: `communication_data_type`"),
     "no_prefetch": Case("zero", "low-comm-overlap", "the patch: `stage3_prefetch_bucket_size`"),
     "late_rank": Case("loop", "late-rank", "rank 1 takes as long as the others"),
     "barriers": Case("loop", "barrier-in-step", "no barriers"),

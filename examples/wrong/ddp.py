@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from examples.wrong.training import Patch, Step, batch, network
+from examples.wrong.training import Device, Patch, Step, batch, network
 
 _ACCUMULATION = 4
 
@@ -23,8 +23,7 @@ def reduction_every_micro_step(patch: Patch | None) -> Step:
 
 def hidden_reductions(patch: Patch | None) -> Step:
     """Accumulate without `no_sync` where every reduction is over before the backward pass is."""
-    layers = network(4, 64, forward_ms=1, backward_ms=6)
-    return _accumulating(DistributedDataParallel(layers), 64, patch)
+    return _accumulating(DistributedDataParallel(_behind_device()), 64, patch)
 
 
 def _accumulating(model: DistributedDataParallel, width: int, patch: Patch | None) -> Step:
@@ -51,9 +50,13 @@ def tiny_buckets(patch: Patch | None) -> Step:
 
 def hidden_tiny_buckets(patch: Patch | None) -> Step:
     """Have DDP send each gradient by itself, behind a backward pass that takes longer."""
-    model = network(10, 48, forward_ms=1, backward_ms=8)
     capacity_mib = 0.001 if patch is None else 25
-    return _plain(DistributedDataParallel(model, bucket_cap_mb=capacity_mib), 48)
+    return _plain(DistributedDataParallel(_behind_device(), bucket_cap_mb=capacity_mib), 64)
+
+
+def _behind_device() -> nn.Module:
+    """Layers whose gradients are all there before a device begins the rest of backward."""
+    return nn.Sequential(Device(5, 60), *network(20, 64))
 
 
 def _plain(model: DistributedDataParallel, width: int) -> Step:

@@ -38,7 +38,9 @@ class Device(nn.Module):
         return _Sleep.apply(x, *self.milliseconds)
 
 
-def network(layers: int, width: int, forward_ms: float = 0, backward_ms: float = 0) -> nn.Sequential:
+def network(
+    layers: int, width: int, forward_ms: float = 0, backward_ms: float = 0
+) -> nn.Sequential:
     """Square layers, each with work for a device; the same on every rank."""
     torch.manual_seed(0)
     parts: list[nn.Module] = []
@@ -50,7 +52,8 @@ def network(layers: int, width: int, forward_ms: float = 0, backward_ms: float =
 
 
 def batch(width: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.ones(2, width, dtype=dtype) * (1 + dist.get_rank())
+    """Return what a layer before the first trainable one would: it takes a gradient."""
+    return torch.full((2, width), 1.0 + dist.get_rank(), dtype=dtype, requires_grad=True)
 
 
 def merged(config: Patch, patch: Patch | None) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""What a change saves, in ms of a step: the one place where rules do this arithmetic.
+
+A saving follows from the trace: what is exposed, what the change removes, what it adds. Formulas
+and their measured accuracy: docs/savings.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.communication import Communication, Row
+from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.baseline import Sample, fitted
+from dsprof.analysis.collectives import family
+
+Range = tuple[float, float]
+"""Low and high, in ms of one step."""
+
+LEAST_DOUBT = 0.25
+"""Of any saving: a record is a sample, and the step after a change is another one."""
+
+MOST_DOUBT = 1 / 3
+"""What is known no better has no saving: the upper end would be more than twice the lower."""
+
+NOMINAL_NS_PER_BYTE = 2.0
+"""All-reduce over 10 Gbit/s, about: what training is run over is rarely slower."""
+
+_LEAST_SPAN = 8
+"""How many times larger the largest message must be than the smallest, to tell bytes from calls."""
+
+
+def about(low_ms: float, high_ms: float | None = None) -> Range | None:
+    """Return a range around an estimate, or around one that lies between two.
+
+    None where there is nothing to save, or where the two are so far apart that it is not known.
+    """
+    high_ms = low_ms if high_ms is None else high_ms
+    middle_ms = (low_ms + high_ms) / 2
+    if middle_ms <= 0:
+        return None
+    doubt = (high_ms - low_ms) / 2 / middle_ms
+    if doubt > MOST_DOUBT + 1e-9:
+        return None
+    doubt = max(doubt, LEAST_DOUBT)
+    return middle_ms * (1 - doubt), middle_ms * (1 + doubt)
+
+
+def is_hidden(held_ms: float, steps: Steps, share: float) -> bool:
+    """Say whether calls are known to hold less than `share` of the mean measured step."""
+    total_ms = steps.total.total_ns / 1e6
+    known = steps.exposed_share is not None and total_ms > 0
+    return known and held_ms * len(steps.measured) < share * total_ms
+
+
+def joining_saves(
+    held_ms: float, calls: float, nbytes: float, needed: float, slope: Range
+) -> Range | None:
+    """Return what it saves to send the same bytes in fewer calls.
+
+    `calls` a step hold it `held_ms` and carry `nbytes`; `needed` of them would do. Each call that
+    is gone saves its latency. Its bytes still travel, at `slope` ns a byte (least, most).
+    """
+    if calls <= needed:
+        return None
+    spared = 1 - needed / calls
+    least, most = (max(0.0, held_ms - nbytes * ns / 1e6) * spared for ns in reversed(slope))
+    return about(least, most)
+
+
+def ns_per_byte(communication: Communication, costs: Costs, op: str, group_size: int) -> Range:
+    """Return the bounds of what a byte costs in `op`: by this run's own calls if they tell.
+
+    Else by the baseline of the machine, else from nothing to `NOMINAL_NS_PER_BYTE`.
+    """
+    own = list(_samples(communication, op, group_size))
+    sizes = [sample.nbytes for sample in own]
+    if len(own) > 1 and max(sizes) >= _LEAST_SPAN * max(min(sizes), 1):
+        _, slope = fitted(own)
+        return slope, slope
+    small, large = (costs.cost_ns(op, nbytes, group_size) for nbytes in (0, 1 << 20))
+    if small is None or large is None:
+        return 0.0, NOMINAL_NS_PER_BYTE
+    slope = max(0.0, large - small) / (1 << 20)
+    return slope, slope
+
+
+def _samples(communication: Communication, op: str, group_size: int) -> Iterable[Sample]:
+    """Yield size and time of each class of synchronous calls: they hold their callers."""
+    for kind, row in communication.rows.items():
+        alike = family(kind.op) == family(op) and kind.group_size == group_size
+        if alike and not kind.is_async and _is_timed(row):
+            yield Sample(row.nbytes // row.calls, (row.exposed_ns or 0) / row.calls)
+
+
+def _is_timed(row: Row) -> bool:
+    return bool(row.calls and row.exposed_ns)
