@@ -30,7 +30,14 @@ def test_unsharded_stages_that_reduce_in_each_micro_step_fail(stage):
     finding = said(RULE, zero_rank(stage=stage, accumulation=2, comm_ms=6))
     assert finding.status is Status.FAIL
     assert finding.saving_bytes_per_step == MIB
-    assert finding.saving_ms_per_step == (0.0, pytest.approx(6.0))
+    assert finding.saving_ms_per_step == pytest.approx((4.5, 7.5))
+
+
+def test_repetition_that_holds_nobody_costs_bytes_alone():
+    finding = said(RULE, zero_rank(stage=1, accumulation=2, comm_ms=0.2))
+    assert finding.status is Status.INFO
+    assert finding.saving_bytes_per_step == MIB
+    assert finding.saving_ms_per_step is None
 
 
 def test_ddp_without_no_sync_fails():
