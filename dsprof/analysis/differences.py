@@ -8,15 +8,7 @@ from math import prod
 from typing import Literal
 
 from dsprof.analysis.aggregates.intent import Amount, Intent, Sent
-from dsprof.analysis.intent import (
-    ITEM_BYTES,
-    Expected,
-    Kind,
-    accumulation_of,
-    communication_dtype,
-    passes_of,
-    stage_of,
-)
+from dsprof.analysis.intent import ITEM_BYTES, Expected, Kind, Terms, terms_of
 from dsprof.events import ROLES
 from dsprof.trace.format import EngineConfig
 
@@ -50,14 +42,14 @@ class Line:
 
 
 def compare(
-    intent: Intent, engine: EngineConfig, tolerance: float, minor_share: float
+    intent: Intent, engine: EngineConfig | None, tolerance: float, minor_share: float
 ) -> Iterator[Line]:
     """Yield a line for each kind of traffic, first what the configuration asks for.
 
     Bytes count as equal within `tolerance`; traffic that nothing asks for is judged from
     `minor_share` of all bytes on.
     """
-    asking = _Asking(intent, engine, tolerance)
+    asking = _Asking(intent, terms_of(engine), tolerance)
     for kind in _TITLES:
         yield from asking.line(kind)
     total = sum(amount.nbytes for amount in intent.sent.values())
@@ -70,8 +62,8 @@ def compare(
 class _Asking:
     """One comparison."""
 
-    def __init__(self, intent: Intent, engine: EngineConfig, tolerance: float) -> None:
-        self._intent, self._engine, self._tolerance = intent, engine, tolerance
+    def __init__(self, intent: Intent, terms: Terms, tolerance: float) -> None:
+        self._intent, self._terms, self._tolerance = intent, terms, tolerance
         self._steps = max(intent.progress.steps, 1)
 
     def line(self, kind: Kind) -> Iterator[Line]:
@@ -114,12 +106,14 @@ class _Asking:
 
     def _gradients(self, expected: Expected, total: Amount) -> str:
         """Try other number formats, other micro-steps, and parameters without a gradient."""
-        dtype = communication_dtype(self._engine)
-        size, done = ITEM_BYTES.get(dtype, 4), self._intent.progress
+        terms, done = self._terms, self._intent.progress
+        if terms.stage < 0:
+            return self._of_torch(expected, total)
+        size = ITEM_BYTES.get(terms.gradient_dtype, 4)
         passes = done.reducing_micro_steps / self._steps
         changes = [
-            (_share(total.nbytes, total.elements * size), f"not sent as {dtype}"),
-            (passes / passes_of(self._engine), self._passes(passes)),
+            (_share(total.nbytes, total.elements * size), f"not sent as {terms.gradient_dtype}"),
+            (passes / terms.reductions, self._passes(passes)),
         ]
         whole = expected.nbytes.low / size * changes[1][0]
         filled = _share(done.flushed_elements, whole)
@@ -129,26 +123,33 @@ class _Asking:
         explained = self._within(total.nbytes, expected, prod(factor for factor, _ in changes))
         return "; ".join(words for _, words in changes) if explained else ""
 
+    def _of_torch(self, expected: Expected, total: Amount) -> str:
+        share = _share(total.nbytes, expected.nbytes.low)
+        if abs(share - 0.5) <= self._tolerance:
+            return "sent in half the bytes: a communication hook, or mixed precision"
+        return f"{1 - share:.0%} of the layout was not reduced" if share < 1 else ""
+
     def _passes(self, passes: float) -> str:
-        done, asked = self._intent.progress.micro_steps / self._steps, accumulation_of(self._engine)
-        if stage_of(self._engine) >= 2 and abs(done - asked) > self._tolerance * asked:
+        done, asked = self._intent.progress.micro_steps / self._steps, self._terms.micro_steps
+        if self._terms.stage >= 2 and abs(done - asked) > self._tolerance * asked:
             return f"{done:.3g} micro-steps a step, where {asked} are configured"
         return f"reduced in {passes:.3g} of {done:.3g} micro-steps"
 
     def _updates(self, expected: Expected, total: Amount) -> str:
         share = _share(total.nbytes, expected.nbytes.low)
-        if self._engine.parameter_dtype == "float16" and share < 1:
+        if self._terms.parameter_dtype == "float16" and share < 1:
             return f"{1 - share:.0%} of the steps were skipped: overflow of float16"
-        size = ITEM_BYTES.get(self._engine.parameter_dtype, 4)
+        size = ITEM_BYTES.get(self._terms.parameter_dtype, 4)
         wider = _share(total.nbytes, total.elements * size)
         is_wider = abs(wider - 1) > self._tolerance
         fits = self._within(total.nbytes, expected, wider)
-        return f"not sent as {self._engine.parameter_dtype}" if is_wider and fits else ""
+        return f"not sent as {self._terms.parameter_dtype}" if is_wider and fits else ""
 
     def _fetches(self, expected: Expected, total: Amount) -> str:
         """Say how often parameters were gathered, in words of why that may be."""
         done = self._intent.progress
-        ratio = done.micro_steps / self._steps / accumulation_of(self._engine)
+        asked = self._terms.micro_steps
+        ratio = done.micro_steps / self._steps / asked if asked else 1.0
         times = _share(total.nbytes, expected.nbytes.low * ratio)
         forwards, slack = _share(done.forwards, done.micro_steps), 1 + self._tolerance
         often = f"gathered {times:.3g} times a micro-step"
@@ -173,9 +174,11 @@ class _Asking:
             cause = ROLES.get(sent.role, sent.role)
         elif sent.family in _MAKES:
             cause = _MAKES[sent.family]
-        elif not sent.by_library:
+        elif sent.family == "broadcast" and self._terms.stage < 0:
+            cause = f"asked for by the program, or buffers of DDP (broadcast_buffers){at}"
+        elif not sent.by_library or self._terms.stage < 0:
             cause = f"asked for by the program{at}"
-        elif sent.family == "all_gather" and stage_of(self._engine) == 3:
+        elif sent.family == "all_gather" and self._terms.stage == 3:
             cause = (
                 f"gathered outside of forward and backward{at}: GatheredParameters, a checkpoint"
             )
@@ -190,8 +193,8 @@ class _Asking:
         gradients = [e for demand, e in self._intent.asked.items() if demand.kind == "gradients"]
         if not reduces or not gradients:
             return False
-        size = ITEM_BYTES.get(communication_dtype(self._engine), 4)
-        once = gradients[0].nbytes.low / size / passes_of(self._engine)
+        size = ITEM_BYTES.get(self._terms.gradient_dtype, 4)
+        once = gradients[0].nbytes.low / size / max(self._terms.reductions, 1)
         return bool(once) and abs(amount.elements / once - 1) <= self._tolerance
 
     def small(self) -> Iterator[Line]:

@@ -117,6 +117,29 @@ def communication_dtype(engine: EngineConfig) -> str:
     return engine.communication_dtype or engine.parameter_dtype or "float32"
 
 
+class Terms(NamedTuple):
+    """In which terms differences are explained: those of the configuration, where there is one."""
+
+    gradient_dtype: str = ""
+    parameter_dtype: str = ""
+    stage: int = -1  # of ZeRO
+    reductions: int = 0  # of gradients in a step
+    micro_steps: int = 0  # in a step
+
+
+def terms_of(engine: EngineConfig | None) -> Terms:
+    """Return the terms of an engine; empty ones where there is none."""
+    if engine is None:
+        return Terms()
+    return Terms(
+        communication_dtype(engine),
+        engine.parameter_dtype,
+        stage_of(engine),
+        passes_of(engine),
+        accumulation_of(engine),
+    )
+
+
 def _gradients(engine: EngineConfig, stage: int, course: Course) -> tuple[Demand, Expected]:
     passes = course.steps * passes_of(engine)
     size = ITEM_BYTES.get(communication_dtype(engine), 4) * passes

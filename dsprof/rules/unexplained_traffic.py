@@ -38,12 +38,12 @@ class UnexplainedTraffic:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Judge each kind of traffic of a DeepSpeed engine."""
+        """Judge each kind of traffic of an engine, or of DDP and FSDP."""
         engine, intent = run[Engines].main, run[Intent]
         if run[Run].first.world_size < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
-        elif engine is None:
-            text = "No engine of DeepSpeed was recorded: no configuration says what to expect."
+        elif engine is None and not intent.asked and intent.progress.steps:
+            text = "Nothing says what to expect: no engine of DeepSpeed, no DDP, no FSDP."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif reason := _unknown(run):
             yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {reason}.")

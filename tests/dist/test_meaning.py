@@ -13,6 +13,7 @@ from dsprof.analysis.buckets import attach_buckets
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch
+from tests.dist.traces import asked_and_sent
 
 pytestmark = pytest.mark.dist
 
@@ -49,6 +50,15 @@ def test_ddp_buckets_are_those_that_a_communication_hook_sees(ddp: Path, scenari
         assert layout.buckets_reduced in (0, len(layout.nbytes))  # DDP's own count
 
 
+@pytest.mark.parametrize("scenario", ["plain", "view", "unused", "static"])
+def test_buckets_of_ddp_ask_for_every_byte(ddp: Path, scenario: str) -> None:
+    for trace in traces(ddp / scenario):
+        attach_buckets(trace)
+        line = asked_and_sent(trace)["gradients"]
+        assert line.asked_bytes == (line.nbytes, line.nbytes)
+        assert line.asked_calls == (line.calls, line.calls)
+
+
 def test_ddp_phases_and_micro_steps(ddp: Path) -> None:
     for trace in traces(ddp / "plain"):
         assert [(step.step, step.micro_steps) for step in trace.steps] == [(n, 2) for n in range(4)]
@@ -76,6 +86,15 @@ def wired(trace: RankTrace, column: str) -> dict[int, list[str]]:
     for number, op in zip(getattr(table, column).tolist(), table.op.tolist(), strict=True):
         found.setdefault(number, []).append(table.words[op])
     return found
+
+
+@pytest.mark.parametrize("scenario", ["fsdp1", "fsdp2", "hsdp1", "hsdp2"])
+def test_units_of_fsdp_ask_for_what_is_sent(fsdp: Path, scenario: str) -> None:
+    for trace in traces(fsdp / scenario):
+        found = asked_and_sent(trace)
+        asked = [line for line in found.values() if line.asked_bytes is not None]
+        assert [line.what for line in asked] == ["gradients", "parameters for use"]
+        assert {line.verdict for line in asked} == {"as asked"}, asked
 
 
 @pytest.mark.parametrize("scenario", ["fsdp2", "hsdp2"])

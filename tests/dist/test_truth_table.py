@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsprof.analysis.aggregates.intent import Intent
-from dsprof.analysis.differences import Line, compare
-from dsprof.analysis.summary import RankClock
+from dsprof.analysis.differences import Line
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch
-from tests.dist.traces import operations
+from tests.dist.traces import asked_and_sent, operations
 from tests.dist.zero_settings import ZeroSetting, zero_settings
 
 pytestmark = pytest.mark.dist
@@ -68,13 +66,6 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     launch(program, nproc, args=[out / "oracle", "--oracle", *args], env=bare).check()
     launch(program, nproc, args=[out / "traces", *args]).check()
     return Table(out / "oracle", out / "traces", list(zero_settings(stages)), nproc)
-
-
-def asked_and_sent(trace: RankTrace) -> dict[str, Line]:
-    """What the model of the configuration says of a trace, with no tolerance."""
-    [engine] = trace.engines.values()
-    lines = compare(Intent.collect(trace, RankClock()), engine, 0.0, 0.0)
-    return {line.what: line for line in lines}
 
 
 def counted_rows(row: Row) -> np.ndarray:

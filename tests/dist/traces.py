@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dsprof.analysis.aggregates.intent import Intent
+from dsprof.analysis.differences import Line, compare
+from dsprof.analysis.summary import RankClock
 from dsprof.trace.table import RankTrace
 
 
@@ -16,3 +19,10 @@ def operations(trace: RankTrace, rows: Iterable[int]) -> dict[str, list[int]]:
         entry[0] += 1
         entry[1] += int(comm.nbytes[i])
     return seen
+
+
+def asked_and_sent(trace: RankTrace) -> dict[str, Line]:
+    """What the model of the configuration says of a trace, with no tolerance."""
+    engine = next(iter(trace.engines.values()), None)
+    lines = compare(Intent.collect(trace, RankClock()), engine, 0.0, 0.0)
+    return {line.what: line for line in lines}

@@ -7,7 +7,7 @@ import pytest
 
 from dsprof.rules.rule import Finding, Status
 from dsprof.rules.unexplained_traffic import RULE
-from dsprof.trace.format import EngineConfig, ParameterLayout, SiteArgs
+from dsprof.trace.format import BucketLayout, EngineConfig, ParameterLayout, SiteArgs
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import captured, engine, fetch, group, said, span, sync, zero_rank
 
@@ -251,3 +251,59 @@ def test_a_broken_configuration_is_no_error(zero):
     broken = EngineConfig(engine=1, effective=effective, parameter_dtype="int7")
     assert said(RULE, rank(2, engine=broken)).status is not Status.ERROR
     assert msgspec.json.decode(msgspec.json.encode(broken), type=EngineConfig) == broken
+
+
+def ddp(*, sent: float = 1.0, extra: Any = None, **fields: Any) -> RankTrace:
+    """A rank of a DDP model with one bucket, of which a share is sent."""
+    given = {"engine": None, "layouts": [BucketLayout(0, 1, [WHOLE])], **fields}
+    if extra is not None:
+        given["extra"] = extra
+    trace = zero_rank(nbytes=round(WHOLE * sent), flushes=[], **given)
+    trace.collectives.flush[:] = 0
+    return trace
+
+
+def test_ddp_reduces_its_buckets():
+    found = rows(said(RULE, ddp()))["gradients"]
+    assert (found["verdict"], found["bytes sent"]) == ("as asked", WHOLE)
+
+
+def test_a_communication_hook_of_ddp_is_named():
+    trace = ddp(sent=0.5)
+    trace.collectives.words[trace.collectives.words.index("float32")] = "float16"
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    assert "a communication hook" in rows(finding)["gradients"]["cause"]
+
+
+def test_buffers_of_ddp_are_named():
+    def buffers(step: int, start: float):
+        yield sync("broadcast", start + 1, 1, nbytes=WHOLE, step=step, phase="forward")
+
+    finding = said(RULE, ddp(extra=buffers))
+    assert "broadcast_buffers" in rows(finding)["other"]["cause"]
+
+
+def fsdp(gathers: int) -> RankTrace:
+    """A rank of one FSDP unit, reduced once and gathered some times in each step."""
+
+    def gathered(step: int, start: float):
+        for n in range(gathers):
+            details = {"step": step, "phase": "forward", "fetch": 50 + n}
+            yield sync("_allgather_base_", start + n, 1, nbytes=2 * WHOLE, **details)
+
+    unit = {"library": "FSDP2", "module": "(root)", "elements": ELEMENTS}
+    fetches = [fetch(50 + n, n, 1, step=3, **unit) for n in range(gathers)]
+    trace = zero_rank(
+        engine=None, op="_reduce_scatter_base_", nbytes=2 * WHOLE, extra=gathered, fetches=fetches
+    )
+    for one in trace.flushes:
+        one.library, one.module, one.stage = "FSDP2", "(root)", -1
+    return trace
+
+
+@pytest.mark.parametrize(("gathers", "status"), [(1, "pass"), (2, "pass"), (4, "fail")])
+def test_fsdp_gathers_its_units_once_or_twice(gathers, status):
+    finding = said(RULE, fsdp(gathers))
+    assert finding.status.value == status
+    assert rows(finding)["gradients"]["verdict"] == "as asked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from dsprof.analysis.intent import (
     asked_by_zero,
     obstacle,
 )
+from dsprof.analysis.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
 from dsprof.analysis.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.analysis.timeline import Array
@@ -87,7 +89,7 @@ class Intent(Aggregate):
         kinds = _kinds(trace.collectives, bool(trace.engines))[rows]
         progress = _progress(trace, steps, rows[kinds == _GRADIENTS])
         obstacles = _obstacles(trace)
-        asked = {} if obstacles else _asked(trace, progress, rows[kinds == _GRADIENTS])
+        asked = {} if obstacles else _asked(trace, progress, rows, kinds)
         return cls(asked, _sent(trace, rows, kinds), progress, obstacles)
 
     def merge(self, other: Intent) -> Intent:
@@ -106,13 +108,40 @@ def _obstacles(trace: RankTrace) -> frozenset[str]:
     return frozenset(found | several)
 
 
-def _asked(trace: RankTrace, progress: Progress, gradients: Array) -> dict[Demand, Expected]:
+def _asked(
+    trace: RankTrace, progress: Progress, rows: Array, kinds: Array
+) -> dict[Demand, Expected]:
+    """Model what engines ask for, or DDP and FSDP where there are none."""
+    gradients, parameters = rows[kinds == _GRADIENTS], rows[kinds == _PARAMETERS]
     sizes = [_size(trace, int(group)) for group in np.unique(trace.collectives.group[gradients])]
-    course = Course(progress.steps, progress.flushes, max(sizes, default=0))
-    asked: dict[Demand, Expected] = {}
-    for engine in trace.engines.values():
-        asked |= dict(asked_by_zero(engine, course))
-    return asked
+    ranks = max(sizes, default=0)
+    if trace.engines:
+        course = Course(progress.steps, progress.flushes, ranks)
+        engines = trace.engines.values()
+        return dict(chain.from_iterable(asked_by_zero(engine, course) for engine in engines))
+    scattered = gradients[_of(trace.collectives, "reduce_scatter")[gradients]]
+    shards = [_size(trace, int(group)) for group in np.unique(trace.collectives.group[scattered])]
+    sharing = Sharing(
+        reductions=progress.reducing_micro_steps,
+        micro_steps=progress.micro_steps,
+        ranks=max(shards, default=0),
+        has_replicas=0 < len(scattered) < len(gradients),
+        gradient_bytes=_item_bytes(trace.collectives, gradients),
+        parameter_bytes=_item_bytes(trace.collectives, parameters),
+    )
+    asked = asked_by_fsdp(trace.flushes, trace.fetches, sharing)
+    return dict(chain(asked_by_ddp(trace.layouts, progress.reducing_micro_steps), asked))
+
+
+def _item_bytes(rows: Collectives, chosen: Array) -> float:
+    elements = int(rows.elements[chosen].sum())
+    return int(rows.nbytes[chosen].sum()) / elements if elements else 0.0
+
+
+def _of(rows: Collectives, name: str) -> BoolArray:
+    """Say which collectives are of a family."""
+    codes = [code for code, word in enumerate(rows.words) if family(word) == name]
+    return np.isin(rows.op, codes)
 
 
 def _size(trace: RankTrace, group: int) -> int:
@@ -131,9 +160,8 @@ def _kinds(rows: Collectives, has_engine: bool) -> Array:
 
 def _gathers_of_steps(rows: Collectives) -> BoolArray:
     """Say which are gathers that a library asked for in an optimizer step."""
-    codes = [code for code, word in enumerate(rows.words) if family(word) == "all_gather"]
     in_step = (rows.phase == rows.code("step")) & (rows.requested != rows.code(""))
-    return np.asarray(in_step & np.isin(rows.op, codes), np.bool_)
+    return np.asarray(in_step & _of(rows, "all_gather"), np.bool_)
 
 
 def _progress(trace: RankTrace, steps: Array, gradients: Array) -> Progress:
