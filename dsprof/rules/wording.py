@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from dsprof.analysis.series import Floats
+from dsprof.analysis.step_columns import StepColumns
 
 _MOST_NAMED = 12
 
@@ -16,3 +19,30 @@ def listed(ranks: Sequence[int]) -> str:
 def named(ranks: Sequence[int]) -> str:
     """Name ranks as what they are: `rank 3`, `ranks 3, 7`."""
     return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
+
+
+PARTS = {
+    "compute_ns": "forward, backward and optimizer step",
+    "exposed_ns": "waits for communication",
+    "copies_ns": "copies between host and device",
+    "idle_ns": "idle time of the device",
+    "other_ns": "time outside all phases",
+}
+"""Parts of a step in a sentence."""
+
+
+def part_columns(columns: StepColumns) -> dict[str, Floats]:
+    """Return the whole step and its parts, named for a table."""
+    parts = {PARTS[name]: column for name, column in columns.parts.items()}
+    return {"whole step": columns.total_ns, **parts}
+
+
+def growing_part(growth: Mapping[str, float], whole_ns: float, share: float) -> str:
+    """Return the part that explains most of a growth of `whole_ns`; "" if less than `share`."""
+    part = max(growth, key=lambda name: growth[name], default="")
+    return part if part and growth[part] >= share * whole_ns else ""
+
+
+def milliseconds(ns: float) -> str:
+    """Show a time in a sentence: `1,234.5 ms`."""
+    return f"{ns / 1e6:,.1f} ms"

@@ -1,0 +1,153 @@
+"""periodic-slow-step: every so many steps one takes far longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.series import Period, period_of, slow_places
+from dsprof.analysis.step_columns import StepColumns, step_columns
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import growing_part, milliseconds, named, part_columns
+
+_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What counts as a slow step, and when that matters."""
+
+    steps: int = 12  # after warm-up; fewer do not tell
+    slow_share: float = 0.25  # of the median: by so much a slow step is longer
+    cost_share: float = 0.01  # of all steps, that slow ones take longer; below, nothing is said
+    fail_share: float = 0.05
+    part_share: float = 0.6  # of the excess, that one part must explain to be named
+
+
+class PeriodicSlowStep:
+    """Tells what comes back from what happens now and then.
+
+    What all ranks do outside the phases every n steps is what the program is for: a checkpoint, an
+    evaluation. That is information. What holds up the phases, or one rank alone, is a fault.
+    """
+
+    meta = RuleMeta(
+        id="periodic-slow-step",
+        title="No step comes back that takes far longer",
+        failing_title="Every so many steps one takes far longer",
+        why="A checkpoint, an evaluation or a garbage collection every n steps costs its n-th in "
+        "each of them.",
+        category="steps",
+        needs=(Steps,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Name the period, what it costs, and the part of the step where it falls."""
+        columns = step_columns(run[Steps])
+        times = columns.total_ns
+        if len(times) < thresholds.steps:
+            text = f"Could not tell from {len(times)} steps after warm-up; "
+            yield self.meta.finding(Status.UNKNOWN, f"{text}{thresholds.steps} are needed.")
+            return
+        slow = slow_places(times, thresholds.slow_share)
+        excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0
+        share = excess_ns / max(float(times.sum()), 1.0)
+        if share < thresholds.cost_share:
+            return
+        period = period_of(slow)
+        if period is None:
+            yield self._scattered(columns, slow, share)
+        else:
+            yield self._periodic(columns, slow, period, thresholds)
+
+    def _scattered(self, columns: StepColumns, slow: np.ndarray, share: float) -> Finding:
+        count = int(np.count_nonzero(slow))
+        return self.meta.finding(
+            Status.INFO,
+            f"{count} of {len(slow)} steps take far longer than those around them, in no period; "
+            f"that is {share:.0%} of the time.",
+            title="Now and then a step takes far longer",
+            cause="Nothing in the order of the steps tells it.",
+            action="Look at these steps in the timeline, and at what else runs on the hosts then.",
+            evidence=(_table(columns, slow),),
+            confidence="low",
+        )
+
+    def _periodic(
+        self, columns: StepColumns, slow: np.ndarray, period: Period, thresholds: Thresholds
+    ) -> Finding:
+        mine = np.zeros(len(slow), np.bool_)
+        mine[list(period.places)] = True
+        excess_ns = float(np.median(columns.total_ns[mine]) - np.median(columns.total_ns[~slow]))
+        cost_ns = excess_ns * np.count_nonzero(mine) / len(mine)
+        share = excess_ns * np.count_nonzero(mine) / float(columns.total_ns.sum())
+        part = growing_part(columns.growth(~slow, mine), excess_ns, thresholds.part_share)
+        ranks = columns.ranks_behind(~slow, mine, excess_ns / 2)
+        fault = bool(ranks or part == "compute_ns") and share >= thresholds.fail_share
+        cause, action = _why(part, ranks)
+        return self.meta.finding(
+            Status.FAIL if fault else Status.INFO,
+            f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
+            f"takes {milliseconds(excess_ns)} longer: {milliseconds(cost_ns)} of each step "
+            f"({share:.0%}).",
+            severity=Severity.MEDIUM if fault else Severity.NONE,
+            cause=cause,
+            action=action,
+            ranks=ranks,
+            evidence=(_table(columns, mine),),
+            confidence="medium",
+        )
+
+
+def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
+    """Return cause and action by where the time falls."""
+    if ranks:
+        return (
+            f"The time is {named(ranks)}'s own; the others wait in their collectives.",
+            f"Look at what {named(ranks)} alone does then: a checkpoint, logging, an evaluation. "
+            "Do it in a thread or process beside, or share it out over the ranks.",
+        )
+    if part == "compute_ns":
+        return (
+            "The time falls into forward, backward or optimizer step, on all ranks: as Python's "
+            "garbage collector does, an empty cache of the allocator, or work of the model that "
+            "comes every so many steps.",
+            "Try gc.freeze() after the first steps and gc.disable(), with gc.collect() where all "
+            "ranks do it in the same step; if that changes nothing, look into those steps.",
+        )
+    if part == "other_ns":
+        return (
+            "The time falls outside forward, backward and step, on all ranks: a checkpoint, an "
+            "evaluation, the end of an epoch of the data loader.",
+            "If it is a checkpoint, write it in the background or less often; if it is the data "
+            "loader, keep its workers (persistent_workers=True).",
+        )
+    if part == "exposed_ns":
+        return (
+            "The time is spent in waits for communication, on all ranks.",
+            "Look at the collectives of these steps in the timeline.",
+        )
+    return "Into which part of the step it falls could not be told.", "Look into these steps."
+
+
+def _table(columns: StepColumns, chosen: np.ndarray) -> Table:
+    places = np.flatnonzero(chosen)[:_ROWS]
+    named_columns = part_columns(columns)
+    rows = [
+        (int(columns.number[i]), *(round(float(c[i])) for c in named_columns.values()))
+        for i in places
+    ]
+    usual = (round(float(np.median(c[~chosen]))) for c in named_columns.values())
+    return Table(
+        columns=(Column("step"), *(Column(name, "ns") for name in named_columns)),
+        rows=(("median of the others", *usual), *rows),
+        caption="Mean over ranks",
+    )
+
+
+RULE = PeriodicSlowStep()

@@ -1,0 +1,157 @@
+"""step-time-change: from one step on, steps take longer than before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.series import (
+    Change,
+    change_of,
+    drift_of,
+    fits_better_as_line,
+    is_steady_rise,
+)
+from dsprof.analysis.step_columns import StepColumns, step_columns
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import PARTS, growing_part, milliseconds, named, part_columns
+
+_WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What counts as a change."""
+
+    steps: int = 20  # after warm-up; fewer do not tell
+    least_side: int = 5  # steps before and after it
+    share: float = 0.10  # of the step before: by so much it gets longer
+    severe_share: float = 0.5
+    sigmas: float = 3.0  # of the scatter that is left
+    chance: float = 0.001  # of it in a steady run
+    part_share: float = 0.6  # of the change, that one part must explain to be named
+    work_share: float = 0.05  # more or fewer collectives, bytes or micro-steps are other work
+
+
+class StepTimeChange:
+    """Looks for one change of level; what drifts is judged by step-time-drift."""
+
+    meta = RuleMeta(
+        id="step-time-change",
+        title="Steps take as long at the end as at the beginning",
+        failing_title="Steps take longer from one step on",
+        why="What made steps longer at one moment can be found by looking at that moment.",
+        category="steps",
+        needs=(Run, Steps),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Name the step, and what got longer from there on."""
+        columns = step_columns(run[Steps])
+        times = columns.total_ns
+        if len(times) < thresholds.steps:
+            text = f"Could not tell from {len(times)} steps after warm-up; "
+            yield self.meta.finding(Status.UNKNOWN, f"{text}{thresholds.steps} are needed.")
+            return
+        change, drift = change_of(times), drift_of(times)
+        if change is None or not _is_level(change, len(times), thresholds):
+            return
+        rises = drift is not None and is_steady_rise(times)
+        if drift is not None and rises and fits_better_as_line(times, change, drift):
+            return
+        yield self._finding(run[Run], columns, change, thresholds)
+
+    def _finding(
+        self, run: Run, columns: StepColumns, change: Change, thresholds: Thresholds
+    ) -> Finding:
+        at = int(columns.number[change.at])
+        after = np.arange(len(columns.number)) >= change.at
+        more_ns = change.after - change.before
+        share = more_ns / change.before
+        text = (
+            f"From step {at} on a step takes {milliseconds(change.after)}, before "
+            f"{milliseconds(change.before)} ({share:+.0%})."
+        )
+        evidence = (_table(columns, after, at),)
+        if work := columns.work_changed(~after, after, thresholds.work_share):
+            kinds = ", ".join(_WORK[name] for name in work)
+            return self.meta.finding(
+                Status.INFO,
+                f"{text} Its work is another, too: {kinds}.",
+                title="Steps have other work from one step on",
+                cause=f"The program does something else from step {at} on.",
+                evidence=evidence,
+                confidence="high",
+            )
+        if more_ns < 0:
+            return self.meta.finding(
+                Status.INFO,
+                text,
+                title="Steps take less time from one step on",
+                cause="What makes the first steps longer lasts beyond the warm-up that is left "
+                "out: compilation, caches, a program beside that ended.",
+                evidence=evidence,
+                confidence="medium",
+            )
+        cause, ranks = _cause(run, columns, after, more_ns, thresholds)
+        return self.meta.finding(
+            Status.FAIL,
+            text,
+            severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
+            cause=cause,
+            action=f"Look at what happened at step {at}{_on(ranks)}: a program beside, a clock "
+            "that was throttled, data of another kind or from another place, a job of the "
+            "program itself that began there and did not end.",
+            ranks=ranks,
+            evidence=evidence,
+            confidence="medium",
+        )
+
+
+def _is_level(change: Change, count: int, thresholds: Thresholds) -> bool:
+    more = abs(change.after - change.before)
+    return (
+        change.p <= thresholds.chance
+        and thresholds.least_side <= change.at <= count - thresholds.least_side
+        and more >= thresholds.share * change.before
+        and more >= thresholds.sigmas * change.scatter
+    )
+
+
+def _cause(
+    run: Run, columns: StepColumns, after: np.ndarray, more_ns: float, thresholds: Thresholds
+) -> tuple[str, tuple[int, ...]]:
+    """Say which part of which ranks got longer."""
+    ranks = columns.ranks_behind(~after, after, more_ns / 2)
+    part = growing_part(columns.growth(~after, after), more_ns, thresholds.part_share)
+    unchanged = "The work of a step stayed the same."
+    if ranks and not run.missing_ranks:
+        return f"{unchanged} It is {named(ranks)} that got slower; the others wait.", ranks
+    if not part:
+        return f"{unchanged} Which part of it got longer could not be told.", ()
+    return f"{unchanged} What got longer is {PARTS[part]}, on all ranks.", ()
+
+
+def _on(ranks: tuple[int, ...]) -> str:
+    return f" on {named(ranks)}" if ranks else ""
+
+
+def _table(columns: StepColumns, after: np.ndarray, at: int) -> Table:
+    named_columns = part_columns(columns)
+    return Table(
+        columns=(Column("median of a step"), Column("before", "ns"), Column("after", "ns")),
+        rows=tuple(
+            (name, round(float(np.median(c[~after]))), round(float(np.median(c[after]))))
+            for name, c in named_columns.items()
+        ),
+        caption=f"Before step {at} and from it on, mean over ranks",
+    )
+
+
+RULE = StepTimeChange()

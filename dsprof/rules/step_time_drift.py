@@ -1,0 +1,116 @@
+"""step-time-drift: steps get longer and longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.series import change_of, drift_of, fits_better_as_line, is_steady_rise
+from dsprof.analysis.step_columns import StepColumns, step_columns
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import PARTS, growing_part, milliseconds, named, part_columns
+
+_PART_OF_THE_LINE = 0.375
+"""From the first quarter to the last, three quarters of the line are gone; half of these."""
+_QUARTERS = ("first", "second", "third", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What counts as drift."""
+
+    steps: int = 24  # after warm-up; fewer do not tell
+    share: float = 0.10  # of the first steps: by so much the last are longer
+    severe_share: float = 0.5
+    sigmas: float = 2.0  # of the scatter around the line
+    z: float = 3.3  # of Mann and Kendall's test: one in a thousand
+    part_share: float = 0.6  # of the growth, that one part must explain to be named
+    work_share: float = 0.05  # more collectives, bytes or micro-steps are more work
+
+
+class StepTimeDrift:
+    """Looks for a steady rise; a jump is judged by step-time-change."""
+
+    meta = RuleMeta(
+        id="step-time-drift",
+        title="Steps do not get longer and longer",
+        failing_title="Steps get longer and longer",
+        why="What grows with every step (a list, a cache, a log, heat) goes on growing.",
+        category="steps",
+        needs=(Steps,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Say by how much steps grow, and which part of them."""
+        columns = step_columns(run[Steps])
+        times = columns.total_ns
+        drift, change = drift_of(times), change_of(times)
+        if len(times) < thresholds.steps or drift is None or change is None:
+            text = f"Could not tell from {len(times)} steps after warm-up; "
+            yield self.meta.finding(Status.UNKNOWN, f"{text}{thresholds.steps} are needed.")
+            return
+        more_ns = drift.end - drift.start
+        grows = more_ns >= max(thresholds.share * drift.start, thresholds.sigmas * drift.scatter)
+        if not grows or drift.z < thresholds.z or not is_steady_rise(times):
+            return
+        if fits_better_as_line(times, change, drift):
+            yield self._finding(columns, drift.start, more_ns, thresholds)
+
+    def _finding(
+        self, columns: StepColumns, start_ns: float, more_ns: float, thresholds: Thresholds
+    ) -> Finding:
+        count = len(columns.number)
+        first, last = np.arange(count) < count // 4, np.arange(count) >= count - count // 4
+        share = more_ns / max(start_ns, 1.0)
+        text = (
+            f"A step took {milliseconds(start_ns)} at first and takes "
+            f"{milliseconds(start_ns + more_ns)} now ({share:+.0%} in {count:,} steps)."
+        )
+        if columns.work_changed(first, last, thresholds.work_share):
+            return self.meta.finding(
+                Status.INFO,
+                f"{text} The work of a step changed with it.",
+                title="Steps get longer with their work",
+                cause="More micro-steps, collectives or bytes: the program does more in a step.",
+                evidence=(_table(columns),),
+                confidence="high",
+            )
+        part = growing_part(columns.growth(first, last), more_ns, thresholds.part_share)
+        ranks = columns.ranks_behind(first, last, more_ns * _PART_OF_THE_LINE)
+        where = f"{named(ranks)} alone; the others wait" if ranks else "all ranks"
+        return self.meta.finding(
+            Status.FAIL,
+            text,
+            severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
+            cause=f"The work of a step stayed the same. What grows is "
+            f"{PARTS[part] if part and not ranks else 'the own time'}, on {where}."
+            if part or ranks
+            else "The work of a step stayed the same. Which part grows could not be told.",
+            action="Look for what is kept from step to step: lists of losses that hold their "
+            "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
+            "on a device, its temperature and clock.",
+            ranks=ranks,
+            evidence=(_table(columns),),
+            confidence="medium",
+        )
+
+
+def _table(columns: StepColumns) -> Table:
+    parts = np.array_split(np.arange(len(columns.number)), 4)
+    named_columns = part_columns(columns)
+    return Table(
+        columns=(Column("median of a step"), *(Column(f"{q} quarter", "ns") for q in _QUARTERS)),
+        rows=tuple(
+            (name, *(round(float(np.median(column[part]))) for part in parts))
+            for name, column in named_columns.items()
+        ),
+        caption="Mean over ranks",
+    )
+
+
+RULE = StepTimeDrift()

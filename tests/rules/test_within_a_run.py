@@ -1,0 +1,164 @@
+"""Rules on what changes from step to step: step-time-change, -drift and periodic-slow-step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsprof.rules import periodic_slow_step, step_time_change, step_time_drift
+from dsprof.rules.rule import Rule, Severity, Status
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import engine, rank_trace, said, span, step, sync
+
+RULES = [step_time_change.RULE, step_time_drift.RULE, periodic_slow_step.RULE]
+NOISE = np.random.default_rng(3).normal(0, 1, 200)
+Extra = Callable[[int], float]
+
+
+def nothing(number: int) -> float:
+    return 0
+
+
+def rank(
+    number: int = 0,
+    steps: int = 60,
+    computing: Extra = nothing,
+    between: Extra = nothing,
+    waiting: Extra = nothing,
+    calls: Extra = nothing,
+    **fields: Any,
+) -> RankTrace:
+    """Steps of 100 ms: `between` ms, forward of 80 ms and more, a wait of 20 ms and more."""
+    at, made = 0.0, {"steps": [], "spans": [], "comm": []}
+    for n in range(steps):
+        begin = at + between(n)
+        end = begin + 80 + NOISE[n] + computing(n)
+        held = 20 + waiting(n)
+        made["spans"].append(span("forward", begin, end + held, n))
+        made["comm"].append(sync("all_reduce", end, held, seq=10 * n, step=n))
+        made["comm"] += [sync("all_reduce", end, 0, seq=10 * n + k, step=n)
+                         for k in range(1, 1 + round(calls(n)))]  # fmt: skip
+        made["steps"].append(step(n, at, end + held))
+        at = end + held
+    return rank_trace(number, engine=engine(), **made, **fields)
+
+
+def ranks(**extra: Extra) -> list[RankTrace]:
+    return [rank(n, **extra) for n in range(2)]
+
+
+def from_step(first: int, ms: float) -> Extra:
+    return lambda n: ms * (n >= first)
+
+
+def every(period: int, ms: float) -> Extra:
+    return lambda n: ms * (n % period == period - 1)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
+def test_steady_steps_pass(rule: Rule) -> None:
+    assert said(rule, *ranks()).status is Status.PASS
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
+def test_few_steps_tell_nothing(rule: Rule) -> None:
+    few = [rank(n, 8) for n in range(2)]
+    assert said(rule, *few).status is Status.UNKNOWN
+    assert said(rule, rank_trace()).status is Status.UNKNOWN
+
+
+def test_the_step_from_which_on_steps_are_longer_is_named() -> None:
+    finding = said(step_time_change.RULE, *ranks(computing=from_step(30, 40)))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "From step 30 on a step takes 140" in finding.summary
+    assert "forward, backward and optimizer step, on all ranks" in finding.cause
+    assert said(step_time_drift.RULE, *ranks(computing=from_step(30, 40))).status is Status.PASS
+
+
+def test_a_rank_that_gets_slower_is_named_and_not_those_that_wait() -> None:
+    slow, other = rank(0, computing=from_step(30, 40)), rank(1, waiting=from_step(30, 40))
+    finding = said(step_time_change.RULE, slow, other)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+    assert "rank 0 that got slower" in finding.cause
+
+
+def test_other_work_is_information() -> None:
+    longer = ranks(computing=from_step(30, 40), calls=from_step(30, 3))
+    finding = said(step_time_change.RULE, *longer)
+    assert finding.status is Status.INFO
+    assert "collectives" in finding.summary
+
+
+def test_steps_that_get_shorter_are_information() -> None:
+    finding = said(step_time_change.RULE, *ranks(computing=lambda n: 40 * (n < 30)))
+    assert finding.status is Status.INFO
+    assert "less time" in finding.title
+
+
+@pytest.mark.parametrize("first", [4, 57])
+def test_a_change_at_the_very_ends_is_none(first: int) -> None:
+    assert said(step_time_change.RULE, *ranks(computing=from_step(first, 40))).status is Status.PASS
+
+
+def test_a_small_change_is_none() -> None:
+    assert said(step_time_change.RULE, *ranks(computing=from_step(30, 8))).status is Status.PASS
+
+
+def test_steps_that_grow_are_drift_and_no_change() -> None:
+    growing = ranks(between=lambda n: n)
+    finding = said(step_time_drift.RULE, *growing)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert "time outside all phases" in finding.cause
+    assert "in 58 steps" in finding.summary
+    assert said(step_time_change.RULE, *growing).status is Status.PASS
+
+
+def test_drift_of_one_rank_names_it() -> None:
+    finding = said(
+        step_time_drift.RULE, rank(0, computing=lambda n: n), rank(1, waiting=lambda n: n)
+    )
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+
+
+def test_more_and_more_work_is_information() -> None:
+    growing = ranks(computing=lambda n: n, calls=lambda n: n // 10)
+    assert said(step_time_drift.RULE, *growing).status is Status.INFO
+
+
+def test_steps_that_get_faster_and_faster_pass() -> None:
+    assert said(step_time_drift.RULE, *ranks(computing=lambda n: 60 - n)).status is Status.PASS
+
+
+def test_a_checkpoint_every_ten_steps_is_information_with_its_cost() -> None:
+    finding = said(periodic_slow_step.RULE, *ranks(between=every(10, 90)))
+    assert finding.status is Status.INFO
+    assert "Every 10 steps, first in step 9" in finding.summary
+    assert "a checkpoint" in finding.cause
+    assert "9." in finding.summary.rsplit(":", 1)[1]  # 6 of 58 steps, 90 ms each
+
+
+def test_what_holds_up_the_phases_is_a_fault() -> None:
+    finding = said(periodic_slow_step.RULE, *ranks(computing=every(5, 60)))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "garbage collector" in finding.cause
+
+
+def test_what_one_rank_does_alone_is_its_fault() -> None:
+    alone = rank(0, between=every(10, 90)), rank(1, waiting=every(10, 90))
+    finding = said(periodic_slow_step.RULE, *alone)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+
+
+def test_slow_steps_without_a_period_are_a_remark() -> None:
+    wild = {7, 8, 29, 50}
+    finding = said(periodic_slow_step.RULE, *ranks(between=lambda n: 90 * (n in wild)))
+    assert (finding.status, finding.confidence) == (Status.INFO, "low")
+    assert "4 of 58 steps" in finding.summary
+
+
+def test_slow_steps_that_cost_nothing_are_not_spoken_of() -> None:
+    finding = said(periodic_slow_step.RULE, *ranks(between=lambda n: 30 * (n == 30)))
+    assert finding.status is Status.PASS
