@@ -85,7 +85,7 @@ class LateRank:
                 f"Could not tell: the collectives of {named(sorted(set(unplaced)))} fit nobody's."
             )
             yield self.meta.finding(Status.UNKNOWN, text)
-        elif problem := _why_not(run, votes, cost_ns, thresholds):
+        elif problem := _why_not(run, votes, step_ns, thresholds):
             yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {problem}")
         elif cost_ns >= thresholds.step_share * step_ns and votes.late:
             yield self._voted(run, late, votes, step_ns, thresholds)
@@ -239,9 +239,10 @@ def _alike(arrivals: Arrivals) -> list[list[Matched]]:
     return [[one] for one in arrivals.matched if one.group.role in _SHARDING]
 
 
-def _why_not(run: RunSummary, votes: Votes, cost_ns: int, thresholds: Thresholds) -> str:
+def _why_not(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds) -> str:
     """Say why no verdict is possible; empty if one is."""
-    rank = votes.ranks[votes.leader]
+    rank, cost_ns = votes.ranks[votes.leader], int(votes.median_ns[votes.leader])
+    is_costly = cost_ns >= thresholds.step_share * step_ns
     if missing := run[Run].missing_ranks:
         seen = f"; of those present rank {rank} comes last, {cost_ns / 1e6:,.1f} ms of a step"
         return (
@@ -250,7 +251,7 @@ def _why_not(run: RunSummary, votes: Votes, cost_ns: int, thresholds: Thresholds
         )
     if run[Steps].exposed_share is None:
         return "some collectives were never seen waited for."
-    if votes.late and votes.chance > thresholds.chance:
+    if is_costly and votes.late and votes.chance > thresholds.chance:
         return (
             f"rank {rank} was last in {int(votes.votes[votes.leader])} of {votes.cast} steps, "
             "which may be chance; record more steps."
