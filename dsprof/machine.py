@@ -24,6 +24,9 @@ _COMMUNICATION_LIBRARY = re.compile(
 )
 _DISCRETE_DISPLAY = "0x0380"  # PCI class of displays without a monitor; a processor's own has 0300
 
+OF_A_RANK = ("cpus", "cpu_nodes")
+"""Facts that differ between ranks of a host by design."""
+
 T = TypeVar("T")
 
 

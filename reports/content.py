@@ -139,7 +139,8 @@ def run_line(run: RunInfo) -> list[str]:
     if len(run.ranks) < run.world_size:
         ranks = f"{fmt.count(len(run.ranks))} of {ranks}"
     hosts = fmt.plural(len(run.hosts), "host") if len(run.hosts) > 1 else "".join(run.hosts)
-    words = [run.setup, ranks, hosts, fmt.plural(run.steps, "step"), run.backend, run.device]
+    steps = fmt.plural(run.steps, "step") if run.steps or run.source else ""
+    words = [run.setup, ranks, hosts, steps, run.backend, run.device]
     return [word for word in words if word]
 
 

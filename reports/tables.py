@@ -456,12 +456,16 @@ def logged_calls(rows: Iterable[LoggedCallRow]) -> Table:
 def environment(info: EnvironmentInfo) -> Iterator[Table]:
     """What is common to all ranks: versions, devices, variables, files, limits."""
     devices = [("GPU", name) for name in info.gpus]
+    devices += [("accelerator", name) for name in info.accelerators]
+    devices += [("adapter", name) for name in info.adapters]
     devices += [("network", name) for name in info.network_devices]
+    machine = [*info.machine.items(), *(("library", path) for path in info.libraries)]
     limits = {name: fmt.count(value) for name, value in info.limits.items()}
     redacted = [(name, "(not shown: looks like a credential)") for name in info.redacted]
     changed = {k: v for k, v in info.effective.items() if info.variables.get(k) != v}
     yield from _pairs("Versions", info.versions.items())
     yield from _pairs("Devices", devices)
+    yield from _pairs("Machine", machine)
     yield from _pairs("Variables", [*info.variables.items(), *redacted])
     yield from _pairs("Changed by the time communication began", changed.items())
     for path, settings in info.files.items():

@@ -6,9 +6,10 @@ import itertools
 import json
 import textwrap
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from dsprof.diagnosis.model import Diagnosis, LoggedCallRow, LoggedFact
+from dsprof.diagnosis.model import Diagnosis, EnvironmentInfo, LoggedCallRow, LoggedFact
 from dsprof.reports import content, tables
 from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
@@ -73,7 +74,8 @@ def printable(text: str) -> str:
 
 def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
     yield _verdict(diagnosis, page)
-    yield _quality(diagnosis, page)
+    if diagnosis.run.source:
+        yield _quality(diagnosis, page)
     mean = content.mean_step(diagnosis.steps)
     failed = content.with_status(diagnosis, Status.FAIL)
     if failed:
@@ -91,6 +93,8 @@ def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
         yield _logged_calls(diagnosis.logged_calls, page)
     if diagnosis.logged:
         yield _logged(diagnosis.logged, page)
+    if not mean.total_ns and not diagnosis.communication:
+        yield [page.heading("Environment"), *_environment(diagnosis.environment, page)]
     yield [page.heading("Checks"), *_checks(diagnosis, page)]
 
 
@@ -188,6 +192,18 @@ def _logged(facts: list[LoggedFact], page: _Page) -> list[str]:
         lines += page.wrap(f"{fact.value} (ranks {fmt.ranks(fact.ranks)})", "  ", f"{fact.kind}: ")
     left = len(facts) - TOP_LOGGED
     return lines + ([f"  and {fmt.plural(left, 'more fact')}"] if left > 0 else [])
+
+
+def _environment(info: EnvironmentInfo, page: _Page) -> Iterator[str]:
+    for difference in info.differences:
+        held = (f"{value or 'not set'} ({fmt.ranks(r)})" for value, r in difference.values.items())
+        yield from page.wrap("; ".join(held), "  ", f"differs: {difference.name}: ")
+    for table in tables.environment(info):
+        yield f"  {printable(table.caption)}"
+        for cells, count in Counter(table.rows).items():
+            name, value = map(str, cells)
+            times = f" ({count} times)" if count > 1 else ""
+            yield from page.wrap(f"{value}{times}", "    ", f"{printable(name)}: ")
 
 
 def _checks(diagnosis: Diagnosis, page: _Page) -> Iterator[str]:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dsprof.cli.base import Command, Parser
 from dsprof.cli.bench import BenchCommand
 from dsprof.cli.doctor import DoctorCommand
+from dsprof.cli.env import EnvCommand
 from dsprof.cli.report import ReportCommand
 from dsprof.cli.run import RunCommand
 
 __all__ = ["COMMANDS", "Command", "Parser"]
 
-COMMANDS: tuple[Command, ...] = (RunCommand(), ReportCommand(), DoctorCommand(), BenchCommand())
+COMMANDS: tuple[Command, ...] = (
+    RunCommand(),
+    ReportCommand(),
+    DoctorCommand(),
+    EnvCommand(),
+    BenchCommand(),
+)

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
 
 from dsprof.errors import OutputError
 
@@ -32,6 +34,13 @@ def check_writable(path: Path, inputs: Iterable[Path]) -> None:
 
 def _is_same_file(one: Path, other: Path) -> bool:
     return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
+def terminal() -> dict[str, Any]:
+    """Return how to render for standard output."""
+    if not sys.stdout.isatty():
+        return {}
+    return {"width": get_terminal_size().columns, "colour": "NO_COLOR" not in os.environ}
 
 
 def print_bytes(data: bytes) -> None:

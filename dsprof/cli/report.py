@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dsprof.cli.output import check_writable, print_bytes
+from dsprof.cli.output import check_writable, print_bytes, terminal
 from dsprof.cli.progress import processes_for, progress_on_terminal
 from dsprof.errors import ConfigError, DsprofError, escaped
 from dsprof.inputs import open_input
@@ -83,16 +81,16 @@ files by name."""
             check_writable(output, arguments.paths)
         plotlyjs = _bundle(arguments.plotlyjs) if arguments.plotlyjs else None
         diagnosis = _diagnosis(arguments.paths, arguments.config, arguments.baseline)
-        terminal = _terminal()
+        shown = terminal()
         if output == _STANDARD_OUTPUT:
-            options = {"plotlyjs": plotlyjs, **terminal}
+            options = {"plotlyjs": plotlyjs, **shown}
             print_bytes(render(diagnosis, renderer.name, **options))
             return 0
         page = render(diagnosis, renderer.name, plotlyjs=plotlyjs)
         if output.is_fifo():
             print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
         write_whole(output, page)
-        print_bytes(render(diagnosis, "text", **terminal))
+        print_bytes(render(diagnosis, "text", **shown))
         print_bytes(f"\nReport: {escaped(str(output.resolve()))}\n".encode())
         return 0
 
@@ -110,13 +108,6 @@ def _bundle(path: Path) -> bytes:
             "to use the one of the installed plotly package"
         )
     return bundle
-
-
-def _terminal() -> dict[str, Any]:
-    """Return how to render for standard output."""
-    if not sys.stdout.isatty():
-        return {}
-    return {"width": get_terminal_size().columns, "colour": "NO_COLOR" not in os.environ}
 
 
 def _renderer(name: str) -> Renderer:

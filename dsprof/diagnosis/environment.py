@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TypeVar
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts, RankSet, ranks_of
 from dsprof.diagnosis import model
+from dsprof.machine import OF_A_RANK, Accelerator, Adapter
 
-V = TypeVar("V")
+V = TypeVar("V", bound=Hashable)
 
 
 def environment_info(facts: EnvironmentFacts) -> model.EnvironmentInfo:
@@ -29,11 +30,16 @@ def environment_info(facts: EnvironmentFacts) -> model.EnvironmentInfo:
         differences=list(_differences(facts)),
         written_config=engine.written if engine else {},
         effective_config=engine.effective if engine else {},
+        accelerators=[_accelerator(one) for one in _of_first_host(facts.accelerators)],
+        adapters=[_adapter(one) for one in _of_first_host(facts.adapters)],
+        machine=_shared(facts, facts.machine),
+        libraries=sorted(facts.libraries),
     )
 
 
 def _differences(facts: EnvironmentFacts) -> Iterator[model.Difference]:
-    for part in (facts.variables, facts.versions, facts.written):
+    machine = {name: held for name, held in facts.machine.items() if name not in OF_A_RANK}
+    for part in (facts.variables, facts.versions, machine, facts.written):
         for name, values in facts.differing(part).items():
             ranks = {value: list(ranks_of(held)) for value, held in values.items()}
             yield model.Difference(name=name, values=ranks)
@@ -50,6 +56,21 @@ def _devices(facts: EnvironmentFacts, kind: str) -> list[str]:
         return []
     names: tuple[str, ...] = _first(values)
     return list(names)
+
+
+def _of_first_host(facts: Facts[str, tuple[V, ...]]) -> tuple[V, ...]:
+    return _first(facts[min(facts)]) if facts else ()
+
+
+def _accelerator(found: Accelerator) -> str:
+    node = f"NUMA node {found.numa_node}" if found.numa_node >= 0 else ""
+    where = ", ".join(filter(None, [found.address, node]))
+    return f"{found.name or found.vendor}{f' ({where})' if where else ''}"
+
+
+def _adapter(found: Adapter) -> str:
+    parts = (found.name, found.link, found.rate, found.state, found.driver)
+    return " ".join(filter(None, parts))
 
 
 def _first(values: Mapping[V, RankSet]) -> V:

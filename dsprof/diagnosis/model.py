@@ -281,6 +281,10 @@ class EnvironmentInfo(_Part):
     differences: list[Difference] = []
     written_config: dict[str, Any] = {}  # DeepSpeed configuration of the first engine
     effective_config: dict[str, Any] = {}
+    accelerators: list[str] = []  # of the first host, as its kernel lists them
+    adapters: list[str] = []
+    machine: dict[str, str] = {}  # kernel, driver, modules..., where all ranks have the same
+    libraries: list[str] = []  # of communication, as ranks have loaded them
 
 
 class LoggedFact(_Part):

@@ -69,11 +69,19 @@ def several_hosts(facts: EnvironmentFacts) -> Answer:
     return False if 1 < world <= present else None
 
 
+def is_seen(facts: EnvironmentFacts) -> bool:
+    """Whether hardware was looked for where training runs.
+
+    A run on accelerators of which there is none is judged elsewhere, as on a login node.
+    """
+    return bool(facts.machine) and (not facts.uses_gpu or _accelerators_of_a_host(facts) > 0)
+
+
 def several_accelerators(facts: EnvironmentFacts) -> Answer:
     """Whether a host has more than one accelerator."""
     if _largest_variable(facts, _LOCAL_WORLD_SIZES) > 1:
         return True
-    return _accelerators_of_a_host(facts) > 1 if facts.machine else None
+    return _accelerators_of_a_host(facts) > 1 if is_seen(facts) else None
 
 
 def models(facts: EnvironmentFacts) -> list[Model | None]:
@@ -91,7 +99,7 @@ def linked(facts: EnvironmentFacts) -> Answer:
 def multicast(facts: EnvironmentFacts) -> Answer:
     """Whether NVSwitches can reduce: Hopper and later, where a host has all eight of them."""
     if not (found := models(facts)):
-        return False if facts.machine else None
+        return False if is_seen(facts) else None
     if any(model is None for model in found):
         return None
     eight = _accelerators_of_a_host(facts) >= 8
@@ -159,17 +167,17 @@ def _is_of_architecture(name: str) -> Callable[[EnvironmentFacts], Answer]:
         found = models(facts)
         if any(model and model.architecture == name for model in found):
             return True
-        return None if None in found or not (found or facts.machine) else False
+        return None if None in found or not (found or is_seen(facts)) else False
 
     return ask
 
 
 def _has_vendor(name: str) -> Callable[[EnvironmentFacts], Answer]:
-    return lambda facts: name in vendors(facts) if facts.machine else None
+    return lambda facts: name in vendors(facts) if vendors(facts) or is_seen(facts) else None
 
 
 def _has_link(*names: str) -> Callable[[EnvironmentFacts], Answer]:
-    return lambda facts: bool(links(facts) & set(names)) if facts.machine else None
+    return lambda facts: bool(links(facts) & set(names)) if is_seen(facts) else None
 
 
 def _is_made_by(name: str) -> Callable[[EnvironmentFacts], Answer]:

@@ -120,14 +120,12 @@ class SettingsRule:
 
     def _doubted(self, uses: dict[Use, str]) -> Finding:
         missing = " and ".join(dict.fromkeys(uses.values()))
-        names = _listed(list(uses))
-        effect = next(iter(uses)).setting.effect
-        return self.meta.finding(
-            Status.UNKNOWN,
-            f"Could not tell whether {names} costs anything here ({effect}): not known is "
-            f"{missing}.",
-            evidence=(_table(list(uses)),),
-        )
+        if named := [use for use in uses if use.value]:
+            doubt = f"whether {_listed(named)} costs anything here ({named[0].setting.effect})"
+        else:
+            doubt = "whether this platform asks for settings that are not there"
+        text = f"Could not tell {doubt}: not known is {missing}."
+        return self.meta.finding(Status.UNKNOWN, text, evidence=(_table(list(uses)),))
 
 
 @cache

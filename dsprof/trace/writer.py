@@ -17,12 +17,14 @@ from typing import Any
 
 import msgspec
 
+from dsprof.environment import EnvSnapshot
 from dsprof.events import Collective, DeviceStep, MemorySample, Record, Step
 from dsprof.trace.encode import Encoder
 from dsprof.trace.format import (
     CounterArgs,
     CounterEvent,
     CounterRow,
+    EnvironmentEvent,
     Event,
     Header,
     HeaderEvent,
@@ -289,6 +291,31 @@ class TraceWriter:
             self._source.records.clear()
             self._source.definitions.clear()
             self._wake.wait(INTERVAL_S)
+
+
+def write_environment(folder: Path, header: Header, environment: EnvSnapshot) -> Path:
+    """Write the trace of a rank that did nothing yet; return its path.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    rank = header.rank
+    lines = (
+        HeaderEvent(args=header, ph="M", pid=rank),
+        EnvironmentEvent(args=environment, ph="M", pid=rank),
+        TrailerEvent(args=Trailer(reason="dsprof env"), ph="M", pid=rank),
+    )
+    data = b"[\n" + b",\n".join(map(msgspec.json.encode, lines)) + b"\n]\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    file, path = _create(folder, rank)
+    try:
+        _write_all(file, data)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(file)
+    return path
 
 
 def _create(folder: Path, rank: int) -> tuple[int, Path]:

@@ -1,0 +1,170 @@
+"""`dsprof env`: print and judge the environment of this machine, before any training."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsprof import environment
+from dsprof._version import __version__
+from dsprof.cli.output import print_bytes, terminal
+from dsprof.config import PREFIX, load_config, load_thresholds, unmirrored
+from dsprof.errors import ConfigError, OutputError, escaped
+
+if TYPE_CHECKING:
+    from dsprof.diagnosis.model import Diagnosis
+    from dsprof.environment import EnvSnapshot
+    from dsprof.rules.rule import Finding
+    from dsprof.trace.format import Header
+
+_BACKENDS = {"nvidia": "nccl", "amd": "nccl", "ascend": "hccl", "intel": "xccl"}
+_DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu"}
+
+
+class EnvCommand:
+    """Judges what this process would train with, by the rules of `dsprof report`."""
+
+    name = "env"
+    help = "print and judge the environment of this machine"
+    description = """\
+Print the variables, versions, devices and limits that training would run with
+here, and judge them. Nothing is trained and nothing is changed.
+
+  dsprof env                                  this machine
+  torchrun ... --no-python dsprof env -o DIR  every rank writes what it has;
+  dsprof report DIR                           then what differs between them
+
+Exit code 0: no rule found a fault; 1: one did; 2: a mistake in the command. As
+one of several ranks it is 0, or the launcher would stop the others."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument(
+            "-o", "--output", type=Path, metavar="DIR", help="folder to write it to (or DSPROF_OUT)"
+        )
+        parser.add_argument(
+            "--backend",
+            metavar="NAME",
+            help="what training will use (default: by the accelerators)",
+        )
+        parser.add_argument(
+            "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
+        )
+
+    def run(self, arguments: Namespace) -> int:
+        """Print it, or write it where a folder is given; rank 0 prints in either case."""
+        from dsprof.diagnosis.here import ENVIRONMENT_RULES, diagnose_environment
+        from dsprof.reports import render
+        from dsprof.rules.rule import Status
+
+        place = _place(os.environ)
+        schema = {rule.meta.id: type(rule.thresholds) for rule in ENVIRONMENT_RULES}
+        thresholds = load_thresholds(arguments.config, schema) if arguments.config else {}
+        header, found = _described(place, arguments.backend)
+        diagnosis = diagnose_environment(header, found, thresholds)
+        failed = [one for one in diagnosis.findings if one.status is Status.FAIL]
+        folder = arguments.output or _folder(os.environ)
+        if folder:
+            _write(folder, header, found)
+        if place.rank == 0:
+            print_bytes(render(diagnosis, "text", **terminal()))
+            if folder:
+                print_bytes(f"\nAll ranks: dsprof report {escaped(str(folder))}\n".encode())
+        elif not folder:
+            print_bytes(_in_brief(diagnosis, failed))
+        return int(bool(failed) and place.world_size == 1)
+
+
+class _Place(NamedTuple):
+    rank: int
+    world_size: int
+
+
+def _place(variables: Mapping[str, str]) -> _Place:
+    """Return which rank this process would be, by what its launcher says.
+
+    Raises:
+        ConfigError: what it says is no rank.
+    """
+    pairs = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
+    pairs.append(("PMI_RANK", "PMI_SIZE"))
+    if "SLURM_STEP_ID" in variables:  # a batch script is no task, though it has these, too
+        pairs.append(("SLURM_PROCID", "SLURM_NTASKS"))
+    for names in pairs:
+        if all(name in variables for name in names):
+            rank, world = (variables[name] for name in names)
+            if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
+                return _Place(int(rank), int(world))
+            said = f"{names[0]}={rank} and {names[1]}={world}"
+            raise ConfigError(f"{said} name no rank: unset them, or start dsprof env by a launcher")
+    return _Place(0, 1)
+
+
+def _folder(variables: Mapping[str, str]) -> Path | None:
+    named = unmirrored(variables).get(f"{PREFIX}OUT")
+    return Path(named) if named else None
+
+
+def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]:
+    """Return who this process is and what it has, as they may be written."""
+    from dsprof.anonymize import Anonymizer
+    from dsprof.disclosure import Disclosure
+    from dsprof.trace.format import SCHEMA_VERSION, Header
+
+    found = environment.snapshot(os.environ)
+    key = environment.run_key(os.environ, place.world_size)
+    backend = backend or _usual_backend(found)
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    anonymize = load_config(os.environ, {}).anonymize
+    header = Header(
+        schema_version=SCHEMA_VERSION,
+        run_key=key,
+        rank=place.rank,
+        world_size=place.world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_epoch_ns=time.time_ns(),
+        started_monotonic_ns=time.perf_counter_ns(),
+        boot_id=environment.boot_id(),
+        local_rank=int(local_rank) if local_rank.isdecimal() else -1,
+        backend=backend,
+        device=_DEVICES.get(backend, "cpu"),
+        versions={"dsprof": __version__},
+        anonymized=anonymize,
+    )
+    disclose = Disclosure(Anonymizer(key) if anonymize else None)
+    return disclose(header), disclose(found)
+
+
+def _usual_backend(found: EnvSnapshot) -> str:
+    """Return what torch would use here: on CPUs, and in a torch without CUDA or ROCm, gloo."""
+    if found.versions.get("torch", "").endswith("+cpu"):
+        return "gloo"
+    return next((_BACKENDS[one.vendor] for one in found.accelerators), "gloo")
+
+
+def _write(folder: Path, header: Header, found: EnvSnapshot) -> None:
+    from dsprof.trace.writer import write_environment
+
+    try:
+        write_environment(folder, header, found)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {folder}: {error.strerror}; choose another with -o DIR"
+        ) from None
+
+
+def _in_brief(diagnosis: Diagnosis, failed: Sequence[Finding]) -> bytes:
+    """Return a line for each fault, so that those of many ranks can be read together."""
+    run = diagnosis.run
+    texts = [f"[{one.severity.value.upper()}] {one.summary}" for one in failed]
+    lines = [
+        escaped(f"rank {run.ranks[0]} on {run.hosts[0]}: {text}")
+        for text in texts or ["no rule found a fault"]
+    ]
+    return "\n".join([*lines, ""]).encode()
