@@ -6,14 +6,13 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from dsprof.diagnosis.model import Diagnosis, WaitMatrix
-from dsprof.reports import content, figures, tables
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.reports import content, figures, tables, waits
 from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
 from dsprof.rules.rule import Finding, Status
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MAX_STEP_BARS = 120
-MAX_WAIT_COLUMNS = 60
-MAX_WAIT_RANKS = 64
 
 _SCRIPT_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
@@ -56,7 +53,10 @@ class HtmlRenderer:
             notes=content.with_status(diagnosis, Status.INFO),
             checks=_checks(diagnosis),
             bars=bars,
-            waits=_wait_rows(diagnosis.waits, content.measured_steps(diagnosis.steps)),
+            waits=waits.rows(
+                diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
+            ),
+            last_arrivals=waits.last_arrivals(diagnosis.arrivals),
             figures=drawn,
             tables=tables,
             csp=_content_security_policy(script),
@@ -79,43 +79,6 @@ class _Figures:
     def any(self) -> bool:
         """Whether plotly.js is needed."""
         return bool(self.steps or self.timelines or self.memory)
-
-
-@dataclass(frozen=True, slots=True)
-class _WaitRow:
-    """One rank: per column the mean wait in ns (None: no data) and its part of the longest."""
-
-    rank: int
-    cells: list[tuple[str, float | None, float]]  # column label, ns, 0 to 1
-    mean_ns: float | None  # of the measured steps
-
-
-def _wait_rows(waits: WaitMatrix, measured: Set[int]) -> list[_WaitRow]:
-    """Waits by rank and step, neighbouring steps averaged down to MAX_WAIT_COLUMNS."""
-    chosen = [index for index, step in enumerate(waits.steps) if step in measured]
-    width = -(-len(waits.steps) // MAX_WAIT_COLUMNS) or 1
-    starts = range(0, len(waits.steps), width)
-    labels = [
-        str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
-        for steps in (waits.steps[i : i + width] for i in starts)
-    ]
-    matrix = [
-        [_mean(row[i : i + width]) for i in starts] for row in waits.exposed_ns[:MAX_WAIT_RANKS]
-    ]
-    longest = max((ns for row in matrix for ns in row if ns is not None), default=0) or 1
-    return [
-        _WaitRow(
-            rank,
-            [(label, ns, (ns or 0) / longest) for label, ns in zip(labels, row, strict=True)],
-            _mean([waits_of_rank[index] for index in chosen]),
-        )
-        for rank, row, waits_of_rank in zip(waits.ranks, matrix, waits.exposed_ns, strict=False)
-    ]
-
-
-def _mean(values: list[int]) -> float | None:
-    known = [value for value in values if value >= 0]
-    return sum(known) / len(known) if known else None
 
 
 def _checks(diagnosis: Diagnosis) -> Iterator[tuple[str, list[Finding]]]:

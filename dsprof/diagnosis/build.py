@@ -17,6 +17,7 @@ from dsprof.analysis.pool import Progress
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import sections
+from dsprof.diagnosis.arrivals import arrivals
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.environment import environment_info
 from dsprof.diagnosis.flights import flights
@@ -79,5 +80,6 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         logged_calls=logged_calls(summary[Logs]),
         timelines=sections.timelines(summary),
         waits=sections.waits(summary),
+        arrivals=arrivals(summary),
         thresholds=sections.thresholds(RULES, thresholds),
     )

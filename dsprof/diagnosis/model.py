@@ -359,6 +359,27 @@ class BaselineInfo(_Part):
     differences: list[str] = []  # between its machine and that of the run
 
 
+class ArrivalRow(_Part):
+    """One rank at the collectives of measured steps that need all ranks of a group; ns a step."""
+
+    rank: int
+    last: int  # collectives to which it came last, beyond the doubt of the clocks
+    collectives: int  # that all ranks of their groups recorded
+    caused_ns: int  # mean wait of the others for it
+    waited_ns: int  # for the last to arrive
+    transfer_ns: int  # what else collectives held it
+
+
+class ArrivalInfo(_Part):
+    """Who came last; the ranks for whom others waited most first."""
+
+    rows: list[ArrivalRow] = []
+    last_ranks: dict[str, int] = {}  # step -> the rank for whom others waited longest in it
+    left_out_ranks: int = 0
+    one_in: int = 1  # how many collectives were kept of so many; sums are scaled
+    by_ends: bool = False  # clocks are not known: ranks are set by the ends of collectives
+
+
 class ThresholdInfo(_Part):
     """A threshold in force."""
 
@@ -391,6 +412,7 @@ class Diagnosis(_Part):
     logged_calls: list[LoggedCallRow] = []
     timelines: list[Timeline] = []
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
+    arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
     thresholds: list[ThresholdInfo] = []
     baseline: BaselineInfo | None = None
 

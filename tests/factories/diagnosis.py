@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from dsprof.diagnosis.model import (
+    ArrivalInfo,
+    ArrivalRow,
     Bar,
     CommunicationRow,
     CopyRow,
@@ -100,6 +102,20 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
             ranks=everyone,
             steps=list(range(steps)),
             exposed_ns=[[_wait(rank, row, ranks, chance) for row in rows] for rank in everyone],
+        ),
+        arrivals=ArrivalInfo(
+            rows=[
+                ArrivalRow(
+                    rank=rank,
+                    last=9 - rank,
+                    collectives=40,
+                    caused_ns=20_000_000 // (rank + 1),
+                    waited_ns=3_000_000 * rank,
+                    transfer_ns=7_000_000,
+                )
+                for rank in everyone
+            ],
+            last_ranks={str(step): 0 for step in range(steps)},
         ),
         thresholds=[
             ThresholdInfo(rule="communication-bound-step", name="exposed_share", value=0.2),

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from dsprof.diagnosis.arrivals import arrivals
+from tests.factories.trace import MS, rank_trace, summary, sync, zero_rank
+
+
+def test_each_rank_says_how_often_it_was_last_and_what_that_cost_a_step():
+    """Rank 1 comes 45 ms later to the one reduction of each of 6 steps, of which 4 are measured."""
+    made = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=5)))
+    first, second = made.rows
+    assert (first.rank, first.last, first.collectives) == (1, 4, 4)
+    assert (first.caused_ns, first.waited_ns, first.transfer_ns) == (45 * MS, 0, 5 * MS)
+    assert (second.last, second.waited_ns, second.transfer_ns) == (0, 45 * MS, 5 * MS)
+    assert made.last_ranks == {str(step): 1 for step in range(6)}
+
+
+def test_a_record_without_steps_is_taken_whole():
+    calls = [[sync("all_reduce", at, 90 - at, seq=1)] for at in (10, 60)]
+    made = arrivals(summary(*(rank_trace(n, comm=comm) for n, comm in enumerate(calls))))
+    assert (made.rows[0].rank, made.rows[0].caused_ns, made.last_ranks) == (1, 50 * MS, {})
+
+
+def test_nothing_to_match_is_no_row():
+    made = arrivals(summary(rank_trace()))
+    assert (made.rows, made.last_ranks, made.left_out_ranks) == ([], {}, 0)
+
+
+def test_the_rank_that_others_wait_for_most_leads_and_many_are_cut():
+    ranks = [zero_rank(n, 70, comm_ms=50 if n != 66 else 5, steps=3) for n in range(70)]
+    made = arrivals(summary(*ranks))
+    assert (made.rows[0].rank, len(made.rows), made.left_out_ranks) == (66, 64, 6)
