@@ -14,7 +14,8 @@ What a distributed training run did on the wire, what it cost, why, and which
 setting to change.
 
   dsprof run -- deepspeed train.py ...    record a run (or set DSPROF=1 yourself)
-  dsprof report dsprof-out                write report.html, print what was found"""
+  dsprof report dsprof-out                write report.html, print what was found
+  dsprof lint ds_config.json              judge a configuration before training"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ from dsprof.cli.base import Command, Parser
 from dsprof.cli.bench import BenchCommand
 from dsprof.cli.doctor import DoctorCommand
 from dsprof.cli.env import EnvCommand
+from dsprof.cli.lint import LintCommand
 from dsprof.cli.report import ReportCommand
 from dsprof.cli.run import RunCommand
 
@@ -14,6 +15,7 @@ __all__ = ["COMMANDS", "Command", "Parser"]
 COMMANDS: tuple[Command, ...] = (
     RunCommand(),
     ReportCommand(),
+    LintCommand(),
     DoctorCommand(),
     EnvCommand(),
     BenchCommand(),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.releases import release
 from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
 
 _FIRST_CUMULATIVE = (0, 18, 3)
@@ -118,10 +118,8 @@ class CommsLoggerEnabled:
 
 
 def _is_cumulative(version: str) -> bool:
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    if numbers is None:
-        return False
-    return _FIRST_CUMULATIVE <= tuple(map(int, numbers.groups())) <= _LAST_CUMULATIVE
+    numbers = release(version)
+    return numbers is not None and _FIRST_CUMULATIVE <= numbers <= _LAST_CUMULATIVE
 
 
 RULE = CommsLoggerEnabled()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -19,11 +19,17 @@ class Engines(Aggregate):
 
     rank: int
     engines: tuple[EngineConfig, ...]  # by number
+    deepspeed: str = ""  # version
+    device: str = ""  # of the rank: "cuda:0"
+    lines: Mapping[str, int] = field(default_factory=dict)  # of dotted keys, where a file was read
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Engines:
         """Take the engines of one rank."""
-        return cls(trace.rank, tuple(trace.engines[key] for key in sorted(trace.engines)))
+        engines = tuple(trace.engines[key] for key in sorted(trace.engines))
+        found = trace.environment.versions if trace.environment else {}
+        versions = trace.header.versions | found
+        return cls(trace.rank, engines, versions.get("deepspeed", ""), trace.header.device)
 
     def merge(self, other: Engines) -> Engines:
         """Keep those of the lowest rank that has any."""

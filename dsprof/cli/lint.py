@@ -1,0 +1,110 @@
+"""`dsprof lint`: judge a DeepSpeed configuration before training."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsprof.cli.output import print_bytes
+from dsprof.cli.versions import version_of
+from dsprof.errors import DsprofError, escaped
+
+if TYPE_CHECKING:
+    from dsprof.rules.rule import Finding, Table
+
+_KEY, _VALUE, _LINE = "key", "value", "line"
+
+
+class LintCommand:
+    """Reads configuration files and says what DeepSpeed will make of them."""
+
+    name = "lint"
+    help = "judge a DeepSpeed configuration before training"
+    description = """\
+Judge DeepSpeed configuration files by the rules that also judge a recorded
+run: keys that are ignored, refused, without effect or at odds.
+
+  dsprof lint ds_config.json
+  dsprof lint configs/*.json --deepspeed 0.16.9
+
+The release is the one installed here, else the newest that dsprof knows.
+Exit code 0: no faults; 1: a finding that fails; 2: a file cannot be read."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="configuration")
+        parser.add_argument(
+            "--deepspeed", metavar="VERSION", help="release to judge by (default: installed here)"
+        )
+
+    def run(self, arguments: Namespace) -> int:
+        """Print what is found in each file; one that cannot be read does not stop the others."""
+        version = _release(arguments.deepspeed)
+        codes = [_lint(path, version) for path in arguments.paths]
+        return max(codes)
+
+
+def _release(given: str | None) -> str:
+    from dsprof.rules.knowledge.releases import release
+
+    if given and release(given) is None:
+        raise DsprofError(f"--deepspeed {given}: not a version; give one such as 0.19.8")
+    return given or version_of("deepspeed") or ""
+
+
+def _lint(path: Path, version: str) -> int:
+    from dsprof.diagnosis.lint import lint
+    from dsprof.ds_config import read_config
+    from dsprof.rules.rule import Status
+
+    try:
+        config = read_config(path)
+    except DsprofError as error:
+        print(f"dsprof: {error}", file=sys.stderr)
+        return 2
+    findings = lint(config, version)
+    print_bytes("\n".join([*_report(path, version, config.is_json, findings), "", ""]).encode())
+    return 1 if any(finding.status in (Status.FAIL, Status.ERROR) for finding in findings) else 0
+
+
+def _report(path: Path, version: str, is_json: bool, found: Sequence[Finding]) -> Iterator[str]:
+    from dsprof.rules.rule import Status
+
+    release = f"DeepSpeed {version}" if version else "the newest DeepSpeed that dsprof knows"
+    faults = sum(finding.status is Status.FAIL for finding in found)
+    counted = f"{faults} fault{'' if faults == 1 else 's'}" if faults else "no faults"
+    yield f"{_shown(path)}: {counted} ({release})"
+    if not is_json:
+        yield "  note  Hjson: DeepSpeed reads it, transformers and accelerate take JSON alone"
+    labels = {Status.FAIL: "fail", Status.INFO: "note", Status.ERROR: "broke"}
+    for finding in found:
+        if finding.status in labels:
+            yield from _lines(labels[finding.status], finding)
+        elif finding.status is Status.UNKNOWN:
+            yield f"  could not tell  {_shown(finding.summary)} [{finding.rule}]"
+
+
+def _lines(label: str, finding: Finding) -> Iterator[str]:
+    yield f"  {label}  {_shown(finding.summary)} [{finding.rule}]"
+    for table in finding.evidence:
+        if table.columns[0].label == _KEY:
+            yield from (f"          {row}" for row in _rows(table))
+    if finding.action:
+        yield f"        Do: {_shown(finding.action)}"
+
+
+def _rows(table: Table) -> Iterator[str]:
+    labels = [column.label for column in table.columns]
+    for row in table.rows:
+        cells = dict(zip(labels, row, strict=True))
+        line = f"line {cells[_LINE]}: " if cells.get(_LINE) else ""
+        remark = f": {row[-1]}" if row[-1] else ""
+        value = cells[_VALUE]
+        yield _shown(f"{line}{cells[_KEY]} = {value}{remark}")
+
+
+def _shown(text: object) -> str:
+    return escaped(str(text))

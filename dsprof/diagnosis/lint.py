@@ -1,0 +1,56 @@
+"""Judges a DeepSpeed configuration before there is a run: a summary of that part alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
+from dsprof.ds_config import ConfigFile
+from dsprof.rules import RULES
+from dsprof.rules.rule import Finding, Rule
+from dsprof.rules.runner import judge
+from dsprof.trace.format import SCHEMA_VERSION, EngineConfig, Header
+from dsprof.trace.table import CollectivesBuilder, RankTrace
+
+
+def config_rules() -> list[Rule]:
+    """Return the rules that judge the configuration."""
+    return [rule for rule in RULES if rule.meta.category == "configuration"]
+
+
+def lint(
+    config: ConfigFile, deepspeed: str, thresholds: Mapping[str, Any] | None = None
+) -> list[Finding]:
+    """Judge a configuration as a release of DeepSpeed would take it ("" if it is not known)."""
+    rules = config_rules()
+    trace = _trace(config, deepspeed)
+    summary = RunSummary(kind.collect(trace, RankClock()) for kind in _needed(rules))
+    engines = replace(summary[Engines], lines=config.lines)
+    return judge(summary.with_part(engines), rules, thresholds)
+
+
+def _needed(rules: Iterable[Rule]) -> list[type[Aggregate]]:
+    needs = [kind for rule in rules for kind in rule.meta.needs]
+    return list(dict.fromkeys([Engines, *needs]))
+
+
+def _trace(config: ConfigFile, deepspeed: str) -> RankTrace:
+    """Return the trace of a rank that has made its engine and done nothing yet."""
+    header = Header(
+        schema_version=SCHEMA_VERSION,
+        run_key="",
+        rank=0,
+        world_size=1,
+        host="",
+        pid=0,
+        started_epoch_ns=0,
+        started_monotonic_ns=0,
+        device="",  # not known yet
+        versions={"deepspeed": deepspeed} if deepspeed else {},
+    )
+    engine = EngineConfig(engine=1, written=config.values)
+    nothing = CollectivesBuilder().build()
+    return RankTrace(path="", header=header, collectives=nothing, engines={1: engine})

@@ -1,0 +1,120 @@
+"""Reads a DeepSpeed configuration file: its values, and the lines on which its keys stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dsprof.errors import ConfigError
+from dsprof.inputs import open_input
+
+_LARGEST_BYTES = 1 << 24
+_TOKEN = re.compile(
+    r"""(?P<text>"(?:[^"\\]|\\.)*") | (?P<mark>[{}\[\]:,]) | (?P<space>\s+)
+    | (?P<comment>(?:\#|//)[^\n]*|/\*.*?\*/) | (?P<word>[^\s{}\[\]:,"]+|")""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A configuration as it stands in a file."""
+
+    values: dict[str, Any]
+    lines: dict[str, int]  # of keys, sections and names joined by dots
+    is_json: bool  # otherwise Hjson, which DeepSpeed reads and transformers does not
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    line: int
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Read JSON, or as much of Hjson as comments and trailing commas.
+
+    Raises:
+        ConfigError: there is no such file, it is no configuration, or a key stands in it twice.
+    """
+    text = _text(path)
+    tokens = list(_tokens(text))
+    try:
+        values, is_json = _parsed(text, tokens)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: not a DeepSpeed configuration: it holds no object")
+    lines: dict[str, int] = {}
+    for key, line in _keys(tokens):
+        if key in lines:
+            raise ConfigError(
+                f"{path}: line {line}: {key} stands here again (first on line {lines[key]}), which "
+                "DeepSpeed refuses; delete one"
+            )
+        lines[key] = line
+    return ConfigFile(values, lines, is_json)
+
+
+def _text(path: Path) -> str:
+    try:
+        with open_input(path) as file:
+            data = file.read(_LARGEST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > _LARGEST_BYTES:
+        raise ConfigError(f"{path}: too large for a DeepSpeed configuration")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file in UTF-8") from None
+
+
+def _parsed(text: str, tokens: Iterable[_Token]) -> tuple[Any, bool]:
+    try:
+        return json.loads(text), True
+    except ValueError as error:
+        try:
+            return json.loads(_plain(tokens)), False
+        except ValueError:
+            raise error from None
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    line = 1
+    for found in _TOKEN.finditer(text):
+        yield _Token(found.lastgroup or "", found[0], line)
+        line += found[0].count("\n")
+
+
+def _plain(tokens: Iterable[_Token]) -> str:
+    """Leave comments out, and commas before a closing bracket."""
+    kept: list[str] = []
+    for token in tokens:
+        if token.kind in ("space", "comment"):
+            continue
+        if token.text in ("}", "]") and kept[-1:] == [","]:
+            kept.pop()
+        kept.append(token.text)
+    return " ".join(kept)
+
+
+def _keys(tokens: Iterable[_Token]) -> Iterator[tuple[str, int]]:
+    """Yield the dotted path and the line of each key; of lists, what they hold is passed over."""
+    solid = [token for token in tokens if token.kind not in ("space", "comment")]
+    path: list[str | None] = []  # the key of each open object; None for a list
+    key: str | None = None
+    for token, following in zip(solid, [*solid[1:], _Token("", "", 0)], strict=True):
+        if token.kind == "text" and following.text == ":":
+            key = json.loads(token.text)
+            if None not in path:
+                yield ".".join([*filter(None, path), key or ""]), token.line
+        elif token.text in ("{", "["):
+            path.append(key or "" if token.text == "{" else None)
+            key = None
+        elif token.text in ("}", "]") and path:
+            path.pop()

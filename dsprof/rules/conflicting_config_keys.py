@@ -1,0 +1,54 @@
+"""conflicting-config-keys: settings that cancel each other, or do something else than they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.engine_settings import EngineSettings, settings_of
+from dsprof.rules.knowledge.combinations import AT_ODDS, Combination
+from dsprof.rules.knowledge.deepspeed import keys
+from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
+
+
+class ConflictingConfigKeys:
+    """Looks for combinations that DeepSpeed takes without a word."""
+
+    meta = RuleMeta(
+        id="conflicting-config-keys",
+        title="The settings of DeepSpeed go together",
+        failing_title="Settings of DeepSpeed are at odds",
+        why="DeepSpeed starts with settings that cancel each other or cost speed, and does not "
+        "say so.",
+        category="configuration",
+        needs=(Engines,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report each combination; what no setting would mend is worth knowing."""
+        settings = settings_of(run[Engines], self.meta)
+        if isinstance(settings, Finding):
+            yield settings
+            return
+        for combination in AT_ODDS:
+            if settings.holds(combination):
+                yield self._finding(settings, combination)
+
+    def _finding(self, settings: EngineSettings, found: Combination) -> Finding:
+        key = next(iter(found.when))
+        rows = [(one, json.dumps(settings.in_force(one))) for one in found.when if one in keys()]
+        return self.meta.finding(
+            Status.INFO if found.severity is Severity.NONE else Status.FAIL,
+            f"{key}: {found.says}.",
+            severity=found.severity,
+            action=f"{found.do[0].upper()}{found.do[1:]}.",
+            config_patch=found.config_patch,
+            evidence=(settings.table(rows, remark="in force"),),
+            confidence="high",
+        )
+
+
+RULE = ConflictingConfigKeys()

@@ -1,0 +1,46 @@
+"""deprecated-config-key: an old name that DeepSpeed still takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.engine_settings import named_keys, settings_of
+from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
+from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
+
+
+class DeprecatedConfigKey:
+    """Looks for old names."""
+
+    meta = RuleMeta(
+        id="deprecated-config-key",
+        title="No key of the DeepSpeed configuration is deprecated",
+        failing_title="The DeepSpeed configuration uses deprecated keys",
+        why="DeepSpeed drops old names from one release to the next and then ends with an error.",
+        category="configuration",
+        needs=(Engines,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """List old names, each with the new one."""
+        settings = settings_of(run[Engines], self.meta)
+        if isinstance(settings, Finding):
+            yield settings
+            return
+        paths = [path for path, _ in settings.paths()]
+        old = [p for p in paths if fate_of_retired(p, settings.release) == "deprecated"]
+        if old:
+            rows = [(path, retired()[path].instead) for path in old]
+            yield self.meta.finding(
+                Status.INFO,
+                f"{named_keys(old)} {'is' if len(old) == 1 else 'are'} deprecated.",
+                action="; ".join(f"{path}: write {instead}" for path, instead in rows) + ".",
+                evidence=(settings.table(rows, remark="instead"),),
+                confidence="high",
+            )
+
+
+RULE = DeprecatedConfigKey()

@@ -1,0 +1,161 @@
+"""The settings of a DeepSpeed engine as rules on configurations ask for them, by dotted key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.rules.knowledge.combinations import Combination
+from dsprof.rules.knowledge.deepspeed import NEWEST, ZERO
+from dsprof.rules.knowledge.releases import Release, release
+from dsprof.rules.rule import Cell, Column, Finding, RuleMeta, Status, Table
+from dsprof.trace.format import EngineConfig
+
+AUTO = "auto"
+"""What transformers and accelerate replace before DeepSpeed sees it."""
+
+_DEFAULTS: Mapping[str, Any] = {
+    "wall_clock_breakdown": False,
+    "flops_profiler.enabled": False,
+    "prescale_gradients": False,
+    "gradient_predivide_factor": 1.0,
+    "gradient_clipping": 1.0,  # 0 up to 0.19.0, when nothing asked for it
+    "bf16.bf16_master_weights_and_grads": False,
+    f"{ZERO}.stage": 0,
+    f"{ZERO}.contiguous_gradients": True,
+    f"{ZERO}.reduce_scatter": True,
+    f"{ZERO}.offload_optimizer.device": "none",
+}
+_LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What one engine was told, and what is in force as far as that is known."""
+
+    engine: EngineConfig
+    lines: Mapping[str, int]  # of written keys, where a file was read
+    version: str  # of DeepSpeed; "" where it is not known
+    device: str = ""
+
+    @property
+    def written(self) -> Mapping[str, Any]:
+        """The written configuration: sections and keys."""
+        return self.engine.written
+
+    @property
+    def has_run(self) -> bool:
+        """Whether DeepSpeed made an engine of it; otherwise it was only read."""
+        return bool(self.engine.effective)
+
+    @property
+    def release(self) -> Release:
+        """The release to judge by: the newest known where the run's own is not known."""
+        return release(self.version) or NEWEST
+
+    @property
+    def judged_by(self) -> str:
+        """The release in words for a report."""
+        newest = ".".join(map(str, NEWEST))
+        return f"DeepSpeed {self.version or f'{newest} (the newest known)'}"
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage in force; None where it cannot be told."""
+        stage = self.in_force(f"{ZERO}.stage")
+        return stage if isinstance(stage, int) and stage in range(4) else None
+
+    def paths(self) -> Iterator[tuple[str, Any]]:
+        """Yield each written key with its value, sections before what they hold."""
+        return _paths(self.written)
+
+    def in_force(self, path: str) -> Any:
+        """Return the value in force of a dotted key; None where it cannot be told.
+
+        `engine.kind` and `engine.device` are no keys; they are "" before there is an engine.
+        """
+        if path.startswith("engine."):
+            return {"engine.kind": self.engine.kind, "engine.device": self.device}[path]
+        for config, names in ((self.engine.effective, _spellings(path)), (self.written, [path])):
+            for name in names:
+                if (value := _value(config, name)) is not None and value != AUTO:
+                    return value
+        if _value(self.written, path) == AUTO and not self.has_run:
+            return None
+        return self._default(path)
+
+    def holds(self, combination: Combination) -> bool:
+        """Whether every condition holds; what cannot be told holds of nothing."""
+        if self.release < combination.since:
+            return False
+        first = next(iter(combination.when))
+        if combination.only_written and _value(self.written, first) is None:
+            return False
+        return all(
+            (value := self.in_force(path)) is not None and condition(value)
+            for path, condition in combination.when.items()
+        )
+
+    def cells(self, path: str) -> list[Cell]:
+        """Return the first cells of a row: key, value and, where it is known, the line."""
+        value = _value(self.written, path)
+        shown = "not set" if value is None else json.dumps(value, default=str)
+        if len(shown) > _LONGEST_VALUE:
+            shown = f"{shown[: _LONGEST_VALUE - 1]}…"
+        line: list[Cell] = [self.lines.get(path)] if self.lines else []
+        return [path, shown, *line]
+
+    def table(self, rows: Sequence[tuple[str, str]], *, remark: str) -> Table:
+        """Return a table of keys, each with a remark."""
+        line = (Column("line", "count"),) if self.lines else ()
+        return Table(
+            (Column("key"), Column("value"), *line, Column(remark)),
+            tuple((*self.cells(path), text) for path, text in rows),
+            caption=f"Judged by {self.judged_by}",
+        )
+
+    def _default(self, path: str) -> Any:
+        if path == f"{ZERO}.overlap_comm":
+            return None if self.stage is None else self.stage == 3
+        if path == f"{ZERO}.stage" and self.written.get(ZERO) is True:
+            return 1  # the form of the very first releases
+        return _DEFAULTS.get(path)
+
+
+def settings_of(engines: Engines, meta: RuleMeta) -> EngineSettings | Finding:
+    """Return the settings to judge, or the finding that there are none."""
+    if engines.main is None:
+        return meta.finding(Status.NOT_APPLICABLE, "No DeepSpeed engine was recorded.")
+    if not engines.main.written:
+        unread = "The DeepSpeed configuration as written was not recorded."
+        return meta.finding(Status.UNKNOWN, unread)
+    return EngineSettings(engines.main, engines.lines, engines.deepspeed, engines.device)
+
+
+def named_keys(paths: Sequence[str]) -> str:
+    """Name keys in a sentence: one or two, or the first two and how many more."""
+    if len(paths) <= 2:
+        return " and ".join(paths)
+    return f"{', '.join(paths[:2])} and {len(paths) - 2} more"
+
+
+def _spellings(path: str) -> list[str]:
+    """Return the names under which DeepSpeed may hold a key; those of stage 3 lose a prefix."""
+    return list(dict.fromkeys((path, path.replace(".stage3_", "."))))
+
+
+def _value(config: Mapping[str, Any], path: str) -> Any:
+    found: Any = config
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _paths(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        yield f"{prefix}{key}", value
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{prefix}{key}.")

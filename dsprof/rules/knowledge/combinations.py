@@ -1,0 +1,224 @@
+"""Settings of DeepSpeed that do not go together, or that do something else than they say.
+
+Read in the sources of DeepSpeed 0.19.8; `since` is the first release of which it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsprof.rules.knowledge.releases import Release
+from dsprof.rules.rule import Severity
+
+Condition = Callable[[Any], bool]
+"""Of the value in force; never asked of a value that is not known."""
+
+
+def one_of(*values: Any) -> Condition:
+    """Hold of these values; false is not zero."""
+    return lambda value: any(value == one and _is_bool(value) == _is_bool(one) for one in values)
+
+
+def other_than(*values: Any) -> Condition:
+    """Hold of all other values."""
+    return lambda value: value not in values
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_odd(value: Any) -> bool:
+    return _is_number(value) and value % 2 != 0
+
+
+def _is_not_positive(value: Any) -> bool:
+    return _is_number(value) and value <= 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _may_wait(device: str) -> bool:
+    """Whether waiting for the device costs anything; "" is a device that is not known."""
+    return device.split(":", maxsplit=1)[0] != "cpu"
+
+
+def _is_removed_optimizer(value: Any) -> bool:
+    return isinstance(value, str) and value.lower() in ("onebitadam", "onebitlamb", "zerooneadam")
+
+
+def _is_no_dtype(value: Any) -> bool:
+    return not isinstance(value, str) or value.lower() not in ("fp16", "bf16", "fp32")
+
+
+def _is_no_stage(value: Any) -> bool:
+    return value not in (0, 1, 2, 3) if isinstance(value, (int, float, str)) else True
+
+
+on, off = one_of(True), one_of(False)
+_STAGE = "zero_optimization.stage"
+_Z = "zero_optimization."
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What follows where every condition of `when` holds; the first key is the one at fault."""
+
+    when: Mapping[str, Condition]
+    says: str
+    do: str
+    severity: Severity = Severity.NONE  # NONE: worth knowing, no fault
+    since: Release = ()
+    config_patch: dict[str, Any] | None = None
+    only_written: bool = False  # the first key must stand in the configuration
+
+
+REFUSED: tuple[Combination, ...] = (
+    Combination(
+        {_STAGE: _is_no_stage}, "there are the stages 0, 1, 2 and 3", "give one of them as a number"
+    ),
+    Combination(
+        {"fp16.enabled": on, "bf16.enabled": on}, "fp16 and bf16 exclude each other", "keep one"
+    ),
+    Combination(
+        {"optimizer.type": _is_removed_optimizer},
+        "1-bit optimizers are no more",
+        "use Adam or Lamb; gradients are then sent whole",
+        since=(0, 19, 7),
+    ),
+    Combination(
+        {f"{_Z}legacy_stage1": on}, "the old stage 1 was removed in 0.5.9", "delete the key"
+    ),
+    Combination(
+        {f"{_Z}reduce_bucket_size": _is_not_positive},
+        "it must be positive",
+        "give a number of elements, such as 50,000,000",
+    ),
+    Combination(
+        {f"{_Z}allgather_bucket_size": _is_odd, _STAGE: one_of(1, 2)},
+        "it must be even, although it has no effect",
+        "delete the key",
+    ),
+    Combination(
+        {
+            "gradient_predivide_factor": other_than(1.0),
+            f"{_Z}reduce_scatter": on,
+            _STAGE: one_of(2, 3),
+        },
+        "needs reduce_scatter false at this stage",
+        "delete gradient_predivide_factor, or set reduce_scatter to false",
+    ),
+    Combination(
+        {"prescale_gradients": on, f"{_Z}reduce_scatter": on, _STAGE: one_of(2, 3)},
+        "needs reduce_scatter false at this stage",
+        "delete prescale_gradients, or set reduce_scatter to false",
+    ),
+    Combination(
+        {f"{_Z}compute_grad_norm": off, _STAGE: one_of(0, 3)},
+        "is for the stages 1 and 2 alone",
+        "delete the key",
+    ),
+    Combination(
+        {
+            f"{_Z}compute_grad_norm": off,
+            "gradient_clipping": other_than(0),
+            _STAGE: one_of(1, 2),
+        },
+        "clipping, 1.0 where it is not set, needs the norm",
+        "set gradient_clipping to 0, or delete compute_grad_norm",
+    ),
+    Combination(
+        {f"{_Z}offload_optimizer.ratio": other_than(1.0), _STAGE: one_of(0, 1, 2)},
+        "a part of the optimizer can be offloaded at stage 3 alone",
+        "delete ratio, or set stage to 3",
+    ),
+    Combination(
+        {"gradient_allreduce_op": one_of("sum"), _STAGE: one_of(3)},
+        "stage 3 knows the mean alone",
+        "delete the key",
+        since=(0, 19, 6),
+    ),
+    Combination(
+        {"bf16.bf16_master_weights_and_grads": on, _STAGE: one_of(0)},
+        "needs a ZeRO stage from 1 on",
+        "delete the key, or set stage",
+    ),
+    Combination(
+        {"fp16.fp16_master_weights_and_grads": on, _STAGE: one_of(0)},
+        "needs a ZeRO stage from 1 on",
+        "delete the key, or set stage",
+    ),
+    Combination(
+        {"bf16.bf16_optimizer_states": on, "bf16.bf16_master_weights_and_grads": off},
+        "needs bf16_master_weights_and_grads",
+        "set both or none",
+    ),
+    Combination(
+        {"communication_data_type": _is_no_dtype},
+        "DeepSpeed knows fp16, bf16 and fp32",
+        "give one of them",
+    ),
+)
+"""What stops the engine at its construction."""
+
+
+AT_ODDS: tuple[Combination, ...] = (
+    Combination(
+        {
+            f"{_Z}overlap_comm": on,
+            f"{_Z}contiguous_gradients": off,
+            f"{_Z}offload_optimizer.device": one_of("none"),  # offloading forces it on
+            _STAGE: one_of(1, 2),
+        },
+        "with contiguous_gradients false the device is synchronised before each bucket is filled "
+        "anew, so that hardly anything overlaps",
+        "set contiguous_gradients to true",
+        Severity.MEDIUM,
+        config_patch={"zero_optimization": {"contiguous_gradients": True}},
+    ),
+    Combination(
+        {f"{_Z}overlap_comm": on, "engine.kind": one_of("PipelineEngine"), _STAGE: one_of(1, 2)},
+        "a pipeline engine switches it off",
+        "delete the key",
+        only_written=True,
+    ),
+    Combination(
+        {f"{_Z}offload_optimizer.device": one_of("nvme"), _STAGE: one_of(1, 2)},
+        "these stages offload to the memory of the host, whatever nvme_path says",
+        'set device to "cpu", or stage to 3',
+        Severity.MEDIUM,
+    ),
+    Combination(
+        {"wall_clock_breakdown": on, "flops_profiler.enabled": off, "engine.device": _may_wait},
+        "its timers wait for the device at the start and end of forward, backward and step; its "
+        "time of the all-reduce says nothing with overlap_comm",
+        "set it to false where speed counts",
+        Severity.LOW,
+        config_patch={"wall_clock_breakdown": False},
+    ),
+    Combination(
+        {"flops_profiler.enabled": on, "engine.device": _may_wait},
+        "switches wall_clock_breakdown on, for all steps and not for profile_step alone",
+        "set it to false once the profile is there",
+        Severity.LOW,
+        config_patch={"flops_profiler": {"enabled": False}},
+    ),
+    Combination(
+        {f"{_Z}reduce_scatter": on, _STAGE: one_of(1, 2)},
+        "stages 1 and 2 reduce gradients by all_reduce, or by reduce with "
+        "use_multi_rank_bucket_allreduce false; reduce-scatter comes with stage 3",
+        "nothing needs to be done",
+        only_written=True,
+    ),
+    Combination(
+        {f"{_Z}overlap_comm": off, _STAGE: one_of(1, 2, 3)},
+        "off: gradients are reduced while the backward pass waits; the default is on at stage 3 "
+        "alone",
+        "try true, which takes a second bucket of memory",
+    ),
+)
+"""What DeepSpeed takes without a word."""

@@ -1,0 +1,106 @@
+"""What is known of DeepSpeed's configuration: keys, what becomes of others, and since when.
+
+deepspeed_keys.csv      keys that DeepSpeed reads. `not_in`: the last release read that lacks the
+                        key. `stages`: ZeRO stages at which it has an effect; blank is all of them,
+                        "-" none. `loses`: what somebody misses who set it at another stage.
+deepspeed_sections.csv  what becomes of an unknown key in a section: ignored or refused (before
+                        `strict_since`: ignored). Sections that are not listed may hold any key.
+deepspeed_retired.csv   keys that never were or are no more, and what to do instead
+
+Read in the sources of 0.12.6 and the last releases of 0.13 to 0.19; the newest is `NEWEST`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Literal, NamedTuple
+
+from dsprof.rules.knowledge.releases import Release, release
+
+NEWEST: Release = (0, 19, 8)
+ZERO = "zero_optimization"
+
+Fate = Literal["ignored", "refused", "deprecated"]
+
+
+class Key(NamedTuple):
+    """A key that DeepSpeed reads."""
+
+    not_in: Release  # the last release read that lacks it; () where all have it
+    stages: frozenset[int] | None  # at which it has an effect; None: whatever the stage
+    loses: str
+
+
+class Retired(NamedTuple):
+    """A key that has no effect, or that stops the engine."""
+
+    fate: Fate
+    since: Release  # () where no release ever took it
+    instead: str
+
+
+def section_of(path: str) -> str:
+    """Return the section of a dotted key; "" is the top level."""
+    return path.rpartition(".")[0]
+
+
+@cache
+def keys() -> Mapping[str, Key]:
+    """Return what is known of each dotted key."""
+    return {
+        ".".join(filter(None, (row["section"], row["key"]))): Key(
+            release(row["not_in"]) or (), _stages(row["stages"]), row["loses"]
+        )
+        for row in _rows("deepspeed_keys.csv")
+    }
+
+
+@cache
+def retired() -> Mapping[str, Retired]:
+    """Return the keys that DeepSpeed ignores, refuses or calls deprecated, by dotted key."""
+    return {
+        row["key"]: Retired(row["fate"], release(row["since"]) or (), row["instead"])  # type: ignore[arg-type]
+        for row in _rows("deepspeed_retired.csv")
+    }
+
+
+def known_keys(section: str, of: Release) -> Iterator[str]:
+    """Yield the keys of a section that a release reads, or may read, without the section."""
+    for path, key in keys().items():
+        if section_of(path) == section and of > key.not_in:
+            yield path.rpartition(".")[2]
+
+
+def fate_of_unknown(section: str, of: Release) -> Fate | None:
+    """Return what a release does with a key that it does not know; None: it may be anything."""
+    row = _sections().get(section)
+    if row is None:
+        return None
+    return "refused" if row["unknown"] == "refused" and of >= _since(row) else "ignored"
+
+
+def fate_of_retired(path: str, of: Release) -> Fate | None:
+    """Return what a release does with a retired key; None where it is none, or not yet."""
+    key = retired().get(path)
+    return key.fate if key and of >= key.since else None
+
+
+@cache
+def _sections() -> Mapping[str, Mapping[str, str]]:
+    return {row["section"]: row for row in _rows("deepspeed_sections.csv")}
+
+
+def _since(row: Mapping[str, str]) -> Release:
+    return release(row["strict_since"]) or ()
+
+
+def _stages(text: str) -> frozenset[int] | None:
+    return frozenset(map(int, text.replace("-", ""))) if text else None
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    text = files("dsprof.rules.knowledge").joinpath(file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines(), restval=""))

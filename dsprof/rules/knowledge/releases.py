@@ -1,0 +1,13 @@
+"""Releases as numbers that compare: "0.19.8+cpu" is (0, 19, 8)."""
+
+from __future__ import annotations
+
+import re
+
+Release = tuple[int, ...]
+
+
+def release(version: str) -> Release | None:
+    """Return the three numbers that a version begins with; None where it does not."""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return tuple(map(int, numbers.groups())) if numbers else None

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import dsprof
+
+GOOD = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+BAD = {**GOOD, "zero_optimisation": {"stage": 2}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {
+        "good.json": json.dumps(GOOD),
+        "bad.json": json.dumps(BAD, indent=1),
+        "old.json": json.dumps({**GOOD, "elasticity": {}}),
+        "hjson.json": json.dumps(GOOD)[:-1] + ", # a comment\n}",
+        "template.json": '{"stage": ${stage}}',
+        "hostile.json": json.dumps({**GOOD, "\x1b[31mstage": "\x07"}),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_no_faults(folder):
+    done = dsprof("lint", "good.json", "--deepspeed", "0.19.8", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "good.json: no faults (DeepSpeed 0.19.8)\n\n"
+
+
+def test_a_fault_is_shown_with_its_line_and_fails(folder):
+    done = dsprof("lint", "bad.json", cwd=folder)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "bad.json: 1 fault" in done.stdout
+    assert 'line 6: zero_optimisation = {"stage": 2}: did you mean zero_optimization?' in (
+        done.stdout
+    )
+    assert "[unknown-config-key]" in done.stdout
+
+
+def test_what_cannot_be_read_does_not_stop_the_others(folder):
+    done = dsprof("lint", "template.json", "missing.json", "bad.json", cwd=folder)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2
+    assert all(line.startswith("dsprof: ") for line in done.stderr.splitlines())
+    assert "bad.json: 1 fault" in done.stdout
+
+
+def test_the_release_can_be_chosen(folder):
+    assert dsprof("lint", "old.json", "--deepspeed", "0.18.9", cwd=folder).returncode == 0
+    assert dsprof("lint", "old.json", "--deepspeed", "0.19.8", cwd=folder).returncode == 1
+    done = dsprof("lint", "old.json", "--deepspeed", "newest", cwd=folder)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_hjson_is_named(folder):
+    done = dsprof("lint", "hjson.json", cwd=folder)
+    assert (done.returncode, "Hjson" in done.stdout) == (0, True)
+
+
+def test_a_file_cannot_steer_the_terminal(folder):
+    done = dsprof("lint", "hostile.json", cwd=folder)
+    assert "\x1b" not in done.stdout
+    assert "\x07" not in done.stdout
