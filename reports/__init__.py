@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.errors import DsprofError
-from dsprof.reports.base import Options, Renderer
+from dsprof.reports.base import Options, Renderer, renderer_of
 from dsprof.reports.html import HtmlRenderer
 from dsprof.reports.json import JsonRenderer
 from dsprof.reports.text import TextRenderer
@@ -16,7 +15,7 @@ from dsprof.reports.write import write_whole
 
 __all__ = ["RENDERERS", "Options", "Renderer", "render", "write_whole"]
 
-RENDERERS: tuple[Renderer, ...] = (HtmlRenderer(), TextRenderer(), JsonRenderer())
+RENDERERS: tuple[Renderer[Diagnosis], ...] = (HtmlRenderer(), TextRenderer(), JsonRenderer())
 
 
 def render(
@@ -33,8 +32,4 @@ def render(
         DsprofError: there is no such format.
     """
     options = Options(plotlyjs=plotlyjs, width=width, colour=colour)
-    for renderer in RENDERERS:
-        if renderer.name == format_name:
-            return renderer.render(diagnosis, options)
-    names = ", ".join(renderer.name for renderer in RENDERERS)
-    raise DsprofError(f"{format_name!r} is no report format; choose one of: {names}")
+    return renderer_of(RENDERERS, format_name).render(diagnosis, options)

@@ -1,11 +1,15 @@
-"""What a renderer is: one way to show a diagnosis."""
+"""What a renderer is: one way to show a diagnosis, or what two of them differ in."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from dsprof.diagnosis.model import Diagnosis
+from dsprof.errors import DsprofError
+
+Shown = TypeVar("Shown")
+Shown_contra = TypeVar("Shown_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +21,8 @@ class Options:
     colour: bool = False  # the output goes to a terminal that shows ANSI colours
 
 
-class Renderer(Protocol):
-    """Shows a diagnosis in one format; the same input always gives the same bytes."""
+class Renderer(Protocol[Shown_contra]):
+    """Shows a result in one format; the same input always gives the same bytes."""
 
     @property
     def name(self) -> str:
@@ -28,6 +32,19 @@ class Renderer(Protocol):
     def suffix(self) -> str:
         """Ending of a file of this format, with the dot."""
 
-    def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
+    def render(self, shown: Shown_contra, /, options: Options) -> bytes:
         """Return the whole document."""
         ...
+
+
+def renderer_of(renderers: Sequence[Renderer[Shown]], format_name: str) -> Renderer[Shown]:
+    """Return the renderer of this name.
+
+    Raises:
+        DsprofError: there is no such format.
+    """
+    for renderer in renderers:
+        if renderer.name == format_name:
+            return renderer
+    names = ", ".join(renderer.name for renderer in renderers)
+    raise DsprofError(f"{format_name!r} is no report format; choose one of: {names}")

@@ -5,24 +5,16 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import json
 from collections.abc import Iterator
 from functools import cache
-from importlib import resources
-from typing import TYPE_CHECKING
 
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import content, figures, tables, waits
-from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
+from dsprof.reports.templates import asset, environment
 from dsprof.rules.rule import Finding, Status
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
 MAX_STEP_BARS = 120
-
-_SCRIPT_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 _CHECKS = {
     Status.PASS: "Passed",
@@ -40,8 +32,8 @@ class HtmlRenderer:
 
     def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
         """Return the page as UTF-8."""
-        template = _environment().get_template("report.html.j2")
-        script = _asset("report.js")
+        template = environment().get_template("report.html.j2")
+        script = asset("report.js")
         bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
         drawn = _Figures(diagnosis, bars)
         page = template.render(
@@ -60,7 +52,7 @@ class HtmlRenderer:
             figures=drawn,
             tables=tables,
             csp=_content_security_policy(script),
-            css=_asset("report.css"),
+            css=asset("report.css"),
             script=script,
             plotlyjs=_plotlyjs(options.plotlyjs) if drawn.any else "",
         )
@@ -101,11 +93,6 @@ def _content_security_policy(script: str) -> str:
     )
 
 
-def script_safe(text: str) -> str:
-    """Escape JSON so that no sequence in it can end, or open, a script element."""
-    return text.translate(_SCRIPT_ESCAPES)
-
-
 def _plotlyjs(bundle: bytes | None) -> str:
     """plotly.js as gzip in base64: a third of its size."""
     return _packed_plotlyjs() if bundle is None else _packed(bundle)
@@ -120,35 +107,3 @@ def _packed_plotlyjs() -> str:
 
 def _packed(source: bytes) -> str:
     return base64.b64encode(gzip.compress(source, 9, mtime=0)).decode()
-
-
-@cache
-def _asset(name: str) -> str:
-    return (resources.files("dsprof.reports") / "assets" / name).read_text("utf-8")
-
-
-@cache
-def _environment() -> Environment:
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        loader=FunctionLoader(_asset),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "cell": fmt.cell,
-        "count": fmt.count,
-        "docs_page": content.docs_page,
-        "duration": fmt.duration,
-        "ranks": fmt.ranks,
-        "saving": content.saving,
-        "share": fmt.share,
-        "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
-        "script_safe": lambda text: Markup(script_safe(text)),
-        "own": Markup,  # our own style sheet and script, as they are
-    }
-    return environment

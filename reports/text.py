@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import textwrap
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -13,10 +12,9 @@ from dsprof.diagnosis.model import Diagnosis, EnvironmentInfo, LoggedCallRow, Lo
 from dsprof.reports import content, tables
 from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
+from dsprof.reports.terminal import Page, printable
 from dsprof.rules.rule import Finding, Severity, Status
 
-DEFAULT_WIDTH = 96
-LEAST_WIDTH = 60
 TOP_COMMUNICATION = 8
 TOP_LOGGED = 16
 
@@ -36,43 +34,12 @@ class TextRenderer:
 
     def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
         """Return UTF-8 text, wrapped to the width in the options."""
-        page = _Page(max(options.width or DEFAULT_WIDTH, LEAST_WIDTH), options.colour)
+        page = Page.of(options)
         lines = [line for section in _sections(diagnosis, page) for line in [*section, ""]]
         return ("\n".join(lines).rstrip() + "\n").encode()
 
 
-class _Page:
-    """Wraps and paints lines for one terminal."""
-
-    def __init__(self, width: int, colour: bool) -> None:
-        self.width = width
-        self._colour = colour
-
-    def wrap(self, text: str, indent: str = "", label: str = "") -> list[str]:
-        """Wrap text from a trace or from us, the label before it."""
-        rest = " " * len(indent) + ("  " if label else "")
-        return textwrap.wrap(
-            label + printable(text), self.width, initial_indent=indent, subsequent_indent=rest
-        )
-
-    def paint(self, text: str, code: str) -> str:
-        """Colour a string of ours."""
-        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
-
-    def heading(self, text: str) -> str:
-        """A section's first line."""
-        return self.paint(text.upper(), "1")
-
-
-def printable(text: str) -> str:
-    """Replace control and format characters: a name in a trace must not steer the terminal."""
-    return "".join(
-        "?" if unicodedata.category(char) in ("Cc", "Cf", "Cs") else char
-        for char in text.replace("\n", " ").replace("\t", " ")
-    )
-
-
-def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
+def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
     yield _verdict(diagnosis, page)
     if diagnosis.run.source:
         yield _quality(diagnosis, page)
@@ -98,13 +65,13 @@ def _sections(diagnosis: Diagnosis, page: _Page) -> Iterator[list[str]]:
     yield [page.heading("Checks"), *_checks(diagnosis, page)]
 
 
-def _verdict(diagnosis: Diagnosis, page: _Page) -> list[str]:
+def _verdict(diagnosis: Diagnosis, page: Page) -> list[str]:
     verdict = page.wrap(diagnosis.verdict or "No verdict.")
     facts = page.wrap(" | ".join(content.run_line(diagnosis.run)))
     return [page.paint(line, "1") for line in verdict] + facts
 
 
-def _quality(diagnosis: Diagnosis, page: _Page) -> list[str]:
+def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
     lines = list(content.quality_lines(diagnosis))
     remarks = [line for line in lines if line.level != "ok"]
     heading = page.heading("Data quality")
@@ -116,7 +83,7 @@ def _quality(diagnosis: Diagnosis, page: _Page) -> list[str]:
     return [heading, *itertools.chain.from_iterable(wrapped)]
 
 
-def _finding(finding: Finding, number: int, step_ns: int, page: _Page) -> list[str]:
+def _finding(finding: Finding, number: int, step_ns: int, page: Page) -> list[str]:
     severity = finding.severity.value.upper()
     head = page.wrap(f"{number}. [{severity}] {finding.title}")
     lines = [page.paint(line, _COLOURS.get(finding.severity, "")) for line in head]
@@ -138,12 +105,12 @@ def _finding(finding: Finding, number: int, step_ns: int, page: _Page) -> list[s
     return lines + page.wrap(f"({confidence}rule {finding.rule}{docs})", "   ")
 
 
-def _notes(notes: Iterable[Finding], page: _Page) -> Iterator[str]:
+def _notes(notes: Iterable[Finding], page: Page) -> Iterator[str]:
     for note in notes:
         yield from page.wrap(f"{note.title}. {note.summary}", "  - ")
 
 
-def _step(mean: content.StepBar, estimated: float, page: _Page) -> list[str]:
+def _step(mean: content.StepBar, estimated: float, page: Page) -> list[str]:
     bar_width = page.width - 50
     total = fmt.duration(mean.total_ns)
     lines = [f"{page.heading('Step')}  {total}, mean of all ranks and measured steps"]
@@ -159,7 +126,7 @@ def _step(mean: content.StepBar, estimated: float, page: _Page) -> list[str]:
     return lines
 
 
-def _communication(diagnosis: Diagnosis, page: _Page) -> list[str]:
+def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
     ordered = sorted(diagnosis.communication, key=lambda row: -(row.exposed_ns or 0))
     head = (
         f"  {'calls':>7} {'bytes':>10} {'exposed':>15}  operation (group, ranks, size of message)"
@@ -175,7 +142,7 @@ def _communication(diagnosis: Diagnosis, page: _Page) -> list[str]:
     return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
 
 
-def _logged_calls(rows: list[LoggedCallRow], page: _Page) -> list[str]:
+def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
     head = f"  {'calls':>7} {'message':>10} {'mean':>12}  operation"
     lines = [f"{page.heading('Communication as logged')}  by {rows[0].source}, not measured", head]
     for row in rows[:TOP_COMMUNICATION]:
@@ -186,7 +153,7 @@ def _logged_calls(rows: list[LoggedCallRow], page: _Page) -> list[str]:
     return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
 
 
-def _logged(facts: list[LoggedFact], page: _Page) -> list[str]:
+def _logged(facts: list[LoggedFact], page: Page) -> list[str]:
     lines = [f"{page.heading('Logs')}  what libraries say of themselves"]
     for fact in facts[:TOP_LOGGED]:
         lines += page.wrap(f"{fact.value} (ranks {fmt.ranks(fact.ranks)})", "  ", f"{fact.kind}: ")
@@ -194,7 +161,7 @@ def _logged(facts: list[LoggedFact], page: _Page) -> list[str]:
     return lines + ([f"  and {fmt.plural(left, 'more fact')}"] if left > 0 else [])
 
 
-def _environment(info: EnvironmentInfo, page: _Page) -> Iterator[str]:
+def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
     for difference in info.differences:
         held = (f"{value or 'not set'} ({fmt.ranks(r)})" for value, r in difference.values.items())
         yield from page.wrap("; ".join(held), "  ", f"differs: {difference.name}: ")
@@ -206,7 +173,7 @@ def _environment(info: EnvironmentInfo, page: _Page) -> Iterator[str]:
             yield from page.wrap(f"{value}{times}", "    ", f"{printable(name)}: ")
 
 
-def _checks(diagnosis: Diagnosis, page: _Page) -> Iterator[str]:
+def _checks(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
     for status, label in (
         (Status.PASS, "passed"),
         (Status.NOT_APPLICABLE, "not applicable"),

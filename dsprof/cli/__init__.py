@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsprof.cli.base import Command, Parser
 from dsprof.cli.bench import BenchCommand
+from dsprof.cli.compare import CompareCommand
 from dsprof.cli.doctor import DoctorCommand
 from dsprof.cli.env import EnvCommand
 from dsprof.cli.lint import LintCommand
@@ -16,6 +17,7 @@ COMMANDS: tuple[Command, ...] = (
     RunCommand(),
     ReportCommand(),
     LintCommand(),
+    CompareCommand(),
     DoctorCommand(),
     EnvCommand(),
     BenchCommand(),

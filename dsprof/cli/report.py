@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dsprof.cli.output import check_writable, print_bytes, terminal
-from dsprof.cli.progress import processes_for, progress_on_terminal
-from dsprof.errors import ConfigError, DsprofError, escaped
+from dsprof.cli.delivery import add_delivery, deliver, destination
+from dsprof.cli.loading import load_diagnosis
+from dsprof.errors import ConfigError
 from dsprof.inputs import open_input
 
-if TYPE_CHECKING:
-    from dsprof.diagnosis.model import Diagnosis
-    from dsprof.reports import Renderer
-
-_STANDARD_OUTPUT = Path("-")
+_PAGE = "report.html"
 
 
 class ReportCommand:
@@ -42,20 +36,7 @@ files by name."""
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
         )
-        parser.add_argument(
-            "--format",
-            type=_renderer,
-            default="html",
-            metavar="FORMAT",
-            help="html (default), text or json",
-        )
-        parser.add_argument(
-            "-o",
-            "--output",
-            type=Path,
-            metavar="FILE",
-            help="where to; - is standard output (default: report.html for html, else -)",
-        )
+        add_delivery(parser, _formats, "html", _PAGE)
         parser.add_argument(
             "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
         )
@@ -71,27 +52,13 @@ files by name."""
 
     def run(self, arguments: Namespace) -> int:
         """Write the report; whatever is wrong with the arguments is said before the long part."""
-        from dsprof.reports import render, write_whole
+        from dsprof.reports import render
 
-        renderer: Renderer = arguments.format
-        output = arguments.output or (
-            Path("report.html") if renderer.name == "html" else _STANDARD_OUTPUT
-        )
-        if output != _STANDARD_OUTPUT:
-            check_writable(output, arguments.paths)
+        output = destination(arguments, _PAGE, arguments.paths)
         plotlyjs = _bundle(arguments.plotlyjs) if arguments.plotlyjs else None
-        diagnosis = _diagnosis(arguments.paths, arguments.config, arguments.baseline)
-        shown = terminal()
-        if output == _STANDARD_OUTPUT:
-            options = {"plotlyjs": plotlyjs, **shown}
-            print_bytes(render(diagnosis, renderer.name, **options))
-            return 0
-        page = render(diagnosis, renderer.name, plotlyjs=plotlyjs)
-        if output.is_fifo():
-            print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
-        write_whole(output, page)
-        print_bytes(render(diagnosis, "text", **shown))
-        print_bytes(f"\nReport: {escaped(str(output.resolve()))}\n".encode())
+        diagnosis = load_diagnosis(arguments.paths, arguments.config, arguments.baseline)
+        show = partial(render, diagnosis)
+        deliver(show, arguments.format, output, "Report", plotlyjs=plotlyjs)
         return 0
 
 
@@ -110,37 +77,7 @@ def _bundle(path: Path) -> bytes:
     return bundle
 
 
-def _renderer(name: str) -> Renderer:
+def _formats() -> list[str]:
     from dsprof.reports import RENDERERS
 
-    for renderer in RENDERERS:
-        if renderer.name == name:
-            return renderer
-    names = ", ".join(renderer.name for renderer in RENDERERS)
-    raise ArgumentTypeError(f"{name!r} is no format; choose one of {names}")
-
-
-def _diagnosis(paths: Sequence[Path], config: Path | None, baseline: Path | None) -> Diagnosis:
-    from dsprof.analysis.baseline import read_baseline
-    from dsprof.config import load_thresholds
-    from dsprof.diagnosis.build import diagnose
-    from dsprof.diagnosis.model import from_json
-    from dsprof.rules import RULES
-    from dsprof.trace.run import find_run, is_diagnosis
-    from dsprof.trace.source import size_of
-
-    saved = [path for path in paths if is_diagnosis(path)]
-    if saved and (config or baseline or len(paths) > 1):
-        raise DsprofError(
-            f"{saved[0]}: a saved diagnosis is shown as it is; give it alone and without --config "
-            "or --baseline, or give the traces"
-        )
-    if saved:
-        return from_json(saved[0].read_bytes(), str(saved[0]))
-    schema = {rule.meta.id: type(rule.thresholds) for rule in RULES}
-    thresholds = load_thresholds(config, schema) if config else {}
-    costs = (read_baseline(baseline), str(baseline)) if baseline else None
-    run = find_run(paths)
-    processes = processes_for([size_of(path) for path in run.files])
-    progress = progress_on_terminal()
-    return diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)
+    return [renderer.name for renderer in RENDERERS]

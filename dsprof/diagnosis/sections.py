@@ -48,6 +48,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
         started=_moment(min(one.started_epoch_ns for one in headers)),
         setup=_setup(summary[Engines]),
         source=_sources(run),
+        parameters=_parameters(summary[Engines]),
     )
 
 
@@ -176,6 +177,10 @@ def _sources(run: Run) -> list[str]:
     """List the files read, rank by rank; one may be of several ranks."""
     facts = [run.ranks[rank] for rank in sorted(run.ranks)]
     return list(dict.fromkeys(path for one in facts for path in (one.path, *one.beside)))
+
+
+def _parameters(engines: Engines) -> int | None:
+    return engines.main.parameters or None if engines.main else None
 
 
 def _setup(engines: Engines) -> str:

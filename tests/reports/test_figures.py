@@ -81,14 +81,14 @@ def test_step_times_leave_a_gap_where_nothing_was_measured() -> None:
 
 
 def test_the_colours_of_every_trace_are_in_the_style_sheet() -> None:
-    from dsprof.reports.html import _asset
+    from dsprof.reports.templates import asset
 
     made = factory.diagnosis(2, 4)
     shown = [figures.step_times(step_bars(made.steps.rows, 10)), *figures.timelines(made)]
     memory = figures.memory(made.memory)
     assert memory is not None
     names = {trace["meta"] for figure in [*shown, memory] for trace in traces(figure)}
-    assert [name for name in names if f"--{name}:" not in _asset("report.css")] == []
+    assert [name for name in names if f"--{name}:" not in asset("report.css")] == []
 
 
 def test_memory_without_samples_is_no_figure() -> None:

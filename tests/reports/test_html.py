@@ -14,7 +14,7 @@ import pytest
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render
 from dsprof.reports.formatting import NOTHING
-from dsprof.reports.html import script_safe
+from dsprof.reports.templates import script_safe
 from tests.factories import diagnosis as factory
 from tests.reports.pages import Element, parse
 

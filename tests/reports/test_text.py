@@ -9,7 +9,7 @@ import pytest
 
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render
-from dsprof.reports.text import printable
+from dsprof.reports.terminal import printable
 from tests.factories import diagnosis as factory
 
 ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,0 +1,58 @@
+"""`dsprof compare`: what changed between two runs."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from pathlib import Path
+
+from dsprof.cli.delivery import add_delivery, deliver, destination
+from dsprof.cli.loading import load_diagnosis
+
+_PAGE = "comparison.html"
+
+
+class CompareCommand:
+    """Judges two runs and says what is different."""
+
+    name = "compare"
+    help = "say what changed between two runs"
+    description = """\
+Judge two runs, and say what changed from the first to the second: settings and
+versions, operations and bytes (exactly), times (with their noise), findings.
+
+  dsprof compare before after                 two folders of traces
+  dsprof compare before.json after.json       two of: dsprof report --format json
+  dsprof compare before after --format html   comparison.html, and a summary here
+
+It ends in a verdict. What noise explains is not called a change: record 20
+steps or more of each. Of a folder with several runs the newest is taken."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        for name in ("before", "after"):
+            parser.add_argument(
+                name,
+                type=Path,
+                metavar=name.upper(),
+                help="folder of traces, trace file, or saved diagnosis",
+            )
+        add_delivery(parser, _formats, "text", _PAGE)
+
+    def run(self, arguments: Namespace) -> int:
+        """Show the comparison."""
+        from dsprof.comparison.build import compare
+        from dsprof.reports.comparison import render
+
+        paths = (arguments.before, arguments.after)
+        output = destination(arguments, _PAGE, paths)
+        before, after = (load_diagnosis([path]) for path in paths)
+        comparison = compare(before, after, (str(paths[0]), str(paths[1])))
+        deliver(partial(render, comparison), arguments.format, output, "Comparison")
+        return 0
+
+
+def _formats() -> list[str]:
+    from dsprof.reports.comparison import RENDERERS
+
+    return [renderer.name for renderer in RENDERERS]

@@ -1,0 +1,81 @@
+"""How a command hands over a document: in which format, and where to."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dsprof.cli.output import check_writable, print_bytes, terminal
+from dsprof.errors import escaped
+
+_STANDARD_OUTPUT = Path("-")
+
+
+class Render(Protocol):
+    """Renders what a command found."""
+
+    def __call__(self, format_name: str, /, **options: Any) -> bytes:
+        """Return the document in the format of this name."""
+        ...
+
+
+def add_delivery(
+    parser: ArgumentParser, formats: Callable[[], Sequence[str]], default: str, page: str
+) -> None:
+    """Add --format, one of `formats()`, and --output; html goes to the file `page`."""
+
+    def known(name: str) -> str:
+        names = formats()
+        if name in names:
+            return name
+        raise ArgumentTypeError(f"{name!r} is no format; choose one of {', '.join(names)}")
+
+    parser.add_argument(
+        "--format",
+        type=known,
+        default=default,
+        metavar="FORMAT",
+        help=f"html, text or json (default: {default})",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"where to; - is standard output (default: {page} for html, else -)",
+    )
+
+
+def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path:
+    """Return where the document goes, before the work that it costs.
+
+    Raises:
+        OutputError: it cannot be written there.
+    """
+    default = Path(page) if arguments.format == "html" else _STANDARD_OUTPUT
+    output: Path = arguments.output or default
+    if output != _STANDARD_OUTPUT:
+        check_writable(output, inputs)
+    return output
+
+
+def deliver(render: Render, format_name: str, output: Path, noun: str, **options: Any) -> None:
+    """Write the document; of one that goes to a file the terminal shows the text.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from dsprof.reports.write import write_whole
+
+    if output == _STANDARD_OUTPUT:
+        print_bytes(render(format_name, **options, **terminal()))
+        return
+    document = render(format_name, **options)
+    if output.is_fifo():
+        print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
+    write_whole(output, document)
+    print_bytes(render("text", **terminal()))
+    print_bytes(f"\n{noun}: {escaped(str(output.resolve()))}\n".encode())

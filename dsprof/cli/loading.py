@@ -1,0 +1,46 @@
+"""From paths on the command line to the diagnosis of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsprof.cli.progress import processes_for, progress_on_terminal
+from dsprof.errors import DsprofError
+
+if TYPE_CHECKING:
+    from dsprof.diagnosis.model import Diagnosis
+
+
+def load_diagnosis(
+    paths: Sequence[Path], config: Path | None = None, baseline: Path | None = None
+) -> Diagnosis:
+    """Judge the traces under `paths`, or read the diagnosis that `report --format json` saved.
+
+    Raises:
+        DsprofError: a path cannot be read, or the configuration is wrong.
+    """
+    from dsprof.analysis.baseline import read_baseline
+    from dsprof.config import load_thresholds
+    from dsprof.diagnosis.build import diagnose
+    from dsprof.diagnosis.model import from_json
+    from dsprof.rules import RULES
+    from dsprof.trace.run import find_run, is_diagnosis
+    from dsprof.trace.source import size_of
+
+    saved = [path for path in paths if is_diagnosis(path)]
+    if saved and (config or baseline or len(paths) > 1):
+        raise DsprofError(
+            f"{saved[0]}: a saved diagnosis is shown as it is; give it alone and without --config "
+            "or --baseline, or give the traces"
+        )
+    if saved:
+        return from_json(saved[0].read_bytes(), str(saved[0]))
+    schema = {rule.meta.id: type(rule.thresholds) for rule in RULES}
+    thresholds = load_thresholds(config, schema) if config else {}
+    costs = (read_baseline(baseline), str(baseline)) if baseline else None
+    run = find_run(paths)
+    processes = processes_for([size_of(path) for path in run.files])
+    progress = progress_on_terminal()
+    return diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)

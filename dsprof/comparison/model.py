@@ -1,0 +1,116 @@
+"""Comparison: what changed from one run to another; written as JSON, a stable interface.
+
+Times are nanoseconds, sizes bytes, bandwidths bytes per second; null means "not known here".
+Calls, bytes and times of operations are of one rank's step, on average.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dsprof.diagnosis.model import RunInfo
+
+SCHEMA_VERSION = 1
+
+Judgement = Literal["faster", "slower", "same", "not told apart", "not compared"]
+"""`same`: within the tolerance, with confidence; `not told apart`: the noise hides it."""
+
+Fate = Literal["gone", "new", "worse", "milder", "still there", "no longer told"]
+"""`no longer told`: it was found before, and the later run lacks what the rule needs."""
+
+
+class _Part(msgspec.Struct, kw_only=True):
+    """A part of a comparison."""
+
+
+class Side(_Part):
+    """One of the two runs."""
+
+    name: str  # as it was given
+    run: RunInfo
+    verdict: str
+    measured_steps: int
+    dsprof_version: str = ""
+
+
+class Change(_Part):
+    """A setting that is not the same; null where a run has no such setting."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+class OperationChange(_Part):
+    """All collectives of one operation."""
+
+    op: str
+    before_calls: float
+    after_calls: float
+    before_bytes: float
+    after_bytes: float
+    is_changed: bool  # calls or bytes; exact, not by a tolerance
+    before_exposed_ns: float | None = None
+    after_exposed_ns: float | None = None
+
+
+class KindChange(OperationChange, kw_only=True):
+    """Collectives of one kind; a kind that only one run has counts 0 in the other."""
+
+    group: str
+    group_size: int
+    phase: str
+    size_class: str
+    dtype: str
+    is_async: bool
+    on_wire: bool
+    before_busbw: float | None = None
+    after_busbw: float | None = None
+
+
+class TimeChange(_Part):
+    """A part of the step in both runs, and whether the difference is more than noise."""
+
+    part: str  # "total", "exposed_comm", "compute", "copies", "idle", "other"
+    before_ns: float | None  # median of the measured steps
+    after_ns: float | None
+    low_ns: float | None = None  # the difference lies between these, with 99 % confidence
+    high_ns: float | None = None
+    judgement: Judgement = "not compared"
+    why: str = ""  # where it could not be judged
+
+
+class FindingChange(_Part):
+    """What became of a finding."""
+
+    rule: str
+    title: str
+    fate: Fate
+    before: str  # severity, or status where it did not fail; "" where the rule was not run
+    after: str
+    summary: str  # of the run in which it fails
+
+
+class Comparison(_Part):
+    """What changed from `before` to `after`."""
+
+    before: Side
+    after: Side
+    schema_version: int = SCHEMA_VERSION
+    dsprof_version: str = ""
+    unlike: list[str] = []  # why times do not compare: the runs are not of one kind
+    configuration: list[Change] = []
+    environment: list[Change] = []
+    versions: list[Change] = []
+    operations: list[OperationChange] = []
+    kinds: list[KindChange] = []
+    times: list[TimeChange] = []
+    findings: list[FindingChange] = []
+    verdict: str = ""  # one or two sentences
+
+
+def to_json(comparison: Comparison) -> bytes:
+    """Encode a comparison as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(comparison), indent=1)

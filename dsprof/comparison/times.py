@@ -1,0 +1,67 @@
+"""The parts of a step in two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from dsprof.comparison.model import Judgement, TimeChange
+from dsprof.comparison.noise import LEAST_STEPS, Interval, difference
+from dsprof.diagnosis.model import Diagnosis, StepParts
+
+PARTS = ("total", "exposed_comm", "compute", "copies", "idle", "other")
+TOLERANCE = 0.02
+"""Share of the earlier step below which a difference is none: equal runs differ by so much."""
+
+
+def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iterator[TimeChange]:
+    """Compare each part that a run has measured; runs that are `unlike` are not judged."""
+    first, second = _measured(before), _measured(after)
+    tolerance = TOLERANCE * median([row.total_ns for row in first] or [0])
+    for part in PARTS:
+        old, new = _samples(first, part), _samples(second, part)
+        if old or new:
+            yield _change(part, old, new, tolerance, unlike)
+
+
+def _measured(diagnosis: Diagnosis) -> list[StepParts]:
+    return [row for row in diagnosis.steps.rows if row.is_measured]
+
+
+def _samples(rows: list[StepParts], part: str) -> list[int]:
+    """Return the part of each step that shows it."""
+    values = [getattr(row, f"{part}_ns") for row in rows]
+    return [value for value in values if value is not None]
+
+
+def _change(
+    part: str, old: list[int], new: list[int], tolerance: float, unlike: list[str]
+) -> TimeChange:
+    change = TimeChange(
+        part=part,
+        before_ns=median(old) if old else None,
+        after_ns=median(new) if new else None,
+    )
+    interval = difference(old, new)
+    if not old or not new:
+        change.why = "not measurable in one of the runs"
+    elif unlike:
+        change.why = "the runs are not of one kind"
+    elif interval is None:
+        fewest = min(len(old), len(new))
+        change.why = (
+            f"one run has {fewest} measured steps, and its noise shows from {LEAST_STEPS} on"
+        )
+    else:
+        change.low_ns, change.high_ns = interval
+        change.judgement = _judged(interval, tolerance)
+    return change
+
+
+def _judged(interval: Interval, tolerance: float) -> Judgement:
+    if interval.low > tolerance:
+        return "slower"
+    if interval.high < -tolerance:
+        return "faster"
+    is_same = -tolerance <= interval.low and interval.high <= tolerance
+    return "same" if is_same else "not told apart"

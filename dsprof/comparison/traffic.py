@@ -1,0 +1,138 @@
+"""Operations and bytes of two runs, compared exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from dsprof.comparison.model import KindChange, OperationChange
+from dsprof.diagnosis.model import CommunicationRow, Diagnosis
+
+Key = TypeVar("Key")
+
+
+class Kind(NamedTuple):
+    """What collectives of one kind have in common."""
+
+    op: str
+    group: str
+    group_size: int
+    phase: str
+    size_class: str
+    dtype: str
+    is_async: bool
+    on_wire: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over the `rank_steps` of a run: its ranks times its measured steps."""
+
+    rank_steps: int
+    calls: int = 0
+    nbytes: int = 0
+    exposed_ns: int | None = None
+    busbw: float | None = None  # of rows of one kind alone: speeds cannot be added
+
+    def __add__(self, other: Sums) -> Sums:
+        known = [ns for ns in (self.exposed_ns, other.exposed_ns) if ns is not None]
+        return Sums(
+            self.rank_steps,
+            self.calls + other.calls,
+            self.nbytes + other.nbytes,
+            sum(known) if known else None,
+        )
+
+    def equals(self, other: Sums) -> bool:
+        """Whether calls and bytes of a rank's step are the same, without rounding."""
+        mine, theirs = self.rank_steps, other.rank_steps
+        return self.calls * theirs == other.calls * mine and (
+            self.nbytes * theirs == other.nbytes * mine
+        )
+
+    def per_step(self, total: float | None) -> float | None:
+        """Turn a sum into the mean of one rank's step."""
+        return None if total is None else total / self.rank_steps
+
+
+def operation_changes(before: Diagnosis, after: Diagnosis) -> list[OperationChange]:
+    """Compare operation by operation, those with the most bytes first."""
+    found = [
+        OperationChange(op=op, **_numbers(old, new))
+        for op, old, new in _pairs(before, after, lambda row: row.op)
+    ]
+    return sorted(found, key=_weight)
+
+
+def kind_changes(before: Diagnosis, after: Diagnosis) -> list[KindChange]:
+    """Compare kind by kind: what changed first, then by bytes."""
+    found = [
+        (
+            kind,
+            KindChange(
+                **kind._asdict(),
+                **_numbers(old, new),
+                before_busbw=old.busbw,
+                after_busbw=new.busbw,
+            ),
+        )
+        for kind, old, new in _pairs(before, after, _kind)
+    ]
+    found.sort(key=lambda one: (not one[1].is_changed, _weight(one[1]), one[0]))
+    return [change for _, change in found]
+
+
+def _kind(row: CommunicationRow) -> Kind:
+    # A group is known by what it is for: its name may be a process's own.
+    return Kind(
+        row.op,
+        row.role or row.group,
+        row.group_size,
+        row.phase,
+        row.size_class,
+        row.dtype,
+        row.is_async,
+        row.on_wire,
+    )
+
+
+def _pairs(
+    before: Diagnosis, after: Diagnosis, key: Callable[[CommunicationRow], Key]
+) -> Iterator[tuple[Key, Sums, Sums]]:
+    """Yield what either run has under a key; a run without it has none of it."""
+    old, new = _grouped(before, key), _grouped(after, key)
+    for one in {**old, **new}:
+        first = old.get(one, Sums(_rank_steps(before)))
+        yield one, first, new.get(one, Sums(_rank_steps(after)))
+
+
+def _grouped(diagnosis: Diagnosis, key: Callable[[CommunicationRow], Key]) -> dict[Key, Sums]:
+    found: dict[Key, Sums] = {}
+    rank_steps = _rank_steps(diagnosis)
+    for row in diagnosis.communication:
+        sums = Sums(rank_steps, row.calls, row.bytes, row.exposed_ns, row.busbw)
+        name = key(row)
+        found[name] = found[name] + sums if name in found else sums
+    return found
+
+
+def _rank_steps(diagnosis: Diagnosis) -> int:
+    """Return ranks times measured steps; a record without steps counts as one step."""
+    return max(len(diagnosis.run.ranks), 1) * max(diagnosis.steps.measured_steps, 1)
+
+
+def _numbers(old: Sums, new: Sums) -> dict[str, Any]:
+    return {
+        "before_calls": old.per_step(old.calls),
+        "after_calls": new.per_step(new.calls),
+        "before_bytes": old.per_step(old.nbytes),
+        "after_bytes": new.per_step(new.nbytes),
+        "is_changed": not old.equals(new),
+        "before_exposed_ns": old.per_step(old.exposed_ns),
+        "after_exposed_ns": new.per_step(new.exposed_ns),
+    }
+
+
+def _weight(change: OperationChange) -> tuple[float, str]:
+    return -max(change.before_bytes, change.after_bytes), change.op

@@ -1,0 +1,38 @@
+"""A comparison as one HTML file without script and without network."""
+
+from __future__ import annotations
+
+from dsprof.comparison.model import Comparison
+from dsprof.reports import content
+from dsprof.reports.base import Options
+from dsprof.reports.comparison import tables
+from dsprof.reports.templates import asset, environment
+
+_CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+
+
+class HtmlRenderer:
+    """Writes the page."""
+
+    name = "html"
+    suffix = ".html"
+
+    def render(self, comparison: Comparison, /, options: Options) -> bytes:
+        """Return the page as UTF-8."""
+        sides = (comparison.before, comparison.after)
+        page = (
+            environment()
+            .get_template("comparison.html.j2")
+            .render(
+                c=comparison,
+                title=f"dsprof: {comparison.before.name} and {comparison.after.name}",
+                sides=[(side, content.run_line(side.run)) for side in sides],
+                sections=list(tables.sections(comparison)),
+                csp=_CONTENT_SECURITY_POLICY,
+                css=asset("report.css"),
+            )
+        )
+        return page.encode("utf-8", "replace")

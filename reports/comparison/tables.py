@@ -1,0 +1,161 @@
+"""Tables of a comparison as typed data, for the page and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dsprof.comparison.model import (
+    Change,
+    Comparison,
+    FindingChange,
+    KindChange,
+    OperationChange,
+    TimeChange,
+)
+from dsprof.events import ROLES
+from dsprof.reports import formatting as fmt
+from dsprof.reports.content import PARTS
+from dsprof.rules.rule import Column, ColumnKind, Table
+
+MAX_ROWS = 200
+_OF_A_STEP = "Of one rank's step, on average"
+
+
+def sections(comparison: Comparison, *, is_brief: bool = False) -> Iterator[tuple[str, Table]]:
+    """Yield what changed, part by part with its heading; nothing of what neither run has.
+
+    In brief, kinds of collectives that did not change are left out, and so are their speeds.
+    """
+    if comparison.times:
+        yield "Times", times(comparison.times)
+    if comparison.operations:
+        yield "Operations and bytes", operations(comparison.operations)
+    detailed = [one for one in comparison.kinds if one.is_changed or not is_brief]
+    if detailed:
+        yield "Operations in detail", kinds(detailed, has_speeds=not is_brief)
+    if comparison.findings:
+        yield "Findings", findings(comparison.findings)
+    for heading, noun, changes in (
+        ("Configuration", "Key", comparison.configuration),
+        ("Environment", "Variable or limit", comparison.environment),
+        ("Versions", "Library", comparison.versions),
+    ):
+        if changes:
+            yield heading, settings(changes, noun)
+
+
+def times(changes: Iterable[TimeChange]) -> Table:
+    """The median of each part of a step, and where the difference lies."""
+    columns = (
+        Column("Part of the step"),
+        Column("Before", "ns"),
+        Column("After", "ns"),
+        Column("Difference"),
+        Column("Judgement"),
+    )
+    rows = (
+        (
+            PARTS.get(one.part, "whole step"),
+            one.before_ns,
+            one.after_ns,
+            _interval(one),
+            one.judgement + (f": {one.why}" if one.why else ""),
+        )
+        for one in changes
+    )
+    caption = "Medians of the measured steps; the difference lies in its range with 99 % confidence"
+    return Table(columns, tuple(rows), caption)
+
+
+def operations(changes: Iterable[OperationChange]) -> Table:
+    """All operations: calls and bytes are exact, times are not judged."""
+    columns = (*map(Column, ("Operation", "Calls", "Bytes", "Exposed")), Column("Calls and bytes"))
+    rows = [(one.op, *_numbers(one), "changed" if one.is_changed else "same") for one in changes]
+    return Table(columns, tuple(rows), _OF_A_STEP)
+
+
+def kinds(changes: Sequence[KindChange], *, has_speeds: bool = True) -> Table:
+    """Collectives by kind, those that changed first."""
+    labels = ("Collectives", "Calls", "Bytes", "Exposed", *(("busbw",) if has_speeds else ()))
+    rows = [
+        (_kind(one), *_numbers(one), *((_speeds(one),) if has_speeds else ()))
+        for one in changes[:MAX_ROWS]
+    ]
+    left = len(changes) - MAX_ROWS
+    caption = f"{_OF_A_STEP} ({fmt.count(left)} more rows left out)" if left > 0 else _OF_A_STEP
+    return Table(tuple(map(Column, labels)), tuple(rows), caption)
+
+
+def findings(changes: Iterable[FindingChange]) -> Table:
+    """What became of the findings."""
+    columns = tuple(map(Column, ("Finding", "Rule", "Before", "After", "What it says")))
+    rows = (
+        (one.fate, one.rule, one.before or "not run", one.after or "not run", one.summary)
+        for one in changes
+    )
+    return Table(columns, tuple(rows))
+
+
+def settings(changes: Iterable[Change], noun: str) -> Table:
+    """What was set to what."""
+    columns = tuple(map(Column, (noun, "Before", "After")))
+    return Table(columns, tuple((one.name, _set(one.before), _set(one.after)) for one in changes))
+
+
+def _kind(one: KindChange) -> str:
+    mode = "async" if one.is_async else "sync"
+    words = (
+        f"{ROLES.get(one.group, one.group)} of {one.group_size}",
+        one.phase,
+        one.size_class,
+        one.dtype,
+        mode if one.on_wire else f"{mode}, outside c10d",
+    )
+    return f"{one.op} ({', '.join(word for word in words if word)})"
+
+
+def _numbers(one: OperationChange) -> tuple[str, str, str]:
+    return (
+        _pair(one.before_calls, one.after_calls, "count"),
+        _pair(one.before_bytes, one.after_bytes, "bytes"),
+        _where_issued(one, one.before_exposed_ns, one.after_exposed_ns, "ns"),
+    )
+
+
+def _speeds(one: KindChange) -> str:
+    return _where_issued(one, one.before_busbw, one.after_busbw, "rate")
+
+
+def _where_issued(
+    one: OperationChange, before: float | None, after: float | None, kind: ColumnKind
+) -> str:
+    """Show what is measured of calls, where there are any."""
+    first = fmt.cell(before, kind) if one.before_calls else fmt.NOTHING
+    second = fmt.cell(after, kind) if one.after_calls else fmt.NOTHING
+    return _arrow(first, second)
+
+
+def _pair(before: float, after: float, kind: ColumnKind) -> str:
+    """Show a change in full where rounding would hide it."""
+    first, second = fmt.cell(before, kind), fmt.cell(after, kind)
+    if first == second and before != after:
+        first, second = f"{before:,.12g}", f"{after:,.12g}"
+    return _arrow(first, second)
+
+
+def _arrow(first: str, second: str) -> str:
+    return first if first == second else f"{first} \N{RIGHTWARDS ARROW} {second}"
+
+
+def _interval(one: TimeChange) -> str:
+    if one.low_ns is None or one.high_ns is None:
+        return ""
+    low, high = (
+        ("+" if ns > 0 else "\N{MINUS SIGN}" if ns < 0 else "") + fmt.duration(abs(ns))
+        for ns in (one.low_ns, one.high_ns)
+    )
+    return f"{low} to {high}"
+
+
+def _set(value: str | None) -> str:
+    return "not set" if value is None else value

@@ -1,0 +1,55 @@
+"""Templates of the pages: autoescaped, and filled with numbers as words."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from dsprof.reports import content
+from dsprof.reports import formatting as fmt
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_SCRIPT_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+
+@cache
+def asset(name: str) -> str:
+    """Return a file that the pages are made of."""
+    return (resources.files("dsprof.reports") / "assets" / name).read_text("utf-8")
+
+
+@cache
+def environment() -> Environment:
+    """Return what loads the templates, with the filters that they use."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        loader=FunctionLoader(asset),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "cell": fmt.cell,
+        "count": fmt.count,
+        "docs_page": content.docs_page,
+        "duration": fmt.duration,
+        "ranks": fmt.ranks,
+        "saving": content.saving,
+        "share": fmt.share,
+        "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
+        "script_safe": lambda text: Markup(script_safe(text)),
+        "own": Markup,  # our own style sheet and script, as they are
+    }
+    return made
+
+
+def script_safe(text: str) -> str:
+    """Escape JSON so that no sequence in it can end, or open, a script element."""
+    return text.translate(_SCRIPT_ESCAPES)

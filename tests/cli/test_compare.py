@@ -1,0 +1,75 @@
+"""`dsprof compare`: folders, files and saved diagnoses; formats; mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsprof.__main__ import main
+from tests.factories.trace_files import write_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two folders of traces below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        write_run(tmp_path / name)
+    return tmp_path
+
+
+def test_folders_files_and_saved_diagnoses_are_the_same_to_it(
+    runs: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for name in ("one", "two"):
+        assert main(["report", name, "--format", "json", "-o", f"{name}.json"]) == 0
+    capsysbinary.readouterr()
+    verdicts = []
+    for pair in (["one", "two"], ["one.json", "two.json"], ["one.json", "two"]):
+        assert main(["compare", *pair, "--format", "json"]) == 0
+        read = json.loads(capsysbinary.readouterr().out)
+        assert [read["before"]["name"], read["after"]["name"]] == pair
+        verdicts.append(read["verdict"])
+    assert main(["compare", "one/trace.rank00000.json", "two", "--format", "json"]) == 0
+    assert json.loads(capsysbinary.readouterr().out)["before"]["run"]["ranks"] == [0]
+    assert len(set(verdicts)) == 1
+
+
+def test_text_goes_to_the_terminal_and_ends_in_the_verdict(
+    runs: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["compare", "one", "two"]) == 0
+    shown = " ".join(capsysbinary.readouterr().out.decode().split())
+    assert shown.endswith("Nothing was set differently.")
+    assert {path.name for path in runs.iterdir()} == {"one", "two"}
+
+
+def test_the_page_is_written_and_the_text_is_printed(
+    runs: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["compare", "one", "two", "--format", "html"]) == 0
+    assert b"VERDICT" in capsysbinary.readouterr().out
+    assert (runs / "comparison.html").read_bytes().startswith(b"<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("one", "required: AFTER"),
+        ("one missing", "missing"),
+        ("one two --format pdf", "'pdf' is no format; choose one of text, html, json"),
+        (
+            "one/trace.rank00000.json two -o one/trace.rank00000.json",
+            "it is the trace to be read",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_each(
+    runs: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    assert main(["compare", *arguments.split()]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1

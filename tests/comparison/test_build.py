@@ -1,0 +1,277 @@
+"""Two diagnoses side by side: what is said to have changed, and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dsprof.comparison.build import compare
+from dsprof.comparison.model import Change, Comparison, TimeChange
+from dsprof.diagnosis.model import CommunicationRow, Diagnosis, Steps
+from dsprof.rules.rule import Finding, Severity, Status
+from tests.factories import diagnosis as factory
+
+MS = factory.MS
+
+
+def compared(before: Diagnosis, after: Diagnosis) -> Comparison:
+    return compare(before, after, ("one", "two"))
+
+
+def run(steps: int = 40, **changes: Any) -> Diagnosis:
+    return factory.diagnosis(2, steps, **changes)
+
+
+def environment(**changes: Any) -> Diagnosis:
+    return run(environment=msgspec.structs.replace(factory.environment(), **changes))
+
+
+def slower(made: Diagnosis, factor: float, part: str = "compute_ns") -> Diagnosis:
+    """The run with one part of each step, and the step with it, stretched."""
+    rows = []
+    for row in made.steps.rows:
+        more = round(getattr(row, part) * (factor - 1))
+        longer = {part: getattr(row, part) + more, "total_ns": row.total_ns + more}
+        rows.append(msgspec.structs.replace(row, **longer))
+    return msgspec.structs.replace(made, steps=msgspec.structs.replace(made.steps, rows=rows))
+
+
+def times(comparison: Comparison) -> dict[str, TimeChange]:
+    return {one.part: one for one in comparison.times}
+
+
+def test_a_run_does_not_differ_from_itself() -> None:
+    made = compared(run(), run())
+    assert (made.unlike, made.configuration, made.environment, made.versions) == ([], [], [], [])
+    assert not any(one.is_changed for one in [*made.operations, *made.kinds])
+    assert {one.fate for one in made.findings} == {"still there"}
+    assert {one.judgement for one in made.times} <= {"same", "not told apart"}
+    assert "Each rank issues the same operations and bytes." in made.verdict
+    assert "Nothing was set differently." in made.verdict
+
+
+def test_a_longer_part_is_found_and_the_others_are_not() -> None:
+    found = times(compared(run(), slower(run(), 1.5)))
+    assert found["compute"].judgement == found["total"].judgement == "slower"
+    assert found["exposed_comm"].judgement != "slower"
+    low, high = found["total"].low_ns, found["total"].high_ns
+    assert low is not None
+    assert high is not None
+    assert low < 0.5 * 303 * MS < high
+    assert times(compared(slower(run(), 1.5), run()))["total"].judgement == "faster"
+
+
+def test_a_difference_below_the_tolerance_is_none() -> None:
+    made = run()
+    steady = msgspec.structs.replace(made.steps.rows[5], step=5)
+    alike = [msgspec.structs.replace(steady, step=number) for number in range(40)]
+    still = msgspec.structs.replace(made, steps=Steps(total=made.steps.total, rows=alike))
+    assert times(compared(still, slower(still, 1.01)))["total"].judgement == "same"
+    assert times(compared(still, slower(still, 1.10)))["total"].judgement == "slower"
+
+
+def test_too_few_steps_are_not_judged() -> None:
+    total = times(compared(run(6), run()))["total"]
+    assert (total.judgement, total.low_ns) == ("not compared", None)
+    assert "has 4 measured steps" in total.why
+
+
+def test_what_one_run_did_not_measure_is_not_judged() -> None:
+    made = run()
+    blind = [msgspec.structs.replace(row, compute_ns=None) for row in made.steps.rows]
+    other = msgspec.structs.replace(made, steps=msgspec.structs.replace(made.steps, rows=blind))
+    compute = times(compared(made, other))["compute"]
+    assert (compute.after_ns, compute.judgement) == (None, "not compared")
+    assert "copies" not in times(compared(made, made))  # measured in neither
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (factory.diagnosis(4, 40), "ranks: 2 before, 4 after"),
+        (run(run=msgspec.structs.replace(run().run, device="cuda")), "device: cpu before"),
+        (
+            run(run=msgspec.structs.replace(run().run, parameters=1_000_000)),
+            "parameters of the model: 262,144 before, 1,000,000 after",
+        ),
+        (environment(effective_config={"train_batch_size": 16}), "batch of a step: 8 samples"),
+    ],
+)
+def test_runs_of_unlike_kinds_are_said_to_be_so(other: Diagnosis, reason: str) -> None:
+    first = environment(effective_config={"train_batch_size": 8})
+    first.run.parameters = 262_144
+    made = compared(first, other)
+    assert len(made.unlike) == 1
+    assert made.unlike[0].startswith(reason)
+    assert made.verdict.startswith("The runs are not of one kind (")
+    assert {one.judgement for one in made.times} == {"not compared"}
+
+
+def test_the_same_batch_in_other_micro_steps_is_the_same_work() -> None:
+    first = environment(effective_config={"train_batch_size": 8})
+    other = environment(effective_config={"train_batch_size": 8})
+    for row in other.steps.rows:
+        row.micro_steps = 4
+    assert compared(first, other).unlike == []
+    for made in (first, other):
+        made.environment.effective_config.clear()
+    assert compared(first, other).unlike == [
+        "batch of a step: 2 micro-steps before, 4 micro-steps after"
+    ]
+
+
+def test_settings_are_compared_by_their_full_names() -> None:
+    before = environment(
+        written_config={},
+        effective_config={"zero_optimization": {"stage": 2, "overlap_comm": False}},
+        variables={"NCCL_DEBUG": "WARN", "NCCL_ALGO": "Ring"},
+    )
+    after = environment(
+        written_config={},
+        effective_config={"zero_optimization": {"stage": 3, "overlap_comm": False}, "fp16": {}},
+        variables={"NCCL_DEBUG": "INFO", "NCCL_PROTO": "LL"},
+        effective={},
+        gpus=["A100", "A100"],
+    )
+    after.run.versions = {**after.run.versions, "torch": "2.14.0"}
+    after.environment.versions = {}
+    made = compared(before, after)
+    assert made.configuration == [
+        Change(name="fp16", before=None, after="{}"),
+        Change(name="zero_optimization.stage", before="2", after="3"),
+    ]
+    assert {one.name: (one.before, one.after) for one in made.environment} == {
+        "GPUs": (None, "2 x A100"),
+        "NCCL_ALGO": ("Ring", None),
+        "NCCL_DEBUG": ("WARN", "INFO"),
+        "NCCL_PROTO": (None, "LL"),
+        "OMP_NUM_THREADS": ("2", None),
+    }
+    assert made.versions == [Change(name="torch", before="2.13.0", after="2.14.0")]
+
+
+def test_what_names_a_launch_is_no_setting() -> None:
+    launch = {
+        "MASTER_PORT": "1",
+        "TORCHELASTIC_RUN_ID": "x",
+        "DSPROF_OUT": "a",
+        "SLURM_JOB_ID": "7",
+    }
+    before = environment(variables=launch)
+    after = environment(variables={name: f"{value}2" for name, value in launch.items()})
+    assert compared(before, after).environment == []
+
+
+def row(
+    op: str = "all_reduce", calls: int = 160, nbytes: int = 1600, **fields: Any
+) -> CommunicationRow:
+    return CommunicationRow(
+        **{
+            "op": op,
+            "requested": op,
+            "group": "world",
+            "group_size": 2,
+            "phase": "backward",
+            "size_class": "< 4 KiB",
+            "dtype": "float32",
+            "is_async": False,
+            "on_wire": True,
+            "calls": calls,
+            "bytes": nbytes,
+            "calls_per_step": 0.0,
+            "bytes_per_step": 0.0,
+            "in_flight_ns": None,
+            "exposed_ns": None,
+            "algbw": None,
+            "busbw": None,
+            **fields,
+        }
+    )
+
+
+def with_rows(*rows: CommunicationRow, steps: int = 82) -> Diagnosis:
+    return run(steps, communication=list(rows))
+
+
+def test_operations_are_compared_exactly() -> None:
+    before = with_rows(row(), row("broadcast", 160, 160))
+    after = with_rows(row(nbytes=1601), row("all_gather", 320, 320))
+    made = compared(before, after)
+    seen = {one.op: one for one in made.operations}
+    assert all(one.is_changed for one in made.operations)
+    assert (seen["all_reduce"].before_bytes, seen["all_reduce"].after_bytes) == (10, 1601 / 160)
+    assert (seen["broadcast"].before_calls, seen["broadcast"].after_calls) == (1, 0)
+    assert (seen["all_gather"].before_calls, seen["all_gather"].after_calls) == (0, 2)
+    assert "calls: 2 before, 3 after (+50.0%)" in made.verdict
+
+
+def test_runs_of_different_length_are_compared_step_by_step() -> None:
+    """3 of 7 a step and 6 of 14: no float says so exactly."""
+    before = with_rows(row(calls=3 * 14, nbytes=70 * 14), steps=9)
+    after = with_rows(row(calls=6 * 14, nbytes=140 * 14), steps=16)
+    assert not compared(before, after).operations[0].is_changed
+
+
+def test_what_moved_off_the_wire_is_the_same_operation_and_another_kind() -> None:
+    made = compared(with_rows(row()), with_rows(row(on_wire=False)))
+    assert [one.is_changed for one in made.operations] == [False]
+    assert [(one.on_wire, one.before_calls, one.after_calls) for one in made.kinds] == [
+        (False, 0, 1),
+        (True, 1, 0),
+    ]
+
+
+def test_rows_that_differ_in_the_request_alone_are_one_kind() -> None:
+    two = row(calls=80, nbytes=800, requested="reduce"), row(calls=80, nbytes=800)
+    made = compared(with_rows(*two), with_rows(row()))
+    assert [one.is_changed for one in made.kinds] == [False]
+
+
+def finding(rule: str, status: Status, severity: Severity = Severity.NONE) -> Finding:
+    return Finding(rule=rule, title=rule, status=status, severity=severity, summary=f"of {rule}")
+
+
+def test_what_became_of_findings() -> None:
+    low, high = Severity.LOW, Severity.HIGH
+    fail, ok, unknown = Status.FAIL, Status.PASS, Status.UNKNOWN
+    before = [
+        finding("mended", fail, high),
+        finding("blind", fail, high),
+        finding("dropped", fail, low),
+        finding("grown", fail, low),
+        finding("shrunk", fail, high),
+        finding("kept", fail, low),
+        finding("passing", ok),
+        finding("remark", Status.INFO),
+    ]
+    after = [
+        finding("mended", ok),
+        finding("blind", unknown),
+        finding("grown", fail, high),
+        finding("shrunk", fail, low),
+        finding("kept", fail, low),
+        finding("passing", ok),
+        finding("remark", fail, low),
+        finding("fresh", fail, high),
+    ]
+    made = compared(run(findings=before), run(findings=after))
+    assert {one.rule: (one.fate, one.before, one.after) for one in made.findings} == {
+        "mended": ("gone", "high", "pass"),
+        "blind": ("no longer told", "high", "unknown"),
+        "dropped": ("no longer told", "low", ""),
+        "grown": ("worse", "low", "high"),
+        "shrunk": ("milder", "high", "low"),
+        "kept": ("still there", "low", "low"),
+        "remark": ("new", "info", "low"),
+        "fresh": ("new", "", "high"),
+    }
+    assert "2 new" in made.verdict
+    assert "1 gone" in made.verdict
+
+
+def test_runs_without_steps_are_compared_all_the_same() -> None:
+    made = compared(factory.empty(), factory.empty())
+    assert "no time is compared" in made.verdict
+    assert "No collective was recorded" in made.verdict

@@ -1,0 +1,77 @@
+"""A comparison in each format."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from dsprof.comparison.build import compare
+from dsprof.comparison.model import Comparison
+from dsprof.reports.comparison import RENDERERS, render
+from tests.factories import diagnosis as factory
+from tests.reports.pages import parse
+
+
+def made(text: str = "") -> Comparison:
+    before, after = factory.diagnosis(2, 40), factory.diagnosis(2, 50)
+    after.environment.effective_config["zero_optimization"]["stage"] = 3
+    after.communication[0].bytes += 4
+    after.findings.pop(0)
+    if text:
+        before, after = factory.hostile(text), factory.hostile(f"{text}2")
+    return compare(before, after, (f"one{text}", f"two{text}"))
+
+
+HEADINGS = ["Times", "Operations and bytes", "Operations in detail", "Findings", "Configuration"]
+
+
+def test_the_page_leads_with_the_verdict_and_has_a_section_for_each_change() -> None:
+    page = parse(render(made(), "html"))
+    assert page.one("h1").text == made().verdict
+    assert [one.one("h2").text for one in page.all("section")] == [*HEADINGS, "How this is judged"]
+    assert page.all("script") == []
+
+
+def test_the_text_ends_in_the_verdict() -> None:
+    shown = render(made(), "text").decode()
+    places = [shown.index(heading.upper()) for heading in [*HEADINGS, "Verdict"]]
+    assert places == sorted(places)
+    assert " ".join(shown[places[-1] :].split()) == f"VERDICT {made().verdict}"
+
+
+def test_a_change_that_rounding_would_hide_is_shown_in_full() -> None:
+    shown = render(made(), "text").decode()
+    (line,) = re.findall(r"^  all_reduce  .*$", shown, re.MULTILINE)
+    assert "changed" in line
+    first, second = re.findall(r"([\d,]+\.\d+) → ([\d,]+\.\d+)", line)[0]
+    assert first != second
+
+
+def test_json_holds_every_field() -> None:
+    read = json.loads(render(made(), "json"))
+    assert read["schema_version"] == 1
+    assert read["configuration"] == [
+        {"name": "zero_optimization.stage", "before": "2", "after": "3"}
+    ]
+    assert read["verdict"] == made().verdict
+
+
+@pytest.mark.parametrize("width", [20, 60, 96, 160])
+def test_lines_keep_to_the_width(width: int) -> None:
+    longest = max(render(made(), "text", width=width).decode().splitlines(), key=len)
+    assert len(longest) <= max(width, 60), longest
+
+
+def test_names_from_a_run_are_text_on_the_page_and_on_the_terminal() -> None:
+    attack = "</style><script>alert(1)</script>"
+    page = parse(render(made(attack), "html"))
+    assert page.all("script") == []
+    shown = render(made("\x1b]0;owned\x07\u202e"), "text").decode()
+    assert set(shown) & set("\x1b\x07\u202e") == set()
+
+
+@pytest.mark.parametrize("name", [renderer.name for renderer in RENDERERS])
+def test_the_same_comparison_gives_the_same_bytes(name: str) -> None:
+    assert render(made(), name) == render(made(), name)
