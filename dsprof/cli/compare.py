@@ -18,7 +18,7 @@ class CompareCommand:
     name = "compare"
     help = "say what changed between two runs"
     description = """\
-Judge two runs, and say what changed from the first to the second: settings and
+Judge two runs, and say what changed from the first to the second: settings,
 versions, operations and bytes (exactly), times (with their noise), findings.
 
   dsprof compare before after                 two folders of traces
