@@ -21,9 +21,9 @@ class CompareCommand:
 Judge two runs, and say what changed from the first to the second: settings,
 versions, operations and bytes (exactly), times (with their noise), findings.
 
-  dsprof compare before after               two folders of traces
-  dsprof compare before.json after.json     two of: dsprof report --format json
-  dsprof compare before after --format html comparison.html, and the text here
+  dsprof compare before after                two folders of traces
+  dsprof compare before.json after.json      saved by: report --format json
+  dsprof compare before after --format html  comparison.html, and text here
 
 It ends in a verdict. What noise explains is not called a change: record 20
 steps or more of each. Of a folder with several runs the newest is taken."""
