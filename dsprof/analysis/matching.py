@@ -43,6 +43,7 @@ class Rows:
     done: Array  # the latest moment of completion
     held_from: Array  # the caller made no progress from here...
     held_until: Array  # ...to here
+    undisturbed: BoolArray  # nothing but its transfer kept it in flight, once all had come
 
     def __len__(self) -> int:
         return len(self.seq)
@@ -81,6 +82,7 @@ class Matched:
     done: Array
     held_from: Array
     held_until: Array
+    undisturbed: BoolArray
     doubt_ns: Array  # below it, a difference between this rank and the last is not interpreted
     stride: int
     unplaced: tuple[int, ...]  # ranks whose numbers fit nobody's
@@ -94,7 +96,8 @@ class Matched:
     def in_steps(self, numbers: Sequence[int]) -> Matched:
         """Return the collectives of some steps."""
         chosen = np.isin(self.step, numbers)
-        names = ("op", "nbytes", "arrive", "done", "held_from", "held_until", "doubt_ns")
+        names = ["op", "nbytes", "arrive", "done", "held_from", "held_until", "undisturbed"]
+        names += ["doubt_ns"]
         columns = {name: getattr(self, name)[:, chosen] for name in names}
         return replace(self, seq=self.seq[chosen], step=self.step[chosen], **columns)
 
@@ -163,6 +166,7 @@ def _aligned(
         step=stack["step"].max(axis=0),
         op=stack["op"],
         nbytes=stack["nbytes"],
+        undisturbed=stack["undisturbed"],
         doubt_ns=doubt,
         stride=max(ranks[rank].stride for rank in placed),
         unplaced=unplaced,

@@ -13,6 +13,7 @@ from dsprof.analysis.matching import GroupFacts, Matched, RankArrivals, Rows, ma
 from dsprof.analysis.steps import is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, blocked, completion
+from dsprof.analysis.undisturbed import undisturbed
 from dsprof.trace.format import GroupArgs
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 
@@ -105,6 +106,7 @@ def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], offset_ns: int
         done=done + offset_ns,
         held_from=held[0] + offset_ns,
         held_until=held[1] + offset_ns,
+        undisturbed=undisturbed(trace)[chosen],
     )
 
 

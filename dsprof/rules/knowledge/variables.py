@@ -6,6 +6,7 @@ retired_names.csv    names that never existed or are read no more, and what to d
 integer_variables.txt  names whose value NCCL or RCCL parses with strtoll
 settings.csv         values that cost something, where, and what to do (dsprof/rules/settings.py)
 accelerators.csv     accelerators by name: architecture and links (dsprof/rules/platform.py)
+links.csv            what links carry, as others measured it (dsprof/rules/links.py)
 agreement.csv        whether ranks must, should or may not need to agree; first match wins
 
 UCX and UCC are left out: they warn about unused variables themselves.
