@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.grouping import Groups, group_rows
 from dsprof.analysis.steps import is_timed
 from dsprof.analysis.timeline import Array, blocked, unseen
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
@@ -59,21 +59,27 @@ def held_rows(
 ) -> Iterator[tuple[int, Held]]:
     """Group the `chosen` collectives by `columns`; yield the row of one and the sums of each group.
 
-    `columns` have one element a row of the trace. Calls of one rank that overlap count twice.
+    `columns` have one element a row of the trace.
     """
     if not len(chosen) or not steps:
         return
-    rows = trace.collectives
     groups = group_rows([column[chosen] for column in columns])
+    yield from zip(
+        chosen[groups.first].tolist(), held_sums(trace, chosen, groups, steps), strict=True
+    )
+
+
+def held_sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterator[Held]:
+    """Yield the sums of each group of the chosen rows; calls that overlap count twice."""
+    rows = trace.collectives
     start, end = blocked(rows)
     exposed = groups.sums((end - start)[chosen])
-    seen = groups.sums(unseen(rows)[chosen]) == 0
-    timed = is_timed(trace)
+    known = (groups.sums(unseen(rows)[chosen]) == 0) & is_timed(trace)
     counts, nbytes = groups.counts(), groups.sums(rows.nbytes[chosen])
-    for g, first in enumerate(groups.first):
-        held_ns = int(exposed[g]) if timed and seen[g] else None
+    for g in range(len(groups)):
+        held_ns = int(exposed[g]) if known[g] else None
         least = None if held_ns is None else held_ns / steps
-        yield int(chosen[first]), Held(int(counts[g]), int(nbytes[g]), steps, held_ns, least)
+        yield Held(int(counts[g]), int(nbytes[g]), steps, held_ns, least)
 
 
 def exposed_ms(total_ns: int | None, rank_steps: int) -> float | None:

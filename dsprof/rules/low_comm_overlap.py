@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.awaits import Awaits
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.waits import longest_wait, longest_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class LowCommOverlap:
         why="Communication that runs behind computation costs nothing; waiting for it right after "
         "it was started costs all of it.",
         category="overlap",
-        needs=(Engines, Overlap, Run, Steps),
+        needs=(Awaits, Engines, Overlap, Run, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -118,11 +120,14 @@ class LowCommOverlap:
             text = f"Could not tell: {summary[0].lower()}{summary[1:]}"
             yield self.meta.finding(Status.UNKNOWN, text)
         elif engines.stage == 3 and engines.zero("stage3_prefetch_bucket_size") == 0:
-            yield self._no_prefetch(summary, overlap, exposed_ms)
+            yield self._no_prefetch(
+                summary, (_figures(overlap), longest_waits(run[Awaits])), exposed_ms
+            )
         else:
+            which = longest_wait(run[Awaits], only_async=True)
             yield self.meta.finding(
                 Status.INFO,
-                summary,
+                f"{summary} {which}".strip(),
                 cause="While these kernels ran no other kernel did: what needs their result came "
                 "next, or the device waited for a late rank."
                 if overlap.on_device
@@ -133,11 +138,11 @@ class LowCommOverlap:
                 if overlap.on_device
                 else "Start them earlier, or give communication cores of its own; no setting of "
                 "the configuration is known to change it.",
-                evidence=(_figures(overlap),),
+                evidence=(_figures(overlap), longest_waits(run[Awaits])),
                 confidence="medium",
             )
 
-    def _no_prefetch(self, summary: str, overlap: Overlap, exposed_ms: float) -> Finding:
+    def _no_prefetch(self, summary: str, evidence: tuple[Table, ...], exposed_ms: float) -> Finding:
         return self.meta.finding(
             Status.FAIL,
             summary,
@@ -147,7 +152,7 @@ class LowCommOverlap:
             action='Delete "stage3_prefetch_bucket_size" (default 50,000,000 elements) or raise it '
             "to the elements of a few layers.",
             config_patch={"zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}},
-            evidence=(_figures(overlap),),
+            evidence=evidence,
             saving_ms_per_step=(0.0, exposed_ms),
             saving_from="parameters",
             confidence="medium",

@@ -26,6 +26,9 @@ def test_waits_that_no_setting_explains_are_mentioned():
     assert finding.status is Status.INFO
     assert "10% of asynchronous communication is hidden" in finding.summary
     assert "18.0 ms" in finding.summary
+    assert "is for parameters, all_gather: started 2.0 ms before it was waited" in finding.summary
+    assert "20.0 ms in flight" in finding.summary
+    assert finding.evidence[1].rows[0][:2] == ("parameters, all_gather", 1.0)
 
 
 def test_prefetching_switched_off_fails():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.awaits import Awaits
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.copies import Copies
 from dsprof.analysis.aggregates.costs import Costs
@@ -35,6 +36,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Traffic,
     Intent,
     Wire,
+    Awaits,
     Phases,
     Overlap,
     Arrivals,

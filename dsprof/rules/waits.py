@@ -1,0 +1,69 @@
+"""What rules say of waits: for which bucket, module or line, and how long before it was started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.awaits import Await, Awaited, Awaits
+from dsprof.rules.rule import Column, Table
+
+_ROWS = 8
+
+
+def name_of(what: Awaited) -> str:
+    """Return what was waited for, in words: "bucket 2 of DDP, all_reduce in backward"."""
+    owner = f"{what.name} of {what.library}" if what.library and what.name else what.name
+    if what.purpose == "parameters" and not what.library:
+        owner = f"parameters {what.name}".strip()
+    phase = f" in {what.phase}" if what.phase else ""
+    return ", ".join(part for part in (owner, f"{what.family}{phase}") if part)
+
+
+def longest_wait(awaits: Awaits, *, only_async: bool = False) -> str:
+    """Say in one sentence what held the ranks longest, and why it did; "" if nothing is known."""
+    found = [row for row in awaits.longest(_ROWS) if row[0].is_async or not only_async]
+    if not found:
+        return ""
+    what, sums = found[0]
+    held = sums.held.exposed_ms_per_step or 0.0
+    return f"Most, {held:.1f} ms a step, is for {name_of(what)}{_why(what, sums)}."
+
+
+def _why(what: Awaited, sums: Await) -> str:
+    if not what.is_async:
+        return ": the call itself waits"
+    return (
+        f": started {sums.lead_ms:.1f} ms before it was waited for, and {sums.in_flight_ms:.1f} ms "
+        "in flight"
+    )
+
+
+def waits_table(rows: Iterable[tuple[Awaited, Await]]) -> Table:
+    """List what was waited for, in the order given."""
+    return Table(
+        columns=(
+            Column("waiting for"),
+            Column("calls a step", "count"),
+            Column("bytes a step", "bytes"),
+            Column("held a step", "ms"),
+            Column("started before the wait", "ms"),
+            Column("in flight", "ms"),
+        ),
+        rows=tuple(
+            (
+                name_of(what),
+                round(sums.held.calls_per_step, 2),
+                round(sums.held.bytes_per_step),
+                sums.held.exposed_ms_per_step,
+                sums.lead_ms if what.is_async else None,
+                sums.in_flight_ms or None,
+            )
+            for what, sums in rows
+        ),
+        caption="What held the ranks longest; the last two columns are means of a call",
+    )
+
+
+def longest_waits(awaits: Awaits) -> Table:
+    """List what held the ranks longest."""
+    return waits_table(awaits.longest(_ROWS))
