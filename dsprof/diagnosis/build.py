@@ -25,6 +25,7 @@ from dsprof.diagnosis.logged import logged_calls, logged_facts
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.quality import quality
 from dsprof.diagnosis.snapshots import snapshots
+from dsprof.diagnosis.transfers import transfers
 from dsprof.diagnosis.verdict import verdict
 from dsprof.rules import RULES
 from dsprof.rules.runner import judge
@@ -81,5 +82,6 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         timelines=sections.timelines(summary),
         waits=sections.waits(summary),
         arrivals=arrivals(summary),
+        transfers=transfers(summary, thresholds),
         thresholds=sections.thresholds(RULES, thresholds),
     )

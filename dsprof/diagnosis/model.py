@@ -157,6 +157,24 @@ class CommunicationRow(_Part):
     group_ranks: list[list[int]] = []  # of up to 4 such groups, where they are small
 
 
+class TransferRow(_Part):
+    """How fast collectives of one kind were once all ranks had come: their call of median speed."""
+
+    op: str
+    group: str
+    group_size: int
+    hosts: int  # on which the group has ranks
+    size_class: str
+    calls: int  # that nothing else disturbed
+    bytes: int  # of one call
+    time_ns: int
+    algbw: float
+    busbw: float
+    expected_busbw: float | None = None  # at this size
+    expected_from: str = ""  # "the baseline", or the link that others measured
+    is_judged: bool = False  # by low-bus-bandwidth: large and frequent enough
+
+
 class FlightRow(_Part):
     """A process group in which collectives were in flight when flight recorders were dumped."""
 
@@ -416,6 +434,7 @@ class Diagnosis(_Part):
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
     thresholds: list[ThresholdInfo] = []
     baseline: BaselineInfo | None = None
+    transfers: list[TransferRow] = []
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

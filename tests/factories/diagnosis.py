@@ -26,6 +26,7 @@ from dsprof.diagnosis.model import (
     Steps,
     ThresholdInfo,
     Timeline,
+    TransferRow,
     WaitMatrix,
 )
 from dsprof.rules.rule import Column, Finding, Severity, Status, Table
@@ -71,6 +72,7 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
         "are reduced twice: reduce once per optimizer step to save 30 to 48 ms of 430 ms.",
         findings=findings(),
         communication=communication(ranks, steps),
+        transfers=transfers(ranks),
         flushes=flushes(ranks * steps),
         fetches=[
             FetchRow(
@@ -284,6 +286,24 @@ def communication(ranks: int, steps: int) -> list[CommunicationRow]:
             site="train.py:118",
         )
         for op, requested, phase, size_class, calls, n_bytes, ms, is_async in kinds
+    ]
+
+
+def transfers(ranks: int) -> list[TransferRow]:
+    """One that reaches half of what the baseline says, and one that is too small to be judged."""
+    given = {"op": "all_reduce", "group": "world", "group_size": ranks, "hosts": 1, "calls": 40}
+    large = {"size_class": "16-64 MiB", "bytes": 28_731_392, "time_ns": 30 * MS}
+    small = {"size_class": "< 4 KiB", "bytes": 12, "time_ns": MS // 2, "algbw": 24e3, "busbw": 36e3}
+    return [
+        TransferRow(
+            **(given | large),
+            algbw=0.96e9,
+            busbw=1.44e9,
+            expected_busbw=2.9e9,
+            expected_from="the baseline",
+            is_judged=True,
+        ),
+        TransferRow(**(given | small)),
     ]
 
 
