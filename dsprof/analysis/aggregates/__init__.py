@@ -23,6 +23,7 @@ from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.timelines import Timelines
 from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.aggregates.transfers import Transfers
 from dsprof.analysis.aggregates.wire import Wire
 from dsprof.analysis.summary import Aggregate
 
@@ -36,6 +37,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Traffic,
     Intent,
     Wire,
+    Transfers,
     Awaits,
     Phases,
     Overlap,

@@ -1,0 +1,110 @@
+"""part-filled-buckets: ZeRO sends buckets half empty, for the next gradient does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+_ROWS = 8
+_Rows = dict[FlushKind, FlushSums]
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When buckets are part-filled, and when that is chronic."""
+
+    fill: float = 0.5  # elements sent / capacity, of buckets that were sent because they were full
+    flushes_per_step: float = 4.0  # of one rank; fewer are not worth a setting
+
+
+class PartFilledBuckets:
+    """Judges the buckets of ZeRO that were sent as full; the last of a backward may hold less.
+
+    DDP closes a bucket after the gradient that fills it, and FSDP has no buckets.
+    """
+
+    meta = RuleMeta(
+        id="part-filled-buckets",
+        title="Buckets are well filled when they are sent",
+        failing_title="Buckets are sent half empty",
+        why="The buffer of a bucket is allocated at its full size. One that the next gradient "
+        "never fits into holds memory that is not used, and sends more, smaller collectives.",
+        category="communication",
+        needs=(Flushes, Steps),
+        min_steps=1,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Compare what full buckets carry with what they hold."""
+        zero = {k: s for k, s in run[Flushes].rows.items() if not k.library and k.capacity}
+        full = {kind: sums for kind, sums in zero.items() if kind.cause == "full"}
+        if not zero:
+            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
+            yield self.meta.finding(status, "No bucket of ZeRO was recorded in full detail.")
+        elif not full:
+            text = "No bucket was sent because it was full: all gradients fit into one."
+            yield self.meta.finding(Status.PASS, text)
+        else:
+            yield self._judged(full, thresholds)
+
+    def _judged(self, full: _Rows, thresholds: Thresholds) -> Finding:
+        flushes = sum(sums.flushes for sums in full.values())
+        steps = max(max(sums.rank_steps for sums in full.values()), 1)
+        fill = sum(_fill(kind) * sums.flushes for kind, sums in full.items()) / flushes
+        capacity = max(kind.capacity for kind in full)
+        summary = (
+            f"{flushes / steps:.3g} buckets a step are sent as full, {fill:.0%} filled on average: "
+            f"reduce_bucket_size is {capacity:,} elements."
+        )
+        if fill >= thresholds.fill or flushes / steps < thresholds.flushes_per_step:
+            return self.meta.finding(Status.PASS, summary)
+        elements = _advised(full, capacity)
+        return self.meta.finding(
+            Status.FAIL,
+            summary,
+            severity=Severity.LOW,
+            cause="ZeRO sends a bucket before the gradient that does not fit. Where single "
+            "gradients are nearly as large as the bucket, it leaves half empty.",
+            action=f'Set "reduce_bucket_size" to {elements:,} elements: several times the largest '
+            "gradient, so that little is left empty. The buffer has this size, twice with "
+            "overlap_comm.",
+            config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
+            evidence=(_by_fill(full),),
+            confidence="medium",
+        )
+
+
+def _fill(kind: FlushKind) -> float:
+    """Return how full a bucket was; a gradient larger than the bucket goes by itself."""
+    return min(1.0, kind.elements / kind.capacity)
+
+
+def _advised(full: _Rows, capacity: int) -> int:
+    """Return four times the largest bucket that was sent, which no gradient is larger than."""
+    return max(4 * max(kind.elements for kind in full), 2 * capacity)
+
+
+def _by_fill(full: _Rows) -> Table:
+    order = sorted(full.items(), key=lambda item: (-item[1].flushes, item[0]))
+    return Table(
+        columns=(
+            Column("elements", "count"),
+            Column("parameters", "count"),
+            Column("filled", "share"),
+            Column("flushes a step and rank", "count"),
+        ),
+        rows=tuple(
+            (kind.elements, kind.parameters, _fill(kind), sums.flushes / max(sums.rank_steps, 1))
+            for kind, sums in order[:_ROWS]
+        ),
+        caption="Buckets that were sent because the next gradient did not fit",
+    )
+
+
+RULE = PartFilledBuckets()

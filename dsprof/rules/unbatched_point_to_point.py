@@ -1,0 +1,106 @@
+"""unbatched-point-to-point: sends and receives go one by one where they could go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.transfers import Transfers
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import AnyCalls, bytes_per_step, calls_per_step, held_ms, share_of_step
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+_BATCHING = ("nccl", "rccl", "xccl", "hccl")
+"""Backends that launch a batch as one; gloo and mpi send one by one whatever is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When transfers are many, and when they cost."""
+
+    calls_per_step: float = 4.0  # of one rank, of sends and receives
+    held_share: float = 0.02  # of the step
+
+
+class UnbatchedPointToPoint:
+    """Judges ranks that both send and receive: only those have something to put together."""
+
+    meta = RuleMeta(
+        id="unbatched-point-to-point",
+        title="Sends and receives are batched, or few",
+        failing_title="Sends and receives go one by one",
+        why="Each transfer outside a batch is a kernel in a communicator of its own two ranks; "
+        "sends and receives wait in turn, where a batch does both at once.",
+        category="communication",
+        needs=(Engines, Steps, Transfers),
+        min_steps=1,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Weigh the transfers that were launched alone."""
+        rows = run[Transfers].rows
+        if not rows:
+            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
+            yield self.meta.finding(status, "No send or receive was recorded in full detail.")
+            return
+        able = {kind: held for kind, held in rows.items() if _can_batch(kind.backend)}
+        if not able:
+            text = "The backend sends one by one, batched or not."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        single = {kind: held for kind, held in able.items() if not kind.is_batched}
+        both = {kind.family for kind in single} == {"send", "recv"}
+        if both and calls_per_step(single) >= thresholds.calls_per_step:
+            yield self._judged(run, single, thresholds)
+
+    def _judged(self, run: RunSummary, single: AnyCalls, thresholds: Thresholds) -> Finding:
+        held, is_pipeline = held_ms(single), _is_pipeline(run[Engines])
+        costs = share_of_step(held or 0.0, run[Steps]) >= thresholds.held_share
+        fails = costs and not is_pipeline
+        took = "" if held is None else f"; they hold it {held:.1f} ms"
+        return self.meta.finding(
+            Status.FAIL if fails else Status.INFO,
+            f"{calls_per_step(single):.3g} sends and receives a step and rank are launched one by "
+            f"one{took}.",
+            severity=Severity.LOW if fails else Severity.NONE,
+            cause="DeepSpeed's pipeline sends and receives in turn: by design."
+            if is_pipeline
+            else "isend and irecv, or send and recv, are called one after the other.",
+            action="Nothing need be done; torch.distributed.pipelining batches its transfers."
+            if is_pipeline
+            else "Make a list of P2POp and hand it to torch.distributed.batch_isend_irecv.",
+            evidence=(
+                Table(
+                    columns=(
+                        Column("transfers"),
+                        Column("a step and rank", "count"),
+                        Column("bytes a step", "bytes"),
+                        Column("held a step", "ms"),
+                    ),
+                    rows=tuple(
+                        (
+                            kind.requested or kind.family,
+                            round(sums.calls_per_step, 1),
+                            round(bytes_per_step({kind: sums})),
+                            sums.exposed_ms_per_step,
+                        )
+                        for kind, sums in sorted(single.items())
+                    ),
+                ),
+            ),
+            confidence="medium",
+        )
+
+
+def _can_batch(backend: str) -> bool:
+    return any(name in backend for name in _BATCHING)
+
+
+def _is_pipeline(engines: Engines) -> bool:
+    return engines.main is not None and engines.main.pipeline_stages > 1
+
+
+RULE = UnbatchedPointToPoint()
