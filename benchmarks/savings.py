@@ -6,15 +6,18 @@ python -m benchmarks.savings [CASE...]
 import argparse
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.slow_link import enter
 from examples.wrong.cases import CASES, Case
-from tests.dist.launch import ROOT, launch
+from tests.dist.launch import ROOT, environment, launch
 
 OUT = ROOT / "build" / "savings"
+BASELINE = OUT / "baseline.json"
 PROGRAM = ROOT / "benchmarks" / "savings_case.py"
 HEAD = ("case", "rule", "step", "noise", "predicted", "measured", "error", "verdict")
 
@@ -85,12 +88,22 @@ class Outcome:
         )
 
 
+def measure_machine() -> None:
+    """Let dsprof bench measure latencies, bandwidths and contention."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "dsprof", "bench", "--nproc-per-node", "2"]
+    command += ["--backend", "gloo", "--sizes", "4K,64K,1M,4M", "--output", str(BASELINE)]
+    done = subprocess.run(command, env=environment({}), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+
+
 def outcome(name: str, case: Case, args: list[object]) -> Outcome:
     """Run a case and read what it left."""
     out = OUT / name
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    launch(PROGRAM, args=[name, out, *args], timeout=400).check()
+    launch(PROGRAM, args=[name, out, BASELINE, *args], timeout=400).check()
     predicted = json.loads((out / "prediction.json").read_text()).get("saving_ms")
     return Outcome(case, predicted, json.loads((out / "measured.json").read_text()))
 
@@ -112,6 +125,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     args = parser.parse_args()
     print(f"Two ranks over gloo; {enter('benchmarks.savings')}. Milliseconds of a step.\n")
+    measure_machine()
     print_row(HEAD)
     print_row(("---",) * len(HEAD))
     found = list(outcomes(args.cases or list(CASES), ["--rounds", args.rounds]))

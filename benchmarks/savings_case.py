@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 import dsprof
+from dsprof.analysis.baseline import read_baseline
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import to_json
 from dsprof.trace.run import find_run
@@ -53,11 +54,13 @@ def milliseconds(step: Step, count: int) -> float:
     return (time.perf_counter_ns() - start_ns) / count / 1e6
 
 
-def predict(case: Case, out: Path) -> Patch:
+def predict(case: Case, out: Path, baseline: Path) -> Patch:
     """Judge the record, write down what is predicted, and return what is to be changed."""
     found: list[dict[str, Any]] = [{}]
     if dist.get_rank() == 0:
-        diagnosis = diagnose(find_run([out / "trace"]))
+        diagnosis = diagnose(
+            find_run([out / "trace"]), baseline=(read_baseline(baseline), str(baseline))
+        )
         (out / "diagnosis.json").write_bytes(to_json(diagnosis))
         finding = next((f for f in diagnosis.findings if f.rule == case.rule), None)
         if finding is not None:
@@ -85,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("case", choices=CASES)
     parser.add_argument("out", type=Path)
+    parser.add_argument("baseline", type=Path, help="what dsprof bench wrote")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=0.7, help="of each turn")
     args = parser.parse_args()
@@ -92,7 +96,7 @@ def main() -> None:
     case = CASES[args.case]
     before = case.make(args.case, None)
     record(before, args.out / "trace")
-    patch = predict(case, args.out)
+    patch = predict(case, args.out, args.baseline)
     rounds = compare(before, case.make(args.case, patch), args.rounds, args.seconds)
     if dist.get_rank() == 0:
         (args.out / "measured.json").write_text(json.dumps(rounds))

@@ -20,11 +20,10 @@ from dsprof.analysis.matching import Matched
 from dsprof.analysis.own_time import OwnTime, excess, own_times
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.savings import Range, about
 from dsprof.rules.wording import named
 
 _ROWS = 16
-_LEAST_SHARE_SAVED = 0.8
-"""Of what the others wait: the rank that comes last without the late one is not known."""
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
 """Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
 
@@ -277,12 +276,14 @@ def _gravity(share: float, thresholds: Thresholds) -> Severity:
     return Severity.MEDIUM if share >= thresholds.medium_share else Severity.LOW
 
 
-def _saving(votes: Votes) -> tuple[float, float]:
-    """Return what a step gets shorter if the rank comes when the others do."""
+def _saving(votes: Votes) -> Range | None:
+    """Return what a step gets shorter if the rank comes when the others do.
+
+    Then the rank that is second to last by now is waited for: the least of the waits is left.
+    """
     place = votes.leader
-    high = int(votes.median_ns[place]) / 1e6
-    low = max(_LEAST_SHARE_SAVED * int(votes.least_ns[place]) / 1e6, high / 2)
-    return min(low, high), high
+    high_ms = int(votes.median_ns[place]) / 1e6
+    return about(min(max(int(votes.least_ns[place]) / 1e6, high_ms / 2), high_ms), high_ms)
 
 
 _PARTS = {

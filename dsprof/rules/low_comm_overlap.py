@@ -6,13 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.awaits import Awaits
+from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.savings import Range, hiding_saves
 from dsprof.rules.waits import longest_wait, longest_waits
+
+_DEFAULT_PREFETCH = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class LowCommOverlap:
         why="Communication that runs behind computation costs nothing; waiting for it right after "
         "it was started costs all of it.",
         category="overlap",
-        needs=(Awaits, Engines, Overlap, Run, Steps),
+        needs=(Awaits, Costs, Engines, Fetches, Overlap, Run, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -120,9 +125,7 @@ class LowCommOverlap:
             text = f"Could not tell: {summary[0].lower()}{summary[1:]}"
             yield self.meta.finding(Status.UNKNOWN, text)
         elif engines.stage == 3 and engines.zero("stage3_prefetch_bucket_size") == 0:
-            yield self._no_prefetch(
-                summary, (_figures(overlap), longest_waits(run[Awaits])), exposed_ms
-            )
+            yield self._no_prefetch(run, summary, exposed_ms)
         else:
             which = longest_wait(run[Awaits], only_async=True)
             yield self.meta.finding(
@@ -142,21 +145,44 @@ class LowCommOverlap:
                 confidence="medium",
             )
 
-    def _no_prefetch(self, summary: str, evidence: tuple[Table, ...], exposed_ms: float) -> Finding:
+    def _no_prefetch(self, run: RunSummary, summary: str, exposed_ms: float) -> Finding:
+        elements = _two_fetches(run[Fetches])
         return self.meta.finding(
             Status.FAIL,
             summary,
             severity=Severity.MEDIUM,
             cause="stage3_prefetch_bucket_size is 0: parameters are gathered when they are needed, "
             "and never ahead.",
-            action='Delete "stage3_prefetch_bucket_size" (default 50,000,000 elements) or raise it '
-            "to the elements of a few layers.",
-            config_patch={"zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}},
-            evidence=evidence,
-            saving_ms_per_step=(0.0, exposed_ms),
+            action=f'Set "stage3_prefetch_bucket_size" to {elements:,} elements, about two '
+            "fetches of this model: more are gathered as one, and waited for together.",
+            config_patch={"zero_optimization": {"stage3_prefetch_bucket_size": elements}},
+            evidence=(_figures(run[Overlap]), longest_waits(run[Awaits])),
+            saving_ms_per_step=_prefetching_saves(run, exposed_ms),
             saving_from="parameters",
             confidence="medium",
         )
+
+
+def _two_fetches(fetches: Fetches) -> int:
+    """Return the elements of two mean fetches, at most DeepSpeed's default."""
+    sums = [s for kind, s in fetches.rows.items() if kind.kind == "fetch"]
+    elements, calls = sum(s.elements for s in sums), sum(s.calls for s in sums)
+    return min(2 * elements // calls, _DEFAULT_PREFETCH) if elements else _DEFAULT_PREFETCH
+
+
+def _prefetching_saves(run: RunSummary, exposed_ms: float) -> Range | None:
+    """Return what it saves to gather each parameter during what comes before it.
+
+    The first gather of each pass over the model has nothing before it.
+    """
+    gathers = [(kind, s) for kind, s in run[Fetches].rows.items() if kind.kind == "fetch"]
+    passes = len({kind.phase for kind, _ in gathers})
+    calls = sum(sums.calls / sums.rank_steps for _, sums in gathers if sums.rank_steps)
+    computed_ns = run[Steps].total.compute_ns
+    if not passes or computed_ns is None:
+        return None
+    computed_ms = computed_ns / len(run[Steps].measured) / 1e6
+    return hiding_saves(exposed_ms, computed_ms, calls / passes, run[Costs])
 
 
 def _figures(overlap: Overlap) -> Table:

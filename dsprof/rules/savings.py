@@ -68,6 +68,18 @@ def joining_saves(
     return about(least, most)
 
 
+def hiding_saves(held_ms: float, behind_ms: float, parts: float, costs: Costs) -> Range | None:
+    """Return what it saves to run communication that holds a step `held_ms` behind computation.
+
+    It travels in `parts`, of which the last (or the first) has nothing to hide behind, and
+    `behind_ms` is what is computed meanwhile. A share of what is hidden comes back as slower
+    computation: the contention of the machine.
+    """
+    hidden_ms = min(held_ms * (1 - 1 / max(parts, 1)), behind_ms)
+    free, contended = costs.contention
+    return about(hidden_ms * (1 - contended), hidden_ms * (1 - free))
+
+
 def ns_per_byte(communication: Communication, costs: Costs, op: str, group_size: int) -> Range:
     """Return the bounds of what a byte costs in `op`: by this run's own calls if they tell.
 

@@ -51,7 +51,6 @@ def no_prefetch(patch: Patch | None) -> Step:
     keys = {
         "stage3_prefetch_bucket_size": 0,
         "stage3_param_persistence_threshold": 0,
-        "stage3_max_live_parameters": 0,
         "stage3_max_reuse_distance": 0,
     }
-    return _trained(6, 256, _zero(3, **keys), patch, forward_ms=6, backward_ms=12)
+    return _trained(6, 512, _zero(3, **keys), patch, forward_ms=6, backward_ms=12)

@@ -4,7 +4,18 @@ import pytest
 
 from dsprof.rules.low_comm_overlap import RULE
 from dsprof.rules.rule import Status
-from tests.factories.trace import captured, header, issued, ns, rank_trace, said, step, zero_rank
+from tests.factories.trace import (
+    captured,
+    fetch,
+    header,
+    issued,
+    ns,
+    rank_trace,
+    said,
+    span,
+    step,
+    zero_rank,
+)
 
 
 def gathering(wait: float, **fields):
@@ -32,12 +43,46 @@ def test_waits_that_no_setting_explains_are_mentioned():
 
 
 def test_prefetching_switched_off_fails():
-    finding = said(RULE, gathering(wait=2, zero={"stage3_prefetch_bucket_size": 0}))
+    finding = said(RULE, gathering(wait=2, zero=OFF))
     assert finding.status is Status.FAIL
     assert finding.config_patch == {
         "zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}
     }
-    assert finding.saving_ms_per_step == (0.0, pytest.approx(18.0))
+    assert finding.saving_ms_per_step is None, "nobody saw how many fetches there are"
+
+
+OFF = {"stage3_prefetch_bucket_size": 0}
+
+
+def fetching(count: int, elements: int = 1000):
+    """`count` fetches in the forward of each of six steps, and as many in backward."""
+    details = {"elements": elements, "kind": "fetch"}
+    return [
+        fetch(1 + n, 100 * number, 1, step=number, phase=phase, **details)
+        for number in range(6)
+        for phase in ("forward", "backward")
+        for n in range(count)
+    ]
+
+
+def test_prefetching_hides_all_fetches_but_the_first_of_each_pass():
+    finding = said(RULE, gathering(wait=2, zero=OFF, fetches=fetching(4)))
+    hidden_ms = 18 * 3 / 4
+    assert finding.saving_ms_per_step == pytest.approx((hidden_ms / 2, hidden_ms))
+
+
+def test_the_prefetch_that_is_advised_fits_the_model():
+    finding = said(RULE, gathering(wait=2, zero=OFF, fetches=fetching(4)))
+    assert finding.config_patch == {"zero_optimization": {"stage3_prefetch_bucket_size": 2000}}
+    giant = said(RULE, gathering(wait=2, zero=OFF, fetches=fetching(4, elements=10**9)))
+    assert giant.config_patch == {"zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}}
+
+
+def test_what_is_computed_limits_what_can_be_hidden():
+    """The phases fill 90 ms of a step, of which all but 4 are spent in waits."""
+    trace = gathering(wait=2, zero=OFF, fetches=fetching(4), spans=[span("forward", 0, 1, 0)])
+    finding = said(RULE, trace)
+    assert finding.saving_ms_per_step is None, "nothing was computed in the measured steps"
 
 
 def test_waits_that_are_short_pass_however_little_is_hidden():
