@@ -85,6 +85,7 @@ class Matched:
     undisturbed: BoolArray
     doubt_ns: Array  # below it, a difference between this rank and the last is not interpreted
     stride: int
+    nodes: int  # how many its ranks are on
     unplaced: tuple[int, ...]  # ranks whose numbers fit nobody's
     by_ends: bool = False
 
@@ -169,6 +170,7 @@ def _aligned(
         undisturbed=stack["undisturbed"],
         doubt_ns=doubt,
         stride=max(ranks[rank].stride for rank in placed),
+        nodes=len({ranks[rank].node for rank in placed}),
         unplaced=unplaced,
         by_ends=by_ends,
         **times,

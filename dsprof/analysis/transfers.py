@@ -18,6 +18,7 @@ from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, busbw_fa
 from dsprof.analysis.matching import GroupFacts, Matched
 from dsprof.analysis.timeline import Array
 from dsprof.events import ROLES
+from dsprof.trace.table import BoolArray
 
 
 class Path(NamedTuple):
@@ -66,17 +67,23 @@ def transfers(arrivals: Arrivals, steps: Sequence[int] | None = None) -> list[Tr
 
 
 def _by_path(one: Matched, nodes: int) -> Iterable[tuple[Path, Array, Array]]:
-    flight = one.done - one.arrive
-    last = np.argmin(flight, axis=0)
-    calls = np.arange(flight.shape[1])
-    nbytes, time_ns = one.nbytes[last, calls], flight[last, calls]
-    fair = one.undisturbed[last, calls] & one.agrees & (nbytes > 0) & (time_ns > 0)
+    nbytes, time_ns, fair = of_the_last(one)
     sizes = np.searchsorted(SIZE_EDGES_BYTES, nbytes, "right")
     for op, size in sorted(set(zip(one.op[0, fair].tolist(), sizes[fair].tolist(), strict=True))):
         chosen = fair & (one.op[0] == op) & (sizes == size)
         path = Path(FAMILIES[op], _name(one.group), one.group.size, nodes, SIZE_CLASSES[size])
         if busbw_factor(path.op, path.group_size):
             yield path, nbytes[chosen], time_ns[chosen]
+
+
+def of_the_last(one: Matched) -> tuple[Array, Array, BoolArray]:
+    """Return bytes and time of each call on its last rank, and which are fair to judge."""
+    flight = one.done - one.arrive
+    last = np.argmin(flight, axis=0)
+    calls = np.arange(flight.shape[1])
+    nbytes, time_ns = one.nbytes[last, calls], flight[last, calls]
+    fair = one.undisturbed[last, calls] & one.agrees & (nbytes > 0) & (time_ns > 0)
+    return nbytes, time_ns, fair
 
 
 def _row(path: Path, nbytes: Array, time_ns: Array) -> Transfer:

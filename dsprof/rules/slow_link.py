@@ -1,0 +1,152 @@
+"""slow-link: like groups send the same, and one takes longer for it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.aggregates.arrivals import FAMILIES, Arrivals
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.links import Kind, Transfer, transfers
+from dsprof.analysis.outliers import low_outliers
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import milliseconds, named
+
+_ROWS = 16
+_Ranks = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a group is called slow."""
+
+    groups: int = 3  # that are alike; of two nobody knows which is the slow one
+    ratio: float = 1.5  # its transfer / the median of the others
+    step_share: float = 0.02  # of the step: what it takes longer than the others
+    severe_share: float = 0.2
+
+
+class SlowLink:
+    """Compares groups of the same size and role in collectives of the same operation and bytes."""
+
+    meta = RuleMeta(
+        id="slow-link",
+        title="Groups that send the same take the same time",
+        failing_title="A group is slower than others that send the same",
+        why="All others wait for the group on the slow link wherever they meet it next.",
+        category="communication",
+        needs=(Arrivals, Run, Steps),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Name the ranks of the slow groups, and those that all of these have in common."""
+        steps = run[Steps]
+        matched = [one.in_steps(steps.measured) for one in run[Arrivals].matched]
+        kinds = {
+            kind: rows
+            for kind, rows in transfers(matched).items()
+            if len(rows) >= thresholds.groups
+        }
+        if not kinds:
+            yield self._nothing_to_compare(run, bool(matched))
+            return
+        step_ns = steps.total.total_ns / max(len(steps.measured), 1)
+        slow = _slow(kinds, thresholds)
+        costs = {
+            ranks: sum(excess for _, _, excess in found) / len(steps.measured)
+            for ranks, found in slow.items()
+        }
+        worst = max(costs, key=lambda ranks: costs[ranks], default=())
+        if worst and costs[worst] >= thresholds.step_share * step_ns:
+            yield self._finding(slow, worst, costs[worst], costs[worst] / step_ns, thresholds)
+
+    def _nothing_to_compare(self, run: RunSummary, has_matched: bool) -> Finding:
+        if run[Run].first.world_size < 2 or not has_matched:
+            text = "No trace holds times of collectives that wait for all ranks."
+        else:
+            text = (
+                "No three groups send the same. Within one group a slow link slows all its ranks "
+                "alike, and which it is cannot be told from times."
+            )
+        return self.meta.finding(Status.NOT_APPLICABLE, text)
+
+    def _finding(
+        self,
+        slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]],
+        worst: _Ranks,
+        cost_ns: float,
+        share: float,
+        thresholds: Thresholds,
+    ) -> Finding:
+        common = sorted(set.intersection(*(set(ranks) for ranks in slow)))
+        suspects = tuple(common) if common and len(slow) > 1 else worst
+        cause = (
+            f"All {len(slow)} slow groups have {named(suspects)} in common."
+            if len(slow) > 1 and common
+            else "Which of its links or ranks is slow cannot be told from one group."
+        )
+        return self.meta.finding(
+            Status.FAIL,
+            f"Collectives among {named(worst)} take {milliseconds(cost_ns)} of each step "
+            f"({share:.0%}) longer than the same in other groups, after all ranks have come.",
+            severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
+            cause=f"{cause} Waiting for late ranks is not in these times.",
+            action="Compare adapters, cables, port errors and the placement of these ranks with "
+            "those of the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the "
+            "link apart from training.",
+            ranks=suspects,
+            evidence=(_table(slow),),
+            confidence="medium",
+        )
+
+
+def _slow(
+    kinds: Mapping[Kind, Sequence[Transfer]], thresholds: Thresholds
+) -> dict[_Ranks, list[tuple[Kind, Transfer, float]]]:
+    """Return groups far slower than their like, with the excess of each kind in ns."""
+    found: defaultdict[_Ranks, list[tuple[Kind, Transfer, float]]] = defaultdict(list)
+    for kind, rows in kinds.items():
+        medians = np.array([row.median_ns for row in rows], np.int64)
+        usual = float(np.median(medians))
+        for place in np.flatnonzero(
+            low_outliers(-medians, (thresholds.ratio - 1) * usual)
+        ).tolist():
+            row = rows[place]
+            found[row.ranks].append((kind, row, (row.median_ns - usual) * row.calls))
+    return dict(found)
+
+
+def _table(slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]]) -> Table:
+    rows = [(ranks, *one) for ranks, found in slow.items() for one in found]
+    rows.sort(key=lambda row: -row[3])
+    return Table(
+        columns=(
+            Column("group"),
+            Column("collective"),
+            Column("bytes", "bytes"),
+            Column("calls", "count"),
+            Column("transfer", "ns"),
+            Column("in like groups", "ns"),
+        ),
+        rows=tuple(
+            (
+                named(ranks),
+                FAMILIES[kind.op],
+                kind.nbytes,
+                row.calls,
+                row.median_ns,
+                round(row.median_ns - excess / max(row.calls, 1)),
+            )
+            for ranks, kind, row, excess in rows[:_ROWS]
+        ),
+        caption="From the last arrival to the end, medians",
+    )
+
+
+RULE = SlowLink()
