@@ -26,6 +26,9 @@ _DEVICE_COUNTERS = (
     "num_device_free",
 )
 
+DEVICE_TOTAL = "device_total_bytes"
+"""Added to torch's counters: what the device has, whoever uses it."""
+
 
 def sample(at: str, step: int) -> MemorySample:
     """Read the memory of this process and its host; what cannot be read stays -1."""
@@ -50,7 +53,10 @@ def device_counters() -> dict[str, int] | None:
     if not cuda.is_initialized():
         return None
     counters = cuda.memory_stats()
-    return {name: int(counters[name]) for name in _DEVICE_COUNTERS if name in counters}
+    found = {name: int(counters[name]) for name in _DEVICE_COUNTERS if name in counters}
+    # Properties are read from the driver once, and kept by torch.
+    found[DEVICE_TOTAL] = int(cuda.get_device_properties(cuda.current_device()).total_memory)
+    return found
 
 
 class DeviceMemoryHook(Hook):

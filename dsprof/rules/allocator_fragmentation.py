@@ -6,24 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.memory import RESERVED, RETRIES, STUCK, expandable_ranks
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.trace.snapshot import MemorySnapshot
 
-STUCK = "inactive_split_bytes.all.current"
-RESERVED = "reserved_bytes.all.current"
-RETRIES = "num_alloc_retries"
-"""Counters of torch.cuda.memory_stats()."""
-
 _OVER_COMMITTED = "The device ran out of memory, and not because of fragments"
 _CAUSE = "Tensors of many sizes are freed in another order than they were made."
-_ACTION = (
+_EXPAND = (
     "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank; if that does not help, "
-    "make reduce_bucket_size and stage3_prefetch_bucket_size smaller."
 )
+_EXPANDED = "expandable_segments is on already on these ranks: "
+_SMALLER = "pad batches to few lengths, and use smaller micro-batches."
 _TOO_MUCH = "What is stuck and what was free on the device do not suffice for the request."
 _USE_LESS = (
     "Shard, offload or recompute more, or use smaller micro-batches; the memory section says who "
@@ -54,7 +53,7 @@ class AllocatorFragmentation:
         why="Memory in fragments cannot serve large requests: the allocator flushes its cache and "
         "tries again, which stalls the device, and in the end runs out.",
         category="memory",
-        needs=(Memory, Snapshots, Run),
+        needs=(Memory, Snapshots, Run, Engines, EnvironmentFacts),
     )
     thresholds = Thresholds()
 
@@ -67,21 +66,27 @@ class AllocatorFragmentation:
         snapshots = run[Snapshots].ranks
         ranks = {rank: m for rank, m in run[Memory].ranks.items() if m.device_last.get(RESERVED)}
         if snapshots:
-            yield self._laid_out(snapshots, thresholds)
+            yield self._laid_out(run, snapshots, thresholds)
         elif not ranks or not all(STUCK in memory.device_last for memory in ranks.values()):
             text = "Could not tell: no counters of the device allocator were recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
-            yield from self._counted(ranks, thresholds)
+            yield from self._counted(run, ranks, thresholds)
 
-    def _counted(self, ranks: dict[int, RankMemory], thresholds: Thresholds) -> Iterable[Finding]:
+    def _counted(
+        self, run: RunSummary, ranks: dict[int, RankMemory], thresholds: Thresholds
+    ) -> Iterable[Finding]:
         retrying = tuple(r for r in sorted(ranks) if _retries(ranks[r]) >= thresholds.retries)
         stuck = tuple(r for r in sorted(ranks) if _is_stuck(ranks[r], thresholds))
         if retrying or stuck:
-            yield self._finding(ranks, retrying, stuck)
+            yield self._finding(run, ranks, retrying, stuck)
 
     def _finding(
-        self, ranks: dict[int, RankMemory], retrying: tuple[int, ...], stuck: tuple[int, ...]
+        self,
+        run: RunSummary,
+        ranks: dict[int, RankMemory],
+        retrying: tuple[int, ...],
+        stuck: tuple[int, ...],
     ) -> Finding:
         affected = tuple(sorted({*retrying, *stuck}))
         worst = max(affected, key=lambda rank: ranks[rank].device_last[STUCK])
@@ -99,13 +104,15 @@ class AllocatorFragmentation:
             title="" if stuck else "Allocations on the device had to be tried again",
             severity=Severity.HIGH if retrying else Severity.MEDIUM,
             cause=_CAUSE,
-            action=_ACTION,
+            action=_action(run, affected),
             ranks=affected,
             evidence=(_table(ranks, affected),),
             confidence="high" if retrying else "medium",
         )
 
-    def _laid_out(self, snapshots: dict[int, MemorySnapshot], thresholds: Thresholds) -> Finding:
+    def _laid_out(
+        self, run: RunSummary, snapshots: dict[int, MemorySnapshot], thresholds: Thresholds
+    ) -> Finding:
         """Judge the rank whose snapshot shows most that is stuck."""
         failed = [rank for rank, one in snapshots.items() if one.was_fragmentation]
         over = [rank for rank in failed or snapshots if snapshots[rank].oom_bytes]
@@ -124,16 +131,35 @@ class AllocatorFragmentation:
         return self.meta.finding(
             status,
             summary + ".",
-            **_words(status, is_oom=bool(over)),
+            **_words(status, _action(run, (rank,)), is_oom=bool(over)),
             ranks=(rank,),
             confidence="high",
         )
 
 
-def _words(status: Status, *, is_oom: bool) -> dict[str, Any]:
+def _action(run: RunSummary, ranks: tuple[int, ...]) -> str:
+    """Return what to set, beside what is set already."""
+    expandable = expandable_ranks(run[EnvironmentFacts])
+    is_set = all(expandable >> rank & 1 for rank in ranks)
+    return (_EXPANDED if is_set else _EXPAND) + _knob(run[Engines])
+
+
+def _knob(engines: Engines) -> str:
+    """Return which short-lived buffers of DeepSpeed could be smaller, with their present sizes."""
+    keys = {
+        1: ("reduce_bucket_size",),
+        2: ("reduce_bucket_size",),
+        3: ("stage3_prefetch_bucket_size", "stage3_max_live_parameters", "reduce_bucket_size"),
+    }.get(engines.stage or 0, ())
+    values = {key: engines.zero(key) for key in keys}
+    known = [f"{key} (now {value:,})" for key, value in values.items() if isinstance(value, int)]
+    return f"make {' and '.join(known)} smaller, and {_SMALLER}" if known else _SMALLER
+
+
+def _words(status: Status, action: str, *, is_oom: bool) -> dict[str, Any]:
     if status is Status.FAIL:
         severity = Severity.HIGH if is_oom else Severity.MEDIUM
-        return {"severity": severity, "cause": _CAUSE, "action": _ACTION}
+        return {"severity": severity, "cause": _CAUSE, "action": action}
     if is_oom:
         return {"title": _OVER_COMMITTED, "cause": _TOO_MUCH, "action": _USE_LESS}
     return {"title": AllocatorFragmentation.meta.title}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsprof.analysis.clocks import shared_clock
+from dsprof.analysis.clocks import align, clock_samples, shared_clock
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Finding, Rule
@@ -299,9 +299,8 @@ def disagreeing() -> Iterator[RankTrace]:
 
 
 def summary(*traces: RankTrace) -> RunSummary:
-    """All aggregates of traces of one host."""
-    alignment = shared_clock([trace.header for trace in traces])
-    assert alignment is not None
+    """All aggregates of traces of one run."""
+    alignment = shared_clock([t.header for t in traces]) or align(map(clock_samples, traces))
     return summarise_traces(traces, alignment)
 
 

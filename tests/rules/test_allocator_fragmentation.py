@@ -5,27 +5,18 @@ from typing import Any
 
 import pytest
 
-from dsprof.analysis.aggregates.memory import Memory
-from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summarise import summarise
-from dsprof.rules.allocator_fragmentation import RESERVED, RETRIES, RULE, STUCK
+from dsprof.environment import EnvSnapshot
+from dsprof.rules.allocator_fragmentation import RULE
+from dsprof.rules.memory import RESERVED, RETRIES, STUCK
 from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.rules.runner import judge
-from dsprof.trace.format import MemoryArgs
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
-from tests.factories.trace import header, rank_trace, said
+from tests.factories.memory import on_device
+from tests.factories.trace import engine, rank_trace, said
 
 GIB = 1 << 30
-
-
-def on_device(*samples: dict[str, int] | None, rank: int = 0):
-    memory = [
-        MemoryArgs("step", time, step=time, device=counters)
-        for time, counters in enumerate(samples)
-    ]
-    return rank_trace(rank, head=header(rank, device="cuda", backend="nccl"), memory=memory)
 
 
 def counters(stuck: float, reserved: float = 20, retries: int = 0) -> dict[str, int]:
@@ -38,6 +29,14 @@ def test_much_memory_in_fragments_fails_and_names_the_rank():
     assert finding.ranks == (1,)
     assert "6.00 of 20.00 GiB" in finding.summary
     assert "expandable_segments" in finding.action
+
+
+def test_advice_names_the_settings_in_force_and_not_one_that_is_on_already():
+    variables = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    trace = on_device(counters(6), engine=engine(2), environment=EnvSnapshot(variables=variables))
+    action = said(RULE, trace).action
+    assert action.startswith("expandable_segments is on already")
+    assert "reduce_bucket_size (now 500,000,000)" in action
 
 
 def test_retries_after_the_first_step_are_severe():
@@ -74,7 +73,7 @@ def snapshot(tmp_path: Path, *segments: dict[str, Any], oom: float = 0, free: fl
     """Judge one snapshot; sizes of blocks in MiB."""
     history = [make.event("oom", 0, oom, device_free=int(free * make.MIB))] if oom else []
     path = make.write(tmp_path / "rank3.pickle", segments, history)
-    [finding] = judge(summarise(find_run([path]), [Memory, Run, Snapshots]), [RULE])
+    [finding] = judge(summarise(find_run([path])), [RULE])
     return finding
 
 

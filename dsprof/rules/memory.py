@@ -1,0 +1,51 @@
+"""What rules of memory have in common: series of step ends, settings of the allocator, words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
+from dsprof.analysis.aggregates.memory import RankMemory
+from dsprof.analysis.steps import warmup_steps
+
+ALLOCATED = "allocated_bytes.all.current"
+PEAK_ALLOCATED = "allocated_bytes.all.peak"
+RESERVED = "reserved_bytes.all.current"
+PEAK_RESERVED = "reserved_bytes.all.peak"
+RETRIES = "num_alloc_retries"
+FREED = "num_device_free"
+STUCK = "inactive_split_bytes.all.current"
+DEVICE_TOTAL = "device_total_bytes"
+"""Counters of the device; the last is dsprof's, the others torch.cuda.memory_stats()'s."""
+
+_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+def host_series(memory: RankMemory) -> list[int]:
+    """Return resident bytes of a process at the ends of steps after warm-up."""
+    return _after_warmup([one.rss_bytes for one in memory.at_steps if one.rss_bytes > 0])
+
+
+def device_series(memory: RankMemory, counter: str) -> list[int]:
+    """Return a counter of the device at the ends of steps after warm-up."""
+    samples = (one.device for one in memory.at_steps if one.device)
+    return _after_warmup([sample[counter] for sample in samples if counter in sample])
+
+
+def expandable_ranks(environment: EnvironmentFacts) -> RankSet:
+    """Return the ranks on which segments of the allocator can grow already."""
+    ranks = 0
+    for name in _ALLOCATOR_VARIABLES:
+        for value, holders in environment.variables.get(name, {}).items():
+            if "expandable_segments:true" in value.lower().replace(" ", ""):
+                ranks |= holders
+    return ranks
+
+
+def gib(nbytes: float) -> str:
+    """Return bytes as people speak of memory."""
+    return f"{nbytes / 2**30:.2f} GiB"
+
+
+def _after_warmup(values: Sequence[int]) -> list[int]:
+    return list(values[warmup_steps(len(values)) :])
