@@ -12,7 +12,9 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import calls_per_step, calls_table
 from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import (
@@ -65,9 +67,10 @@ class SmallCollectives:
         ]
         yield from found
         small = _small(rows, thresholds)
-        calls = sum(row.calls / row.rank_steps for row in small.values() if row.rank_steps)
-        if not found and calls >= thresholds.calls_per_step:
-            yield self._others(run[Engines], small, calls)
+        if run[Engines].stage == 3:  # parameters have rules of their own
+            small = {k: row for k, row in small.items() if family(k.op) != "all_gather"}
+        if not found and calls_per_step(small) >= thresholds.calls_per_step:
+            yield self._others(small, calls_per_step(small))
 
     def _buckets(
         self, knob: Knob, bucket: Buckets, run: RunSummary, thresholds: Thresholds
@@ -88,43 +91,15 @@ class SmallCollectives:
             confidence="medium",
         )
 
-    def _others(self, engines: Engines, small: dict[Kind, Row], calls: float) -> Finding:
-        costly = sorted(small.items(), key=lambda item: -item[1].calls)
-        is_zero_3 = engines.stage == 3
+    def _others(self, small: dict[Kind, Row], calls: float) -> Finding:
         return self.meta.finding(
             Status.INFO,
             f"{calls:.4g} small collectives a step and rank; what they cost is latency.",
             title="Many collectives are small",
-            cause="ZeRO-3 gathers each parameter below stage3_param_persistence_threshold by "
-            "itself after the step, and the others module by module."
-            if is_zero_3
-            else "The program asks for them one by one.",
-            action="Nothing need be done where they cost little. Gathers after the step grow fewer "
-            "with a lower stage3_param_persistence_threshold, those in forward and backward with "
-            "a larger stage3_prefetch_bucket_size or stage3_module_granularity_threshold."
-            if is_zero_3
-            else "Join tensors before they are sent, or send them less often.",
-            evidence=(
-                Table(
-                    columns=(
-                        Column("op"),
-                        Column("phase"),
-                        Column("calls a step", "count"),
-                        Column("mean size", "bytes"),
-                        Column("site"),
-                    ),
-                    rows=tuple(
-                        (
-                            kind.op,
-                            kind.phase,
-                            round(row.calls / max(row.rank_steps, 1), 1),
-                            row.nbytes // row.calls,
-                            row.sites[0][0] if row.sites else "",
-                        )
-                        for kind, row in costly[:8]
-                    ),
-                ),
-            ),
+            cause="The program, or a library, asks for them one by one.",
+            action="Nothing need be done where they cost little. Else join tensors before they are "
+            "sent, or send them less often.",
+            evidence=(calls_table(small),),
             confidence="medium",
         )
 

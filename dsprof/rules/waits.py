@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dsprof.analysis.aggregates.awaits import Await, Awaited, Awaits
 from dsprof.rules.rule import Column, Table
+
+Waits = list[tuple[Awaited, Await]]
 
 _ROWS = 8
 
@@ -38,7 +38,7 @@ def _why(what: Awaited, sums: Await) -> str:
     )
 
 
-def waits_table(rows: Iterable[tuple[Awaited, Await]]) -> Table:
+def waits_table(rows: Waits) -> Table:
     """List what was waited for, in the order given."""
     return Table(
         columns=(

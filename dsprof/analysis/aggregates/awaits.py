@@ -18,7 +18,8 @@ from dsprof.trace.format import FetchArgs, FlushArgs
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 
 _CAUSE = {"full": "a full bucket", "end of backward": "the last bucket of a backward"}
-_KIND = {"fetch": "gathered when needed", "prefetch": "gathered ahead"}
+GATHERED_WHEN_NEEDED, GATHERED_AHEAD = "gathered when needed", "gathered ahead"
+_KIND = {"fetch": GATHERED_WHEN_NEEDED, "prefetch": GATHERED_AHEAD}
 
 
 class Label(NamedTuple):

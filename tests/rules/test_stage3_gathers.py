@@ -1,0 +1,105 @@
+"""The rules for small gathers of ZeRO-3: after the step, and while the model runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules import persistent_parameter_gathers, tiny_parameter_gathers
+from dsprof.rules.knowledge.stage3 import PERSISTENCE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.trace import (
+    engine,
+    group,
+    header,
+    said,
+    sync,
+    zero_rank,
+)
+
+AFTER, TINY = persistent_parameter_gathers.RULE, tiny_parameter_gathers.RULE
+KIB = 1 << 10
+
+
+def rank(rule, count: int = 40, held_ms: float = 0.25, nbytes: int = 8 * KIB, stage=3, **fields):
+    """A rank whose steps gather so many small parameters where the rule looks for them."""
+    zero = fields.pop("zero", {})
+    phases = ("step",) if rule is AFTER else ("forward", "backward")
+
+    def extra(number, start):
+        return [
+            sync(
+                "all_gather",
+                start + i * held_ms,
+                held_ms,
+                nbytes=nbytes,
+                phase=phases[i % len(phases)],
+                step=number,
+                fetch=0 if rule is AFTER else 1,
+            )
+            for i in range(count)
+        ]
+
+    return zero_rank(stage=stage, extra=extra, engine=engine(stage, **zero), **fields)
+
+
+def test_a_persistence_threshold_that_was_raised_fails():
+    finding = said(AFTER, rank(AFTER, zero={PERSISTENCE: 1e6}))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "40 parameters are gathered one by one in each step; they hold it 10.0 ms" in (
+        finding.summary
+    )
+    assert finding.config_patch == {"zero_optimization": {PERSISTENCE: 100_000}}
+    low, high = finding.saving_ms_per_step
+    assert 5 < low < high <= 10
+
+
+def test_a_persistence_threshold_that_was_lowered_fails():
+    finding = said(TINY, rank(TINY, zero={PERSISTENCE: 0}))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "40 gathers of 8 KiB on average in each step" in finding.summary
+    assert finding.config_patch == {"zero_optimization": {PERSISTENCE: 100_000}}
+    low, high = finding.saving_ms_per_step
+    assert low < 5 < high, "half of them: those of one of the two passes"
+
+
+@pytest.mark.parametrize("rule", [AFTER, TINY])
+@pytest.mark.parametrize("zero", [{}, {PERSISTENCE: 100_000}, {PERSISTENCE: "auto"}])
+def test_defaults_on_a_cpu_are_information(rule, zero):
+    finding = said(rule, rank(rule, zero=zero))
+    assert finding.status is Status.INFO
+    assert finding.config_patch is None
+    assert finding.saving_ms_per_step is None
+
+
+@pytest.mark.parametrize(("rule", "value"), [(AFTER, 1e6), (TINY, 0)])
+def test_what_costs_little_is_information(rule, value):
+    assert said(rule, rank(rule, held_ms=0.01, zero={PERSISTENCE: value})).status is Status.INFO
+
+
+@pytest.mark.parametrize("rule", [AFTER, TINY])
+@pytest.mark.parametrize(
+    "fields", [{"count": 10}, {"nbytes": 2 << 20}, {"groups": {1: group(1)}}, {"count": 0}]
+)
+def test_few_or_large_gathers_pass(rule, fields):
+    assert said(rule, rank(rule, **fields)).status is Status.PASS
+
+
+@pytest.mark.parametrize("rule", [AFTER, TINY])
+def test_other_stages_do_not_apply(rule):
+    assert said(rule, rank(rule, stage=2)).status is Status.NOT_APPLICABLE
+    assert said(rule, zero_rank(engine=None)).status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("rule", "value"), [(AFTER, 1e6), (TINY, 0)])
+def test_time_that_was_not_measured_gives_no_failure(rule, value):
+    head = header(device="cuda", backend="nccl")
+    finding = said(rule, rank(rule, zero={PERSISTENCE: value}, head=head))
+    assert finding.status is Status.INFO
+    assert "ms" not in finding.summary
+
+
+@pytest.mark.parametrize(("rule", "value"), [(AFTER, 1e6), (TINY, 0)])
+def test_thresholds_move_the_verdict(rule, value):
+    trace = rank(rule, zero={PERSISTENCE: value})
+    assert said(rule, trace, calls_per_step=50).status is Status.PASS
+    assert said(rule, trace, held_share=0.5).status is Status.INFO
