@@ -70,11 +70,13 @@ def facts(root: Path = ROOT) -> dict[str, str]:
         "kernel": lambda root: os.uname().release,
         "vendor": lambda root: first_line(root / "sys/class/dmi/id/sys_vendor"),
         "product": lambda root: first_line(root / "sys/class/dmi/id/product_name"),
-        "cpu_vendor": _cpu_vendor,
+        "cpu_vendor": lambda root: _cpu(root, "vendor_id"),
+        "virtual": lambda root: "yes" if "hypervisor" in _cpu(root, "flags").split() else "no",
         "cpus": lambda root: written(os.sched_getaffinity(0)),
         "cpu_nodes": _cpu_nodes,
         "numa_balancing": lambda root: first_line(root / "proc/sys/kernel/numa_balancing"),
         "iommu": _iommu,
+        "may_lock_memory": _may_lock_memory,
         "modules": _modules,
         "nvidia_driver": _nvidia_driver,
         "amdgpu_driver": lambda root: first_line(root / "sys/module/amdgpu/version"),
@@ -182,10 +184,15 @@ def _port(path: Path) -> Adapter:
     )
 
 
-def _cpu_vendor(root: Path) -> str:
+def _cpu(root: Path, field: str) -> str:
+    """Return a field of the first CPU.
+
+    Raises:
+        OSError: nothing tells of CPUs.
+    """
     with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
-        start = file.read(4096)
-    found = re.search(r"^vendor_id\s*: (\S+)", start, re.MULTILINE)
+        start = file.read(8192)
+    found = re.search(rf"^{field}\s*: (.+)$", start, re.MULTILINE)
     return found[1] if found else ""
 
 
@@ -204,6 +211,12 @@ def _iommu(root: Path) -> str:
     """Return what was set about the IOMMU at boot, "default" where nothing was."""
     line = (root / "proc/cmdline").read_text()
     return " ".join(re.findall(r"\b(?:amd_|intel_)?iommu=\S+", line)) or "default"
+
+
+def _may_lock_memory(root: Path) -> str:
+    """Return whether this process has CAP_IPC_LOCK: then no limit on locked memory holds."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", (root / "proc/self/status").read_text(), re.M)
+    return ("yes" if int(found[1], 16) >> 14 & 1 else "no") if found else ""
 
 
 def _modules(root: Path) -> str:

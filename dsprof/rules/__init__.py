@@ -10,6 +10,7 @@ from dsprof.rules import (
     allreduce_for_sharded_gradients,
     barrier_in_step,
     batch_size_mismatch,
+    bootstrap_interface,
     collective_timeout,
     comms_logger_enabled,
     communication_bound_step,
@@ -24,7 +25,9 @@ from dsprof.rules import (
     forced_algorithm,
     fp32_gradients,
     giant_bucket,
+    hidden_setting,
     host_memory_pressure,
+    host_setting,
     incomplete_platform_profile,
     inert_config_key,
     late_rank,
@@ -32,6 +35,7 @@ from dsprof.rules import (
     low_comm_overlap,
     memory_growth,
     mismatched_collective,
+    misplaced_process,
     misspelt_variable,
     nccl_warning,
     network_differs_across_ranks,
@@ -55,6 +59,7 @@ from dsprof.rules import (
     tiny_parameter_gathers,
     transport_fallback,
     unbatched_point_to_point,
+    unequal_hosts,
     uneven_device_memory,
     unexplained_traffic,
     unfilled_auto_value,
@@ -64,6 +69,7 @@ from dsprof.rules import (
     unrecognised_kernels,
     unused_device_memory,
     variable_differs_across_ranks,
+    wrong_communication_library,
 )
 from dsprof.rules.rule import Rule
 
@@ -125,5 +131,11 @@ RULES: tuple[Rule, ...] = (
     single_hardware_queue.RULE,
     unknown_value.RULE,
     incomplete_platform_profile.RULE,
+    unequal_hosts.RULE,
+    wrong_communication_library.RULE,
+    bootstrap_interface.RULE,
+    host_setting.RULE,
+    misplaced_process.RULE,
+    hidden_setting.RULE,
     deprecated_variable.RULE,
 )

@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.hardware import LOCAL_INTERFACES
 from dsprof.rules.rule import (
     Column,
     Finding,
@@ -25,9 +26,6 @@ from dsprof.rules.rule import (
     worst,
 )
 from dsprof.trace.log import RankLog
-
-_LOCAL = ("lo", "docker", "veth", "virbr")
-"""Interfaces over which no other host can be reached."""
 
 
 class _Facet(NamedTuple):
@@ -105,7 +103,7 @@ class NetworkDiffersAcrossRanks:
         local = {
             name: ranks
             for name, ranks in logs.values("bootstrap interface").items()
-            if name.startswith(_LOCAL)
+            if name.startswith(LOCAL_INTERFACES)
         }
         if local and logs.has_several_hosts:
             yield self._unreachable(local)

@@ -1,32 +1,23 @@
 """Questions about the platform of a run: each answers yes, no, or None where nothing tells.
 
 A setting is wrong on one machine and right on the next, so rules on variables ask here before they
-say anything. Hardware is what the kernels of the hosts list; accelerators are known by name from
-`knowledge/accelerators.csv`.
+say anything.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.rules.knowledge.variables import rows
+from dsprof.rules.hardware import accelerators_of_a_host, is_seen, links, models, vendors
 from dsprof.rules.values import is_true
 
 Answer = bool | None
 
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
 _LOCAL_WORLD_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
-
-
-class Model(NamedTuple):
-    """A kind of accelerator."""
-
-    architecture: str
-    link: str  # "switch", "switch8" (where a host has eight), "direct", "pcie" or "" if not known
 
 
 class Question(NamedTuple):
@@ -57,9 +48,7 @@ def several_hosts(facts: EnvironmentFacts) -> Answer:
     """Whether ranks are on more than one host."""
     if len(facts.backends.get("host", {})) > 1:
         return True
-    world = max(
-        _largest_number(facts.backends.get("world", {})), _largest_variable(facts, _WORLD_SIZES)
-    )
+    world = _world_size(facts)
     local = _largest_variable(facts, _LOCAL_WORLD_SIZES)
     if world > 1 and local:
         return world > local
@@ -69,26 +58,11 @@ def several_hosts(facts: EnvironmentFacts) -> Answer:
     return False if 1 < world <= present else None
 
 
-def is_seen(facts: EnvironmentFacts) -> bool:
-    """Whether hardware was looked for where training runs.
-
-    A run on accelerators of which there is none is judged elsewhere, as on a login node.
-    """
-    return bool(facts.machine) and (not facts.uses_gpu or _accelerators_of_a_host(facts) > 0)
-
-
 def several_accelerators(facts: EnvironmentFacts) -> Answer:
     """Whether a host has more than one accelerator."""
     if _largest_variable(facts, _LOCAL_WORLD_SIZES) > 1:
         return True
-    return _accelerators_of_a_host(facts) > 1 if is_seen(facts) else None
-
-
-def models(facts: EnvironmentFacts) -> list[Model | None]:
-    """Return the kinds of accelerators, None for one that is not known by its name."""
-    names = {one.name for held in facts.accelerators.values() for found in held for one in found}
-    names |= {name for found in facts.devices.get("gpus", {}) for name in found}
-    return [_model(name) for name in sorted(names)]
+    return accelerators_of_a_host(facts) > 1 if is_seen(facts) else None
 
 
 def linked(facts: EnvironmentFacts) -> Answer:
@@ -102,7 +76,7 @@ def multicast(facts: EnvironmentFacts) -> Answer:
         return False if is_seen(facts) else None
     if any(model is None for model in found):
         return None
-    eight = _accelerators_of_a_host(facts) >= 8
+    eight = accelerators_of_a_host(facts) >= 8
     return any(m and (m.link == "switch" or (m.link == "switch8" and eight)) for m in found)
 
 
@@ -113,40 +87,10 @@ def tensor_parallel(facts: EnvironmentFacts) -> Answer:
     return False if facts.roles and "" not in facts.roles else None
 
 
-def vendors(facts: EnvironmentFacts) -> set[str]:
-    """Return who made the accelerators of the hosts."""
-    return {a.vendor for held in facts.accelerators.values() for found in held for a in found}
-
-
-def links(facts: EnvironmentFacts) -> set[str]:
-    """Return the kinds of active adapters: "infiniband", "roce", "efa", "slingshot"."""
-    found = {a for held in facts.adapters.values() for adapters in held for a in adapters}
-    return {kind_of(a.driver, a.link) for a in found if a.state == "ACTIVE"} - {""}
-
-
-def kind_of(driver: str, link: str) -> str:
-    """Name the network of an adapter by its driver and link layer, "" for what is none of them."""
-    if driver in ("efa", "cxi"):
-        return {"efa": "efa", "cxi": "slingshot"}[driver]
-    return {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(link, "")
-
-
 def version(text: str) -> tuple[int, ...]:
     """Return the numbers a version begins with: "2.28.9+cuda13" is (2, 28, 9)."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(map(int, found[0].split("."))) if found else ()
-
-
-def _model(name: str) -> Model | None:
-    return next((model for pattern, model in _known_models() if pattern.search(name)), None)
-
-
-@cache
-def _known_models() -> list[tuple[re.Pattern[str], Model]]:
-    return [
-        (re.compile(row["pattern"]), Model(row["architecture"], row["link"]))
-        for row in rows("accelerators.csv")
-    ]
 
 
 def _by_link(facts: EnvironmentFacts, wanted: tuple[str, ...]) -> Answer:
@@ -154,12 +98,6 @@ def _by_link(facts: EnvironmentFacts, wanted: tuple[str, ...]) -> Answer:
         return False
     known = {model.link for model in models(facts) if model} - {""}
     return bool(known & set(wanted)) if known else None
-
-
-def _accelerators_of_a_host(facts: EnvironmentFacts) -> int:
-    listed = (len(found) for held in facts.accelerators.values() for found in held)
-    visible = map(len, facts.devices.get("gpus", {}))
-    return max([*listed, *visible], default=0)
 
 
 def _is_of_architecture(name: str) -> Callable[[EnvironmentFacts], Answer]:
@@ -220,12 +158,33 @@ def _peer_memory(facts: EnvironmentFacts) -> Answer:
     return any("nv" in m and "peer" in m for m in modules) if modules else None
 
 
+def _says(name: str, pattern: str) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        known = facts.machine.get(name)
+        return any(re.fullmatch(pattern, value) for value in known) if known else None
+
+    return ask
+
+
+def _is_before(name: str, *release: int) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        known = facts.versions.get(name)
+        return any(version(text) < release for text in known) if known else None
+
+    return ask
+
+
 def _rocm(*least: int) -> Callable[[EnvironmentFacts], Answer]:
     def ask(facts: EnvironmentFacts) -> Answer:
         known = [*facts.machine.get("rocm", ()), *facts.versions.get("hip", ())]
         return any(version(text) >= least for text in known) if known else None
 
     return ask
+
+
+def _world_size(facts: EnvironmentFacts) -> int:
+    recorded = _largest_number(facts.backends.get("world", {}))
+    return max(recorded, _largest_variable(facts, _WORLD_SIZES))
 
 
 def _largest_variable(facts: EnvironmentFacts, names: Iterable[str]) -> int:
@@ -263,6 +222,12 @@ QUESTIONS = {
     "plugin-network": Question(_has_link("efa", "slingshot"), _NETWORK),
     "fast-network": Question(_has_link("infiniband", "efa", "slingshot"), _NETWORK),
     "peer-memory": Question(_peer_memory, "which kernel modules are loaded"),
+    "verbs": Question(_has_link("infiniband", "efa"), _NETWORK),
+    "may-lock-memory": Question(_says("may_lock_memory", "yes"), "what the process may do"),
+    "virtual": Question(_says("virtual", "yes"), "whether the hosts are virtual machines"),
+    "cray": Question(_says("kernel", ".*cray.*"), "the kernel of the hosts"),
+    "many-ranks": Question(lambda facts: _world_size(facts) > 64, ""),
+    "nccl-before-2.28": Question(_is_before("nccl", 2, 28), "the release of NCCL"),
     "azure": Question(_is_made_by("Microsoft"), _MACHINE),
     "aws": Question(_is_made_by("Amazon"), _MACHINE),
     "google": Question(_is_made_by("Google"), _MACHINE),

@@ -2,7 +2,8 @@
 
 A row says: where all questions of `where` are true, each `name` (with `*` for any characters) whose
 value passes the test `when` has this `effect`, and this is the `action`; where these are empty they
-are those of the row above. Where a question cannot be
+are those of the row above. `limits.` and `machine.` before a name stand for limits and facts of
+the hosts. Where a question cannot be
 answered the rule could not tell, and says what is missing. A variable that only a configuration
 file of NCCL sets counts as set.
 """
@@ -39,6 +40,17 @@ from dsprof.rules.values import matches
 
 _MOST_IN_A_SENTENCE = 3
 
+_HOST_NAMES = {
+    "limits.shm_bytes": "the size of /dev/shm",
+    "limits.memlock_bytes": "the limit of locked memory",
+    "limits.stack_bytes": "the limit of the stack",
+    "limits.nofile": "the limit of open files",
+    "machine.nvidia_driver": "the driver of NVIDIA",
+    "machine.numa_balancing": "kernel.numa_balancing",
+    "machine.iommu": "the IOMMU",
+}
+"""Names of host facts that rows may use, as sentences call them."""
+
 
 class Setting(NamedTuple):
     """A row of the table."""
@@ -62,8 +74,19 @@ class Use(NamedTuple):
 
     @property
     def written(self) -> str:
-        """The variable as one sets it."""
+        """The variable as one sets it, or the fact as one says it."""
+        if self.name in _HOST_NAMES:
+            return f"{_HOST_NAMES[self.name]} is {self.shown}"
         return f"{self.name}={self.value}" if self.value else f"{self.name} (not set)"
+
+    @property
+    def shown(self) -> str:
+        """The value for people."""
+        if self.name.startswith("limits.") and self.value == "-1":
+            return "unlimited"
+        if self.name.endswith("_bytes"):
+            return f"{int(self.value) / (1 << 20):,.6g} MiB"
+        return self.value or "not set"
 
 
 class SettingsRule:
@@ -98,7 +121,7 @@ class SettingsRule:
         ranks = union(use.ranks for use in uses)
         return self.meta.finding(
             Status.FAIL,
-            f"{_listed(uses)} on {named_ranks(ranks)}.",
+            _sentence(f"{_listed(uses)} on {named_ranks(ranks)}"),
             severity=worst(Severity(use.setting.severity) for use in uses),
             cause=_sentence(uses[0].setting.effect),
             action=uses[0].setting.action,
@@ -112,7 +135,7 @@ class SettingsRule:
         more = len(uses) - len(effects)
         return self.meta.finding(
             Status.INFO,
-            "; ".join(effects) + (f"; and {more} more." if more else "."),
+            _sentence("; ".join(effects) + (f"; and {more} more" if more else "")),
             action=" ".join(dict.fromkeys(use.setting.action for use in uses)),
             evidence=(_table(uses),),
             ranks=ranks_of(union(use.ranks for use in uses)),
@@ -158,7 +181,11 @@ def _uses(setting: Setting, facts: EnvironmentFacts) -> Iterator[Use]:
 
 
 def _values(name: str, facts: EnvironmentFacts) -> dict[str, RankSet]:
-    """Return the values of a variable, "" on ranks that do not set it."""
+    """Return the values of a variable, "" on ranks that do not set it; or those of a host fact."""
+    if name in _HOST_NAMES:
+        kind, _, fact = name.partition(".")
+        known = facts.limits if kind == "limits" else facts.machine
+        return {str(value): ranks for value, ranks in known.get(fact, {}).items()}
     held = dict(facts.variables.get(name, {}))
     for (_, listed), values in facts.files.items():
         if listed == name:
@@ -195,8 +222,8 @@ def _table(uses: list[Use]) -> Table:
         tuple(map(Column, columns)),
         tuple(
             (
-                use.name,
-                use.value or "not set",
+                _HOST_NAMES.get(use.name, use.name),
+                use.shown,
                 written_ranks(use.ranks),
                 use.setting.effect,
                 use.setting.action,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _NUMBER = re.compile(r"\s*(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
@@ -28,8 +29,9 @@ def is_true(value: str) -> bool:
 def matches(test: str, value: str) -> bool:
     """Whether a value passes a test of `knowledge/settings.csv`; an unset variable has "".
 
-    unset, set; zero, nonzero, =N: as NCCL reads integers; is X, not X: the whole value against a
-    regular expression, where `is` and `is-not` want a value and `not` is also true without one.
+    unset, set; zero, nonzero, =N: as NCCL reads integers; below N, where -1 stands for no limit;
+    is X, not X: the whole value against a regular expression, where `is` and `is-not` want a value
+    and `not` is also true without one.
     """
     word, _, pattern = test.partition(" ")
     if word == "not":
@@ -39,5 +41,27 @@ def matches(test: str, value: str) -> bool:
     if word in ("is", "is-not"):
         return (re.fullmatch(pattern, value.strip()) is None) == (word == "is-not")
     number = strtoll(value)[0]
+    if word == "below":
+        return 0 <= number < int(pattern)
     wanted = {"set": True, "zero": number == 0, "nonzero": number != 0}
     return wanted[word] if word in wanted else number == int(word.removeprefix("="))
+
+
+def select(value: str, devices: Iterable[str], has_prefixes: bool = True) -> tuple[str, ...]:
+    """Return the interfaces or adapters that a value selects, in their order.
+
+    With prefixes "eth" stands for eth0, "=eth0" for that alone and "^eth" for all others; a port
+    after a colon is passed over.
+    """
+    exact = not has_prefixes
+    excludes = has_prefixes and value.startswith("^")
+    if excludes:
+        value = value[1:]
+    if has_prefixes and value.startswith("="):
+        value, exact = value[1:], True
+    names = [name.strip().split(":")[0] for name in value.split(",") if name.strip()]
+    fits = {
+        one: any(one == name if exact else one.startswith(name) for name in names)
+        for one in devices
+    }
+    return tuple(one for one, is_named in fits.items() if is_named != excludes)

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsprof.environment import EnvSnapshot
 from dsprof.machine import Accelerator, Adapter
 
 GIB = 1 << 30
-
-
-def snapshot(machine: dict[str, Any], **variables: str) -> EnvSnapshot:
-    """The environment of a rank on `machine`."""
-    return EnvSnapshot(variables=variables, **machine)
 
 
 def nodes(count: int, name: str, vendor: str = "nvidia") -> list[Accelerator]:
@@ -40,6 +34,8 @@ def h100_infiniband() -> dict[str, Any]:
             "modules": "nvidia_peermem gdrdrv ib_core",
             "nvidia_driver": "550.54.15 proprietary",
             "verbs_devices": "8",
+            "virtual": "no",
+            "may_lock_memory": "no",
             "vendor": "NVIDIA",
         },
         "limits": {"memlock_bytes": -1, "stack_bytes": 8 << 20, "shm_bytes": 512 * GIB},
@@ -52,7 +48,12 @@ def pcie_ethernet() -> dict[str, Any]:
     return {
         "accelerators": nodes(4, "NVIDIA A40"),
         "adapters": [],
-        "machine": {"cpu_vendor": "AuthenticAMD", "modules": "none", "iommu": "default"},
+        "machine": {
+            "cpu_vendor": "AuthenticAMD",
+            "modules": "none",
+            "iommu": "default",
+            "may_lock_memory": "no",
+        },
         "limits": {"memlock_bytes": 65536, "shm_bytes": 32 * GIB},
     }
 
@@ -64,7 +65,12 @@ def aws_efa() -> dict[str, Any]:
             Adapter(f"rdmap{i}s0:1", "efa", "Unspecified", "100 Gb/sec", "ACTIVE")
             for i in range(32)
         ],
-        "machine": {"vendor": "Amazon EC2", "modules": "efa ib_core", "iommu": "default"},
+        "machine": {
+            "vendor": "Amazon EC2",
+            "modules": "efa ib_core",
+            "iommu": "default",
+            "virtual": "yes",
+        },
     }
 
 
@@ -85,6 +91,8 @@ def slingshot() -> dict[str, Any]:
             "numa_balancing": "0",
             "iommu": "iommu=pt",
             "rocm": "6.4.1-83",
+            "kernel": "5.14.21-150500.55.49",
+            "virtual": "no",
         },
         "limits": {"memlock_bytes": -1, "shm_bytes": 256 * GIB},
     }

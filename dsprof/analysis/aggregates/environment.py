@@ -33,6 +33,10 @@ _OWN_TO_EACH_RANK = re.compile(r"(?:^|_)(?:RANK|PROCID|LOCALID|NODEID|TASK_PID|G
 """Numbers that are different on every rank by definition: they would be kept 8,000 times."""
 
 
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Which devices a process may use, by number; of the last two one or both may be set."""
+
+
 def ranks_of(ranks: RankSet) -> tuple[int, ...]:
     """Return the ranks of a set in ascending order."""
     return tuple(rank for rank, bit in enumerate(reversed(f"{ranks:b}")) if bit == "1")
@@ -82,6 +86,9 @@ class EnvironmentFacts(Aggregate):
     accelerators: Facts[str, tuple[Accelerator, ...]] = field(default_factory=dict)  # of hosts
     adapters: Facts[str, tuple[Adapter, ...]] = field(default_factory=dict)  # of hosts
     machine: Facts[str, str] = field(default_factory=dict)  # empty: nobody looked
+    device_nodes: Facts[str, str] = field(
+        default_factory=dict
+    )  # "" -> NUMA node of a rank's device
     libraries: Facts[str, str] = field(default_factory=dict)  # path -> "" -> ranks
     redacted: Facts[str, str] = field(default_factory=dict)  # name -> "" -> ranks
     backends: Facts[str, str] = field(default_factory=dict)  # "backend", "device", "host", "world"
@@ -113,6 +120,7 @@ class EnvironmentFacts(Aggregate):
             accelerators=_of(me, {header.host: tuple(own.accelerators)} if own.machine else {}),
             adapters=_of(me, {header.host: tuple(own.adapters)} if own.machine else {}),
             machine=_of(me, own.machine),
+            device_nodes=_of(me, _device_node(own, header.local_rank)),
             libraries=_of(me, dict.fromkeys(own.libraries, "")),
             redacted=_of(me, dict.fromkeys(own.redacted, "")),
             roles=_of(me, {_role(group, header.world_size): "" for group in trace.groups.values()}),
@@ -179,6 +187,18 @@ def _joined(one: Facts[K, V], other: Facts[K, V]) -> dict[K, dict[V, RankSet]]:
         for value, ranks in values.items():
             here[value] = here.get(value, 0) | ranks
     return joined
+
+
+def _device_node(found: EnvSnapshot, local_rank: int) -> dict[str, str]:
+    """Return the NUMA node of the device that a rank uses by custom: the one of its local rank."""
+    listed = [found.variables[name] for name in _VISIBLE if name in found.variables]
+    visible = listed[0].split(",") if listed else list(map(str, range(len(found.accelerators))))
+    place = 0 if len(visible) == 1 else local_rank
+    if not 0 <= place < len(visible) or len(listed) > 1 or not visible[place].isdecimal():
+        return {}
+    index = int(visible[place])
+    nodes = [one.numa_node for one in found.accelerators]
+    return {"": str(nodes[index])} if index < len(nodes) and nodes[index] >= 0 else {}
 
 
 def _role(group: GroupArgs, world_size: int) -> str:

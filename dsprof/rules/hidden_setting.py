@@ -1,0 +1,66 @@
+"""hidden-setting: values in force that the environment of the process does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts, union, written_ranks
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Cell, Column, Finding, NoThresholds, RuleMeta, Status, Table
+
+
+class HiddenSetting:
+    """Lists what configuration files of NCCL and RCCL, and C code, have set."""
+
+    meta = RuleMeta(
+        id="hidden-setting",
+        title="No setting comes from where nobody looks",
+        failing_title="Settings are in force that the environment does not show",
+        why="NCCL reads /etc/nccl.conf and ~/.nccl.conf by itself. No listing of the environment "
+        "shows what stands there, and it may differ from host to host.",
+        category="environment",
+        needs=(EnvironmentFacts,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report what files hold, and variables that changed when communication began."""
+        facts = run[EnvironmentFacts]
+        if not facts.recorded:
+            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            return
+        rows = [*_of_files(facts), *_of_code(facts)]
+        if not rows:
+            return
+        names = ", ".join(dict.fromkeys(f"{name}={value or '(unset)'}" for name, value, *_ in rows))
+        yield self.meta.finding(
+            Status.INFO,
+            f"{len(rows)} settings come from elsewhere: {names[:300]}.",
+            action="See whether they are meant for this run; a variable of the process goes before "
+            "a file.",
+            evidence=(_table(rows),),
+        )
+
+
+def _of_files(facts: EnvironmentFacts) -> Iterator[tuple[Cell, ...]]:
+    for (file, name), values in sorted(facts.files.items()):
+        for value, ranks in sorted(values.items()):
+            own = {v: r for v, r in facts.variables.get(name, {}).items() if v != value}
+            note = f"overruled by {name}={min(own)}" if ranks & union(own.values()) else ""
+            yield name, value, file, written_ranks(ranks), note
+
+
+def _of_code(facts: EnvironmentFacts) -> Iterator[tuple[Cell, ...]]:
+    listed = {name for _, name in facts.files}
+    for name, values in sorted(facts.hidden.items()):
+        for value, ranks in sorted(values.items()):
+            if name not in listed:
+                yield name, value, "set or cleared in the process", written_ranks(ranks), ""
+
+
+def _table(rows: list[tuple[Cell, ...]]) -> Table:
+    columns = ("variable", "value", "from", "ranks", "remark")
+    return Table(tuple(map(Column, columns)), tuple(rows))
+
+
+RULE = HiddenSetting()
