@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.transfers import Path
+from dsprof.rules.hardware import kind_of
 from dsprof.rules.knowledge.variables import rows
-from dsprof.rules.platform import kind_of
 
 _UP = re.compile(r"(?!docker|veth|virbr|br-|ib|lo\b)\S+ up (\d+) Mbit/s")
 _RATE = re.compile(r"([\d.]+) Gb/sec")
