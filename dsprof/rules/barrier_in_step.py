@@ -14,10 +14,11 @@ from dsprof.rules.calls import (
     calls_per_step,
     calls_table,
     held_ms,
-    saving_if_omitted,
+    least_held_ms,
     share_of_step,
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+from dsprof.rules.savings import omitting_saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,12 @@ class BarrierInStep:
     def _judged(self, barriers: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
         summary = f"{calls_per_step(barriers):.3g} barriers a step and rank"
         table = calls_table(barriers)
-        held, saving = held_ms(barriers), saving_if_omitted(barriers)
-        if held is None or saving is None:
+        held, saving = held_ms(barriers), omitting_saves(barriers)
+        if held is None:
             text = f"{summary}; how long they hold the ranks was not measured."
             return self.meta.finding(Status.INFO, text, evidence=(table,), action=_ACTION)
-        costs = share_of_step(saving[0], steps) >= thresholds.saved_share
-        waits = held > 2 * saving[1]
+        costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
+        waits = held > 4 * (least_held_ms(barriers) or 0.0)
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
             f"{summary} hold it {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",

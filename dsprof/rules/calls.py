@@ -32,19 +32,14 @@ def held_ms(calls: AnyCalls) -> float | None:
     return None if None in known else sum(ms for ms in known if ms is not None)
 
 
-def saving_if_omitted(calls: AnyCalls) -> tuple[float, float] | None:
-    """Return the ms that a step is shorter without `calls`; None where not measured.
+def least_held_ms(calls: AnyCalls) -> float | None:
+    """Return how long a step holds the rank that is held least; None where not measured.
 
-    The rank that is held least comes last, and is held by the calls themselves; the others are held
-    by its coming late as well, and would wait for it in their next collective. So the lower end is
-    the time of the rank held least, and the upper the mean over ranks, up to twice as much.
+    That rank comes last, and is held by the calls themselves. The others are held by its coming
+    late as well.
     """
-    least = [row.least_exposed_ns for row in calls.values()]
-    mean_ms = held_ms(calls)
-    if mean_ms is None or None in least:
-        return None
-    low_ms = sum(ns for ns in least if ns is not None) / 1e6
-    return low_ms, min(max(mean_ms, low_ms), 2 * low_ms)
+    known = [row.least_exposed_ns for row in calls.values()]
+    return None if None in known else sum(ns for ns in known if ns is not None) / 1e6
 
 
 def share_of_step(ms: float, steps: Steps) -> float:

@@ -14,10 +14,10 @@ from dsprof.rules.calls import (
     bytes_per_step,
     calls_per_step,
     held_ms,
-    saving_if_omitted,
     share_of_step,
 )
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.savings import omitting_saves
 
 _HALVES = {"bfloat16": "bf16", "float16": "fp16"}
 _FULL = "float32"
@@ -72,7 +72,7 @@ class FP32Gradients:
         steps: Steps,
         thresholds: Thresholds,
     ) -> Finding:
-        held, saving, nbytes = held_ms(wide), _saving(wide), bytes_per_step(wide)
+        held, saving, nbytes = held_ms(wide), omitting_saves(wide, 1 / 2), bytes_per_step(wide)
         asked = _is_asked_for(engines)
         matters = saving is None or share_of_step(saving[1], steps) >= thresholds.saved_share
         evidence = Table(
@@ -106,12 +106,6 @@ class FP32Gradients:
             saving_from="gradients",
             confidence="high" if asked else "medium",
         )
-
-
-def _saving(wide: AnyCalls) -> tuple[float, float] | None:
-    """Return what half the bytes save, in ms: half of what the reductions themselves take."""
-    whole = saving_if_omitted(wide)
-    return None if whole is None else (whole[0] / 2, whole[1] / 2)
 
 
 def _gathered_in(wire: Wire) -> str:

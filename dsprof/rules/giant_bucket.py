@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.phases import Phases
@@ -18,11 +19,12 @@ from dsprof.rules.calls import (
     bytes_per_step,
     calls_per_step,
     held_ms,
-    saving_if_omitted,
+    least_held_ms,
     share_of_step,
 )
 from dsprof.rules.knowledge.giants import Giant, by_hand, of_flushes
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.savings import Range, hiding_saves
 
 _MIB = 1 << 20
 
@@ -46,7 +48,7 @@ class GiantBucket:
         why="A bucket is sent when its last gradient is there. One that holds them all is sent "
         "when backward is over, and nothing is left to hide it behind.",
         category="overlap",
-        needs=(Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
+        needs=(Costs, Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -95,25 +97,20 @@ class GiantBucket:
             action=giant.action,
             config_patch=giant.config_patch,
             evidence=evidence,
-            saving_ms_per_step=_saving(gradients, giant, backward_ms),
+            saving_ms_per_step=_saving(gradients, giant, backward_ms, run[Costs]),
             saving_from="gradients",
             confidence="medium",
         )
 
 
 def _saving(
-    gradients: AnyCalls, giant: Giant, backward_ms: float | None
-) -> tuple[float, float] | None:
-    """Return what buckets as advised would hide, in ms of a step.
-
-    All but the last can travel while backward computes the rest. What hides communication shares
-    processors and memory with it, so that up to half of it is lost again.
-    """
-    own = saving_if_omitted(gradients)
-    if own is None or not backward_ms:
+    gradients: AnyCalls, giant: Giant, backward_ms: float | None, costs: Costs
+) -> Range | None:
+    """Return what buckets as advised would hide behind the rest of backward."""
+    own_ms = least_held_ms(gradients)
+    if own_ms is None or not backward_ms:
         return None
-    high = min(own[0], backward_ms) * (1 - 1 / giant.parts)
-    return high / 2, high
+    return hiding_saves(own_ms, backward_ms, giant.parts, costs)
 
 
 def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:

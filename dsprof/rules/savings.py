@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Sample, fitted
 from dsprof.analysis.collectives import family
+from dsprof.rules.calls import AnyCalls, held_ms, least_held_ms
 
 Range = tuple[float, float]
 """Low and high, in ms of one step."""
@@ -51,6 +52,20 @@ def is_hidden(held_ms: float, steps: Steps, share: float) -> bool:
     total_ms = steps.total.total_ns / 1e6
     known = steps.exposed_share is not None and total_ms > 0
     return known and held_ms * len(steps.measured) < share * total_ms
+
+
+def omitting_saves(calls: AnyCalls, share: float = 1.0) -> Range | None:
+    """Return what it saves to omit `calls`, or a share of them.
+
+    The time of the rank held least, which comes last, is the calls' own. What the others are held
+    beyond it they wait for that rank, and would wait in their next collective if it is always the
+    same; if ranks come late in turn, part of the waiting is gone as well. So the estimate lies
+    between that time and the mean over ranks, but at most twice that time.
+    """
+    least_ms, mean_ms = least_held_ms(calls), held_ms(calls)
+    if least_ms is None or mean_ms is None:
+        return None
+    return about(least_ms * share, min(max(mean_ms, least_ms), 2 * least_ms) * share)
 
 
 def joining_saves(

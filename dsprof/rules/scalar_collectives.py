@@ -15,10 +15,10 @@ from dsprof.rules.calls import (
     calls_per_step,
     calls_table,
     held_ms,
-    saving_if_omitted,
     share_of_step,
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+from dsprof.rules.savings import Range, omitting_saves
 
 _FAMILIES = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter"})
 _SCALAR = SIZE_CLASSES[0]
@@ -70,10 +70,10 @@ class ScalarCollectives:
         summary += f", {objects:.3g} of them for pickled objects" if objects else ""
         held, saving = held_ms(scalars), _saving(scalars)
         details: dict[str, Any] = {"action": _ACTION, "evidence": (calls_table(scalars),)}
-        if held is None or saving is None:
+        if held is None:
             text = f"{summary}; how long they hold the ranks was not measured."
             return self.meta.finding(Status.INFO, text, **details)
-        costs = share_of_step(saving[0], steps) >= thresholds.saved_share
+        costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
             f"{summary}, hold it {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",
@@ -86,13 +86,10 @@ class ScalarCollectives:
         )
 
 
-def _saving(scalars: Calls) -> tuple[float, float] | None:
-    """Return what one collective a step in place of all would save, as a range in ms."""
-    saving, calls = saving_if_omitted(scalars), calls_per_step(scalars)
-    if saving is None or not calls:
-        return saving
-    spared = max(0.0, 1 - 1 / calls)
-    return saving[0] * spared, saving[1] * spared
+def _saving(scalars: Calls) -> Range | None:
+    """Return what one collective a step in place of all would save."""
+    calls = calls_per_step(scalars)
+    return omitting_saves(scalars, max(0.0, 1 - 1 / calls)) if calls else None
 
 
 def _is_scalar(kind: Kind) -> bool:

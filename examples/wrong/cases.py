@@ -27,8 +27,12 @@ CASES = {
         "ddp", "reduction-every-micro-step", "`no_sync()` around all micro-steps but the last"
     ),
     "tiny_buckets": Case("ddp", "small-collectives", "`bucket_cap_mb=25`"),
+    "giant_bucket": Case("ddp", "giant-bucket", "`bucket_cap_mb=1`"),
     "small_reduce_buckets": Case("zero", "small-collectives", "the patch: `reduce_bucket_size`"),
     "fp32_gradients": Case("zero", "fp32-gradients", "the patch: `communication_data_type`"),
+    "needless_gathers": Case(
+        "zero", "repeated-parameter-gathers", "the patch: `stage3_max_reuse_distance`"
+    ),
     "no_prefetch": Case("zero", "low-comm-overlap", "the patch: `stage3_prefetch_bucket_size`"),
     "late_rank": Case("loop", "late-rank", "rank 1 takes as long as the others"),
     "barriers": Case("loop", "barrier-in-step", "no barriers"),

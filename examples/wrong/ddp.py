@@ -41,6 +41,13 @@ def _accumulating(model: DistributedDataParallel, width: int, patch: Patch | Non
     return step
 
 
+def giant_bucket(patch: Patch | None) -> Step:
+    """Have DDP send all gradients as one, when backward is over."""
+    model = network(9, 512, forward_ms=1, backward_ms=25)
+    capacity_mib = 1000 if patch is None else 1
+    return _plain(DistributedDataParallel(model, bucket_cap_mb=capacity_mib), 512)
+
+
 def tiny_buckets(patch: Patch | None) -> Step:
     """Have DDP send each gradient by itself."""
     model = network(32, 48)

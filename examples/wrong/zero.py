@@ -46,6 +46,12 @@ def fp32_gradients(patch: Patch | None) -> Step:
     return _trained(4, 512, _zero(1) | {"communication_data_type": "fp32"}, patch)
 
 
+def needless_gathers(patch: Patch | None) -> Step:
+    """Let ZeRO-3 drop parameters after forward, though memory would hold them for backward."""
+    keys = {"stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0}
+    return _trained(6, 512, _zero(3, **keys), patch)
+
+
 def no_prefetch(patch: Patch | None) -> Step:
     """Let ZeRO-3 gather each layer only when it is needed."""
     keys = {
