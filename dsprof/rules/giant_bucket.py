@@ -110,7 +110,9 @@ def _saving(
     own_ms = least_held_ms(gradients)
     if own_ms is None or not backward_ms:
         return None
-    return hiding_saves(own_ms, backward_ms, giant.parts, costs)
+    # The first bucket is not there before its part of backward is over.
+    rest_ms = backward_ms * (1 - 1 / giant.parts)
+    return hiding_saves(own_ms, rest_ms, giant.parts, costs)
 
 
 def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
