@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
@@ -46,7 +47,7 @@ class PersistentParameterGathers:
         why="Parameters below the persistence threshold stay whole on every rank, and each is "
         "gathered by a collective of its own when the optimizer has changed it.",
         category="communication",
-        needs=(Communication, Costs, Engines, Steps),
+        needs=(Arrivals, Communication, Costs, Engines, Steps),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -96,7 +97,7 @@ def _saving(run: RunSummary, gathers: Calls) -> Range | None:
     if held is None:
         return None
     size = max(kind.group_size for kind in gathers)
-    slope = ns_per_byte(run[Communication], run[Costs], "all_gather", size)
+    slope = ns_per_byte(run, "all_gather", size)
     return joining_saves(held, calls_per_step(gathers), bytes_per_step(gathers), 0, slope)
 
 

@@ -6,13 +6,13 @@ and their measured accuracy: docs/savings.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from dsprof.analysis.aggregates.communication import Communication, Row
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Sample, fitted
 from dsprof.analysis.collectives import family
+from dsprof.analysis.summary import RunSummary
+from dsprof.analysis.transfers import transfers
 from dsprof.rules.calls import AnyCalls, held_ms, least_held_ms
 
 Range = tuple[float, float]
@@ -27,6 +27,7 @@ MOST_DOUBT = 1 / 3
 NOMINAL_NS_PER_BYTE = 2.0
 """All-reduce over 10 Gbit/s, about: what training is run over is rarely slower."""
 
+_MIB = 1 << 20
 _LEAST_SPAN = 8
 """How many times larger the largest message must be than the smallest, to tell bytes from calls."""
 
@@ -95,30 +96,22 @@ def hiding_saves(held_ms: float, behind_ms: float, parts: float, costs: Costs) -
     return about(hidden_ms * (1 - contended), hidden_ms * (1 - free))
 
 
-def ns_per_byte(communication: Communication, costs: Costs, op: str, group_size: int) -> Range:
-    """Return the bounds of what a byte costs in `op`: by this run's own calls if they tell.
+def ns_per_byte(run: RunSummary, op: str, group_size: int) -> Range:
+    """Return the bounds of what a byte costs in `op`, by the run's own transfers if they tell.
 
     Else by the baseline of the machine, else from nothing to `NOMINAL_NS_PER_BYTE`.
     """
-    own = list(_samples(communication, op, group_size))
+    own = [
+        Sample(one.nbytes, one.time_ns)
+        for one in transfers(run[Arrivals], run[Steps].measured)
+        if one.path.op == family(op) and one.path.group_size == group_size
+    ]
     sizes = [sample.nbytes for sample in own]
-    if len(own) > 1 and max(sizes) >= _LEAST_SPAN * max(min(sizes), 1):
+    if len(own) > 1 and max(sizes) >= _LEAST_SPAN * min(sizes):
         _, slope = fitted(own)
         return slope, slope
-    small, large = (costs.cost_ns(op, nbytes, group_size) for nbytes in (0, 1 << 20))
+    small, large = (run[Costs].cost_ns(op, nbytes, group_size) for nbytes in (0, _MIB))
     if small is None or large is None:
         return 0.0, NOMINAL_NS_PER_BYTE
-    slope = max(0.0, large - small) / (1 << 20)
+    slope = max(0.0, large - small) / _MIB
     return slope, slope
-
-
-def _samples(communication: Communication, op: str, group_size: int) -> Iterable[Sample]:
-    """Yield size and time of each class of synchronous calls: they hold their callers."""
-    for kind, row in communication.rows.items():
-        alike = family(kind.op) == family(op) and kind.group_size == group_size
-        if alike and not kind.is_async and _is_timed(row):
-            yield Sample(row.nbytes // row.calls, (row.exposed_ns or 0) / row.calls)
-
-
-def _is_timed(row: Row) -> bool:
-    return bool(row.calls and row.exposed_ns)

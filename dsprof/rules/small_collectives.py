@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
@@ -48,7 +49,7 @@ class SmallCollectives:
         why="A collective costs a fixed latency beside its bytes; many small ones cost many "
         "latencies.",
         category="communication",
-        needs=(Engines, Steps, Communication, Costs, Flushes, Traffic),
+        needs=(Arrivals, Engines, Steps, Communication, Costs, Flushes, Traffic),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -111,7 +112,7 @@ def _saving(knob: Knob, bucket: Buckets, run: RunSummary) -> Range | None:
     least = ceil(bucket.elements_per_step / reductions / knob.suggested_elements)
     largest = max(traffic.of("gradients"), key=lambda use: traffic.uses[use].nbytes, default=None)
     slope = (
-        ns_per_byte(run[Communication], run[Costs], largest.family, largest.group_size)
+        ns_per_byte(run, largest.family, largest.group_size)
         if largest
         else (0.0, NOMINAL_NS_PER_BYTE)
     )

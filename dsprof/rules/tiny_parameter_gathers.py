@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
@@ -50,7 +51,7 @@ class TinyParameterGathers:
         why="ZeRO-3 gathers what a module needs when it is called. Modules with few parameters, "
         "such as experts and norms, pay a latency each, in forward and in backward.",
         category="communication",
-        needs=(Communication, Costs, Engines, Run, Steps),
+        needs=(Arrivals, Communication, Costs, Engines, Run, Steps),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -99,7 +100,7 @@ def _saving(run: RunSummary, gathers: Calls) -> Range | None:
     if held is None:
         return None
     size, calls = max(kind.group_size for kind in gathers), calls_per_step(gathers)
-    slope = ns_per_byte(run[Communication], run[Costs], "all_gather", size)
+    slope = ns_per_byte(run, "all_gather", size)
     passes = max(len({kind.phase for kind in gathers}), 1)
     return joining_saves(held, calls, bytes_per_step(gathers), calls / passes, slope)
 

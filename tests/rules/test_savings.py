@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import SCHEMA_VERSION, Baseline, Machine, OpCost, Sample
@@ -46,21 +45,25 @@ def test_calls_that_may_be_bytes_alone_promise_nothing():
     assert joining_saves(20, 10, 10 * MIB, 1, (0.0, 2.0)) is None
 
 
-def recorded(*calls):
-    comm = [sync("all_reduce", 50 * n, took, nbytes=size, step=0) for n, (size, took) in calls]
-    return summary(rank_trace(steps=[step(0, 0, 1000)], comm=comm))
+def recorded(*calls, baseline: Baseline | None = None):
+    """Two ranks with all-reduces of (bytes, ms), 50 ms apart."""
+    comm = [
+        sync("all_reduce", 50 * n, took, nbytes=size, step=0, seq=n)
+        for n, (size, took) in enumerate(calls)
+    ]
+    ranks = (rank_trace(rank, steps=[step(0, 0, 1000)], comm=comm) for rank in range(2))
+    return summary(*ranks).with_part(Costs(baseline))
 
 
 def test_the_runs_own_calls_tell_what_a_byte_costs():
-    run = recorded(*enumerate([(1024, 1.001), (MIB, 2.048), (4 * MIB, 5.194)]))
-    low, high = ns_per_byte(run[Communication], Costs(), "all_reduce", 2)
+    run = recorded((1024, 1.001), (MIB, 2.048), (4 * MIB, 5.194))
+    low, high = ns_per_byte(run, "all_reduce", 2)
     assert low == high == pytest.approx(1.0, rel=0.01)
 
 
 def test_calls_of_one_size_do_not_tell_bytes_from_latency():
-    run = recorded(*enumerate([(MIB, 2.0), (2 * MIB, 3.0)]))
-    bounds = ns_per_byte(run[Communication], Costs(), "all_reduce", 2)
-    assert bounds == (0.0, NOMINAL_NS_PER_BYTE)
+    run = recorded((MIB, 2.0), (2 * MIB, 3.0))
+    assert ns_per_byte(run, "all_reduce", 2) == (0.0, NOMINAL_NS_PER_BYTE)
 
 
 def test_then_the_baseline_of_the_machine_does():
@@ -75,13 +78,13 @@ def test_then_the_baseline_of_the_machine_does():
         samples=samples,
     )
     machine = Machine(hosts=("node-a",), world_size=2, backend="gloo", device="cpu")
-    costs = Costs(Baseline(schema_version=SCHEMA_VERSION, machine=machine, costs=(cost,)))
-    run = recorded((0, (MIB, 2.0)))
-    assert ns_per_byte(run[Communication], costs, "all_reduce", 2) == pytest.approx((3.0, 3.0))
+    baseline = Baseline(schema_version=SCHEMA_VERSION, machine=machine, costs=(cost,))
+    run = recorded((MIB, 2.0), baseline=baseline)
+    assert ns_per_byte(run, "all_reduce", 2) == pytest.approx((3.0, 3.0))
 
 
 def test_hidden_is_what_is_known_to_hold_little_of_a_step():
-    steps = recorded((0, (MIB, 2.0)))[Steps]
+    steps = recorded((MIB, 2.0))[Steps]
     assert is_hidden(2.0, steps, share=0.01)
     assert not is_hidden(20.0, steps, share=0.01)
     assert not is_hidden(0.0, summary(rank_trace())[Steps], share=0.01)
