@@ -18,6 +18,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.phases import Phases
+from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
@@ -36,6 +37,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Communication,
     Traffic,
     Intent,
+    Placement,
     Wire,
     Transfers,
     Awaits,

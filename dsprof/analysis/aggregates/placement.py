@@ -1,0 +1,71 @@
+"""Which groups sent what, and who is in them: with the hosts of ranks, what crosses nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
+from dsprof.analysis.held import Held, held_rows
+from dsprof.analysis.steps import detailed_steps, in_steps
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.trace.table import RankTrace
+
+
+class Place(NamedTuple):
+    """A process group."""
+
+    role: str
+    label: str
+    ranks: tuple[int, ...]
+
+    def hosts(self, host_of: Mapping[int, str]) -> Counter[str]:
+        """Return how many of its ranks are on each host, of those whose host is known."""
+        return Counter(host_of[rank] for rank in self.ranks if rank in host_of)
+
+
+class GroupUse(NamedTuple):
+    """What collectives of one row have in common."""
+
+    group: str  # key of the group
+    purpose: Purpose
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement(Aggregate):
+    """Groups of two or more ranks by key, and sums of measured steps in full detail."""
+
+    groups: dict[str, Place]
+    rows: dict[GroupUse, Held]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Placement:
+        """Sort the collectives of one rank."""
+        table, steps = trace.collectives, detailed_steps(trace)
+        known = {n: group for n, group in trace.groups.items() if len(group.ranks) > 1}
+        mine = in_steps(table.step, steps) & table.on_wire & np.isin(table.group, list(known))
+        purpose = purposes(trace)
+        rows: dict[GroupUse, Held] = {}
+        columns = [purpose, table.group, table.phase]
+        for index, held in held_rows(trace, np.flatnonzero(mine), columns, len(steps)):
+            kind = GroupUse(
+                known[int(table.group[index])].key,
+                PURPOSES[purpose[index]],
+                table.words[table.phase[index]],
+            )
+            rows[kind] = rows[kind].beside(held) if kind in rows else held
+        places = {g.key: Place(g.role, g.label, tuple(g.ranks)) for g in known.values()}
+        return cls(places, rows)
+
+    def merge(self, other: Placement) -> Placement:
+        """Add up rows of the same group and kind; a rank may know no role of a group."""
+        groups = dict(self.groups)
+        for key, place in other.groups.items():
+            if key not in groups or not groups[key].role:
+                groups[key] = place
+        return Placement(groups, add_rows(self.rows, other.rows))

@@ -1,0 +1,168 @@
+"""misplaced-groups: ranks that talk most are on different nodes, and need not be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.placement import Place, Placement
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.summary import RunSummary
+from dsprof.events import ROLES
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+)
+
+_INNER = ("tensor", "sequence", "context", "hpz", "shard", "expert", "model")
+"""Roles whose groups belong inside a node, those that talk most first."""
+
+_SEVERE = ("tensor", "sequence", "context")
+
+
+class _Spread(NamedTuple):
+    """Groups of one role and size that are spread over more nodes than they need."""
+
+    role: str
+    size: int
+    groups: int
+    nodes: int  # of the group that is spread most
+    needed: int
+    bytes_per_step: float
+    held_ms: float | None
+
+
+class MisplacedGroups:
+    """Compares the nodes that a group spans with the fewest that have room for it."""
+
+    meta = RuleMeta(
+        id="misplaced-groups",
+        title="Groups that talk much are inside a node",
+        failing_title="Groups that talk much are spread over nodes",
+        why="Links inside a node are many times faster than those between nodes. Tensor parallel "
+        "ranks exchange activations in each layer, with nothing to hide that behind.",
+        category="communication",
+        needs=(Placement, Run),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Judge the groups of each role and size together."""
+        host_of = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
+        most = max(_counts(host_of).values())
+        inner = {key: p for key, p in run[Placement].groups.items() if p.role in _INNER}
+        if len(set(host_of.values())) < 2 and not run[Run].missing_ranks:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on one host.")
+        elif most < 2:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "Each host had one rank.")
+        elif not inner:
+            text = "No group was recorded whose role asks for a place inside a node."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif spread := _spread(run[Placement], inner, host_of, most):
+            yield self._misplaced(spread, host_of)
+        elif any(rank not in host_of for place in inner.values() for rank in place.ranks):
+            text = "Could not tell: the hosts of some ranks are not known, for want of their trace."
+            yield self.meta.finding(Status.UNKNOWN, text)
+
+    def _misplaced(self, spread: list[_Spread], host_of: dict[int, str]) -> Finding:
+        worst = spread[0]
+        in_turn = _is_dealt_in_turn(host_of)
+        return self.meta.finding(
+            Status.FAIL,
+            f"{worst.groups} groups of {worst.size} for {_name(worst.role)} span {worst.nodes} "
+            f"nodes, where {worst.needed} would do: {worst.bytes_per_step / 2**20:,.2f} MiB a step "
+            "and rank.",
+            severity=Severity.HIGH if worst.role in _SEVERE else Severity.MEDIUM,
+            cause="Ranks are dealt out to the hosts in turn: neighbours in rank are on different "
+            "hosts."
+            if in_turn
+            else "Ranks fill one host after another, but the group takes ranks that are far apart.",
+            action="Let the launcher fill a host before the next (mpirun --map-by slot, srun "
+            "--distribution=block, one torchrun a host)."
+            if in_turn
+            else "Make this the innermost dimension of the device mesh, so that neighbours in rank "
+            "form its groups.",
+            evidence=(_table(spread),),
+            confidence="medium",
+        )
+
+
+def _spread(
+    placement: Placement, inner: dict[str, Place], host_of: dict[int, str], most: int
+) -> list[_Spread]:
+    """Return what is spread over more nodes than it needs, the roles that talk most first."""
+    found: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    for key, place in inner.items():
+        nodes = len(place.hosts(host_of))
+        if nodes > -(-len(place.ranks) // most):
+            found.setdefault((place.role, len(place.ranks)), []).append((key, nodes))
+    order = sorted(found.items(), key=lambda item: (_INNER.index(item[0][0]), -item[0][1]))
+    return [_of_one(placement, role, size, most, groups) for (role, size), groups in order]
+
+
+def _of_one(
+    placement: Placement, role: str, size: int, most: int, groups: list[tuple[str, int]]
+) -> _Spread:
+    steps_of = dict.fromkeys((key for key, _ in groups), 0)
+    rows = [held for use, held in placement.rows.items() if use.group in steps_of]
+    for use, held in placement.rows.items():
+        if use.group in steps_of:
+            steps_of[use.group] = max(steps_of[use.group], held.rank_steps)
+    steps = sum(steps_of.values())
+    known = [held.exposed_ns for held in rows if held.exposed_ns is not None]
+    held_ms = sum(known) / steps / 1e6 if steps and len(known) == len(rows) else None
+    nbytes = sum(held.nbytes for held in rows) / steps if steps else 0.0
+    nodes = max(nodes for _, nodes in groups)
+    return _Spread(role, size, len(groups), nodes, -(-size // most), nbytes, held_ms)
+
+
+def _counts(host_of: dict[int, str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for host in host_of.values():
+        counts[host] = counts.get(host, 0) + 1
+    return counts
+
+
+def _is_dealt_in_turn(host_of: dict[int, str]) -> bool:
+    """Say whether ranks that follow each other are mostly on different hosts."""
+    pairs = [(rank, rank + 1) for rank in host_of if rank + 1 in host_of]
+    apart = sum(host_of[one] != host_of[other] for one, other in pairs)
+    return 2 * apart > len(pairs)
+
+
+def _name(role: str) -> str:
+    return ROLES.get(role, role)
+
+
+def _table(spread: list[_Spread]) -> Table:
+    return Table(
+        columns=(
+            Column("groups for"),
+            Column("ranks in each", "count"),
+            Column("groups", "count"),
+            Column("nodes spanned", "count"),
+            Column("nodes needed", "count"),
+            Column("bytes a step and rank", "bytes"),
+            Column("blocked a step", "ms"),
+        ),
+        rows=tuple(
+            (
+                _name(one.role),
+                one.size,
+                one.groups,
+                one.nodes,
+                one.needed,
+                round(one.bytes_per_step),
+                one.held_ms,
+            )
+            for one in spread
+        ),
+    )
+
+
+RULE = MisplacedGroups()
