@@ -89,10 +89,11 @@ def _report(path: Path, version: str, is_json: bool, found: Sequence[Finding]) -
 
 def _lines(label: str, finding: Finding) -> Iterator[str]:
     yield f"  {label}  {_shown(finding.summary)} [{finding.rule}]"
-    for table in finding.evidence:
-        if table.columns[0].label == _KEY:
-            yield from (f"          {row}" for row in _rows(table))
-    if finding.action:
+    tables = [table for table in finding.evidence if table.columns[0].label == _KEY]
+    for table in tables:
+        yield from (f"          {row}" for row in _rows(table))
+    said = [str(row[-1]) for table in tables for row in table.rows if row[-1]]
+    if finding.action and not any(remark in finding.action for remark in said):
         yield f"        Do: {_shown(finding.action)}"
 
 

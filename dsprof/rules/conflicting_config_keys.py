@@ -40,9 +40,11 @@ class ConflictingConfigKeys:
     def _finding(self, settings: EngineSettings, found: Combination) -> Finding:
         key = next(iter(found.when))
         rows = [(one, json.dumps(settings.in_force(one))) for one in found.when if one in keys()]
+        is_note = found.severity is Severity.NONE
         return self.meta.finding(
-            Status.INFO if found.severity is Severity.NONE else Status.FAIL,
+            Status.INFO if is_note else Status.FAIL,
             f"{key}: {found.says}.",
+            title="What a setting of DeepSpeed does" if is_note else "",
             severity=found.severity,
             action=f"{found.do[0].upper()}{found.do[1:]}.",
             config_patch=found.config_patch,

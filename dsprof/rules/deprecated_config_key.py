@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import named_keys, settings_of
+from dsprof.rules.engine_settings import named_keys, remarks, settings_of
 from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
 
@@ -37,7 +37,7 @@ class DeprecatedConfigKey:
             yield self.meta.finding(
                 Status.INFO,
                 f"{named_keys(old)} {'is' if len(old) == 1 else 'are'} deprecated.",
-                action="; ".join(f"{path}: write {instead}" for path, instead in rows) + ".",
+                action=remarks((path, f"write {instead}") for path, instead in rows),
                 evidence=(settings.table(rows, remark="instead"),),
                 confidence="high",
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from dsprof.trace.format import EngineConfig
 AUTO = "auto"
 """What transformers and accelerate replace before DeepSpeed sees it."""
 
+_STAGE = f"{ZERO}.stage"
+
 _DEFAULTS: Mapping[str, Any] = {
     "wall_clock_breakdown": False,
     "flops_profiler.enabled": False,
@@ -24,7 +26,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "gradient_predivide_factor": 1.0,
     "gradient_clipping": 1.0,  # 0 up to 0.19.0, when nothing asked for it
     "bf16.bf16_master_weights_and_grads": False,
-    f"{ZERO}.stage": 0,
+    _STAGE: 0,
     f"{ZERO}.contiguous_gradients": True,
     f"{ZERO}.reduce_scatter": True,
     f"{ZERO}.offload_optimizer.device": "none",
@@ -65,8 +67,8 @@ class EngineSettings:
     @property
     def stage(self) -> int | None:
         """The ZeRO stage in force; None where it cannot be told."""
-        stage = self.in_force(f"{ZERO}.stage")
-        return stage if isinstance(stage, int) and stage in range(4) else None
+        stage = self.in_force(_STAGE)
+        return stage if stage in range(4) else None
 
     def paths(self) -> Iterator[tuple[str, Any]]:
         """Yield each written key with its value, sections before what they hold."""
@@ -79,13 +81,21 @@ class EngineSettings:
         """
         if path.startswith("engine."):
             return {"engine.kind": self.engine.kind, "engine.device": self.device}[path]
-        for config, names in ((self.engine.effective, _spellings(path)), (self.written, [path])):
-            for name in names:
-                if (value := _value(config, name)) is not None and value != AUTO:
-                    return value
+        for value in (self.recorded(path), _value(self.written, path)):
+            if value is not None and value != AUTO:
+                return _number(value) if path == _STAGE else value
         if _value(self.written, path) == AUTO and not self.has_run:
             return None
         return self._default(path)
+
+    def recorded(self, path: str) -> Any:
+        """Return what the engine holds of a dotted key; None where that was not recorded.
+
+        DeepSpeed drops the prefix of keys of stage 3.
+        """
+        value = _value(self.engine.effective, path)
+        short = path.replace(".stage3_", ".")
+        return value if value is not None else _value(self.engine.effective, short)
 
     def holds(self, combination: Combination) -> bool:
         """Whether every condition holds; what cannot be told holds of nothing."""
@@ -120,7 +130,7 @@ class EngineSettings:
     def _default(self, path: str) -> Any:
         if path == f"{ZERO}.overlap_comm":
             return None if self.stage is None else self.stage == 3
-        if path == f"{ZERO}.stage" and self.written.get(ZERO) is True:
+        if path == _STAGE and self.written.get(ZERO) is True:
             return 1  # the form of the very first releases
         return _DEFAULTS.get(path)
 
@@ -142,9 +152,18 @@ def named_keys(paths: Sequence[str]) -> str:
     return f"{', '.join(paths[:2])} and {len(paths) - 2} more"
 
 
-def _spellings(path: str) -> list[str]:
-    """Return the names under which DeepSpeed may hold a key; those of stage 3 lose a prefix."""
-    return list(dict.fromkeys((path, path.replace(".stage3_", "."))))
+def remarks(rows: Iterable[tuple[str, str]]) -> str:
+    """Join keys and remarks to a sentence."""
+    text = "; ".join(f"{path}: {remark}" for path, remark in rows)
+    return text if text.endswith("?") else f"{text}."
+
+
+def _number(stage: Any) -> Any:
+    """Return a stage as DeepSpeed takes it: "2", 2.0 and true are numbers."""
+    try:
+        return int(stage) if float(stage) % 1 == 0 else stage
+    except (TypeError, ValueError, OverflowError):
+        return stage
 
 
 def _value(config: Mapping[str, Any], path: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, settings_of
+from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, remarks, settings_of
 from dsprof.rules.knowledge.deepspeed import ZERO, keys
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
 
@@ -50,7 +50,7 @@ class InertConfigKey:
             Status.FAIL,
             f"At stage {settings.stage} {names} {'has' if len(rows) == 1 else 'have'} no effect.",
             severity=Severity.LOW,
-            cause="; ".join(f"{path}: {loses}" for path, loses in rows) + ".",
+            cause=remarks(rows),
             action=f"Choose a stage at which they work ({_stages_of(rows)}), or delete them.",
             evidence=(settings.table(rows, remark="in fact"),),
             confidence="high",

@@ -6,14 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, settings_of
+from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, remarks, settings_of
 from dsprof.rules.key_names import fate_of, meant_by
 from dsprof.rules.knowledge.combinations import REFUSED
-from dsprof.rules.knowledge.deepspeed import ZERO, fate_of_retired, retired, section_of
+from dsprof.rules.knowledge.deepspeed import (
+    ZERO,
+    fate_of_retired,
+    retired,
+    section_of,
+    sections,
+)
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
 
 _SIMILARITY = 0.6  # the key is refused anyway: a hint may be bold
-_SECTIONS = (ZERO, "fp16", "bf16", "optimizer", "comms_logger", "compile")
 
 
 class RejectedConfig:
@@ -47,7 +52,7 @@ class RejectedConfig:
             f"{settings.judged_by} ends with an error because of "
             f"{named_keys([path for path, _ in rows])}.",
             severity=Severity.HIGH,
-            cause="; ".join(f"{path}: {why}" for path, why in rows) + ".",
+            cause=remarks(rows),
             action="Change these keys before the run is started.",
             evidence=(settings.table(rows, remark="why, and what to do"),),
             confidence="high" if settings.version else "medium",
@@ -57,6 +62,7 @@ class RejectedConfig:
         return self.meta.finding(
             Status.INFO,
             f"A later release of DeepSpeed refuses {named_keys([path for path, _ in rows])}.",
+            title="An upgrade of DeepSpeed needs another configuration",
             action="Change these keys before DeepSpeed is upgraded.",
             evidence=(settings.table(rows, remark="what to do"),),
             confidence="high",
@@ -73,7 +79,7 @@ def _refused_keys(settings: EngineSettings) -> Iterator[tuple[str, str]]:
 
 
 def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:
-    for section in _SECTIONS:
+    for section in sections():
         if not _may_be(section, settings.written.get(section, AUTO)):
             yield section, "must be an object"
     for combination in REFUSED:
@@ -83,7 +89,8 @@ def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:
 
 def _may_be(section: str, value: object) -> bool:
     is_old_switch = section == ZERO and isinstance(value, bool)
-    return isinstance(value, Mapping) or value == AUTO or is_old_switch
+    is_default = section == "aio" and value is None
+    return isinstance(value, Mapping) or value == AUTO or is_old_switch or is_default
 
 
 def _refused_later(settings: EngineSettings) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import EngineSettings, named_keys, settings_of
+from dsprof.rules.engine_settings import (
+    EngineSettings,
+    named_keys,
+    remarks,
+    settings_of,
+)
 from dsprof.rules.key_names import fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
@@ -53,7 +58,7 @@ class UnknownConfigKey:
             f"{named_keys([path for path, _ in rows])} {verb} ignored without a message.",
             severity=Severity.MEDIUM,
             cause="DeepSpeed looks up the keys that it knows and never asks which others are set.",
-            action="; ".join(f"{path}: {instead}" for path, instead in rows) + ".",
+            action=remarks(rows),
             evidence=(settings.table(rows, remark="instead"),),
             confidence="high",
         )
@@ -62,6 +67,7 @@ class UnknownConfigKey:
         return self.meta.finding(
             Status.INFO,
             f"DeepSpeed does not read {named_keys([path for path, _ in rows])}.",
+            title="Keys of another program stand in the DeepSpeed configuration",
             cause="They may be keys of another program that reads the same file.",
             action="Delete them if nothing else reads them.",
             evidence=(settings.table(rows, remark="remark"),),

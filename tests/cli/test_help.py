@@ -37,7 +37,7 @@ def test_the_version(tmp_path: Path) -> None:
     assert dsprof("--version", cwd=tmp_path).stdout == f"dsprof {__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["doctor", "env", "lint", "report"])
+@pytest.mark.parametrize("name", ["doctor", "env", "report"])
 def test_no_command_imports_torch_or_the_session(tmp_path: Path, name: str) -> None:
     code = (
         "import sys; from dsprof.__main__ import main\n"

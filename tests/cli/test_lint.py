@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import dsprof
+from tests.cli.command import dsprof, environment
 
 GOOD = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
 BAD = {**GOOD, "zero_optimisation": {"stage": 2}}
@@ -60,6 +62,19 @@ def test_the_release_can_be_chosen(folder):
 def test_hjson_is_named(folder):
     done = dsprof("lint", "hjson.json", cwd=folder)
     assert (done.returncode, "Hjson" in done.stdout) == (0, True)
+
+
+def test_no_heavy_library_is_imported(folder):
+    code = (
+        "import sys; from dsprof.__main__ import main; main(['lint', 'bad.json'])\n"
+        "heavy = {'torch', 'deepspeed', 'pydantic', 'dsprof.session', 'plotly', 'jinja2', 'yaml'}\n"
+        "print('heavy:', sorted(heavy & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("heavy: []\n")
 
 
 def test_a_file_cannot_steer_the_terminal(folder):

@@ -41,8 +41,10 @@ def test_what_is_so_by_design_is_information(key, written):
 
 
 @pytest.mark.parametrize(("device", "status"), [("cpu", Status.PASS), ("cuda:1", Status.FAIL)])
-def test_timers_cost_where_there_is_a_device_to_wait_for(device, status):
-    (finding,) = ran(RULE, {**zero(0), "wall_clock_breakdown": True}, device=device)
+@pytest.mark.parametrize("written", [{**zero(0), "wall_clock_breakdown": True}, zero(2, **APART)])
+def test_waiting_costs_where_there_is_a_device_to_wait_for(written, device, status):
+    effective = {"zero_optimization": written["zero_optimization"]}
+    (finding,) = ran(RULE, written, device=device, effective=effective)
     assert finding.status is status
 
 

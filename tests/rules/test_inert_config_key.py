@@ -65,6 +65,12 @@ def test_keys_of_this_stage_pass(written):
     assert read(RULE, written)[0].status is Status.PASS
 
 
+@pytest.mark.parametrize("stage", ["2", 2.0])
+def test_a_stage_is_read_as_deepspeed_reads_it(stage):
+    (finding,) = read(RULE, zero(stage, offload_param={"device": "cpu"}))
+    assert finding.status is Status.FAIL
+
+
 def test_an_unknown_stage_could_not_tell():
     assert read(RULE, zero("auto", overlap_comm=True))[0].status is Status.UNKNOWN
 

@@ -29,7 +29,10 @@ REFUSED = {
     "fp16.enabled": {**zero(), "fp16": {"enabled": True}, "bf16": {"enabled": True}},
     "communication_data_type": {**zero(), "communication_data_type": "int8"},
     "bf16.bf16_optimizer_states": {**zero(), "bf16": {"bf16_optimizer_states": True}},
+    "zero_optimization.cpu_offload": zero(cpu_offload=False, offload_optimizer={}),
     "zero_optimization": {"zero_optimization": [2]},
+    "activation_checkpointing": {**zero(), "activation_checkpointing": None},
+    "compile": {**zero(), "compile": False},
 }
 ACCEPTED = [
     zero(1, allgather_bucket_size=100, stage3_max_live_parameters=1e9),
@@ -37,10 +40,15 @@ ACCEPTED = [
     {**zero(1), "prescale_gradients": True, "gradient_predivide_factor": 2.0},
     {**zero(2, reduce_scatter=False), "prescale_gradients": True},
     {**zero(2, compute_grad_norm=False), "gradient_clipping": 0},
-    {**zero(2, compute_grad_norm=False), "gradient_clipping": "auto"},
     {**zero(), "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}},
     {**zero(), "communication_data_type": "BF16"},
+    zero("2", reduce_bucket_size=5e8),
+    zero(2.0),
+    {**zero(), "aio": None},
     {"zero_optimization": True},
+]
+FILLED_IN = [
+    {**zero(2, compute_grad_norm=False), "gradient_clipping": "auto"},
     {"bf16": "auto"},
 ]
 
@@ -64,7 +72,7 @@ def test_what_stops_the_engine_is_named(key, written):
     assert list(rows([finding])) == [key]
 
 
-@pytest.mark.parametrize("written", ACCEPTED)
+@pytest.mark.parametrize("written", [*ACCEPTED, *FILLED_IN])
 def test_what_deepspeed_accepts_passes(written):
     assert read(RULE, written)[0].status is Status.PASS
 

@@ -56,7 +56,11 @@ def _is_no_dtype(value: Any) -> bool:
 
 
 def _is_no_stage(value: Any) -> bool:
-    return value not in (0, 1, 2, 3) if isinstance(value, (int, float, str)) else True
+    return value not in (0, 1, 2, 3)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 on, off = one_of(True), one_of(False)
@@ -92,6 +96,16 @@ REFUSED: tuple[Combination, ...] = (
     ),
     Combination(
         {f"{_Z}legacy_stage1": on}, "the old stage 1 was removed in 0.5.9", "delete the key"
+    ),
+    Combination(
+        {f"{_Z}cpu_offload": one_of(True, False), f"{_Z}offload_optimizer": _is_object},
+        "the old name of offload_optimizer beside it",
+        "delete it",
+    ),
+    Combination(
+        {f"{_Z}cpu_offload_param": one_of(True, False), f"{_Z}offload_param": _is_object},
+        "the old name of offload_param beside it",
+        "delete it",
     ),
     Combination(
         {f"{_Z}reduce_bucket_size": _is_not_positive},
@@ -172,6 +186,7 @@ AT_ODDS: tuple[Combination, ...] = (
             f"{_Z}overlap_comm": on,
             f"{_Z}contiguous_gradients": off,
             f"{_Z}offload_optimizer.device": one_of("none"),  # offloading forces it on
+            "engine.device": _may_wait,
             _STAGE: one_of(1, 2),
         },
         "with contiguous_gradients false the device is synchronised before each bucket is filled "

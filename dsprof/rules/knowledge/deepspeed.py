@@ -88,6 +88,11 @@ def fate_of_retired(path: str, of: Release) -> Fate | None:
     return key.fate if key and of >= key.since else None
 
 
+def sections() -> Iterator[str]:
+    """Yield the sections that stand at the top level and are known."""
+    return (name for name in _sections() if name and "." not in name)
+
+
 @cache
 def _sections() -> Mapping[str, Mapping[str, str]]:
     return {row["section"]: row for row in _rows("deepspeed_sections.csv")}

@@ -23,8 +23,8 @@ READ_ELSEWHERE = {"": {"allgather_size", "data_parallel_size", "sequence_paralle
 
 @pytest.fixture(scope="module")
 def installed() -> dict[str, Any]:
-    if find_spec("deepspeed") is None or release(version("deepspeed")) != NEWEST:
-        pytest.skip("not the DeepSpeed that the tables were read from")
+    if find_spec("deepspeed") is None or (release(version("deepspeed")) or ()) < NEWEST:
+        pytest.skip("no DeepSpeed as new as the tables")
     done = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
