@@ -4,9 +4,9 @@ import pytest
 
 from dsprof.rules.giant_bucket import RULE
 from dsprof.rules.rule import Status
+from tests.factories.device_run import device_rank
 from tests.factories.trace import (
     captured,
-    device_step,
     engine,
     flush,
     group,
@@ -14,7 +14,6 @@ from tests.factories.trace import (
     rank_trace,
     said,
     span,
-    stall,
     step,
     sync,
 )
@@ -107,30 +106,17 @@ def test_zero_on_a_cpu_is_by_design():
 
 
 def test_zero_on_a_device_gets_a_patch():
-    (trace,) = ranks(20, library="", config=engine(2))
-    trace.header = header(device="cuda", backend="nccl")
-    finding = said(RULE, trace)
-    assert finding.status is Status.INFO, "without times of the device nothing is known to cost"
-    trace.device_steps = [device_step(n, 100 * n, 100 * n + 100) for n in range(6)]
-    comm = [
-        sync("all_reduce", 100 * n + 60, 20, step=n, flush=n + 1, phase="backward")
-        for n in range(6)
-    ]
-    timed = rank_trace(
-        comm=comm,
-        engine=engine(2),
-        head=trace.header,
-        steps=trace.steps,
-        spans=trace.spans,
-        flushes=trace.flushes,
-        device_steps=trace.device_steps,
-        stalls=[stall(one, "collective", 100 * n + 60, 100 * n + 80) for n, one in enumerate(comm)],
-    )
-    finding = said(RULE, timed)
+    finding = said(RULE, device_rank(engine=engine(2)))
     assert finding.status is Status.FAIL
     assert finding.config_patch == {
-        "zero_optimization": {"reduce_bucket_size": 2_097_152, "overlap_comm": True}
+        "zero_optimization": {"reduce_bucket_size": 4_194_304, "overlap_comm": True}
     }
+
+
+def test_without_times_of_the_device_nothing_is_known_to_cost():
+    (trace,) = ranks(20, library="", config=engine(2))
+    trace.header = header(device="cuda", backend="nccl")
+    assert said(RULE, trace).status is Status.INFO
 
 
 def test_stage_0_has_no_setting():

@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.aggregates.flushes import Flushes
+from dsprof.analysis.aggregates.host_waits import HostWaits
 from dsprof.analysis.aggregates.intent import Intent
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
@@ -40,6 +41,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Placement,
     Wire,
     Transfers,
+    HostWaits,
     Awaits,
     Phases,
     Overlap,

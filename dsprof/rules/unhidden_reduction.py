@@ -1,0 +1,130 @@
+"""unhidden-reduction: ZeRO-1 or 2 reduces gradients while nothing else runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.host_waits import HostWaits
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.wire import Wire
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import AnyCalls, calls_per_step, held_ms, least_held_ms, share_of_step
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.savings import Range, hiding_saves
+
+_BACKWARD_SHARE = 0.5
+"""Of the time of a step in which nothing is waited for; backward computes twice what forward does,
+and some of it comes before the first bucket is there."""
+
+_NEEDED = ("contiguous_gradients", "use_multi_rank_bucket_allreduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When reductions that nothing hides matter."""
+
+    held_share: float = 0.05  # of the step, held by gradients
+
+
+class UnhiddenReduction:
+    """Names the key that keeps ZeRO-1 and 2 from reducing behind backward on a device."""
+
+    meta = RuleMeta(
+        id="unhidden-reduction",
+        title="ZeRO reduces gradients behind backward, or it costs little",
+        failing_title="ZeRO reduces gradients while nothing is computed",
+        why="Stages 1 and 2 reduce behind backward only with overlap_comm, and only if no bucket "
+        "stops the device.",
+        category="overlap",
+        needs=(Costs, Engines, HostWaits, Run, Steps, Wire),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Weigh what gradients hold the step, if a key is to blame."""
+        engines = run[Engines]
+        gradients = run[Wire].chosen(lambda kind: kind.purpose == "gradients")
+        if problem := _not_applicable(run, engines):
+            yield self.meta.finding(Status.NOT_APPLICABLE, problem)
+            return
+        held, patch = held_ms(gradients), _patch(engines)
+        if not gradients or held is None:
+            text = "Could not tell: how long gradients hold the step was not measured."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif patch and share_of_step(held, run[Steps]) >= thresholds.held_share:
+            yield self._judged(run, gradients, held, patch)
+
+    def _judged(
+        self, run: RunSummary, gradients: AnyCalls, held: float, patch: dict[str, Any]
+    ) -> Finding:
+        engines, waits = run[Engines], run[HostWaits]
+        evidence = Table(
+            columns=(
+                Column("reductions a step", "count"),
+                Column("gradients hold the step", "ms"),
+                Column("stops of the host a step", "count"),
+            ),
+            rows=((round(calls_per_step(gradients), 1), held, round(waits.calls_per_step, 1)),),
+        )
+        return self.meta.finding(
+            Status.FAIL,
+            f"Gradients hold the step {held:.1f} ms ({share_of_step(held, run[Steps]):.0%}) at "
+            f"stage {engines.stage}.",
+            severity=Severity.MEDIUM,
+            cause=_cause(engines),
+            action="Set "
+            + ", ".join(f'"{key}": {str(value).lower()}' for key, value in patch.items())
+            + " under zero_optimization. A second bucket of memory is needed.",
+            config_patch={"zero_optimization": patch},
+            evidence=(evidence,),
+            saving_ms_per_step=_saving(run, gradients),
+            saving_from="gradients",
+            confidence="medium",
+        )
+
+
+def _saving(run: RunSummary, gradients: AnyCalls) -> Range | None:
+    """Return what it saves to reduce behind backward; waiting for a late rank stays."""
+    own_ms, total = least_held_ms(gradients), run[Steps].total
+    if own_ms is None or total.exposed_ns is None:
+        return None
+    busy_ms = (total.total_ns - total.exposed_ns) / len(run[Steps].measured) / 1e6
+    parts = calls_per_step(gradients)
+    return hiding_saves(own_ms, busy_ms * _BACKWARD_SHARE, parts, run[Costs])
+
+
+def _not_applicable(run: RunSummary, engines: Engines) -> str:
+    if engines.stage not in (1, 2) or engines.main is None:
+        return "No engine with ZeRO stage 1 or 2 was recorded."
+    if run[Run].is_cpu:
+        return "On a CPU DeepSpeed reduces by synchronous calls, whatever the configuration says."
+    if engines.main.pipeline_stages > 1:
+        return "A pipeline engine switches overlap_comm off."
+    return ""
+
+
+def _patch(engines: Engines) -> dict[str, Any]:
+    """Return the keys of zero_optimization that keep reductions from overlapping, as advised."""
+    patch = {key: True for key in _NEEDED if engines.zero(key, True) is False}
+    return patch if engines.zero("overlap_comm") else {"overlap_comm": True, **patch}
+
+
+def _cause(engines: Engines) -> str:
+    if engines.zero("overlap_comm"):
+        off = [key for key in _NEEDED if engines.zero(key, True) is False]
+        return (
+            f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} false: with overlap_comm "
+            "DeepSpeed then waits for the whole device at each bucket."
+        )
+    if engines.stage == 1:
+        return "overlap_comm is off, the default: stage 1 reduces when backward is over."
+    return "overlap_comm is off, the default: stage 2 reduces on the stream that backward runs on."
+
+
+RULE = UnhiddenReduction()
