@@ -19,6 +19,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.phases import Phases
+from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
@@ -41,6 +42,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Placement,
     Wire,
     Transfers,
+    Pipelines,
     HostWaits,
     Awaits,
     Phases,

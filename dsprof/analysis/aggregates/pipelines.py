@@ -1,0 +1,50 @@
+"""How many stages a pipeline has, and how many micro-batches go through it in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines(Aggregate):
+    """The largest pipeline that any rank took part in; 0: none, or not known."""
+
+    stages: int = 0
+    micro_batches: int = 0
+    stages_of_a_rank: int = 0  # more than one where stages are interleaved
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Pipelines:
+        """Read the stages from DeepSpeed's engines, or from the phases of torch's pipelining."""
+        wanted = set(detailed_steps(trace).tolist())
+        spans = [s for s in trace.spans if s.name == "forward" and s.step in wanted]
+        here = {span.stage for span in spans if span.stage >= 0}
+        of_engines = max((one.pipeline_stages for one in trace.engines.values()), default=0)
+        batches = {span.micro_step for span in spans}
+        if not here and of_engines < 2:
+            return cls()
+        return cls(max(of_engines, max(here, default=-1) + 1), len(batches), max(len(here), 1))
+
+    def merge(self, other: Pipelines) -> Pipelines:
+        """Keep the larger numbers: each rank knows its own stages."""
+        return Pipelines(
+            max(self.stages, other.stages),
+            max(self.micro_batches, other.micro_batches),
+            max(self.stages_of_a_rank, other.stages_of_a_rank),
+        )
+
+    @property
+    def bubble(self) -> float | None:
+        """Share of the schedule in which a stage is idle; None where it is not known.
+
+        (p-1)/(m+p-1) for p ranks in line and m micro-batches; with v stages on each rank the
+        bubble is v times shorter, (p-1)/(vm+p-1) (Narayanan et al. 2021, arXiv:2104.04473).
+        """
+        if self.stages < 2 or not self.micro_batches:
+            return None
+        in_line = self.stages // max(self.stages_of_a_rank, 1) - 1
+        return in_line / (self.stages_of_a_rank * self.micro_batches + in_line)

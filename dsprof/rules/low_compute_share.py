@@ -1,0 +1,97 @@
+"""low-compute-share: ranks compute for less of the step than they could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How much of a step should be computation, and how little lie outside training."""
+
+    compute_share: float = 0.7
+    outside_share: float = 0.4  # in no phase, no wait and no copy
+
+
+class LowComputeShare:
+    """Says where the time goes that is not computation.
+
+    It fails only where much of the step lies outside forward, backward and step: waits, copies and
+    an idle device have rules of their own.
+    """
+
+    meta = RuleMeta(
+        id="low-compute-share",
+        title="Ranks compute for most of the step",
+        failing_title="Ranks compute for little of the step",
+        why="Time that is not computation is the most that any change of communication, copies or "
+        "input can win.",
+        category="overlap",
+        needs=(Steps,),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Compare computation with the step."""
+        total, count = run[Steps].total, len(run[Steps].measured)
+        if total.compute_ns is None or not total.total_ns or run[Steps].is_counted:
+            text = "Could not tell: how long the ranks compute was not measurable."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        share = total.compute_ns / total.total_ns
+        outside = total.other_ns / total.total_ns
+        summary = f"Ranks compute for {share:.0%} of the step; the rest: {_rest(total)}."
+        if share >= thresholds.compute_share:
+            yield self.meta.finding(Status.PASS, summary)
+            return
+        is_outside = outside >= thresholds.outside_share and total.idle_ns is None
+        yield self.meta.finding(
+            Status.FAIL if is_outside else Status.INFO,
+            summary,
+            title="Much of the step lies outside forward, backward and step" if is_outside else "",
+            severity=Severity.MEDIUM if is_outside else Severity.NONE,
+            cause="Between the phases the program does something else: it waits for data, "
+            "evaluates, logs, or saves."
+            if is_outside
+            else "The largest other part is told by a rule of its own, if a setting changes it.",
+            action="Look at what the loop does between step and forward: more workers and "
+            "prefetching for the data loader, logging and checkpoints less often. "
+            "dsprof.annotate() gives such parts a name in the timeline."
+            if is_outside
+            else "Look at the findings for communication, copies and the device first.",
+            evidence=(_parts(total, count),),
+            confidence="medium",
+        )
+
+
+def _named_parts(total: Parts) -> list[tuple[str, int | None]]:
+    return [
+        ("waiting for communication", total.exposed_ns),
+        ("copies", total.copies_ns),
+        ("an idle device", total.idle_ns),
+        ("outside forward, backward and step", total.other_ns),
+    ]
+
+
+def _rest(total: Parts) -> str:
+    known = [(name, ns) for name, ns in _named_parts(total) if ns]
+    known.sort(key=lambda part: -part[1])
+    return ", ".join(f"{ns / total.total_ns:.0%} {name}" for name, ns in known) or "nothing"
+
+
+def _parts(total: Parts, steps: int) -> Table:
+    rows = [("computation", total.compute_ns), *_named_parts(total)]
+    return Table(
+        columns=(Column("part"), Column("of a step", "ms"), Column("share", "share")),
+        rows=tuple((n, ns / steps / 1e6, ns / total.total_ns) for n, ns in rows if ns is not None),
+        caption="Mean over ranks and measured steps",
+    )
+
+
+RULE = LowComputeShare()

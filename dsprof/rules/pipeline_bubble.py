@@ -1,0 +1,92 @@
+"""pipeline-bubble: stages of a pipeline wait for their first and last micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.pipelines import Pipelines
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.transfers import Transfers
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import held_ms, share_of_step
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How much of a step the bubble may be."""
+
+    bubble_share: float = 0.2  # by the schedule
+    waited_share: float = 0.1  # of the step, measured in sends and receives
+
+
+class PipelineBubble:
+    """Compares the bubble that the schedule must have with what stages wait for each other."""
+
+    meta = RuleMeta(
+        id="pipeline-bubble",
+        title="The pipeline has enough micro-batches to keep its stages busy",
+        failing_title="Stages of the pipeline stand idle for want of micro-batches",
+        why="A stage has nothing to do until the first micro-batch has come to it, and after the "
+        "last has left: with p stages and m micro-batches (p-1)/(m+p-1) of the time.",
+        category="overlap",
+        needs=(Pipelines, Steps, Transfers),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge the schedule, if there is one and its waits agree."""
+        pipelines, received = run[Pipelines], run[Transfers].rows
+        if pipelines.stages < 2:
+            text = "No pipeline of two or more stages was recorded."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        micro_batches, bubble = pipelines.micro_batches, pipelines.bubble
+        if bubble is None:
+            text = "Could not tell: the number of micro-batches was not recorded."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        waited = held_ms(received) if received else None
+        share = None if waited is None else share_of_step(waited, run[Steps])
+        summary = (
+            f"With {pipelines.stages} stages and {micro_batches} micro-batches the bubble is "
+            f"{bubble:.0%} of the schedule"
+        )
+        summary += "." if share is None else f"; stages wait {share:.0%} of the step for others."
+        is_filled = share is not None and share < thresholds.waited_share
+        if is_filled or bubble < thresholds.bubble_share:
+            yield self.meta.finding(Status.PASS, summary)
+        else:
+            yield self._judged(pipelines, summary, waited, share)
+
+    def _judged(
+        self, pipelines: Pipelines, summary: str, waited: float | None, share: float | None
+    ) -> Finding:
+        needed = 4 * (pipelines.stages - 1)
+        measured = share is not None
+        return self.meta.finding(
+            Status.FAIL if measured else Status.INFO,
+            summary,
+            severity=Severity.MEDIUM if measured else Severity.NONE,
+            cause="Too few micro-batches for so many stages.",
+            action=f"Divide a step into {needed} micro-batches or more (a bubble of 20 %): raise "
+            "gradient_accumulation_steps and lower the micro-batch alike; or use fewer stages, "
+            "or a schedule with interleaved stages.",
+            evidence=(
+                Table(
+                    columns=(
+                        Column("stages", "count"),
+                        Column("micro-batches", "count"),
+                        Column("bubble by the schedule", "share"),
+                        Column("waited for other stages", "ms"),
+                    ),
+                    rows=((pipelines.stages, pipelines.micro_batches, pipelines.bubble, waited),),
+                ),
+            ),
+            confidence="medium",
+        )
+
+
+RULE = PipelineBubble()
