@@ -60,6 +60,7 @@ def test_snapshot_loses_everything_that_names_a_place(anonymizer):
             "NCCL_ALGO": "Ring",
         },
         files={"/home/alice/.nccl.conf": {"NCCL_TOPO_FILE": "/opt/acme/topo.xml"}},
+        libraries=["/opt/acme/nccl/lib/libnccl.so.2"],
     )
     shown = anonymized(snapshot, anonymizer)
     encoded = msgspec.json.encode(shown)

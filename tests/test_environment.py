@@ -147,3 +147,25 @@ def test_run_key_is_the_same_on_all_ranks_and_differs_between_runs():
     ):
         assert environment.run_key({**shared, **change}, 2) not in keys
     assert environment.run_key(shared, 4) not in keys
+
+
+def test_what_is_known_after_the_first_step_is_one_more_snapshot(monkeypatch):
+    before = environment.snapshot(os.environ)
+    monkeypatch.setattr(environment.machine, "libraries", list)
+    assert environment.after_first_step(before) is None
+    monkeypatch.setattr(environment.machine, "libraries", lambda: ["/nccl/lib/libnccl.so.2"])
+    after = environment.after_first_step(before)
+    assert after.libraries == ["/nccl/lib/libnccl.so.2"]
+    assert after.variables == before.variables
+
+
+def test_a_machine_that_breaks_every_probe_leaves_the_variables(monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("no such thing here")
+
+    for name in ("accelerators", "adapters", "facts", "libraries"):
+        monkeypatch.setattr(environment.machine, name, broken)
+    found = environment.snapshot({"NCCL_DEBUG": "WARN"})
+    assert (found.variables, found.machine, found.accelerators) == ({"NCCL_DEBUG": "WARN"}, {}, [])
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    assert environment.after_first_step(environment.snapshot(os.environ)) is None

@@ -66,11 +66,23 @@ def _shown(
 
 
 def _merged(ranks: Iterable[RunSummary], alignment: Alignment) -> RunSummary:
-    summary = reduce(RunSummary.merge, ranks)
+    summary = _fold(ranks)
     if Run not in summary:
         return summary
     method, bound_ns = alignment.method, alignment.bound_ns
     return summary.with_part(replace(summary[Run], clock_method=method, clock_bound_ns=bound_ns))
+
+
+def _fold(ranks: Iterable[RunSummary]) -> RunSummary:
+    """Merge neighbours that hold as many ranks: one by one, each merge would copy all before it."""
+    held: list[tuple[int, RunSummary]] = []
+    for rank in ranks:
+        count, summary = 1, rank
+        while held and held[-1][0] == count:
+            before, earlier = held.pop()
+            count, summary = before + count, earlier.merge(summary)
+        held.append((count, summary))
+    return reduce(lambda later, earlier: earlier.merge(later), [one for _, one in reversed(held)])
 
 
 def _redrawn(timelines: Timelines, run: RunFiles, alignment: Alignment) -> Timelines:

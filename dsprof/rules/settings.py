@@ -46,6 +46,7 @@ _HOST_NAMES = {
     "limits.stack_bytes": "the limit of the stack",
     "limits.nofile": "the limit of open files",
     "machine.nvidia_driver": "the driver of NVIDIA",
+    "machine.verbs_devices": "the number of devices in /dev/infiniband",
     "machine.numa_balancing": "kernel.numa_balancing",
     "machine.iommu": "the IOMMU",
 }

@@ -8,7 +8,7 @@ from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import Timelines
 from dsprof.analysis.pool import collect
-from dsprof.analysis.summarise import summarise
+from dsprof.analysis.summarise import _fold, summarise
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import to_json
@@ -47,6 +47,15 @@ def test_order_of_ranks_does_not_matter(order):
 def test_merge_is_associative():
     a, b, c, d = parts()
     assert shown(a.merge(b.merge(c.merge(d)))) == shown(a.merge(b).merge(c.merge(d)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 8, 13])
+def test_ranks_are_merged_once_each_and_in_their_order(count):
+    class Ranks(tuple):
+        def merge(self, other):
+            return Ranks(self + other)
+
+    assert _fold(Ranks([rank]) for rank in range(count)) == tuple(range(count))
 
 
 def test_a_rule_sees_what_it_declared():

@@ -345,6 +345,10 @@ def environment() -> EnvironmentInfo:
         network_devices=["eth0 (25 Gb/s)"],
         limits={"RLIMIT_MEMLOCK": 8 * MIB},
         redacted=["NCCL_SECRET"],
+        accelerators=["NVIDIA H100 80GB HBM3 (0000:1b:00.0, NUMA node 0)"],
+        adapters=["mlx5_0:1 InfiniBand 400 Gb/sec (4X NDR) ACTIVE mlx5_core"],
+        machine={"kernel": "5.15.0", "nvidia_driver": "550.54.15 proprietary"},
+        libraries=["/opt/nccl/lib/libnccl.so.2"],
         differences=[Difference(name="NCCL_IB_HCA", values={"mlx5_0": [0], "": [1]})],
         written_config={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
         effective_config={

@@ -245,6 +245,7 @@ SMALL = {"shm_bytes": 64 << 20}
         ("h100_infiniband", {"limits": {"memlock_bytes": 65536}}, "high", "0.0625 MiB"),
         ("h100_infiniband", {"limits": {"stack_bytes": -1}}, "medium", "stack is unlimited"),
         ("h100_infiniband", {"modules": "ib_core"}, "high", "550.54.15 proprietary"),
+        ("h100_infiniband", {"verbs_devices": "0"}, "critical", "devices in /dev/infiniband is 0"),
         ("slingshot", {"numa_balancing": "1"}, "medium", "kernel.numa_balancing is 1"),
         ("slingshot", {"iommu": "default"}, "medium", "the IOMMU is default"),
     ],
@@ -277,6 +278,12 @@ def test_a_small_shared_memory_without_nccl_is_information():
     machine = machines.pcie_ethernet() | {"limits": SMALL}
     (finding,) = found("host-setting", machine, {}, backend="gloo", device="cpu")
     assert finding.status is Status.INFO
+
+
+def test_cards_that_may_have_no_gpudirect_are_information():
+    machine = machines.h100_infiniband() | {"accelerators": machines.nodes(4, "NVIDIA A10")}
+    machine["machine"] = machine["machine"] | {"modules": "none"}
+    assert statuses("host-setting", machine, TWO_HOSTS) == [Status.INFO]
 
 
 @pytest.mark.parametrize("change", [{"virtual": "yes"}, {"kernel": "5.14.21-150500.55.49_cray"}])
