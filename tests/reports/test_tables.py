@@ -91,6 +91,13 @@ def test_a_variable_that_changed_is_shown_once_more_and_a_secret_never() -> None
     assert ("NCCL_SECRET", "(not shown: looks like a credential)") in shown["Variables"].rows
 
 
+def test_the_machine_stands_beside_its_devices() -> None:
+    shown = {table.caption: table for table in tables.environment(MADE.environment)}
+    assert ("nvidia_driver", "550.54.15 proprietary") in shown["Machine"].rows
+    assert ("library", "/opt/nccl/lib/libnccl.so.2") in shown["Machine"].rows
+    assert {"accelerator", "adapter", "network"} == {row[0] for row in shown["Devices"].rows}
+
+
 def test_an_unset_variable_is_not_an_empty_one() -> None:
     table = tables.differences(MADE.environment.differences)
     assert table.rows == (("NCCL_IB_HCA", "mlx5_0", "0"), ("NCCL_IB_HCA", "(unset)", "1"))
