@@ -42,7 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: Options) -> int:
     backend, device = _chosen(options.backend)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    dist.init_process_group(backend)
+    try:
+        dist.init_process_group(backend)
+    except (RuntimeError, ValueError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DsprofError(
+            f"cannot join the other ranks: {why}; start it with torchrun or dsprof bench"
+        ) from None
     try:
         return _measured(options, backend, device, started)
     finally:
@@ -94,7 +100,12 @@ def _measured(options: Options, backend: str, device: torch.device, started: str
         baseline = Baseline(
             schema_version=SCHEMA_VERSION,
             machine=machine,
-            costs=tuple(cost for outcome in found for cost in outcome.costs),
+            costs=tuple(
+                sorted(
+                    (cost for outcome in found for cost in outcome.costs),
+                    key=lambda cost: (-cost.group_size, cost.group, cost.ranks),
+                )
+            ),
             hiding=hiding,
             unsupported={op: why for one in found for op, why in one.unsupported.items()},
             started=started,

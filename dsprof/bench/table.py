@@ -11,13 +11,17 @@ _HEAD = f"{'operation':15}{'group':>6}{'ranks':>7}{'latency':>11}{'largest':>12}
 
 
 def described(baseline: Baseline) -> str:
-    """Return a line for each operation and group, and what hiding costs."""
+    """Return a line for each operation and group, of several nodes the slowest, and of hiding."""
     return "\n".join(_lines(baseline))
 
 
 def _lines(baseline: Baseline) -> Iterator[str]:
     yield _HEAD
-    yield from map(_line, baseline.costs)
+    slowest: dict[tuple[str, int, bool, str], OpCost] = {}
+    for cost in baseline.costs:
+        kind = (cost.group, cost.group_size, cost.crosses_nodes, cost.op)
+        slowest[kind] = max(slowest.get(kind, cost), cost, key=_longest_ns)
+    yield from map(_line, slowest.values())
     for op, why in baseline.unsupported.items():
         yield f"{op}: not measured: {why}"
     if (hiding := baseline.hiding) is not None:
@@ -26,6 +30,10 @@ def _lines(baseline: Baseline) -> Iterator[str]:
             f"{hiding.collective_ns / 1e6:.3g} ms take {hiding.both_ns / 1e6:.3g} ms together: "
             f"{hiding.low:.0%} to {hiding.high:.0%} of what is hidden comes back."
         )
+
+
+def _longest_ns(cost: OpCost) -> float:
+    return cost.samples[-1].time_ns
 
 
 def _line(cost: OpCost) -> str:

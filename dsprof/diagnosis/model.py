@@ -170,6 +170,7 @@ class TransferRow(_Part):
     time_ns: int
     algbw: float
     busbw: float
+    quick_busbw: float  # that a quarter of the calls reach: what low-bus-bandwidth judges
     expected_busbw: float | None = None  # at this size
     expected_from: str = ""  # "the baseline", or the link that others measured
     is_judged: bool = False  # by low-bus-bandwidth: large and frequent enough

@@ -31,6 +31,7 @@ def _row(row: Judged, thresholds: Thresholds) -> model.TransferRow:
         time_ns=transfer.time_ns,
         algbw=transfer.algbw,
         busbw=transfer.busbw,
+        quick_busbw=transfer.quick_busbw,
         expected_busbw=row.expected.busbw if row.expected else None,
         expected_from=row.expected.source if row.expected else "",
         is_judged=row.expected is not None and row.is_fair(thresholds),

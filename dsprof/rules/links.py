@@ -38,6 +38,7 @@ class Expected:
 
     busbw: float  # bytes/s
     source: str
+    is_measured: bool = False  # on this machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,13 @@ def test_waiting_for_a_late_rank_is_no_transfer():
 def test_the_median_call_speaks_and_not_the_mean():
     (row,) = found(rank(0, 10, 10, 90), rank(1, 10, 10, 90))
     assert row.time_ns == 10 * MS
+    assert row.quick_algbw == pytest.approx(2 * MIB / 0.010)
+
+
+def test_a_quarter_of_the_calls_reach_the_quick_speed():
+    took = [40, 20, 40, 40, 10, 40, 20, 40]
+    (row,) = found(rank(0, *took), rank(1, *took))
+    assert (row.time_ns, row.quick_algbw) == (40 * MS, pytest.approx(2 * MIB / 0.020))
 
 
 def test_sizes_and_operations_are_rows_of_their_own():
@@ -55,7 +62,8 @@ def test_sizes_and_operations_are_rows_of_their_own():
 
 
 def test_a_group_with_a_missing_rank_tells_nothing():
-    assert found(rank(0, 10, 10)) == []
+    of_three = [rank(number, 10, 10, world_size=3) for number in (0, 1)]
+    assert found(*of_three) == []
 
 
 def test_hosts_of_the_group_are_counted():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dsprof.analysis.baseline import read_baseline
-from tests.dist.launch import PROGRAMS, launch
+from tests.dist.launch import PROGRAMS, environment, launch
 
 pytestmark = pytest.mark.dist
 
@@ -53,3 +55,18 @@ def test_every_wrong_result_is_named_and_nothing_is_written(tmp_path: Path) -> N
     assert set(named) == both | one
     assert len(named) == len(both | one)
     assert not output.exists()
+
+
+def test_without_a_launcher_it_says_so_in_one_line() -> None:
+    env = {name: value for name, value in environment({}).items() if name not in ("RANK",)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "dsprof.bench"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dsprof: cannot join the other ranks: ")
+    assert done.stderr.count("\n") == 1
