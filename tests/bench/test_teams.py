@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("torch")
-
 from dsprof.bench.teams import Plan, stages
 
 

@@ -37,11 +37,13 @@ def test_the_version(tmp_path: Path) -> None:
     assert dsprof("--version", cwd=tmp_path).stdout == f"dsprof {__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["doctor", "env", "report"])
-def test_no_command_imports_torch_or_the_session(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["bench", "--sizes", "none"], ["doctor"], ["env"], ["report", "missing.json"]]
+)
+def test_no_command_imports_torch_or_the_session(tmp_path: Path, arguments: list[str]) -> None:
     code = (
         "import sys; from dsprof.__main__ import main\n"
-        f"main([{name!r}, *{['missing.json'] if name == 'report' else []}])\n"
+        f"main({arguments})\n"
         "heavy = {'torch', 'deepspeed', 'dsprof.session', 'plotly', 'jinja2', 'yaml'}\n"
         "print('heavy:', sorted(heavy & sys.modules.keys()))"
     )
