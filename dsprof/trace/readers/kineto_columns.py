@@ -26,21 +26,20 @@ from dsprof.trace.readers.kineto_events import (
 from dsprof.trace.table import RankTrace, Vocabulary
 
 _LONGEST_US = 1e13  # four months: later times are damage
+_DAMAGED = -(2**62)
 _HOST_SPANS = (STEP_PREFIX, *CPU_COLLECTIVES)
 _NUMBER, _OLD_NUMBER = attrgetter("args.index"), attrgetter("args.old_index")
+_START, _DURATION = attrgetter("ts"), attrgetter("dur")
 _SAMPLED_FACTOR = 2
 """Torch numbers its events from 0: numbers twice as high as there are events were left out."""
 
 
-class _Row(NamedTuple):
-    """A kernel or copy."""
+class _Kind(NamedTuple):
+    """What is the same of all kernels or copies of one name."""
 
     name: int
     library: int
     kind: int
-    stream: int
-    start_ns: int
-    end_ns: int
     is_usual: bool
 
 
@@ -51,7 +50,7 @@ class Columns:
         self._origin_us = origin_us
         self._words = Vocabulary()
         self._parts: list[npt.NDArray[np.int64]] = []
-        self._libraries: dict[str, str] = {}
+        self._kinds: dict[tuple[str, str, bool], _Kind] = {}
         self._calls: list[Call] = []
         self._cpu_calls: list[Call] = []
         self._groups = GroupTable()
@@ -64,16 +63,14 @@ class Columns:
     def add(self, events: Sequence[TraceEvent]) -> None:
         """Take what is of use from a chunk."""
         self._count(events)
-        rows = [self._device_row(e) for e in events if e.cat in DEVICE_CATEGORIES and e.ph == "X"]
+        on_device = [e for e in events if e.cat in DEVICE_CATEGORIES and e.ph == "X"]
         for event in [e for e in events if e.name.startswith(_HOST_SPANS) and e.ph == "X"]:
             if event.name.startswith(STEP_PREFIX):
                 self._step(event)
             else:
                 self._cpu_call(event)
-        sound = [row for row in rows if row.end_ns >= row.start_ns]
-        self._damaged += len(rows) - len(sound)
-        if sound:
-            self._parts.append(np.array(sound, np.int64))
+        if on_device:
+            self._parts.append(self._device_rows(on_device))
 
     def trace(self, path: str, header: Header, meta: Metadata) -> RankTrace:
         """Return the trace of all events added."""
@@ -111,35 +108,49 @@ class Columns:
             words, name, library, kind, stream, start, end, usual.astype(np.bool_)
         )
 
-    def _ns(self, time_us: float) -> int:
-        since = time_us - self._origin_us
-        return round(since * 1000) if -_LONGEST_US < since < _LONGEST_US else -(2**62)
+    def _times(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
+        """Return a row of starts and one of ends, shape (2, events); _DAMAGED where they are."""
+        since = np.fromiter(map(_START, events), np.float64, len(events)) - self._origin_us
+        lasts = np.fromiter(map(_DURATION, events), np.float64, len(events))
+        times = np.stack([since, since + np.fmax(lasts, 0.0)])
+        is_sound = (np.abs(times) < _LONGEST_US).all(axis=0)
+        return np.rint(np.where(is_sound, times * 1000, _DAMAGED)).astype(np.int64)
 
-    def _times(self, event: TraceEvent) -> tuple[int, int]:
-        """Return start and end; the end is before the start where a number is damaged."""
-        start = self._ns(event.ts)
-        end = self._ns(event.ts + max(event.dur, 0.0))
-        return (start, end) if start > -(2**62) else (0, -1)
+    def _device_rows(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
+        """Return a row each: name, library, kind, stream, start, end, usual."""
+        kinds = [self._kind(event) for event in events]
+        streams = [self._stream(event) for event in events]
+        name, library, kind, is_usual = np.array(kinds, np.int64).T
+        start, end = self._times(events)
+        is_sound = start > _DAMAGED
+        self._damaged += len(events) - int(np.count_nonzero(is_sound))
+        for i in np.flatnonzero(is_sound & (kind == COMMUNICATION)).tolist():
+            event = events[i]
+            op = event.args.collective or operation_of(event.name) or UNNAMED
+            call = self._call(op, event.args, streams[i], int(start[i]), int(end[i]))
+            self._calls.append(call)
+        columns = [name, library, kind, np.array(streams, np.int64), start, end, is_usual]
+        rows: npt.NDArray[np.int64] = np.stack(columns, axis=1)[is_sound]
+        return rows
 
-    def _device_row(self, event: TraceEvent) -> _Row:
-        name, args = event.name, event.args
-        start, end = self._times(event)
-        stream = self._lane(event.tid if args.stream is None else args.stream)
-        kind, library = COPY, ""
-        if DEVICE_CATEGORIES[event.cat] == KERNEL:
-            library = self._library(name, args)
-            kind = COMMUNICATION if library else COMPUTE
-        if kind == COMMUNICATION and end >= start:
-            op = args.collective or operation_of(name) or UNNAMED
-            self._calls.append(self._call(op, args, stream, start, end))
+    def _kind(self, event: TraceEvent) -> _Kind:
+        key = event.name, event.cat, event.args.collective is not None
+        known = self._kinds.get(key)
+        if known is None:
+            known = self._kinds[key] = self._new_kind(*key)
+        return known
+
+    def _new_kind(self, name: str, category: str, is_named: bool) -> _Kind:
+        if DEVICE_CATEGORIES[category] != KERNEL:
+            return _Kind(self._words[name], self._words[""], COPY, False)
+        library = library_of(name) or ("named by the profiler" if is_named else "")
+        kind = COMMUNICATION if library else COMPUTE
         usual = kind == COMMUNICATION and is_usual(name)
-        return _Row(self._words[name], self._words[library], kind, stream, start, end, usual)
+        return _Kind(self._words[name], self._words[library], kind, usual)
 
-    def _library(self, name: str, args: Args) -> str:
-        library = self._libraries.get(name)
-        if library is None:
-            library = self._libraries[name] = library_of(name)
-        return library or ("named by the profiler" if args.collective else "")
+    def _stream(self, event: TraceEvent) -> int:
+        stream = event.args.stream
+        return stream if isinstance(stream, int) else self._lane(stream or event.tid)
 
     def _lane(self, tid: int | str | None) -> int:
         return tid if isinstance(tid, int) else self._lanes.setdefault(tid, -1 - len(self._lanes))
@@ -151,8 +162,8 @@ class Columns:
         return Call(op, group, elements, nbytes, dtype, lane, start, end)
 
     def _cpu_call(self, event: TraceEvent) -> None:
-        start, end = self._times(event)
-        if end < start:
+        (start,), (end,) = self._times([event]).tolist()
+        if start == _DAMAGED:
             self._damaged += 1
             return
         op = event.name.split(":", 1)[1]
@@ -172,8 +183,8 @@ class Columns:
         # The same step stands on the device's time line, too; the host's comes to every trace.
         if not digits.isdecimal() or len(digits) > 9 or event.cat.startswith("gpu_"):
             return
-        start, end = self._times(event)
-        if end >= start:
+        (start,), (end,) = self._times([event]).tolist()
+        if start > _DAMAGED:
             step = StepArgs(int(digits), start, end, source="torch.profiler")
             self._steps.setdefault(step.step, step)
 
