@@ -110,9 +110,10 @@ class Columns:
 
     def _times(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
         """Return a row of starts and one of ends, shape (2, events); _DAMAGED where they are."""
-        since = np.fromiter(map(_START, events), np.float64, len(events)) - self._origin_us
+        starts = np.fromiter(map(_START, events), np.float64, len(events))
         lasts = np.fromiter(map(_DURATION, events), np.float64, len(events))
-        times = np.stack([since, since + np.fmax(lasts, 0.0)])
+        # Added first: on the coarse grid of absolute times an end meets the start that it touches.
+        times = np.stack([starts, starts + np.fmax(lasts, 0.0)]) - self._origin_us
         is_sound = (np.abs(times) < _LONGEST_US).all(axis=0)
         return np.rint(np.where(is_sound, times * 1000, _DAMAGED)).astype(np.int64)
 
