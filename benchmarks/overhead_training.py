@@ -190,6 +190,8 @@ def main() -> None:
     result = {name: run(args.training, scale, args.rounds) for name, scale in SCALES.items()}
     if dist.get_rank() == 0:
         args.out.write_text(json.dumps(result))
+    # A thread of gloo that still lets go of a tensor while Python ends would abort the process.
+    dist.barrier()
     dist.destroy_process_group()
 
 
