@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.reports import bandwidth, content, figures, tables, waits
+from dsprof.reports import content, figures, tables, waits
 from dsprof.reports.base import Options
 from dsprof.reports.templates import asset, environment
 from dsprof.rules.rule import Finding, Status
@@ -48,8 +48,6 @@ class HtmlRenderer:
             waits=waits.rows(
                 diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
             ),
-            bandwidth=bandwidth.table(diagnosis.transfers),
-            last_arrivals=waits.last_arrivals(diagnosis.arrivals),
             figures=drawn,
             tables=tables,
             csp=_content_security_policy(script),

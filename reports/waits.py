@@ -1,4 +1,4 @@
-"""Who waited, and for whom: the rank x step matrix of waits, and the table of last arrivals."""
+"""Who waited, and for whom: the rank x step matrix of waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from dsprof.diagnosis.model import ArrivalInfo, WaitMatrix
-from dsprof.rules.rule import Column, Table
 
 MAX_COLUMNS = 60
 MAX_RANKS = 64
@@ -55,25 +54,6 @@ def rows(waits: WaitMatrix, arrivals: ArrivalInfo, measured: Set[int]) -> list[W
         )
         for rank, row, of_rank in zip(waits.ranks, matrix, waits.exposed_ns, strict=False)
     ]
-
-
-def last_arrivals(arrivals: ArrivalInfo) -> Table:
-    """List who came last, how often and by how much."""
-    return Table(
-        columns=(
-            Column("rank"),
-            Column("last to arrive", "count"),
-            Column("of collectives", "count"),
-            Column("others waited for it, a step", "ns"),
-            Column("it waited for others, a step", "ns"),
-            Column("transfer, a step", "ns"),
-        ),
-        rows=tuple(
-            (row.rank, row.last, row.collectives, row.caused_ns, row.waited_ns, row.transfer_ns)
-            for row in arrivals.rows
-        ),
-        caption="Last arrivals in measured steps",
-    )
 
 
 def _last(arrivals: ArrivalInfo, steps: Sequence[int]) -> int | None:

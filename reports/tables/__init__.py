@@ -1,0 +1,48 @@
+"""Tables of a diagnosis as typed data, for any renderer."""
+
+from dsprof.reports.tables.arrivals import last_arrivals
+from dsprof.reports.tables.communication import (
+    communication,
+    copies,
+    fetches,
+    flushes,
+    group_name,
+    per_step,
+)
+from dsprof.reports.tables.dumps import flights, logged, logged_calls
+from dsprof.reports.tables.environment import (
+    configuration,
+    differences,
+    environment,
+    run,
+    thresholds,
+)
+from dsprof.reports.tables.listing import MAX_ROWS
+from dsprof.reports.tables.memory import memory, snapshots
+from dsprof.reports.tables.time import devices, steps, timeline
+from dsprof.reports.tables.transfers import transfers
+
+__all__ = [
+    "MAX_ROWS",
+    "communication",
+    "configuration",
+    "copies",
+    "devices",
+    "differences",
+    "environment",
+    "fetches",
+    "flights",
+    "flushes",
+    "group_name",
+    "last_arrivals",
+    "logged",
+    "logged_calls",
+    "memory",
+    "per_step",
+    "run",
+    "snapshots",
+    "steps",
+    "thresholds",
+    "timeline",
+    "transfers",
+]

@@ -1,0 +1,131 @@
+"""What was communicated: collectives, and what ZeRO, DDP and FSDP did with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.diagnosis.model import CommunicationRow, CopyRow, FetchRow, FlushRow
+from dsprof.events import ROLES
+from dsprof.reports import formatting as fmt
+from dsprof.reports.tables.listing import Shown, listing
+from dsprof.rules.rule import Table
+
+
+def group_name(row: CommunicationRow) -> str:
+    """What the group is for and how it is called, as far as each is known."""
+    role = ROLES.get(row.role, "")
+    if not role or row.group in (role, "world", "all ranks"):
+        return role or row.group
+    return f"{role}, {row.group}"
+
+
+def per_step(row: CommunicationRow | CopyRow | FetchRow, total: int | None) -> float | None:
+    """Turn a sum over ranks and steps into the mean of one rank's step."""
+    if total is None or not row.calls:
+        return None
+    return total * row.calls_per_step / row.calls
+
+
+def _operation(row: CommunicationRow) -> str:
+    return row.op if row.op == row.requested else f"{row.op} (requested: {row.requested})"
+
+
+def _members(row: CommunicationRow) -> str:
+    """Ranks of small groups, `0, 2; 1, 3`; else how many."""
+    if row.group in ("world", "all ranks") or not row.group_ranks:
+        return str(row.group_size)
+    return "ranks " + "; ".join(fmt.ranks(ranks) for ranks in row.group_ranks)
+
+
+def _mode(row: CommunicationRow) -> str:
+    return ("async" if row.is_async else "sync") + ("" if row.on_wire else ", outside c10d")
+
+
+_COLLECTIVE: tuple[Shown[CommunicationRow], ...] = (
+    Shown("Operation", _operation),
+    Shown("Group (ranks)", lambda row: f"{group_name(row)} ({_members(row)})"),
+    Shown("Phase", lambda row: row.phase),
+    Shown("Size", lambda row: row.size_class),
+    Shown("Type", lambda row: row.dtype),
+    Shown("Mode", _mode),
+    Shown("Calls", lambda row: row.calls_per_step, "count"),
+    Shown("Bytes", lambda row: row.bytes_per_step, "bytes"),
+    Shown("In flight", lambda row: per_step(row, row.in_flight_ns), "ns"),
+    Shown("Exposed", lambda row: per_step(row, row.exposed_ns), "ns"),
+    Shown("algbw", lambda row: row.algbw, "rate"),
+    Shown("busbw", lambda row: row.busbw, "rate"),
+    Shown("Called from", lambda row: row.site),
+)
+
+
+def communication(rows: Iterable[CommunicationRow], steps: int = 1) -> Table:
+    """Collectives by operation, group and size; the most exposed first. Times are of one rank.
+
+    Without measured steps the record is taken whole.
+    """
+    by_exposure = sorted(rows, key=lambda row: -(row.exposed_ns or 0))
+    of = "one step" if steps else "the whole record"
+    return listing(f"Collectives of {of} of one rank, on average", _COLLECTIVE, by_exposure)
+
+
+def _flushed(row: FlushRow) -> str:
+    """Whose gradients: `ZeRO-2`, `DDP bucket 0`, `FSDP2 layers.0`."""
+    if not row.library:
+        return f"ZeRO-{row.stage}"
+    return f"{row.library} {row.module if row.bucket is None else f'bucket {row.bucket}'}"
+
+
+_FLUSH: tuple[Shown[FlushRow], ...] = (
+    Shown("Of", _flushed),
+    Shown("Cause", lambda row: row.cause),
+    Shown("Flushes per step", lambda row: row.flushes_per_step, "count"),
+    Shown("Elements", lambda row: row.elements, "count"),
+    Shown("Capacity", lambda row: row.capacity, "count"),
+    Shown("Fill", lambda row: row.fill, "share"),
+    Shown("Bytes", lambda row: row.bytes, "bytes"),
+    Shown("Type", lambda row: row.dtype),
+    Shown("Parameters", lambda row: row.parameters, "count"),
+    Shown("Slot", lambda row: None if row.slot is None else str(row.slot)),
+    Shown("Issued", lambda row: ", ".join(row.wire_ops)),
+    Shown(
+        "Collectives", lambda row: row.wire_calls / row.flushes if row.flushes else None, "count"
+    ),
+    Shown("Duration", lambda row: row.duration_ns, "ns"),
+    Shown("Exposed", lambda row: row.exposed_ns, "ns"),
+)
+
+
+def flushes(rows: Iterable[FlushRow]) -> Table:
+    """Bucket flushes that are alike."""
+    caption = "Bucket flushes; their number is of one step of one rank, all else of one flush"
+    return listing(caption, _FLUSH, rows)
+
+
+_FETCH: tuple[Shown[FetchRow], ...] = (
+    Shown("Of", lambda row: f"{row.library} {row.module}" if row.library else "ZeRO-3"),
+    Shown("Kind", lambda row: row.kind),
+    Shown("Phase", lambda row: row.phase),
+    Shown("Calls", lambda row: row.calls_per_step, "count"),
+    Shown("Elements", lambda row: per_step(row, row.elements), "count"),
+    Shown("Waited", lambda row: per_step(row, row.wait_ns), "ns"),
+)
+
+
+def fetches(rows: Iterable[FetchRow]) -> Table:
+    """Parameter fetches, prefetches and releases."""
+    return listing("Parameters of one step of one rank, on average", _FETCH, rows)
+
+
+_COPY: tuple[Shown[CopyRow], ...] = (
+    Shown("What", lambda row: row.what),
+    Shown("Direction", lambda row: row.direction),
+    Shown("Phase", lambda row: row.phase),
+    Shown("Calls", lambda row: row.calls_per_step, "count"),
+    Shown("Bytes", lambda row: row.bytes_per_step, "bytes"),
+    Shown("Time", lambda row: per_step(row, row.duration_ns), "ns"),
+)
+
+
+def copies(rows: Iterable[CopyRow]) -> Table:
+    """Copies between host and device."""
+    return listing("Copies of one step of one rank, on average", _COPY, rows)

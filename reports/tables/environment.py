@@ -1,0 +1,125 @@
+"""What the run ran on and how it was set up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from dsprof.diagnosis.model import Diagnosis, Difference, EnvironmentInfo, ThresholdInfo
+from dsprof.reports import formatting as fmt
+from dsprof.reports.tables.listing import Shown, listing, pairs
+from dsprof.rules.rule import Table
+
+
+def environment(info: EnvironmentInfo) -> Iterator[Table]:
+    """What is common to all ranks: versions, devices, variables, files, limits."""
+    for caption, things in _environment(info):
+        if things:
+            yield pairs(caption, sorted(things))
+
+
+def _environment(info: EnvironmentInfo) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    redacted = [(name, "(not shown: looks like a credential)") for name in info.redacted]
+    changed = {k: v for k, v in info.effective.items() if info.variables.get(k) != v}
+    yield "Versions", [*info.versions.items()]
+    yield "Devices", list(_devices(info))
+    yield "Machine", [*info.machine.items(), *(("library", path) for path in info.libraries)]
+    yield "Variables", [*info.variables.items(), *redacted]
+    yield "Changed by the time communication began", [*changed.items()]
+    for path, settings in info.files.items():
+        yield f"File {path}", [*settings.items()]
+    yield "Limits", [(name, fmt.count(value)) for name, value in info.limits.items()]
+
+
+def _devices(info: EnvironmentInfo) -> Iterator[tuple[str, str]]:
+    for kind, names in (
+        ("GPU", info.gpus),
+        ("accelerator", info.accelerators),
+        ("adapter", info.adapters),
+        ("network", info.network_devices),
+    ):
+        yield from ((kind, name) for name in names)
+
+
+class _Value(NamedTuple):
+    """One value of what differs between ranks."""
+
+    name: str
+    value: str
+    ranks: Iterable[int]
+
+
+_DIFFERENT: tuple[Shown[_Value], ...] = (
+    Shown("Name", lambda one: one.name),
+    Shown("Value", lambda one: one.value or "(unset)"),
+    Shown("Ranks", lambda one: fmt.ranks(one.ranks)),
+)
+
+
+def differences(rows: Iterable[Difference]) -> Table:
+    """What is not the same on all ranks, one row a value."""
+    values = [_Value(row.name, *value) for row in rows for value in row.values.items()]
+    return listing("Different between ranks", _DIFFERENT, values)
+
+
+class _Setting(NamedTuple):
+    """One leaf of a DeepSpeed configuration."""
+
+    key: str
+    written: str | None
+    effective: str | None
+
+
+_SETTING: tuple[Shown[_Setting], ...] = (
+    Shown("Setting", lambda one: one.key),
+    Shown("Written", lambda one: one.written or "(default)"),
+    Shown("In force", lambda one: one.effective or "(not reported)"),
+)
+
+
+def configuration(info: EnvironmentInfo) -> Table:
+    """DeepSpeed settings: what the user wrote, and beside it what the engine uses."""
+    written, effective = dict(_leaves(info.written_config)), dict(_leaves(info.effective_config))
+    settings = [
+        _Setting(key, written.get(key), effective.get(key)) for key in {**written, **effective}
+    ]
+    settings.sort(key=lambda one: (one.written is None, one.key))
+    return listing("DeepSpeed configuration", _SETTING, settings)
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Flatten nested settings to dotted names and JSON values."""
+    if isinstance(value, dict) and (value or not path):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, json.dumps(value, ensure_ascii=False)
+
+
+_THRESHOLD: tuple[Shown[ThresholdInfo], ...] = (
+    Shown("Rule", lambda row: row.rule),
+    Shown("Threshold", lambda row: row.name),
+    Shown("Value", lambda row: json.dumps(row.value, ensure_ascii=False)),
+    Shown("From", lambda row: "default" if row.is_default else "set by you"),
+)
+
+
+def thresholds(rows: Iterable[ThresholdInfo]) -> Table:
+    """The limits that the rules judged by."""
+    return listing("Thresholds in force", _THRESHOLD, rows)
+
+
+def run(diagnosis: Diagnosis) -> Table:
+    """Identity of the run and what was read."""
+    info = diagnosis.run
+    things = [
+        ("Run", info.run_key),
+        ("Started", info.started),
+        ("Hosts", ", ".join(info.hosts)),
+        ("Ranks read", fmt.ranks(info.ranks)),
+        *((f"Version of {name}", version) for name, version in sorted(info.versions.items())),
+        ("Judged by dsprof", diagnosis.dsprof_version),
+        *(("File read", path) for path in info.source),
+    ]
+    return pairs("This run", [(name, value) for name, value in things if value])

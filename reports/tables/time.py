@@ -1,0 +1,80 @@
+"""Where the time went: steps, devices, and the numbers behind a timeline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dsprof.diagnosis.model import DeviceRow, Timeline
+from dsprof.reports.content import PARTS, StepBar
+from dsprof.reports.tables.listing import Shown, listing
+from dsprof.rules.rule import Table
+
+
+def _part(place: int, label: str) -> Shown[StepBar]:
+    return Shown(label.capitalize(), lambda bar: bar.parts[place].ns, "ns")
+
+
+_STEP: tuple[Shown[StepBar], ...] = (
+    Shown("Step", lambda bar: bar.label),
+    Shown("Total", lambda bar: bar.total_ns, "ns"),
+    *(_part(place, label) for place, label in enumerate(PARTS.values())),
+    Shown("Fastest rank", lambda bar: bar.fastest_ns, "ns"),
+    Shown("Slowest rank", lambda bar: bar.slowest_ns, "ns"),
+    Shown("Slowest is rank", lambda bar: bar.slowest_rank, "count"),
+)
+
+
+def steps(bars: Iterable[StepBar]) -> Table:
+    """Steps and their parts: mean over the ranks."""
+    return listing("Steps, mean over the ranks", _STEP, bars)
+
+
+_DEVICE: tuple[Shown[DeviceRow], ...] = (
+    Shown("Rank", lambda row: row.rank, "count"),
+    Shown("Span", lambda row: row.span_ns, "ns"),
+    Shown("Compute", lambda row: row.compute_ns, "ns"),
+    Shown("Communication", lambda row: row.communication_ns, "ns"),
+    Shown("Exposed", lambda row: row.exposed_comm_ns, "ns"),
+    Shown("Copies", lambda row: row.copies_ns, "ns"),
+    Shown("Idle", lambda row: row.idle_ns, "ns"),
+    Shown("Overlap", lambda row: row.overlap, "share"),
+    Shown("By nccl/rccl in the name", lambda row: row.named_comm_ns, "ns"),
+    Shown("Exposed of these", lambda row: row.named_exposed_ns, "ns"),
+    Shown("Kernels", lambda row: row.kernels, "count"),
+    Shown("For communication", lambda row: row.communication_kernels, "count"),
+)
+
+
+def devices(rows: Sequence[DeviceRow]) -> Table:
+    """Time of the accelerator of each rank, over all that the profiler saw."""
+    return listing("Compute + exposed + copies + idle = span", _DEVICE, rows)
+
+
+class _Lane(NamedTuple):
+    """Bars of one kind in one lane of a timeline."""
+
+    rank: int
+    lane: str
+    kind: str
+    lengths_ns: list[int]
+
+
+_LANE: tuple[Shown[_Lane], ...] = (
+    Shown("Rank", lambda lane: lane.rank, "count"),
+    Shown("Lane", lambda lane: lane.lane),
+    Shown("Kind", lambda lane: lane.kind),
+    Shown("Bars", lambda lane: len(lane.lengths_ns), "count"),
+    Shown("Sum", lambda lane: sum(lane.lengths_ns), "ns"),
+    Shown("Longest", lambda lane: max(lane.lengths_ns), "ns"),
+)
+
+
+def timeline(step: Timeline) -> Table:
+    """The numbers behind a timeline: time by rank, lane and kind."""
+    lengths_ns: dict[tuple[int, str, str], list[int]] = defaultdict(list)
+    for bar in step.bars:
+        lengths_ns[bar.rank, bar.lane, bar.kind].append(bar.end_ns - bar.start_ns)
+    lanes = [_Lane(*key, spans) for key, spans in sorted(lengths_ns.items())]
+    return listing(f"Step {step.step} by rank, lane and kind", _LANE, lanes)
