@@ -24,6 +24,7 @@ from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.streams import Streams
 from dsprof.analysis.aggregates.timelines import Timelines
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.transfers import Transfers
@@ -43,6 +44,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Wire,
     Transfers,
     Pipelines,
+    Streams,
     HostWaits,
     Awaits,
     Phases,

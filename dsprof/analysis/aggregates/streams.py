@@ -1,0 +1,51 @@
+"""On which streams of an accelerator communication runs: on its own, or on those that compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.device import COMMUNICATION, COMPUTE
+from dsprof.trace.table import RankTrace
+
+COMPUTES_SHARE = 0.05
+"""Of the computing kernels' time: a stream with less is not one that computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams(Aggregate):
+    """Sums over the ranks of which a profiler saw the device; kernels of a stream never overlap."""
+
+    communication_ns: int = 0
+    shared_ns: int = 0  # of it, on streams that also compute
+    most_streams: int = 0  # with communication, on any rank
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Streams:
+        """Add up the kernels of one rank by stream and kind."""
+        device = trace.device
+        if device is None or not len(device):
+            return cls()
+        groups = group_rows([device.stream, device.kind])
+        sums = groups.sums(device.end_ns - device.start_ns)
+        stream, kind = device.stream[groups.first], device.kind[groups.first]
+        computing, sending = kind == COMPUTE, kind == COMMUNICATION
+        computes = computing & (sums >= COMPUTES_SHARE * sums[computing].sum()) & (sums > 0)
+        shared = sending & np.isin(stream, stream[computes])
+        return cls(int(sums[sending].sum()), int(sums[shared].sum()), int(sending.sum()))
+
+    def merge(self, other: Streams) -> Streams:
+        """Add up two sets of ranks."""
+        return Streams(
+            self.communication_ns + other.communication_ns,
+            self.shared_ns + other.shared_ns,
+            max(self.most_streams, other.most_streams),
+        )
+
+    @property
+    def shared_share(self) -> float:
+        """Share of communication on streams that also compute."""
+        return self.shared_ns / self.communication_ns if self.communication_ns else 0.0

@@ -1,0 +1,83 @@
+"""serial-streams: communication runs on the stream that computes, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.aggregates.streams import Streams
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When shared streams matter."""
+
+    shared_share: float = 0.5  # of the time of communication kernels
+    exposed_share: float = 0.1  # of the time recorded
+    severe_share: float = 0.4  # from here on the rule fails
+
+
+class SerialStreams:
+    """Looks at profiles: of what dsprof itself records, low-comm-overlap tells the same."""
+
+    meta = RuleMeta(
+        id="serial-streams",
+        title="Communication has streams of its own, or costs little",
+        failing_title="Communication and computation take turns on one stream",
+        why="A stream does one thing after the other. What shares the stream that computes cannot "
+        "run behind it.",
+        category="overlap",
+        needs=(Device, Streams),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Compare communication on computing streams with all of it."""
+        device, streams = run[Device], run[Streams]
+        if not device.ranks or not streams.communication_ns:
+            text = "No trace holds times of communication kernels."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        if device.is_sampled:
+            text = "Could not tell: events were left out of the files."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        exposed = device.share("exposed_ns")
+        summary = (
+            f"{streams.shared_share:.0%} of communication runs on streams that also compute; "
+            f"{exposed:.0%} of the time recorded is exposed communication."
+        )
+        if streams.shared_share < thresholds.shared_share or exposed < thresholds.exposed_share:
+            yield self.meta.finding(Status.PASS, summary)
+        else:
+            yield self._judged(streams, summary, exposed >= thresholds.severe_share)
+
+    def _judged(self, streams: Streams, summary: str, severe: bool) -> Finding:
+        return self.meta.finding(
+            Status.FAIL if severe else Status.INFO,
+            summary,
+            severity=Severity.MEDIUM if severe else Severity.NONE,
+            cause="The collectives are synchronous calls, which torch runs on the current stream "
+            "(since 2.8 for NCCL). Those of tensor parallelism must be: their result is needed at "
+            "once.",
+            action="For gradients and parameters: overlap_comm of DeepSpeed, DDP's or FSDP's own "
+            "buckets and prefetching; in code of your own async_op=True, with the wait where the "
+            "result is needed.",
+            evidence=(
+                Table(
+                    columns=(
+                        Column("communication kernels, all ranks", "ns"),
+                        Column("on streams that compute", "ns"),
+                        Column("streams with communication, most of a rank", "count"),
+                    ),
+                    rows=((streams.communication_ns, streams.shared_ns, streams.most_streams),),
+                ),
+            ),
+            confidence="medium",
+        )
+
+
+RULE = SerialStreams()
