@@ -80,7 +80,7 @@ def _named_parts(total: Parts) -> list[tuple[str, int | None]]:
 
 
 def _rest(total: Parts) -> str:
-    known = [(name, ns) for name, ns in _named_parts(total) if ns]
+    known = [(name, ns) for name, ns in _named_parts(total) if ns and ns >= 0.005 * total.total_ns]
     known.sort(key=lambda part: -part[1])
     return ", ".join(f"{ns / total.total_ns:.0%} {name}" for name, ns in known) or "nothing"
 

@@ -89,15 +89,12 @@ class ReductionEveryMicroStep:
 
     def _by_design(self, engines: Engines, summary: str, evidence: Table, extra: int) -> Finding:
         sharded = f"ZeRO-{engines.stage}" if engines.stage else "Sharding of gradients"
-        stage_1 = "ZeRO-1 reduces once a step, if memory has room for whole gradients; "
         return self.meta.finding(
             Status.INFO,
             summary,
             cause=f"{sharded} keeps one share of the gradients on each rank, and must reduce "
             "before it can drop the rest: by design.",
-            action=f"{stage_1 if engines.stage else ''}engine.coalesce_grad_reduction() "
-            "(DeepSpeed 0.19) or no_sync() trade memory for fewer reductions; a larger micro-batch "
-            "with fewer micro-steps does the same.",
+            action=_ZERO_ACTION if engines.stage else _FSDP_ACTION,
             evidence=(evidence,),
             saving_bytes_per_step=extra,
             confidence="high",
@@ -108,7 +105,8 @@ def _is_by_design(engines: Engines, traffic: Traffic) -> bool:
     """Say whether gradients are sharded: by the stage, or, without an engine, by the collective."""
     if engines.stage is not None:
         return engines.stage >= 2
-    return all(use.family == "reduce_scatter" for use in traffic.of("gradients"))
+    # Hybrid sharding reduces among replicas by all_reduce as well.
+    return any(use.family == "reduce_scatter" for use in traffic.of("gradients"))
 
 
 _ACTION = (
@@ -118,6 +116,17 @@ _ACTION = (
 _HIDDEN = (
     "Nothing need be done for time: computation hides the repetition. no_sync() around all "
     "micro-steps but the last saves the bytes, on a network that others use."
+)
+
+_ZERO_ACTION = (
+    "ZeRO-1 reduces once a step, if memory has room for whole gradients; "
+    "engine.coalesce_grad_reduction() (DeepSpeed 0.19) or no_sync() trade memory for fewer "
+    "reductions; a larger micro-batch with fewer micro-steps does the same."
+)
+_FSDP_ACTION = (
+    "If memory has room for whole gradients, keep FSDP from reducing in all micro-steps but the "
+    "last: model.set_requires_gradient_sync(False) (FSDP2) or no_sync() (FSDP1). A larger "
+    "micro-batch with fewer micro-steps needs no such memory."
 )
 
 RULE = ReductionEveryMicroStep()

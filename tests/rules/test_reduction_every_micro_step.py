@@ -45,7 +45,21 @@ def test_ddp_without_no_sync_fails():
 
 
 def test_fsdp_is_by_design():
-    assert said(RULE, plain(2, "reduce_scatter_tensor")).status is Status.INFO
+    finding = said(RULE, plain(2, "reduce_scatter_tensor"))
+    assert finding.status is Status.INFO
+    assert "set_requires_gradient_sync(False)" in finding.action
+
+
+def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design():
+    def replicas(number, start):
+        told = {"step": number, "phase": "backward"}
+        return [sync("all_reduce", start + 50 + m, 1, micro_step=m, **told) for m in range(2)]
+
+    trace = zero_rank(
+        accumulation=2, op="reduce_scatter_tensor", engine=None, flushes=[], extra=replicas
+    )
+    trace.collectives.flush[:] = 0
+    assert said(RULE, trace).status is Status.INFO
 
 
 def test_one_reduction_a_step_passes():
