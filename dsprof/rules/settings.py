@@ -25,7 +25,7 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.knowledge.variables import rows
-from dsprof.rules.platform import answer_all
+from dsprof.rules.platform import answer, answer_all
 from dsprof.rules.rule import (
     Column,
     Finding,
@@ -39,6 +39,14 @@ from dsprof.rules.rule import (
 from dsprof.rules.values import matches
 
 _MOST_IN_A_SENTENCE = 3
+
+_BACKENDS = {
+    "nccl": "NCCL and RCCL",
+    "!nccl": "other backends",
+    "hccl": "HCCL",
+    "oneccl": "oneCCL",
+}
+"""Questions that ask for a backend, and what sentences call it."""
 
 _HOST_NAMES = {
     "limits.shm_bytes": "the size of /dev/shm",
@@ -63,6 +71,11 @@ class Setting(NamedTuple):
     severity: str  # of `Severity`, or "info"
     effect: str
     action: str
+
+    @property
+    def backends(self) -> list[str]:
+        """The questions of `where` that ask for a backend; each row has one."""
+        return [question for question in self.where if question in _BACKENDS]
 
 
 class Use(NamedTuple):
@@ -104,7 +117,17 @@ class SettingsRule:
         if not facts.recorded and not facts.logged:
             yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
             return
-        uses = [use for setting in _settings(self.meta.id) for use in _uses(setting, facts)]
+        settings = [setting for setting in table() if setting.rule == self.meta.id]
+        if not any(answer(one, facts) for setting in settings for one in setting.backends):
+            known = ", ".join(sorted({_BACKENDS[b] for s in settings for b in s.backends}))
+            used = (
+                ", ".join(filter(None, facts.backends.get("backend", {})))
+                or "no backend that is known"
+            )
+            text = f"Known are settings of {known}; this run uses {used}."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        uses = [use for setting in settings for use in _uses(setting, facts)]
         said = {use: answer_all(use.setting.where, facts) for use in uses}
         here = [use for use in uses if said[use][0]]
         for alike in _alike(use for use in here if use.setting.severity != "info"):
@@ -150,11 +173,6 @@ class SettingsRule:
             doubt = "whether this platform asks for settings that are not there"
         text = f"Could not tell {doubt}: not known is {missing}."
         return self.meta.finding(Status.UNKNOWN, text, evidence=(_table(list(uses)),))
-
-
-@cache
-def _settings(rule: str) -> tuple[Setting, ...]:
-    return tuple(setting for setting in table() if setting.rule == rule)
 
 
 @cache
