@@ -16,13 +16,11 @@ from types import MappingProxyType
 from typing import Any, Literal, get_type_hints
 
 from dsprof.config_file import ConfigFile
-from dsprof.errors import ConfigError
-from dsprof.settings import Setting, checked, did_you_mean, without_none
+from dsprof.settings import Setting, checked, did_you_mean, raise_all, without_none
 
 SWITCH = "DSPROF"
 CONFIG_VARIABLE = "DSPROF_CONFIG"
 PREFIX = "DSPROF_"
-_MISTAKES_SHOWN = 20
 MIRROR_PREFIX = "PYTHON_"
 """DeepSpeed's launchers forward only some prefixes to other nodes; this one is among them."""
 
@@ -100,7 +98,7 @@ def find_settings(
         found |= checked(ConfigFile(path, mistakes).options(FIELDS), Config, mistakes)
     found |= checked(_from_variables(ours, mistakes), Config, mistakes)
     found |= checked(_from_options(options, mistakes), Config, mistakes)
-    _raise_all(mistakes)
+    raise_all(mistakes)
     return found
 
 
@@ -120,20 +118,12 @@ def load_thresholds(path: str | os.PathLike[str], schema: Mapping[str, type]) ->
         rule: {name: fit.value for name, fit in checked(found, schema[rule], mistakes).items()}
         for rule, found in file.thresholds(schema)
     }
-    _raise_all(mistakes)
+    raise_all(mistakes)
     return {rule: schema[rule](**values) for rule, values in thresholds.items()}
 
 
 def _is_ours(name: str) -> bool:
     return name == SWITCH or name.startswith(PREFIX)
-
-
-def _raise_all(mistakes: list[str]) -> None:
-    if not mistakes:
-        return
-    left = len(mistakes) - _MISTAKES_SHOWN
-    more = [f"and {left} more mistakes"] if left > 1 else mistakes[_MISTAKES_SHOWN:]
-    raise ConfigError(*mistakes[:_MISTAKES_SHOWN], *more)
 
 
 def _from_variables(variables: Mapping[str, str], mistakes: list[str]) -> dict[str, Setting]:

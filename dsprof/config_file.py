@@ -1,4 +1,4 @@
-"""The configuration file: YAML read as nodes, which know their lines and columns."""
+"""Configuration files: YAML read as nodes, which know their lines and columns."""
 
 from __future__ import annotations
 
@@ -21,34 +21,67 @@ _FLOAT = re.compile(r"[-+]?(\d+\.\d*|\.?\d+)([eE][-+]?\d+)?")
 
 
 class ConfigFile:
-    """Recording options at the top level, thresholds in the section `rules:`.
+    """Settings at the top level, and sections: recording options, and thresholds in `rules:`.
 
     What is wrong with the file is appended to `mistakes`, one line each.
     """
 
-    def __init__(self, path: str | os.PathLike[str], mistakes: list[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        mistakes: list[str],
+        sections: tuple[str, ...] = (_RULES,),
+        lists: tuple[str, ...] = (),
+    ) -> None:
         self._path = os.fspath(path)
         self._mistakes = mistakes
         self._options = self._entries(self._compose(), "the file")
-        section = self._options.pop(_RULES, None)
-        self._rules = self._entries(section[1], f"'{_RULES}'") if section else {}
+        self._sections = {name: self._section(name) for name in sections}
+        self._lists = {name: entry[1] for name in lists if (entry := self._options.pop(name, None))}
 
     def options(self, known: Iterable[str]) -> dict[str, Setting]:
         """Return the settings of the top level."""
-        return self._settings(self._options, known, "key", also=(_RULES,))
+        return self._settings(self._options, known, "key", also=(*self._sections, *self._lists))
+
+    def section(self, name: str, known: Iterable[str]) -> dict[str, Setting]:
+        """Return the settings of a section; none where the file has no such section."""
+        return self._settings(self._sections[name], known, f"key of '{name}'")
+
+    def words(self, name: str, known: Iterable[str], noun: str) -> tuple[str, ...]:
+        """Return the items of a list, each of which must be a known word."""
+        from yaml.nodes import ScalarNode, SequenceNode
+
+        node = self._lists.get(name)
+        if node is None or _is_null(node):
+            return ()
+        if not isinstance(node, SequenceNode):
+            self._mistakes.append(f"{self._place(node.start_mark)}: '{name}' must be a list")
+            return ()
+        names, found = list(known), []
+        for item in node.value:
+            word = item.value if isinstance(item, ScalarNode) else str(item.tag)
+            if word in names:
+                found.append(word)
+            else:
+                self._unknown(item, noun, word, names)
+        return tuple(found)
 
     def thresholds(self, schema: Mapping[str, type]) -> Iterator[tuple[str, dict[str, Setting]]]:
         """Yield rule by rule the settings of the section `rules:`.
 
         `schema` maps the id of a rule to the dataclass of its thresholds.
         """
-        for rule, (key, node) in self._rules.items():
+        for rule, (key, node) in self._sections[_RULES].items():
             if rule not in schema:
                 self._unknown(key, "rule", rule, schema)
                 continue
             known = [field.name for field in fields(schema[rule])]
             entries = self._entries(node, f"'{rule}'")
             yield rule, self._settings(entries, known, f"threshold of {rule}")
+
+    def _section(self, name: str) -> dict[str, tuple[Node, Node]]:
+        entry = self._options.pop(name, None)
+        return self._entries(entry[1], f"'{name}'") if entry else {}
 
     def _compose(self) -> Node | None:
         import yaml

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from dsprof.errors import ConfigError
+
+_MISTAKES_SHOWN = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -43,6 +47,19 @@ def checked(
             continue
         fitting[name] = dataclasses.replace(setting, value=value)
     return fitting
+
+
+def raise_all(mistakes: list[str]) -> None:
+    """Raise what was found wrong, if anything was.
+
+    Raises:
+        ConfigError: it lists all mistakes, up to a number that can be read.
+    """
+    if not mistakes:
+        return
+    left = len(mistakes) - _MISTAKES_SHOWN
+    more = [f"and {left} more mistakes"] if left > 1 else mistakes[_MISTAKES_SHOWN:]
+    raise ConfigError(*mistakes[:_MISTAKES_SHOWN], *more)
 
 
 def in_one_line(text: str) -> str:

@@ -71,3 +71,5 @@ _SIZE_CLASSES = (
 SIZE_EDGES_BYTES = tuple(edge for edge, _ in _SIZE_CLASSES)
 SIZE_CLASSES = (*(name for _, name in _SIZE_CLASSES), ">= 256 MiB")
 """`SIZE_CLASSES[np.searchsorted(SIZE_EDGES_BYTES, nbytes, "right")]` names the class of a size."""
+SIZE_NOT_KNOWN = "not known"
+"""The class of sizes that the record does not hold."""

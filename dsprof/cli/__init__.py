@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsprof.cli.base import Command, Parser
 from dsprof.cli.bench import BenchCommand
+from dsprof.cli.check import CheckCommand
 from dsprof.cli.compare import CompareCommand
 from dsprof.cli.doctor import DoctorCommand
 from dsprof.cli.env import EnvCommand
@@ -18,6 +19,7 @@ COMMANDS: tuple[Command, ...] = (
     ReportCommand(),
     LintCommand(),
     CompareCommand(),
+    CheckCommand(),
     DoctorCommand(),
     EnvCommand(),
     BenchCommand(),

@@ -49,8 +49,8 @@ class OperationChange(_Part):
     op: str
     before_calls: float
     after_calls: float
-    before_bytes: float
-    after_bytes: float
+    before_bytes: float | None
+    after_bytes: float | None
     is_changed: bool  # calls or bytes; exact, not by a tolerance
     before_exposed_ns: float | None = None
     after_exposed_ns: float | None = None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dsprof.comparison.model import KindChange, OperationChange
 from dsprof.diagnosis.model import CommunicationRow, Diagnosis
+from dsprof.diagnosis.per_step import bytes_of, rank_steps
 
 Key = TypeVar("Key")
 
@@ -31,25 +32,26 @@ class Sums:
 
     rank_steps: int
     calls: int = 0
-    nbytes: int = 0
+    nbytes: int | None = 0  # None: the sizes of some are not known
     exposed_ns: int | None = None
     busbw: float | None = None  # of rows of one kind alone: speeds cannot be added
 
     def __add__(self, other: Sums) -> Sums:
         known = [ns for ns in (self.exposed_ns, other.exposed_ns) if ns is not None]
+        sizes = (self.nbytes, other.nbytes)
         return Sums(
             self.rank_steps,
             self.calls + other.calls,
-            self.nbytes + other.nbytes,
+            None if None in sizes else sum(size or 0 for size in sizes),
             sum(known) if known else None,
         )
 
     def equals(self, other: Sums) -> bool:
-        """Whether calls and bytes of a rank's step are the same, without rounding."""
+        """Whether calls and known bytes of a rank's step are the same, without rounding."""
         mine, theirs = self.rank_steps, other.rank_steps
-        return self.calls * theirs == other.calls * mine and (
-            self.nbytes * theirs == other.nbytes * mine
-        )
+        is_known = self.nbytes is not None and other.nbytes is not None
+        has_same_bytes = not is_known or (self.nbytes or 0) * theirs == (other.nbytes or 0) * mine
+        return has_same_bytes and self.calls * theirs == other.calls * mine
 
     def per_step(self, total: float | None) -> float | None:
         """Turn a sum into the mean of one rank's step."""
@@ -103,23 +105,18 @@ def _pairs(
     """Yield what either run has under a key; a run without it has none of it."""
     old, new = _grouped(before, key), _grouped(after, key)
     for one in {**old, **new}:
-        first = old.get(one, Sums(_rank_steps(before)))
-        yield one, first, new.get(one, Sums(_rank_steps(after)))
+        first = old.get(one, Sums(rank_steps(before)))
+        yield one, first, new.get(one, Sums(rank_steps(after)))
 
 
 def _grouped(diagnosis: Diagnosis, key: Callable[[CommunicationRow], Key]) -> dict[Key, Sums]:
     found: dict[Key, Sums] = {}
-    rank_steps = _rank_steps(diagnosis)
+    steps = rank_steps(diagnosis)
     for row in diagnosis.communication:
-        sums = Sums(rank_steps, row.calls, row.bytes, row.exposed_ns, row.busbw)
+        sums = Sums(steps, row.calls, bytes_of([row]), row.exposed_ns, row.busbw)
         name = key(row)
         found[name] = found[name] + sums if name in found else sums
     return found
-
-
-def _rank_steps(diagnosis: Diagnosis) -> int:
-    """Return ranks times measured steps; a record without steps counts as one step."""
-    return max(len(diagnosis.run.ranks), 1) * max(diagnosis.steps.measured_steps, 1)
 
 
 def _numbers(old: Sums, new: Sums) -> dict[str, Any]:
@@ -135,4 +132,4 @@ def _numbers(old: Sums, new: Sums) -> dict[str, Any]:
 
 
 def _weight(change: OperationChange) -> tuple[float, str]:
-    return -max(change.before_bytes, change.after_bytes), change.op
+    return -max(change.before_bytes or 0, change.after_bytes or 0), change.op

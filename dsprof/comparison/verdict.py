@@ -54,8 +54,11 @@ def _traffic(operations: list[OperationChange]) -> str:
     return f"Of each rank's step, calls: {calls}; bytes: {nbytes}; in {names}."
 
 
-def _sums(pairs: list[tuple[float, float]]) -> str:
-    before, after = (sum(values) for values in zip(*pairs, strict=True))
+def _sums(pairs: list[tuple[float | None, float | None]]) -> str:
+    known = [(before, after) for before, after in pairs if before is not None and after is not None]
+    if len(known) < len(pairs):
+        return "not known"
+    before, after = (sum(values) for values in zip(*known, strict=True))
     if before == after:
         return f"{before:,.12g} as before"
     share = f" ({after / before - 1:+.1%})" if before else ""

@@ -135,7 +135,7 @@ def _where_issued(
     return _arrow(first, second)
 
 
-def _pair(before: float, after: float, kind: ColumnKind) -> str:
+def _pair(before: float | None, after: float | None, kind: ColumnKind) -> str:
     """Show a change in full where rounding would hide it."""
     first, second = fmt.cell(before, kind), fmt.cell(after, kind)
     if first == second and before != after:

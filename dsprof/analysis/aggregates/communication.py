@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, busbw_factor
+from dsprof.analysis.collectives import (
+    SIZE_CLASSES,
+    SIZE_EDGES_BYTES,
+    SIZE_NOT_KNOWN,
+    busbw_factor,
+)
 from dsprof.analysis.grouping import Groups, group_rows
 from dsprof.analysis.held import added, exposed_ms, lesser
 from dsprof.analysis.steps import in_steps, is_timed, measured_steps, on_host_clock
@@ -151,7 +156,7 @@ def _kind(trace: RankTrace, index: int) -> Kind:
     label, size, role = _group(trace.groups.get(int(table.group[index])))
     size_name = SIZE_CLASSES[_size_class(table.nbytes[index])]
     if not table.tensors[index]:
-        size_name = "not known"
+        size_name = SIZE_NOT_KNOWN
     manner = bool(table.is_async[index]), bool(table.on_wire[index])
     return Kind(op, requested, label, size, phase, size_name, dtype, *manner, role)
 

@@ -1,0 +1,62 @@
+"""Which limits of a budget a run breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsprof.budget.limits import SEVERITIES, Budget
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.per_step import bytes_of, rank_steps
+from dsprof.rules.rule import Finding, Status
+
+_UNDECIDED = (Status.UNKNOWN, Status.ERROR)
+
+
+def broken(budget: Budget, diagnosis: Diagnosis) -> list[str]:
+    """Return one line for each limit that is broken, or that could not be decided."""
+    return [
+        *_figures(budget, diagnosis),
+        *_findings(budget, diagnosis.findings),
+        *_undecided(budget, diagnosis.findings),
+    ]
+
+
+def _figures(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
+    measured = _measured(diagnosis)
+    for name, limit in budget.figures.items():
+        value = measured[name]
+        if value is None:
+            if name not in budget.may_be_unknown:
+                yield f"{limit.origin}: {name} could not be measured, and is not in may_be_unknown"
+        elif value > limit.value:
+            yield f"{limit.origin}: {name} is {value:,.12g}, more than {limit.value:,.12g}"
+
+
+def _measured(diagnosis: Diagnosis) -> dict[str, float | None]:
+    """Return the figures of one rank's step; without measured steps none is known."""
+    rows, steps = diagnosis.communication, rank_steps(diagnosis)
+    nbytes = bytes_of(rows)
+    has_steps = diagnosis.steps.measured_steps > 0
+    return {
+        "bytes_per_step": nbytes / steps if has_steps and nbytes is not None else None,
+        "operations_per_step": sum(row.calls for row in rows) / steps if has_steps else None,
+        "exposed_share": diagnosis.steps.exposed_share,
+    }
+
+
+def _findings(budget: Budget, findings: list[Finding]) -> Iterator[str]:
+    failing = [one for one in findings if one.status is Status.FAIL]
+    for severity, limit in budget.findings.items():
+        counted = SEVERITIES[: SEVERITIES.index(severity) + 1]
+        rules = [one.rule for one in failing if one.severity.value in counted]
+        if len(rules) > limit.value:
+            which = "critical" if severity == "critical" else f"{severity} or graver"
+            yield f"{limit.origin}: findings {which}: {len(rules)}, more than {limit.value}: " + (
+                ", ".join(rules)
+            )
+
+
+def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[str]:
+    for one in findings:
+        if one.status in _UNDECIDED and one.rule not in budget.may_be_unknown:
+            yield f"{one.rule}: could not tell, and is not in may_be_unknown: {one.summary}"

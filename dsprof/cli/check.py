@@ -1,0 +1,58 @@
+"""`dsprof check`: fail a job where a run costs more than its budget."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from dsprof.cli.loading import load_diagnosis
+from dsprof.cli.output import print_bytes
+from dsprof.errors import escaped
+
+
+class CheckCommand:
+    """Judges a run and compares it with a budget."""
+
+    name = "check"
+    help = "fail if a run costs more than a budget allows"
+    description = """\
+Judge a run and compare it with a budget, for a CI job:
+
+  dsprof check dsprof-out --budget budget.yaml
+
+  bytes_per_step: 64e6        # of one rank's step, on average
+  operations_per_step: 40
+  exposed_share: 0.3          # of the step, waiting for communication
+  findings: {high: 0, low: 3} # at most so many of this severity or graver
+  may_be_unknown: [late-rank] # rules and figures that need not be decided
+
+Prints each broken limit in a line, and what could not be told.
+Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument(
+            "paths",
+            nargs="+",
+            type=Path,
+            metavar="PATH",
+            help="trace file, folder of traces, or saved diagnosis",
+        )
+        parser.add_argument(
+            "--budget", type=Path, required=True, metavar="FILE", help="YAML file with limits"
+        )
+        parser.add_argument(
+            "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
+        )
+
+    def run(self, arguments: Namespace) -> int:
+        """Print what is broken; the budget is read first, for judging a run takes longer."""
+        from dsprof.budget.judge import broken
+        from dsprof.budget.limits import load_budget
+        from dsprof.rules import RULES
+
+        budget = load_budget(arguments.budget, [rule.meta.id for rule in RULES])
+        lines = broken(budget, load_diagnosis(arguments.paths, arguments.config))
+        said = lines or [f"{arguments.budget}: the budget holds"]
+        print_bytes("".join(f"{escaped(line)}\n" for line in said).encode())
+        return 1 if lines else 0

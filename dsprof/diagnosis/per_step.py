@@ -1,0 +1,21 @@
+"""Sums of a diagnosis as means of one rank's step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.collectives import SIZE_NOT_KNOWN
+from dsprof.diagnosis.model import CommunicationRow, Diagnosis
+
+
+def rank_steps(diagnosis: Diagnosis) -> int:
+    """Return ranks times measured steps; a record without steps counts as one step."""
+    return max(len(diagnosis.run.ranks), 1) * max(diagnosis.steps.measured_steps, 1)
+
+
+def bytes_of(rows: Iterable[CommunicationRow]) -> int | None:
+    """Return the bytes of collectives over ranks and steps; None where some were not recorded."""
+    listed = list(rows)
+    if any(row.size_class == SIZE_NOT_KNOWN for row in listed):
+        return None
+    return sum(row.bytes for row in listed)

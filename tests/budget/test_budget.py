@@ -1,0 +1,150 @@
+"""The budget: what its file may say, and which limits a run breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dsprof.budget.judge import broken
+from dsprof.budget.limits import Budget, load_budget
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.errors import ConfigError
+from dsprof.rules.rule import Finding, Severity, Status
+from tests.factories import diagnosis as factory
+
+RULES = ("late-rank", "low-comm-overlap")
+
+Load = Callable[[str], Budget]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load(text: str) -> Budget:
+        path = tmp_path / "budget.yaml"
+        path.write_text(text)
+        return load_budget(path, RULES)
+
+    return load
+
+
+def mistakes(load: Load, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    return [line.partition("budget.yaml:")[2] for line in str(caught.value).splitlines()]
+
+
+def finding(rule: str, status: Status = Status.FAIL, severity: str = "high") -> Finding:
+    return Finding(rule=rule, title="", status=status, severity=Severity(severity), summary="why")
+
+
+def run(**changes: Any) -> Diagnosis:
+    """Two ranks, 8 of 10 steps measured: a rank's has 8.125 calls."""
+    return factory.diagnosis(2, 10, **{"findings": [], **changes})
+
+
+def exposed(share: float | None) -> Diagnosis:
+    made = run()
+    return msgspec.structs.replace(
+        made, steps=msgspec.structs.replace(made.steps, exposed_share=share)
+    )
+
+
+def lines(budget: Budget, made: Diagnosis) -> list[str]:
+    return [line.rpartition("budget.yaml:")[2] for line in broken(budget, made)]
+
+
+def test_a_run_within_its_budget_breaks_nothing(load: Load) -> None:
+    calls = sum(row.calls for row in run().communication) / 16
+    nbytes = sum(row.bytes for row in run().communication) / 16
+    text = f"bytes_per_step: {nbytes}\noperations_per_step: {calls}\n"
+    assert broken(load(text), run()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("bytes_per_step: 1e6", "1:17: bytes_per_step is 89,785,685, more than 1,000,000"),
+        ("\n\noperations_per_step: 8", "3:22: operations_per_step is 8.125, more than 8"),
+    ],
+)
+def test_each_broken_limit_is_a_line_with_its_place(load: Load, text: str, line: str) -> None:
+    assert lines(load(text), run()) == [line]
+
+
+def test_the_exposed_share_is_that_of_the_report(load: Load) -> None:
+    budget = load("exposed_share: 0.25")
+    assert lines(budget, exposed(0.25)) == []
+    assert lines(budget, exposed(0.251)) == ["1:16: exposed_share is 0.251, more than 0.25"]
+
+
+def test_findings_of_a_severity_or_a_graver_one_are_counted(load: Load) -> None:
+    budget = load("findings: {critical: 0, high: 1, low: 3}")
+    failing = [finding("a"), finding("b", severity="critical"), finding("c", severity="low")]
+    told = [finding("d", Status.INFO), finding("e", Status.PASS)]
+    assert lines(budget, run(findings=[*failing, *told])) == [
+        "1:22: findings critical: 1, more than 0: b",
+        "1:31: findings high or graver: 2, more than 1: a, b",
+    ]
+    assert lines(load("findings: {high: null}"), run(findings=failing)) == []
+
+
+def test_what_could_not_be_told_breaks_the_budget_unless_allowed(load: Load) -> None:
+    made = run(findings=[finding("late-rank", Status.UNKNOWN), finding("broke", Status.ERROR)])
+    strict = load("exposed_share: 1")
+    assert [line.partition(":")[0] for line in broken(strict, made)][-2:] == ["late-rank", "broke"]
+    allowed = load("may_be_unknown: [late-rank]\n")
+    assert [line.partition(":")[0] for line in broken(allowed, made)] == ["broke"]
+
+
+def test_a_limit_on_what_was_not_measured_is_broken_unless_allowed(load: Load) -> None:
+    text = "bytes_per_step: 1e12\noperations_per_step: 1e12\nexposed_share: 1\n"
+    assert len(broken(load(text), factory.empty())) == 4  # low-comm-overlap could not tell either
+    allowed = "may_be_unknown:\n- bytes_per_step\n- operations_per_step\n- exposed_share\n"
+    assert broken(load(f"{text}{allowed}- low-comm-overlap\n"), factory.empty()) == []
+
+
+def test_bytes_of_unknown_size_are_not_none(load: Load) -> None:
+    made = run()
+    made.communication[0].size_class = "not known"
+    assert "could not be measured" in lines(load("bytes_per_step: 1e12"), made)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("byte_per_step: 1", "1:1: unknown key 'byte_per_step' - did you mean 'bytes_per_step'?"),
+        ("finding: {high: 0}", "1:1: unknown key 'finding' - did you mean 'findings'?"),
+        (
+            "findings:\n  hihg: 0",
+            "2:3: unknown key of 'findings' 'hihg' - did you mean 'high'?",
+        ),
+        ("findings: [high]", "1:11: 'findings' must be a mapping"),
+        ("findings: {high: -1}", "1:18: 'high' must be at least 0, got -1"),
+        ("findings: {high: 0.5}", "1:18: 'high' must be a whole number in plain digits or null"),
+        ("exposed_share: many", "1:16: 'exposed_share' must be a number or null, got many"),
+        ("may_be_unknown: late-rank", "1:17: 'may_be_unknown' must be a list"),
+        (
+            "may_be_unknown:\n- late-rank\n- late-rnak",
+            "3:3: unknown name in 'may_be_unknown' 'late-rnak' - did you mean 'late-rank'?",
+        ),
+        ("may_be_unknown: [[a]]", "1:18: unknown name in 'may_be_unknown' 'tag:yaml.org"),
+        ("exposed_share: [", "1:17: not YAML: "),
+    ],
+)
+def test_mistakes_are_named_at_their_place(load: Load, text: str, mistake: str) -> None:
+    (found,) = mistakes(load, text)
+    assert found.startswith(mistake)
+
+
+def test_all_mistakes_are_named_at_once(load: Load) -> None:
+    assert len(mistakes(load, "a: 1\nexposed_share: x\nfindings: {b: 1}\n")) == 3
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "findings:\n"])
+def test_a_budget_without_a_limit_is_a_mistake(load: Load, text: str) -> None:
+    with pytest.raises(ConfigError, match="no limit in it"):
+        load(text)

@@ -1,0 +1,91 @@
+"""`dsprof check`: exit codes, one line a broken limit, the example for CI."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dsprof.__main__ import main
+from dsprof.budget.limits import load_budget
+from dsprof.cli import COMMANDS, Parser
+from dsprof.environment import EnvSnapshot
+from dsprof.rules import RULES
+from dsprof.trace.format import EnvironmentEvent
+from tests.cli.command import ROOT
+from tests.factories.trace import header
+from tests.factories.trace_files import encode, run_events
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a run whose ranks send 1 MiB in one call a step."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    for rank in range(2):
+        first, *rest = run_events(header(rank, 2), steps=30)
+        surroundings = EnvironmentEvent(name="environment", args=EnvSnapshot())
+        file = tmp_path / "run" / f"trace.rank0000{rank}.json"
+        file.write_bytes(encode([first, surroundings, *rest]))
+    return tmp_path
+
+
+def check(folder: Path, text: str, *arguments: str) -> int:
+    (folder / "budget.yaml").write_text(text)
+    return main(["check", *(arguments or ("run",)), "--budget", "budget.yaml"])
+
+
+LOOSE = "bytes_per_step: 1048576\noperations_per_step: 1\nexposed_share: 0.05\n"
+
+
+def test_a_run_within_its_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(folder, LOOSE) == 0
+    assert capsys.readouterr().out == "budget.yaml: the budget holds\n"
+
+
+def test_each_broken_limit_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(folder, "bytes_per_step: 1048575\nexposed_share: 0.04\n") == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "budget.yaml:1:17: bytes_per_step is 1,048,576, more than 1,048,575",
+        "budget.yaml:2:16: exposed_share is 0.05, more than 0.04",
+    ]
+
+
+def test_a_saved_diagnosis_is_checked_as_the_traces_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "run", "--format", "json", "-o", "saved.json"]) == 0
+    assert check(folder, LOOSE, "saved.json") == 0
+    assert check(folder, "operations_per_step: 0", "saved.json") == 1
+
+
+def test_mistakes_are_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(folder, "byte_per_step: 1") == 2
+    assert "budget.yaml:1:1: unknown key 'byte_per_step'" in capsys.readouterr().err
+    assert check(folder, LOOSE, "missing") == 2
+    assert main(["check", "run", "--budget", "missing.yaml"]) == 2
+    assert main(["check", "run"]) == 2
+
+
+def commands(workflow: Path) -> list[list[str]]:
+    """The words of each dsprof command in the steps of a workflow."""
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    scripts = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    lines = "\n".join(scripts).replace("\\\n", " ").splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith("dsprof ")]
+
+
+def test_the_example_for_github_actions_calls_what_there_is() -> None:
+    names = [command.name for command in COMMANDS]
+    for words in commands(EXAMPLES / "github-actions.yml"):
+        command = COMMANDS[names.index(words[0])]
+        parser = Parser(prog="dsprof")
+        command.prepare(parser)
+        arguments = parser.parse_args(words[1:])
+        if command.name == "check":
+            budget = load_budget(ROOT / arguments.budget, [rule.meta.id for rule in RULES])
+            assert budget.figures.keys() == {"bytes_per_step", "operations_per_step"}
