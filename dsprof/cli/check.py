@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from dsprof.cli.loading import load_diagnosis
+from dsprof.cli.loading import add_judging, load_diagnosis
 from dsprof.cli.output import print_bytes
 from dsprof.errors import escaped
 
@@ -41,9 +41,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
         parser.add_argument(
             "--budget", type=Path, required=True, metavar="FILE", help="YAML file with limits"
         )
-        parser.add_argument(
-            "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
-        )
+        add_judging(parser)
 
     def run(self, arguments: Namespace) -> int:
         """Print what is broken; the budget is read first, for judging a run takes longer."""
@@ -52,7 +50,8 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
         from dsprof.rules import RULES
 
         budget = load_budget(arguments.budget, [rule.meta.id for rule in RULES])
-        lines = broken(budget, load_diagnosis(arguments.paths, arguments.config))
+        diagnosis = load_diagnosis(arguments.paths, arguments.config, arguments.baseline)
+        lines = broken(budget, diagnosis)
         said = lines or [f"{arguments.budget}: the budget holds"]
         print_bytes("".join(f"{escaped(line)}\n" for line in said).encode())
         return 1 if lines else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,19 @@ from dsprof.errors import DsprofError
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
+
+
+def add_judging(parser: ArgumentParser) -> None:
+    """Add --config and --baseline, by which a run is judged."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
+    )
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="what communication costs on this machine, as dsprof bench measured it",
+    )
 
 
 def load_diagnosis(

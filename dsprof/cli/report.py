@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import load_diagnosis
+from dsprof.cli.loading import add_judging, load_diagnosis
 from dsprof.errors import ConfigError
 from dsprof.inputs import open_input
 
@@ -37,15 +37,7 @@ files by name."""
             "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
         )
         add_delivery(parser, _formats, "html", _PAGE)
-        parser.add_argument(
-            "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
-        )
-        parser.add_argument(
-            "--baseline",
-            type=Path,
-            metavar="FILE",
-            help="what communication costs on this machine, as dsprof bench measured it",
-        )
+        add_judging(parser)
         parser.add_argument(
             "--plotlyjs", type=Path, metavar="FILE", help="a smaller plotly.js for the page"
         )
