@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
@@ -32,7 +33,7 @@ class LowComputeShare:
         why="Time that is not computation is the most that any change of communication, copies or "
         "input can win.",
         category="overlap",
-        needs=(Steps,),
+        needs=(Phases, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -42,6 +43,10 @@ class LowComputeShare:
         total, count = run[Steps].total, len(run[Steps].measured)
         if total.compute_ns is None or not total.total_ns or run[Steps].is_counted:
             text = "Could not tell: how long the ranks compute was not measurable."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        if total.idle_ns is None and not {"forward", "backward"} <= set(run[Phases].rows):
+            text = "Could not tell: forward or backward is not marked, and would count as outside."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         share = total.compute_ns / total.total_ns

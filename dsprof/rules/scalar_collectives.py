@@ -53,7 +53,7 @@ class ScalarCollectives:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Weigh the small collectives of the training loop."""
         rows = run[Communication].rows
-        scalars = {kind: row for kind, row in rows.items() if _is_scalar(kind)}
+        scalars = {kind: row for kind, row in rows.items() if is_scalar(kind)}
         calls = calls_per_step(scalars)
         if not any(kind.group_size > 1 for kind in rows):
             text = "No collective between two or more ranks was recorded."
@@ -92,7 +92,7 @@ def _saving(scalars: Calls) -> Range | None:
     return omitting_saves(scalars, max(0.0, 1 - 1 / calls)) if calls else None
 
 
-def _is_scalar(kind: Kind) -> bool:
+def is_scalar(kind: Kind) -> bool:
     """Say whether a program asked for this by itself, to send a few numbers or an object."""
     own = kind.phase == "" and kind.group_size > 1 and kind.role not in _MODEL_ROLES
     is_small = kind.size_class == _SCALAR or (_is_object(kind) and kind.size_class in _OBJECT_SIZES)

@@ -25,9 +25,13 @@ from dsprof.rules.savings import (
     joining_saves,
     ns_per_byte,
 )
+from dsprof.rules.scalar_collectives import is_scalar
 
 _MIB = 1 << 20
 _HIDDEN = "Nothing need be done: computation hides them, and fewer would not make the step shorter."
+
+_TOLD = frozenset({"barrier"})
+"""What has a rule of its own; so do scalars, and at stage 3 parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,12 @@ class SmallCollectives:
             if (bucket := _small_buckets(run[Flushes], library, knob, thresholds)) is not None
         ]
         yield from found
-        small = _small(rows, thresholds)
-        if run[Engines].stage == 3:  # parameters have rules of their own
-            small = {k: row for k, row in small.items() if family(k.op) != "all_gather"}
+        told = _TOLD | ({"all_gather"} if run[Engines].stage == 3 else set())
+        small = {
+            kind: row
+            for kind, row in _small(rows, thresholds).items()
+            if family(kind.op) not in told and not is_scalar(kind)
+        }
         if not found and calls_per_step(small) >= thresholds.calls_per_step:
             yield self._others(small, calls_per_step(small))
 

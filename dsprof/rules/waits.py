@@ -32,10 +32,10 @@ def longest_wait(awaits: Awaits, *, only_async: bool = False) -> str:
 def _why(what: Awaited, sums: Await) -> str:
     if not what.is_async:
         return ": the call itself waits"
-    return (
-        f": started {sums.lead_ms:.1f} ms before it was waited for, and {sums.in_flight_ms:.1f} ms "
-        "in flight"
-    )
+    started = f": started {sums.lead_ms:.1f} ms before it was waited for"
+    if what.library == "DDP":
+        return f"{started}, as all buckets before it, which DDP waits for together"
+    return f"{started}, and {sums.in_flight_ms:.1f} ms in flight"
 
 
 def waits_table(rows: Waits) -> Table:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from dsprof.rules.low_compute_share import RULE
 from dsprof.rules.rule import Status
+from tests.factories.device import busy
 from tests.factories.trace import captured, copy, header, said, span, zero_rank
 
 
 def idling(outside: float):
     """A rank whose steps of 100 ms lie so much outside all phases."""
-    spans = [span("forward", 100 * n, 100 * n + 100 * (1 - outside), n) for n in range(6)]
+    half = 50 * (1 - outside)
+    spans = [span("forward", 100 * n, 100 * n + half, n) for n in range(6)]
+    spans += [span("backward", 100 * n + half, 100 * n + 2 * half, n) for n in range(6)]
     return zero_rank(spans=spans, comm_ms=1)
 
 
@@ -43,9 +46,14 @@ def test_what_was_not_measurable_is_unknown():
     for trace in (
         zero_rank(head=head),
         zero_rank(spans=[]),
+        zero_rank(spans=[span("step", 100 * n, 100 * n + 5, n) for n in range(6)]),
         captured(window=range(0), steps=8),
     ):
         assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_a_profile_needs_no_phases():
+    assert said(RULE, busy(compute=40, comm=20, world_size=1)).status is Status.INFO
 
 
 def test_thresholds_move_the_verdict():

@@ -69,6 +69,12 @@ def test_other_small_collectives_are_mentioned():
     assert (row[0], row[4:6]) == ("all_gather", (40.0, 4 * KIB))
 
 
+def test_scalars_and_barriers_are_told_by_rules_of_their_own():
+    assert said(RULE, gathers(40, nbytes=8)).status is Status.PASS
+    barriers = [sync("barrier", 2 * n, 1, nbytes=0, step=0, phase="step") for n in range(40)]
+    assert said(RULE, rank_trace(steps=[step(0, 0, 1000)], comm=barriers)).status is Status.PASS
+
+
 def test_gathers_of_zero_3_are_told_by_rules_of_their_own():
     stage_3 = zero_rank(stage=3).engines[1]
     assert said(RULE, gathers(40, engine=stage_3)).status is Status.PASS

@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.analysis.aggregates.awaits import Awaited, Awaits
 from dsprof.rules.waits import longest_wait, longest_waits, name_of
-from tests.factories.trace import issued, rank_trace, step, summary, sync
+from tests.factories.trace import flush, issued, rank_trace, step, summary, sync
 
 
 def named(library="", purpose="other", name="", family="all_reduce", phase="", is_async=True):
@@ -36,6 +36,15 @@ def test_the_longest_wait_in_a_sentence():
         "in flight."
     )
     assert longest_waits(found).rows[1][3:] == pytest.approx((15, 5, 20))
+
+
+def test_ddp_waits_for_all_its_buckets_at_the_last():
+    comm = issued("all_reduce", 40, 60, wait=45, waited=60, step=0, flush=1)
+    flushes = [flush(1, 40, 20, library="DDP", bucket=3, step=0)]
+    trace = rank_trace(steps=[step(0, 0, 100)], comm=[comm], flushes=flushes)
+    found = summary(trace)[Awaits]
+    assert "bucket 3 of DDP" in longest_wait(found)
+    assert "which DDP waits for together" in longest_wait(found)
 
 
 def test_without_a_wait_nothing_is_said():
