@@ -47,7 +47,7 @@ def diagnose_environment(
         quality=model.Quality(),
         steps=model.Steps(total=_NOTHING),
         dsprof_version=__version__,
-        verdict=_verdict(findings, header),
+        verdict=_verdict(findings, header, has_torch="torch" in found.versions),
         findings=findings,
         environment=environment_info(facts),
         thresholds=sections.thresholds(ENVIRONMENT_RULES, thresholds),
@@ -65,8 +65,10 @@ _NOTHING = model.StepParts(
 )
 
 
-def _verdict(findings: Sequence[Finding], header: Header) -> str:
+def _verdict(findings: Sequence[Finding], header: Header, *, has_torch: bool) -> str:
     judged = f"judged for {header.backend}"
+    if not has_torch:
+        judged += " (this Python has no torch, which may decide otherwise)"
     failed = [finding for finding in findings if finding.status is Status.FAIL]
     if not failed:
         return f"No rule found a fault in this environment, {judged}."
