@@ -133,6 +133,10 @@ class Hook:
         self.recorder.fail(self.name, error)
 
 
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """The half of `around` that a hook has no use for."""
+
+
 def _unseen(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call `function` where torch.compile sees neither it nor what it calls."""
     return function(*args, **kwargs)

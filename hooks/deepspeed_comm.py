@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import torch
 
 from dsprof.events import Context
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.off_wire import OffWire
+from dsprof.hooks.requests import begin_request
 from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.patching import Patch
 from dsprof.recorder import Recorder, clock
@@ -123,17 +123,11 @@ class DeepSpeedCommHook(Hook):
     def _begin(self, op: str) -> tuple[Context, Context] | None:
         """Change to the context of a request; None for a call deepspeed.comm makes for itself."""
         try:
-            recorder = self.recorder
-            outer = recorder.context()
-            if outer.request:
-                return None
-            number = next(recorder.ids)
-            context = msgspec.structs.replace(outer, request=number, requested=op, wire_ops=0)
-            recorder.become(context)
+            outer = begin_request(self.recorder, op)
+            return None if outer is None else (outer, self.recorder.context())
         except Exception as error:
             self.fail(error)
             return None
-        return outer, context
 
     def _look_at_backend(self, step: int) -> None:
         """Patch a backend that is of no class known: deepspeed.comm only calls its methods."""

@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Any, NamedTuple
 
 from dsprof.events import Copy, Scope
-from dsprof.hooks.base import After, Before, Hook, Target
+from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.recorder import Recorder, clock
 
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
@@ -71,10 +71,10 @@ class DeepSpeedCopiesHook(Hook):
     @property
     def _around(self) -> dict[str, tuple[Before, After]]:
         return {
-            "forward": (self._learn, _nothing),
+            "forward": (self._learn, nothing),
             "_optimizer_step": (_which_group, self._begin_parameters),
-            "unscale_and_clip_grads": (self._end_parameters, _nothing),
-            "reset_cpu_buffers": (self._end_parameters, _nothing),
+            "unscale_and_clip_grads": (self._end_parameters, nothing),
+            "reset_cpu_buffers": (self._end_parameters, nothing),
         }
 
     def _timed(self, original: Callable[..., Any], measure: Before) -> Callable[..., Any]:
@@ -136,10 +136,6 @@ class DeepSpeedCopiesHook(Hook):
             if p.ds_id in self._on_host and not p.ds_persist and p.ds_status.name == "NOT_AVAILABLE"
         )
         return _Moved("parameter", "to device", nbytes) if nbytes else None
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Do nothing before or after a call."""
 
 
 def _which_group(optimizer: Any, group_no: int) -> tuple[Any, int]:

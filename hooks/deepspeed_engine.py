@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsprof.events import Phase
-from dsprof.hooks.base import After, Before, Hook, Target
+from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.deepspeed_config import describe
 from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS, Schedule
 from dsprof.recorder import Recorder
@@ -76,12 +76,12 @@ class DeepSpeedEngineHook(Hook):
         return {
             "forward": (functools.partial(self._begin, "forward"), self._end),
             "backward": (functools.partial(self._begin, "backward"), self._end),
-            "_backward_prologue": (self._open, _nothing),
+            "_backward_prologue": (self._open, nothing),
             "_backward_epilogue": (self._progress, self._close),
             "step": (self._begin_step, self._end_step),
             "_take_model_step": (self._progress, self._took_step),
             "train_batch": (self._begin_batch, self._end_batch),
-            "_exec_schedule": (self._begin_schedule, _nothing),
+            "_exec_schedule": (self._begin_schedule, nothing),
             "generate": (functools.partial(self._begin, "generate"), self._end),
         }
 
@@ -201,7 +201,3 @@ class DeepSpeedEngineHook(Hook):
             progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
             self.recorder.define(describe(engine, progress.number))
         return progress
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Do nothing before or after a call."""

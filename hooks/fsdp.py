@@ -16,7 +16,7 @@ import torch
 
 from dsprof.events import Context, Fetch, Flush, Phase
 from dsprof.hooks import loop
-from dsprof.hooks.base import After, Before, Hook, Target
+from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.recorder import Recorder, clock
 
 _V2 = "torch.distributed.fsdp._fully_shard"
@@ -80,8 +80,8 @@ class FSDPHook(Hook):
     @property
     def _around(self) -> dict[str, tuple[Before, After]]:
         return {
-            "_root_pre_forward": (self._begin_root, _nothing),
-            "_register_pre_backward_hook": (self._end_root, _nothing),
+            "_root_pre_forward": (self._begin_root, nothing),
+            "_register_pre_backward_hook": (self._end_root, nothing),
             "forward": (self._begin_forward, self._end_forward),
             "unshard": (self._begin_unshard_2, self._end_unshard_2),
             "wait_for_unshard": (self._begin_wait, self._end_wait),
@@ -280,7 +280,3 @@ def _module_of(names: list[str]) -> str:
     levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
     shared = itertools.takewhile(lambda level: len(set(level)) == 1, levels)
     return ".".join(level[0] for level in shared) or "(root)"
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Do nothing after a call."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.hooks.base import Before, Hook, Target
+from dsprof.hooks.base import Before, Hook, Target, nothing
 from dsprof.recorder import Recorder
 from dsprof.trace.format import NoteArgs
 
@@ -67,7 +67,7 @@ class UnseenHook(Hook):
             "capture_end": self._end_capture,
             "replay": self._replay,
         }
-        watched = self.around(original, look[target.name], _nothing)
+        watched = self.around(original, look[target.name], nothing)
         # Called by an instance, too, these two get no self.
         return staticmethod(watched) if target.owner == "_SymmetricMemory" else watched
 
@@ -109,7 +109,3 @@ class UnseenHook(Hook):
             self._meet(UNKNOWN_REPLAYS)
         elif held:
             self._meet(REPLAYS)
-
-
-def _nothing(token: Any) -> None:
-    """Do nothing after a call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.base import Hook, Target, nothing
 
 
 class WorldHook(Hook):
@@ -23,11 +23,7 @@ class WorldHook(Hook):
     )
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        return self.around(original, _nothing, self._changed)
+        return self.around(original, nothing, self._changed)
 
     def _changed(self, token: Any) -> None:
         self.recorder.on_new_world()
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Do nothing before."""
