@@ -112,7 +112,8 @@ def _measured(options: Options, backend: str, device: torch.device, started: str
             dsprof_version=__version__,
         )
         write_whole(options.output, msgspec.json.format(msgspec.json.encode(baseline), indent=1))
-        print(described(baseline), f"Baseline: {options.output.resolve()}", sep="\n\n")
+        said = f"{described(baseline)}\n\nBaseline: {options.output.resolve()}\n"
+        sys.stdout.buffer.write(said.encode())  # whatever the locale says
     return 1 if wrong else 0
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from dsprof.analysis.baseline import Baseline, OpCost
 from dsprof.analysis.collectives import busbw_factor
+from dsprof.reports import formatting as fmt
 
-_HEAD = f"{'operation':15}{'group':>6}{'ranks':>7}{'latency':>11}{'largest':>12}{'bus':>12}"
+_HEAD = f"{'operation':15}{'group':>6}{'ranks':>7}{'latency':>11}{'largest':>11}{'busbw':>12}"
 
 
 def described(baseline: Baseline) -> str:
@@ -26,8 +27,8 @@ def _lines(baseline: Baseline) -> Iterator[str]:
         yield f"{op}: not measured: {why}"
     if (hiding := baseline.hiding) is not None:
         yield (
-            f"Compute of {hiding.compute_ns / 1e6:.3g} ms and a collective of "
-            f"{hiding.collective_ns / 1e6:.3g} ms take {hiding.both_ns / 1e6:.3g} ms together: "
+            f"\nCompute of {fmt.duration(hiding.compute_ns)} and a collective of "
+            f"{fmt.duration(hiding.collective_ns)} take {fmt.duration(hiding.both_ns)} together:\n"
             f"{hiding.low:.0%} to {hiding.high:.0%} of what is hidden comes back."
         )
 
@@ -37,9 +38,11 @@ def _longest_ns(cost: OpCost) -> float:
 
 
 def _line(cost: OpCost) -> str:
-    start = f"{cost.op:15}{cost.group:>6}{cost.group_size:>7}{cost.latency_ns / 1e3:>8,.0f} us"
+    # One size alone does not tell latency from bytes.
+    latency = fmt.duration(cost.latency_ns) if len(cost.samples) > 1 else "-"
     last, factor = cost.samples[-1], busbw_factor(cost.op, cost.group_size)
     if factor is None or not last.nbytes:
-        return start
-    busbw = last.nbytes * factor / max(last.time_ns, 1)
-    return f"{start}{last.nbytes / 1e6:>9,.3g} MB{busbw:>7,.3g} GB/s"
+        return f"{cost.op:15}{cost.group:>6}{cost.group_size:>7}{fmt.duration(last.time_ns):>11}"
+    busbw = fmt.rate(last.nbytes * factor / max(last.time_ns, 1) * 1e9)
+    start = f"{cost.op:15}{cost.group:>6}{cost.group_size:>7}{latency:>11}"
+    return f"{start}{fmt.size(last.nbytes):>11}{busbw:>12}"

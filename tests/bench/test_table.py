@@ -9,8 +9,13 @@ def test_an_operation_is_a_line_with_latency_and_bandwidth():
     made = baseline(cost("all_reduce"), cost("barrier", samples=(Sample(0, 1e5),)))
     _, reduce, barrier = described(made).splitlines()
     # 4 MB at 1 ns a byte after 100 us
-    assert reduce.split() == ["all_reduce", "world", "2", "100", "us", "4", "MB", "0.976", "GB/s"]
-    assert barrier.split() == ["barrier", "world", "2", "100", "us"]
+    assert reduce.split() == ["all_reduce", "world", "2", "100", "µs", "3.81", "MiB", "976", "MB/s"]
+    assert barrier.split() == ["barrier", "world", "2", "100", "µs"]
+
+
+def test_one_size_tells_no_latency():
+    _, line = described(baseline(cost(samples=(Sample(1024, 2e5),)))).splitlines()
+    assert line.split() == ["all_reduce", "world", "2", "-", "1.00", "KiB", "5.12", "MB/s"]
 
 
 def test_of_several_nodes_the_slowest_is_shown():
@@ -19,7 +24,7 @@ def test_of_several_nodes_the_slowest_is_shown():
         for ranks, latency in (((0, 1), 1e5), ((2, 3), 9e5), ((4, 5), 2e5))
     ]
     _, line = described(baseline(*nodes)).splitlines()
-    assert line.split()[3] == "900"
+    assert line.split()[3:5] == ["900", "µs"]
 
 
 def test_what_was_not_measured_and_what_hiding_costs_is_said():
