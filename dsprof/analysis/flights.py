@@ -80,7 +80,7 @@ def mismatches(flights: Flights) -> Iterator[Mismatch]:
                 what, values = found
                 frames = {rank: call.frame for rank, call in calls.items() if call.frame}
                 label = _label(flights, name)
-                yield Mismatch(name, label, seq, what, values, _odd(values), frames)
+                yield Mismatch(name, label, seq, what, values, odd_ranks(values), frames)
                 break
 
 
@@ -161,15 +161,15 @@ def _mismatch(
     """Compare the calls of one number: operations, then sizes, then types."""
     if any(call.op in _UNCOMPARED for call in calls.values()):
         return None
-    ops = _by_value({rank: call.op for rank, call in calls.items()})
+    ops = by_value({rank: call.op for rank, call in calls.items()})
     if len(ops) > 1:
         return "operation", ops
-    types = _by_value({rank: call.dtype for rank, call in calls.items() if call.dtype})
+    types = by_value({rank: call.dtype for rank, call in calls.items() if call.dtype})
     if len(types) > 1:
         return "dtype", types
     if not ops or ops[0][0] not in _EQUAL_SIZES:
         return None
-    sizes = _by_value({rank: _elements(call) for rank, call in calls.items()})
+    sizes = by_value({rank: _elements(call) for rank, call in calls.items()})
     return ("size", sizes) if len(sizes) > 1 else None
 
 
@@ -178,7 +178,8 @@ def _elements(call: Call) -> str:
     return f"{given:,} elements" if given == taken else f"{given:,} to {taken:,} elements"
 
 
-def _by_value(values: Mapping[int, str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def by_value(values: Mapping[int, str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the ranks of each value, those of most ranks first."""
     ranks: defaultdict[str, list[int]] = defaultdict(list)
     for rank in sorted(values):
         ranks[values[rank]].append(rank)
@@ -186,7 +187,8 @@ def _by_value(values: Mapping[int, str]) -> tuple[tuple[str, tuple[int, ...]], .
     return tuple((value, tuple(those)) for value, those in ordered)
 
 
-def _odd(values: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[int, ...]:
+def odd_ranks(values: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[int, ...]:
+    """Return the ranks that differ from most; none where no value is that of most."""
     most, *others = values
     if len(most[1]) <= max(len(ranks) for _, ranks in others):
         return ()

@@ -35,7 +35,7 @@ class Thresholds:
     communication_ratio: float = 0.6  # its time in communication kernels / median of the others
     waited_share: float = 0.02  # of the time profiled: what the others wait for it
     step_share: float = 0.05  # of the step: what the others wait for it, in a trace of dsprof
-    turns_share: float = 0.15  # of the step: waits for ranks that take turns are worth a remark
+    turns_share: float = 0.25  # of the step: waits for ranks that take turns are worth a remark
     chance: float = 0.01  # of so many votes for one rank if all were alike
     cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
     medium_share: float = 0.1

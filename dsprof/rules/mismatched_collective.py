@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.disagreements import disagreements
 from dsprof.analysis.flights import Mismatch, mismatches
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
@@ -21,7 +23,7 @@ class MismatchedCollective:
         why="Ranks that disagree about what they do together hang, crash, or go on with numbers "
         "that mean nothing.",
         category="communication",
-        needs=(Flights,),
+        needs=(Arrivals, Flights),
     )
     thresholds = NoThresholds()
 
@@ -29,14 +31,24 @@ class MismatchedCollective:
         """Report the first mismatch of each group."""
         flights = run[Flights]
         if not flights.ranks:
-            text = "No dump of torch's flight recorder was given."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield from self._in_traces(run[Arrivals])
         elif len(flights.ranks) == 1:
             text = "Could not tell from the dump of one rank: give those of all."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             for found in mismatches(flights):
                 yield self._finding(found)
+
+    def _in_traces(self, arrivals: Arrivals) -> Iterable[Finding]:
+        seen = disagreements(arrivals.matched)
+        if not seen.compared:
+            text = "No dump of torch's flight recorder was given, and no trace of two ranks."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif seen.unplaced:
+            text = f"Could not tell: the numbers of {', '.join(seen.unplaced[:4])} do not fit."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        for found in seen.found:
+            yield self._finding(found)
 
     def _finding(self, found: Mismatch) -> Finding:
         told = "; ".join(

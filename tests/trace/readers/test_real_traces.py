@@ -10,7 +10,9 @@ from functools import cache
 
 import pytest
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.lateness import lateness
 from dsprof.analysis.summarise import summarise
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
@@ -164,3 +166,36 @@ def test_most_of_quantised_communication_is_hidden() -> None:
     shares = {row.rank: row.overlap for row in diagnosis.devices}
     assert shares == pytest.approx({0: 0.641, 1: 0.6475, 2: 0.8055, 3: 0.6511}, abs=1e-3)
     assert rule(diagnosis, "low-comm-overlap").status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "of", "waited_ms"),
+    [
+        # 7.16 ms: the independent script's sum over collectives of what rank 1 came later.
+        ("torchrec_resnet18", 1, 12, 7.16),
+        # Rank 2's window opens a collective later; the others sit a second a step in one of them.
+        ("torchrec_sst_long_a2a_optimizer", 2, 12, 3035),
+    ],
+)
+def test_the_late_rank_comes_last_to_every_collective(
+    name: str, last: int, of: int, waited_ms: float
+) -> None:
+    arrivals = summarise(find_run([traces(name)]), [Arrivals])[Arrivals]
+    (one,) = arrivals.matched
+    late = lateness([one])
+    place = one.ranks.index(last)
+    assert (one.unplaced, int(late.lasts[place]), int(late.met[place])) == ((), of, of)
+    assert late.lasts.sum() == of
+    assert late.caused_ns[place].sum() / 1e6 == pytest.approx(waited_ms, rel=0.005)
+
+
+@pytest.mark.parametrize("run", ["_3", "_5_qcomm"])
+def test_the_milder_late_rank_costs_most_of_all(run: str) -> None:
+    diagnosis = judged(f"torchrec_sst_long_a2a_optimizer{run}")
+    assert diagnosis.arrivals.rows[0].rank == 2
+    assert diagnosis.arrivals.rows[0].caused_ns > 2 * diagnosis.arrivals.rows[1].caused_ns
+
+
+@pytest.mark.parametrize("name", ["hta_sampled_2of128", "hta_trace_diff_control", "hta_cpu_only"])
+def test_samples_and_single_ranks_have_no_arrivals_to_compare(name: str) -> None:
+    assert judged(name).arrivals.rows == []
