@@ -154,3 +154,9 @@ def test_memory_is_bounded_for_thousands_of_ranks(monkeypatch):
 def test_waits_of_a_sample_are_scaled():
     one = matched(rank(0, 10, 70), rank(1, 60, 20))
     assert lateness([replace(one, stride=4)]).waited_ns.max() == 200 * MS
+
+
+def test_a_number_that_comes_twice_on_a_rank_is_left_out():
+    twice = rank(0, 10, 20, 30)
+    twice.collectives.seq[1] = 0
+    assert matched(twice, rank(1, 60, 60, 60)).seq.tolist() == [2]
