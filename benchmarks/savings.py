@@ -19,7 +19,9 @@ from tests.dist.launch import ROOT, environment, launch
 OUT = ROOT / "build" / "savings"
 BASELINE = OUT / "baseline.json"
 PROGRAM = ROOT / "benchmarks" / "savings_case.py"
-HEAD = ("case", "rule", "step", "noise", "predicted", "measured", "error", "verdict")
+MOST_DRIFT = 0.1
+TRIES = 3
+HEAD = ("case", "rule", "step", "drift", "noise", "predicted", "measured", "error", "verdict")
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,17 @@ class Outcome:
     case: Case
     predicted: tuple[float, float] | None  # no saving
     rounds: list[list[float]]  # before, after, before again
+    recorded_ms: float = 0.0  # a step, while dsprof recorded
 
     @property
     def before_ms(self) -> float:
         """A step with the mistake."""
         return median(time for one, _, two in self.rounds for time in (one, two))
+
+    @property
+    def drift(self) -> float:
+        """How far a step before the change is from a recorded one."""
+        return self.before_ms / self.recorded_ms - 1 if self.recorded_ms else 0.0
 
     @property
     def noise_ms(self) -> float:
@@ -80,6 +88,7 @@ class Outcome:
             name,
             self.case.rule,
             f"{self.before_ms:.1f}",
+            f"{self.drift:+.0%}",
             f"{self.noise_ms:.1f}",
             "none" if low_high is None else f"{low_high[0]:.1f} to {low_high[1]:.1f}",
             f"{self.saved_ms:.1f}",
@@ -104,8 +113,17 @@ def outcome(name: str, case: Case, args: list[object]) -> Outcome:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     launch(PROGRAM, args=[name, out, BASELINE, *args], timeout=400).check()
-    predicted = json.loads((out / "prediction.json").read_text()).get("saving_ms")
-    return Outcome(case, predicted, json.loads((out / "measured.json").read_text()))
+    said = json.loads((out / "prediction.json").read_text())
+    rounds = json.loads((out / "measured.json").read_text())
+    return Outcome(case, said.get("saving_ms"), rounds, said.get("step_ms", 0.0))
+
+
+def steady(name: str, case: Case, args: list[object]) -> Outcome:
+    """Run a case until the machine is the same before the change as it was in the record."""
+    tried: list[Outcome] = []
+    while len(tried) < TRIES and not any(abs(one.drift) <= MOST_DRIFT for one in tried):
+        tried.append(outcome(name, case, args))
+    return min(tried, key=lambda one: abs(one.drift))
 
 
 def print_row(cells: tuple[str, ...]) -> None:
@@ -114,7 +132,7 @@ def print_row(cells: tuple[str, ...]) -> None:
 
 def outcomes(names: list[str], args: list[object]) -> Iterator[Outcome]:
     for name in names:
-        one = outcome(name, CASES[name], args)
+        one = steady(name, CASES[name], args)
         print_row(one.row(name))
         yield one
 

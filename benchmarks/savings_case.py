@@ -15,7 +15,7 @@ import torch.distributed as dist
 import dsprof
 from dsprof.analysis.baseline import read_baseline
 from dsprof.diagnosis.build import diagnose
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.model import Diagnosis, to_json
 from dsprof.trace.run import find_run
 from examples.wrong.cases import CASES, Case
 from examples.wrong.training import Patch, Step
@@ -70,11 +70,17 @@ def predict(case: Case, out: Path, baseline: Path) -> Patch:
                     "summary": finding.summary,
                     "saving_ms": finding.saving_ms_per_step,
                     "patch": finding.config_patch or {},
+                    "step_ms": mean_step_ms(diagnosis),
                 }
             ]
         (out / "prediction.json").write_text(json.dumps(found[0]))
     dist.broadcast_object_list(found)
     return found[0].get("patch", {})
+
+
+def mean_step_ms(diagnosis: Diagnosis) -> float:
+    """Return the mean recorded step."""
+    return diagnosis.steps.total.total_ns / diagnosis.steps.measured_steps / 1e6
 
 
 def compare(before: Step, after: Step, rounds: int, seconds: float) -> list[list[float]]:

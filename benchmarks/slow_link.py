@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 RATE = "1gbit"
-OVERHEAD_BYTES = 12_500  # a packet; at the rate above 100 us
+OVERHEAD_BYTES = 25_000  # a packet; at the rate above 200 us
 _INSIDE = "SLOW_LINK_ENTERED"
 _QUEUE = f"rate {RATE} overhead {OVERHEAD_BYTES} burst 128kb limit 100mb"  # no packet is dropped
 _ENTER = f'ip link set lo up && tc qdisc add dev lo root tbf {_QUEUE} && exec "$@"'

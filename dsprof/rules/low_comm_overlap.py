@@ -173,16 +173,16 @@ def _two_fetches(fetches: Fetches) -> int:
 def _prefetching_saves(run: RunSummary, exposed_ms: float) -> Range | None:
     """Return what it saves to gather each parameter during what comes before it.
 
-    The first gather of each pass over the model has nothing before it.
+    The first gather of a micro-step has nothing before it; that of backward has forward.
     """
-    gathers = [(kind, s) for kind, s in run[Fetches].rows.items() if kind.kind == "fetch"]
-    passes = len({kind.phase for kind, _ in gathers})
-    calls = sum(sums.calls / sums.rank_steps for _, sums in gathers if sums.rank_steps)
-    computed_ns = run[Steps].total.compute_ns
-    if not passes or computed_ns is None:
+    steps, fetches = run[Steps], run[Fetches].rows.items()
+    gathers = [sums for kind, sums in fetches if kind.kind == "fetch" and sums.rank_steps]
+    micro_steps = max(steps.total.micro_steps / len(steps.measured), 1)
+    calls = sum(sums.calls / sums.rank_steps for sums in gathers) / micro_steps
+    if not calls or steps.total.compute_ns is None:
         return None
-    computed_ms = computed_ns / len(run[Steps].measured) / 1e6
-    return hiding_saves(exposed_ms, computed_ms, calls / passes, run[Costs])
+    computed_ms = steps.total.compute_ns / len(steps.measured) / 1e6
+    return hiding_saves(exposed_ms, computed_ms, calls, run[Costs])
 
 
 def _figures(overlap: Overlap) -> Table:

@@ -31,7 +31,9 @@ CASES = {
     "small_reduce_buckets": Case("zero", "small-collectives", "the patch: `reduce_bucket_size`"),
     "fp32_gradients": Case("zero", "fp32-gradients", "the patch: `communication_data_type`"),
     "needless_gathers": Case(
-        "zero", "repeated-parameter-gathers", "the patch: `stage3_max_reuse_distance`"
+        "zero",
+        "repeated-parameter-gathers",
+        "the patch: `stage3_max_live_parameters`, `stage3_max_reuse_distance`",
     ),
     "no_prefetch": Case("zero", "low-comm-overlap", "the patch: `stage3_prefetch_bucket_size`"),
     "late_rank": Case("loop", "late-rank", "rank 1 takes as long as the others"),

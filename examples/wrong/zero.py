@@ -48,7 +48,11 @@ def fp32_gradients(patch: Patch | None) -> Step:
 
 def needless_gathers(patch: Patch | None) -> Step:
     """Let ZeRO-3 drop parameters after forward, though memory would hold them for backward."""
-    keys = {"stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0}
+    keys = {
+        "stage3_param_persistence_threshold": 0,
+        "stage3_max_live_parameters": 0,
+        "stage3_max_reuse_distance": 0,
+    }
     return _trained(6, 512, _zero(3, **keys), patch)
 
 
