@@ -59,14 +59,16 @@ def omitting_saves(calls: AnyCalls, share: float = 1.0) -> Range | None:
     """Return what it saves to omit `calls`, or a share of them.
 
     The time of the rank held least, which comes last, is the calls' own. What the others are held
-    beyond it they wait for that rank, and would wait in their next collective if it is always the
-    same; if ranks come late in turn, part of the waiting is gone as well. So the estimate lies
-    between that time and the mean over ranks, but at most twice that time.
+    beyond it they wait for that rank, and would wait in their next collective. Where ranks come
+    late in turn part of the waiting is gone as well, and all are held alike: the estimate then lies
+    between that time and the mean over ranks. A mean of more than twice that time is the waiting of
+    one late rank, and nothing of it is promised.
     """
     least_ms, mean_ms = least_held_ms(calls), held_ms(calls)
     if least_ms is None or mean_ms is None:
         return None
-    return about(least_ms * share, min(max(mean_ms, least_ms), 2 * least_ms) * share)
+    is_late = mean_ms > 2 * least_ms
+    return about(least_ms * share, (least_ms if is_late else max(mean_ms, least_ms)) * share)
 
 
 def joining_saves(
