@@ -65,37 +65,50 @@ class LowBusBandwidth:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Fail transfers at less than a share of what is expected."""
-        rows = judged(run, thresholds)
+        rows, facts = judged(run, thresholds), run[EnvironmentFacts]
         fair = [row for row in rows if row.is_fair(thresholds)]
         known = [row for row in fair if row.expected is not None]
         slow = [row for row in known if (row.share or 0.0) < thresholds.share]
-        if slow:
-            yield self._slow(slow, thresholds)
+        links = [row for row in slow if row.transfer.path.nodes > 1 or facts.uses_gpu]
+        if links:
+            yield self._slow(links, thresholds)
+        elif slow:
+            yield self._without_link(slow)
         elif not known:
             yield self._undecided(run, rows)
         else:
-            worst = min(known, key=lambda row: row.share or 0.0)
+            worst = _worst(known)
             text = f"The quickest calls of the slowest transfer reach {worst.share:.0%} of "
             text += f"{_source(worst)}."
             yield self.meta.finding(Status.PASS, text, evidence=(_table(known),))
 
     def _slow(self, slow: list[Judged], thresholds: Thresholds) -> Finding:
-        worst = min(slow, key=lambda row: row.share or 0.0)
-        path, share = worst.transfer.path, worst.share or 0.0
-        severe = share < thresholds.severe_share
-        where = f"across {path.nodes} hosts" if path.nodes > 1 else "within a host"
+        worst = _worst(slow)
+        severe = (worst.share or 0.0) < thresholds.severe_share
         return self.meta.finding(
             Status.FAIL,
-            f"{path.op} of {worst.transfer.nbytes / 1e6:,.3g} MB in {path.group} ({where}) moves "
-            f"{worst.transfer.busbw / 1e9:,.3g} GB/s; the quickest quarter of the calls reach "
-            f"{share:.0%} of {_source(worst)}.",
+            _told(worst),
             severity=Severity.HIGH if severe else Severity.MEDIUM,
             cause="Counted is the transfer alone, of calls that nothing else of the run disturbed: "
             "waiting for a late rank is not in it. So a link, an adapter or the path that was "
             "chosen is slow, or other programs use it all the time.",
-            action=_ACROSS if path.nodes > 1 else _WITHIN,
+            action=_ACROSS if worst.transfer.path.nodes > 1 else _WITHIN,
             evidence=(_table(slow),),
             confidence="medium" if worst.expected and worst.expected.is_measured else "low",
+        )
+
+    def _without_link(self, slow: list[Judged]) -> Finding:
+        """Tell of CPUs of one host: there processors move the bytes, and no link is to blame."""
+        return self.meta.finding(
+            Status.INFO,
+            _told(_worst(slow)),
+            title="Collectives are slower than when this machine was measured",
+            cause="On CPUs of one host the processors themselves move the bytes. They had other "
+            "work: other programs, data loading, or more threads than cores.",
+            action="Leave cores to each rank: OMP_NUM_THREADS, fewer workers that load data, fewer "
+            "ranks. Was something else running, record again.",
+            evidence=(_table(slow),),
+            confidence="medium",
         )
 
     def _undecided(self, run: RunSummary, rows: list[Judged]) -> Finding:
@@ -121,9 +134,9 @@ _ACROSS = (
 )
 _WITHIN = (
     "See that direct access between the devices and shared memory are not switched off "
-    "(NCCL_P2P_DISABLE, NCCL_SHM_DISABLE), that ranks run on the CPUs near their devices, and that "
-    "on CPUs each rank has cores of its own. Measure again with dsprof bench while nothing else "
-    "runs: what is slow then, too, is no fault of the training."
+    "(NCCL_P2P_DISABLE, NCCL_SHM_DISABLE), and that ranks run on the CPUs near their devices. "
+    "Measure again with dsprof bench while nothing else runs: what is slow then, too, is no fault "
+    "of the training."
 )
 
 
@@ -151,6 +164,21 @@ def _measured(costs: Costs, row: Transfer) -> Expected | None:
     if not cost_ns or not factor:
         return None
     return Expected(row.nbytes / cost_ns * 1e9 * factor, "the baseline", is_measured=True)
+
+
+def _worst(rows: list[Judged]) -> Judged:
+    return min(rows, key=lambda row: row.share or 0.0)
+
+
+def _told(row: Judged) -> str:
+    """Say in one sentence how fast a transfer is, and how fast it should be."""
+    transfer, path = row.transfer, row.transfer.path
+    where = f"across {path.nodes} hosts" if path.nodes > 1 else "within a host"
+    return (
+        f"{path.op} of {transfer.nbytes / 1e6:,.3g} MB in {path.group} ({where}) moves "
+        f"{transfer.busbw / 1e9:,.3g} GB/s; the quickest quarter of the calls reach "
+        f"{row.share or 0.0:.0%} of {_source(row)}."
+    )
 
 
 def _source(row: Judged) -> str:

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.clocks import align, clock_samples
+from dsprof.analysis.summarise import summarise_traces
 from dsprof.environment import EnvSnapshot
 from dsprof.rules.low_bus_bandwidth import RULE
 from dsprof.rules.rule import Severity, Status
@@ -20,15 +22,15 @@ from tests.factories.trace import (
     said,
     stall,
     step,
-    summary,
     sync,
     zero_rank,
 )
 
 MB = 1_000_000
+ACROSS = baseline(cost(crosses_nodes=True))
 
 
-def ranks(took_ms=10.0, late_ms=0.0, nbytes=4 * MB, steps=12):
+def ranks(took_ms=10.0, late_ms=0.0, nbytes=4 * MB, steps=12, hosts=2):
     """Two ranks over gloo; rank 1 comes `late_ms` later to the reduction of each step."""
     for rank in (0, 1):
         comm = [
@@ -43,12 +45,15 @@ def ranks(took_ms=10.0, late_ms=0.0, nbytes=4 * MB, steps=12):
             for k in range(steps)
         ]
         taken = [step(k, 100 * k, 100 * k + 100) for k in range(steps)]
-        yield rank_trace(rank, comm=comm, steps=taken)
+        host = f"node-{rank % hosts}"
+        yield rank_trace(rank, comm=comm, steps=taken, head=header(rank, host=host, boot_id=host))
 
 
 def against(made, *traces, **thresholds):
     """What the rule says where a baseline was given: 100 us and 1 ns a byte in the factory's."""
-    run = summary(*traces).with_part(Costs(made))
+    traces = [*traces]
+    alignment = align(map(clock_samples, traces))
+    run = summarise_traces(traces, alignment).with_part(Costs(made))
     given = replace(RULE.thresholds, **thresholds)
     (finding,) = judge(run, [RULE], {RULE.meta.id: given})
     return finding
@@ -75,10 +80,10 @@ def devices(took_ms, nbytes=1 << 30, machine=None):
 
 
 def test_transfers_slower_than_the_baseline_fail():
-    finding = against(baseline(), *ranks(took_ms=20))
+    finding = against(ACROSS, *ranks(took_ms=20))
     assert finding.status is Status.FAIL
     assert finding.severity is Severity.MEDIUM
-    assert "all_reduce of 4 MB in world (within a host) moves 0.2 GB/s" in finding.summary
+    assert "all_reduce of 4 MB in world (across 2 hosts) moves 0.2 GB/s" in finding.summary
     assert "reach 20% of the 0.976 GB/s of the baseline" in finding.summary
     (row,) = finding.evidence[0].rows
     assert row[0] == "all_reduce"
@@ -86,8 +91,16 @@ def test_transfers_slower_than_the_baseline_fail():
     assert finding.saving_ms_per_step is None
 
 
+def test_on_cpus_of_one_host_no_link_is_to_blame():
+    finding = against(baseline(), *ranks(took_ms=20, hosts=1))
+    assert finding.status is Status.INFO
+    assert "in world (within a host) moves 0.2 GB/s" in finding.summary
+    assert finding.title.startswith("Collectives are slower than when")
+    assert finding.severity is Severity.NONE
+
+
 def test_transfers_at_the_speed_of_the_baseline_pass():
-    finding = against(baseline(), *ranks(took_ms=4.1))
+    finding = against(ACROSS, *ranks(took_ms=4.1))
     assert finding.status is Status.PASS
     assert "reach 100%" in finding.summary
 
@@ -107,22 +120,22 @@ def test_other_programs_that_slow_most_calls_are_no_slow_link():
 
 
 def test_waiting_for_a_late_rank_is_not_held_against_the_links():
-    assert against(baseline(), *ranks(took_ms=4.1, late_ms=50)).status is Status.PASS
+    assert against(ACROSS, *ranks(took_ms=4.1, late_ms=50)).status is Status.PASS
 
 
 def test_small_and_rare_transfers_are_not_judged():
-    assert against(baseline(), *ranks(20, nbytes=100_000)).status is Status.NOT_APPLICABLE
-    assert against(baseline(), *ranks(20, steps=6)).status is Status.NOT_APPLICABLE
-    assert against(baseline(), *ranks(20, steps=6), calls=4).status is Status.FAIL
+    assert against(ACROSS, *ranks(20, nbytes=100_000)).status is Status.NOT_APPLICABLE
+    assert against(ACROSS, *ranks(20, steps=6)).status is Status.NOT_APPLICABLE
+    assert against(ACROSS, *ranks(20, steps=6), calls=4).status is Status.FAIL
 
 
 def test_a_baseline_without_such_a_group_does_not_tell():
-    across = baseline(cost(crosses_nodes=True))
-    assert against(across, *ranks(took_ms=20)).status is Status.UNKNOWN
+    assert against(baseline(), *ranks(took_ms=20)).status is Status.UNKNOWN
+    assert against(ACROSS, *ranks(took_ms=20, hosts=1)).status is Status.UNKNOWN
 
 
 def test_without_a_model_of_the_links_it_could_not_tell():
-    finding = said(RULE, *ranks(took_ms=20))
+    finding = said(RULE, *ranks(took_ms=20, hosts=1))
     assert finding.status is Status.UNKNOWN
     assert "dsprof bench" in finding.summary
 
