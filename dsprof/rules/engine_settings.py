@@ -29,6 +29,7 @@ _DEFAULTS: Mapping[str, Any] = {
     _STAGE: 0,
     f"{ZERO}.contiguous_gradients": True,
     f"{ZERO}.reduce_scatter": True,
+    f"{ZERO}.use_multi_rank_bucket_allreduce": True,
     f"{ZERO}.offload_optimizer.device": "none",
 }
 _LONGEST_VALUE = 60

@@ -51,6 +51,10 @@ def _is_removed_optimizer(value: Any) -> bool:
     return isinstance(value, str) and value.lower() in ("onebitadam", "onebitlamb", "zerooneadam")
 
 
+def _is_muon(value: Any) -> bool:
+    return isinstance(value, str) and value.lower() == "muon"
+
+
 def _is_no_dtype(value: Any) -> bool:
     return not isinstance(value, str) or value.lower() not in ("fp16", "bf16", "fp32")
 
@@ -132,6 +136,12 @@ REFUSED: tuple[Combination, ...] = (
         "delete prescale_gradients, or set reduce_scatter to false",
     ),
     Combination(
+        {"optimizer.type": _is_muon, f"{_Z}reduce_scatter": on, _STAGE: one_of(3)},
+        "Muon at stage 3 needs reduce_scatter false",
+        "set zero_optimization.reduce_scatter to false",
+        since=(0, 18, 9),
+    ),
+    Combination(
         {f"{_Z}compute_grad_norm": off, _STAGE: one_of(0, 3)},
         "is for the stages 1 and 2 alone",
         "delete the key",
@@ -189,11 +199,35 @@ AT_ODDS: tuple[Combination, ...] = (
             "engine.device": _may_wait,
             _STAGE: one_of(1, 2),
         },
-        "with contiguous_gradients false the device is synchronised before each bucket is filled "
-        "anew, so that hardly anything overlaps",
+        "with contiguous_gradients false the device is synchronised before each reduction, so that "
+        "hardly anything overlaps",
         "set contiguous_gradients to true",
         Severity.MEDIUM,
         config_patch={"zero_optimization": {"contiguous_gradients": True}},
+    ),
+    Combination(
+        {
+            f"{_Z}overlap_comm": on,
+            f"{_Z}use_multi_rank_bucket_allreduce": off,
+            f"{_Z}contiguous_gradients": on,
+            "engine.device": _may_wait,
+            _STAGE: one_of(1, 2),
+        },
+        "with use_multi_rank_bucket_allreduce false the device is synchronised before each "
+        "reduction, so that hardly anything overlaps",
+        "set use_multi_rank_bucket_allreduce to true, or overlap_comm to false",
+        Severity.MEDIUM,
+        config_patch={"zero_optimization": {"use_multi_rank_bucket_allreduce": True}},
+    ),
+    Combination(
+        {
+            f"{_Z}use_multi_rank_bucket_allreduce": off,
+            f"{_Z}contiguous_gradients": off,
+            f"{_Z}offload_optimizer.device": one_of("none"),
+            _STAGE: one_of(1, 2),
+        },
+        "has no effect while contiguous_gradients is false: whole buckets are sent by all_reduce",
+        "set contiguous_gradients to true for reduces to the owning ranks",
     ),
     Combination(
         {f"{_Z}overlap_comm": on, "engine.kind": one_of("PipelineEngine"), _STAGE: one_of(1, 2)},
@@ -231,8 +265,7 @@ AT_ODDS: tuple[Combination, ...] = (
     ),
     Combination(
         {f"{_Z}overlap_comm": off, _STAGE: one_of(1, 2, 3)},
-        "off: gradients are reduced while the backward pass waits; the default is on at stage 3 "
-        "alone",
+        "off: nothing is computed while gradients are reduced; the default is on at stage 3 alone",
         "try true, which takes a second bucket of memory",
     ),
 )
