@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 import msgspec
@@ -16,15 +16,13 @@ import torch.distributed as dist
 from dsprof._version import __version__
 from dsprof.analysis.baseline import SCHEMA_VERSION, Baseline, Hiding, Machine
 from dsprof.bench.contention import measure_hiding
-from dsprof.bench.measure import Outcome, measure
+from dsprof.bench.measure import Outcome, Wrong, measure
 from dsprof.bench.options import Options, add_options, default_sizes
 from dsprof.bench.table import described
-from dsprof.bench.teams import host_name, join, stages, told
+from dsprof.bench.teams import PATIENCE, host_name, join, stages, told
 from dsprof.environment import snapshot
 from dsprof.errors import DsprofError
 from dsprof.reports.write import write_whole
-
-_PATIENCE = timedelta(minutes=30)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,35 +84,42 @@ def _measured(options: Options, backend: str, device: torch.device, started: str
     size = dist.get_world_size()
     if size < 2:
         raise DsprofError("one rank has nobody to talk to; start two or more: --nproc-per-node 2")
-    everyone = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    everyone = dist.new_group(backend="gloo", timeout=PATIENCE)
     hosts = told(host_name(), everyone, size)
     sizes = options.sizes or default_sizes(device.type)
     found, hiding = _stages(hosts, backend, device, sizes, everyone)
     machine = _machine(hosts, backend, device, everyone)
     wrong = [one for outcome in found for one in outcome.wrong]
-    if dist.get_rank() == 0 and wrong:
-        for one in wrong:
-            print(f"dsprof: wrong result: {one}", file=sys.stderr)
-        print(f"dsprof: nothing was written to {options.output}", file=sys.stderr)
-    elif dist.get_rank() == 0:
-        baseline = Baseline(
-            schema_version=SCHEMA_VERSION,
-            machine=machine,
-            costs=tuple(
-                sorted(
-                    (cost for outcome in found for cost in outcome.costs),
-                    key=lambda cost: (-cost.group_size, cost.group, cost.ranks),
-                )
-            ),
-            hiding=hiding,
-            unsupported={op: why for one in found for op, why in one.unsupported.items()},
-            started=started,
-            dsprof_version=__version__,
-        )
-        write_whole(options.output, msgspec.json.format(msgspec.json.encode(baseline), indent=1))
-        said = f"{described(baseline)}\n\nBaseline: {options.output.resolve()}\n"
-        sys.stdout.buffer.write(said.encode())  # whatever the locale says
+    if dist.get_rank() == 0:
+        if wrong:
+            _complain(wrong, options)
+        else:
+            costs = [cost for outcome in found for cost in outcome.costs]
+            costs.sort(key=lambda cost: (-cost.group_size, cost.group, cost.ranks))
+            unsupported = {op: why for one in found for op, why in one.unsupported.items()}
+            baseline = Baseline(
+                schema_version=SCHEMA_VERSION,
+                machine=machine,
+                costs=tuple(costs),
+                hiding=hiding,
+                unsupported=unsupported,
+                started=started,
+                dsprof_version=__version__,
+            )
+            _keep(baseline, options)
     return 1 if wrong else 0
+
+
+def _complain(wrong: Sequence[Wrong], options: Options) -> None:
+    for one in wrong:
+        print(f"dsprof: wrong result: {one}", file=sys.stderr)
+    print(f"dsprof: nothing was written to {options.output}", file=sys.stderr)
+
+
+def _keep(baseline: Baseline, options: Options) -> None:
+    write_whole(options.output, msgspec.json.format(msgspec.json.encode(baseline), indent=1))
+    said = f"{described(baseline)}\n\nBaseline: {options.output.resolve()}\n"
+    sys.stdout.buffer.write(said.encode())  # whatever the locale says
 
 
 def _stages(

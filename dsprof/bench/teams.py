@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 T = TypeVar("T")
 
-_PATIENCE = timedelta(minutes=30)
+PATIENCE = timedelta(minutes=30)
 """Ranks that are no part of a team wait for it."""
 
 
@@ -91,7 +91,7 @@ def join(stage: Sequence[Plan], backend: str) -> Team | None:
     mine = None
     for plan in stage:
         group = dist.new_group(list(plan.ranks), backend=backend)
-        control = dist.new_group(list(plan.ranks), backend="gloo", timeout=_PATIENCE)
+        control = dist.new_group(list(plan.ranks), backend="gloo", timeout=PATIENCE)
         if dist.get_rank() in plan.ranks:
             mine = Team(plan, group, control)
     return mine
