@@ -69,7 +69,8 @@ def test_the_longest_come_first():
 
 
 def test_a_synchronous_call_had_no_time():
-    ((_, sums),) = awaits(one_step(sync("recv", 1, 2, step=0))).rows.items()
+    late = sync("recv", 1, 5, step=0, wait_ns=3_000_000)
+    ((_, sums),) = awaits(one_step(late)).rows.items()
     assert sums.lead_ms == 0
 
 
