@@ -23,6 +23,7 @@ class Thresholds:
 
     steps: int = 12  # after warm-up; fewer do not tell
     slow_share: float = 0.25  # of the median: by so much a slow step is longer
+    slow_steps: int = 3  # one or two may be anything
     cost_share: float = 0.01  # of all steps, that slow ones take longer; below, nothing is said
     fail_share: float = 0.05
     part_share: float = 0.6  # of the excess, that one part must explain to be named
@@ -57,7 +58,7 @@ class PeriodicSlowStep:
         slow = slow_places(times, thresholds.slow_share)
         excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0
         share = excess_ns / max(float(times.sum()), 1.0)
-        if share < thresholds.cost_share:
+        if share < thresholds.cost_share or np.count_nonzero(slow) < thresholds.slow_steps:
             return
         period = period_of(slow)
         if period is None:
