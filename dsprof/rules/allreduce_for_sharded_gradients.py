@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Purpose, Traffic, Use, Volume
 from dsprof.analysis.collectives import busbw_factor
@@ -35,7 +36,7 @@ class AllreduceForShardedGradients:
         why="With ZeRO a rank keeps one share of the gradients. An all-reduce sends it all of "
         "them: twice the bytes of a reduce-scatter.",
         category="communication",
-        needs=(Engines, Steps, Traffic),
+        needs=(Engines, Run, Steps, Traffic),
         min_steps=1,
     )
     thresholds = NoThresholds()
@@ -46,6 +47,9 @@ class AllreduceForShardedGradients:
         if not engines.stage:
             text = "No engine with ZeRO stage 1, 2 or 3 was recorded: nothing is sharded by it."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        if run[Run].first.world_size < 2:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
             return
         if not any(use.group_size > 1 for use in traffic.uses):
             text = "No collective between two or more ranks was recorded in the measured steps."

@@ -89,6 +89,10 @@ def test_unsharded_runs_are_not_applicable(engine):
     assert said(RULE, trace).status is Status.NOT_APPLICABLE
 
 
+def test_one_rank_has_nothing_to_reduce():
+    assert said(RULE, zero_rank(world_size=1)).status is Status.NOT_APPLICABLE
+
+
 def test_no_gradients_in_the_record_is_unknown():
     blind = [
         zero_rank(op="broadcast", flushes=[]),

@@ -264,7 +264,7 @@ AT_ODDS: tuple[Combination, ...] = (
         only_written=True,
     ),
     Combination(
-        {f"{_Z}overlap_comm": off, _STAGE: one_of(1, 2, 3)},
+        {f"{_Z}overlap_comm": off, "engine.device": _may_wait, _STAGE: one_of(1, 2, 3)},
         "off: nothing is computed while gradients are reduced; the default is on at stage 3 alone",
         "try true, which takes a second bucket of memory",
     ),
