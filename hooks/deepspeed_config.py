@@ -46,18 +46,25 @@ def describe(engine: Any, number: int) -> EngineConfig:
 
 def _layout(engine: Any) -> ParameterLayout:
     """Return how much is flattened, gathered and kept; all 0 where no ZeRO optimizer is."""
-    optimizer = engine.optimizer
-    flat = getattr(optimizer, "bit16_groups_flat", getattr(optimizer, "bf16_groups_flat", ()))
     sharded = [p for p in engine.module.parameters() if hasattr(p, "ds_numel")]
     kept = [p for p in sharded if getattr(p, "ds_persist", False)]
     whole, persistent = sum(map(_padded, sharded)), sum(map(_padded, kept))
     return ParameterLayout(
-        flat=() if sharded else tuple(buffer.numel() for buffer in flat),
+        flat=() if sharded else _flat(engine.optimizer),
         padded=sum(_padded(p) for p in sharded if p.requires_grad),
         gathered=whole - persistent,
         persistent=persistent,
         persistent_parameters=len(kept),
     )
+
+
+def _flat(optimizer: Any) -> tuple[int, ...]:
+    """Return the elements of each flat buffer that is shared by two ranks or more."""
+    buffers = getattr(optimizer, "bit16_groups_flat", getattr(optimizer, "bf16_groups_flat", ()))
+    groups = getattr(optimizer, "real_dp_process_group", ())
+    alone = [getattr(group, "size", lambda: 0)() == 1 for group in groups]
+    alone += [False] * (len(buffers) - len(alone))
+    return tuple(one.numel() for one, kept in zip(buffers, alone, strict=False) if not kept)
 
 
 def _padded(parameter: Any) -> int:

@@ -19,6 +19,7 @@ _TITLES: dict[Kind, str] = {
     "parameters": "parameters for use",
     "update": "parameters after the step",
 }
+_OWN = "small messages of the program"
 _MAKES = {
     "all_to_all": "expert or sequence parallelism",
     "send": "a pipeline",
@@ -178,6 +179,8 @@ class _Asking:
             cause = f"asked for by the program, or buffers of DDP (broadcast_buffers){at}"
         elif not sent.by_library or self._terms.stage < 0:
             cause = f"asked for by the program{at}"
+        elif sent.family == "all_reduce" and self._terms.pipeline_stages > 1:
+            cause = "weights that stages of the pipeline share"
         elif sent.family == "all_gather" and self._terms.stage == 3:
             cause = (
                 f"gathered outside of forward and backward{at}: GatheredParameters, a checkpoint"
@@ -198,11 +201,16 @@ class _Asking:
         return bool(once) and abs(amount.elements / once - 1) <= self._tolerance
 
     def small(self) -> Iterator[Line]:
-        """Sum up the messages that are too small to carry gradients."""
-        sent = {s: amount for s, amount in self._intent.sent.items() if s.kind == "small"}
-        if sent:
-            cause = "norms, overflow flags, losses, barriers"
-            yield self._line("small messages", sent, None, "", "explained", cause)
+        """Sum up the messages that are too small to carry gradients, by who asked for them."""
+        known = {"small messages": "norms, overflow flags", _OWN: "losses, metrics, barriers"}
+        for what, cause in known.items():
+            sent = {
+                one: amount
+                for one, amount in self._intent.sent.items()
+                if one.kind == "small" and one.by_library is (what != _OWN)
+            }
+            if sent:
+                yield self._line(what, sent, None, "", "explained", cause)
 
     def _line(
         self,

@@ -125,6 +125,7 @@ class Terms(NamedTuple):
     stage: int = -1  # of ZeRO
     reductions: int = 0  # of gradients in a step
     micro_steps: int = 0  # in a step
+    pipeline_stages: int = 0
 
 
 def terms_of(engine: EngineConfig | None) -> Terms:
@@ -137,6 +138,7 @@ def terms_of(engine: EngineConfig | None) -> Terms:
         stage_of(engine),
         passes_of(engine),
         accumulation_of(engine),
+        engine.pipeline_stages,
     )
 
 

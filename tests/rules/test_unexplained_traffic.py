@@ -307,3 +307,26 @@ def test_fsdp_gathers_its_units_once_or_twice(gathers, status):
     finding = said(RULE, fsdp(gathers))
     assert finding.status.value == status
     assert rows(finding)["gradients"]["verdict"] == "as asked"
+
+
+def test_small_messages_of_the_program_stand_apart():
+    def scalars(step: int, start: float):
+        yield sync("all_reduce", start + 85, 1, nbytes=4, step=step, requested="all_reduce")
+        yield sync("all_reduce", start + 95, 1, nbytes=4, step=step)
+
+    found = rows(said(RULE, rank(2, extra=scalars)))
+    assert found["small messages"]["calls"] == 1
+    assert found["small messages of the program"]["calls"] == 1
+
+
+def test_weights_that_stages_of_a_pipeline_share_are_named():
+    def tied(step: int, start: float):
+        given = {"step": step, "requested": "all_reduce", "phase": "ReduceTiedGrads"}
+        yield sync("all_reduce", start + 85, 1, nbytes=WHOLE // 4, **given)
+
+    trace = rank(1, extra=tied)
+    assert said(RULE, trace).status is Status.FAIL
+    trace.engines[1].pipeline_stages = 2
+    finding = said(RULE, trace)
+    assert finding.status is Status.PASS
+    assert "pipeline" in rows(finding)["other"]["cause"]

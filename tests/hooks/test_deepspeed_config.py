@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from dsprof.hooks.deepspeed_config import describe
+from dsprof.trace.format import ParameterLayout
+
+
+class Group:
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def size(self) -> int:
+        return self._ranks
+
+
+def engine(optimizer: Any, *parameters: Any, **fields: Any) -> Any:
+    module = SimpleNamespace(parameters=lambda: iter(parameters))
+    return SimpleNamespace(module=module, optimizer=optimizer, **fields)
+
+
+def sharded(elements: int, *, persists: bool = False, learns: bool = True) -> Any:
+    """A parameter at stage 3, whose shares of 4 ranks are filled up."""
+    return SimpleNamespace(
+        requires_grad=learns,
+        dtype=torch.bfloat16,
+        ds_numel=elements,
+        ds_persist=persists,
+        numel=lambda: 0,
+        aligned_size=lambda: -(-elements // 4) * 4,
+    )
+
+
+def test_flat_buffers_that_ranks_share_are_laid_out() -> None:
+    buffers = [torch.empty(12), torch.empty(8)]
+    optimizer = SimpleNamespace(
+        bit16_groups_flat=buffers, real_dp_process_group=[Group(2), Group(1)]
+    )
+    described = describe(engine(optimizer, torch.nn.Parameter(torch.empty(20))), 0)
+    assert described.layout == ParameterLayout(flat=(12,))
+    assert (described.parameters, described.parameter_dtype) == (20, "float32")
+
+
+def test_older_optimizers_need_not_tell_their_groups() -> None:
+    optimizer = SimpleNamespace(bf16_groups_flat=[torch.empty(12)])
+    assert describe(engine(optimizer), 0).layout.flat == (12,)
+    assert describe(engine(None), 0).layout == ParameterLayout()
+
+
+def test_parameters_of_stage_3_count_with_their_padding() -> None:
+    parameters = sharded(5), sharded(7, persists=True), sharded(9, learns=False)
+    layout = describe(engine(None, *parameters), 0).layout
+    assert layout == ParameterLayout(padded=16, gathered=20, persistent=8, persistent_parameters=1)
+
+
+def test_the_format_of_gradients_is_that_of_the_engine() -> None:
+    described = describe(engine(None, communication_data_type=torch.float32), 0)
+    assert described.communication_dtype == "float32"
+    assert describe(engine(None), 0).communication_dtype == ""
