@@ -37,6 +37,8 @@ def test_advice_names_the_settings_in_force_and_not_one_that_is_on_already():
     action = said(RULE, trace).action
     assert action.startswith("expandable_segments is on already")
     assert "reduce_bucket_size (now 500,000,000)" in action
+    variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:False"
+    assert said(RULE, trace).action.startswith("Set PYTORCH_CUDA_ALLOC_CONF")
 
 
 def test_retries_after_the_first_step_are_severe():

@@ -24,6 +24,7 @@ def test_a_host_with_nothing_left_fails_at_its_worst_moment():
 def test_ranks_of_a_host_are_added_up_and_offloading_is_named():
     config = engine(3, offload_optimizer={"device": "cpu"})
     finding = said(RULE, host(left=2, engine=config), host(left=3, rank=1))
+    assert finding.summary.startswith("2.00 GiB of")
     assert "the 2 ranks there held 180.00 GiB" in finding.summary
     assert finding.cause == "State is kept in host memory: offload_optimizer."
 

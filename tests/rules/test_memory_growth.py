@@ -54,8 +54,10 @@ def test_both_are_reported():
         [0.5 * n for n in range(42)],  # little
         [900 - 8 * n for n in range(42)],
         [3000, 2000, *[0] * 40],  # warm-up
+        [0] * 12 + [400] * 10 + [300] * 10 + [900] * 10,
+        [0] * 12 + [400] * 10 + [700] * 10 + [750] * 10,
     ],
-    ids=["flat", "varying", "filling up", "little", "falling", "warm-up"],
+    ids=["flat", "varying", "filling up", "little", "falling", "warm-up", "falls once", "slower"],
 )
 def test_what_is_no_leak_passes(series):
     assert said(RULE, device(*series)).status is Status.PASS
