@@ -8,8 +8,8 @@ from typing import Literal
 
 from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps
 from dsprof.reports import formatting as fmt
-from dsprof.rules import data_quality
-from dsprof.rules.rule import Finding, Status
+from dsprof.rules import data_quality, unexplained_traffic
+from dsprof.rules.rule import Finding, Status, Table
 
 PARTS = {
     "compute": "compute",
@@ -114,6 +114,13 @@ def _mean(values: Sequence[int | None]) -> int | None:
 def with_status(diagnosis: Diagnosis, *statuses: Status) -> list[Finding]:
     """Findings of these statuses, in the order of the diagnosis."""
     return [finding for finding in diagnosis.findings if finding.status in statuses]
+
+
+def asked_and_sent(diagnosis: Diagnosis) -> Table | None:
+    """Return what the configuration asks for beside what was sent; None if not compared."""
+    rule = unexplained_traffic.RULE.meta.id
+    tables = (table for f in diagnosis.findings if f.rule == rule for table in f.evidence)
+    return next(tables, None)
 
 
 def docs_page(finding: Finding) -> str:

@@ -44,6 +44,7 @@ class HtmlRenderer:
             failed=content.with_status(diagnosis, Status.FAIL),
             notes=content.with_status(diagnosis, Status.INFO),
             checks=_checks(diagnosis),
+            asked_and_sent=content.asked_and_sent(diagnosis),
             bars=bars,
             waits=waits.rows(
                 diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)

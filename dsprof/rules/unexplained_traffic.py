@@ -45,6 +45,9 @@ class UnexplainedTraffic:
         elif engine is None and not intent.asked and intent.progress.steps:
             text = "Nothing says what to expect: no engine of DeepSpeed, no DDP, no FSDP."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif _is_alone(intent):
+            text = "No gradients are shared: each rank has all of its own."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif reason := _unknown(run):
             yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {reason}.")
         else:
@@ -101,7 +104,13 @@ def _unknown(run: RunSummary) -> str:
         return f"the traffic of {', '.join(sorted(intent.obstacles))} is not modelled"
     if not any(sent.kind == "gradients" for sent in intent.sent):
         return "no reduction of gradients was recorded"
-    return "" if intent.asked else "one rank has all the gradients"
+    return ""
+
+
+def _is_alone(intent: Intent) -> bool:
+    """Say whether gradients are reduced in groups of one rank only, as beside pipelines."""
+    reduced = any(sent.kind == "gradients" for sent in intent.sent)
+    return reduced and not intent.asked and not intent.obstacles
 
 
 def _most(line: Line) -> float:

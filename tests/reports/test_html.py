@@ -15,6 +15,8 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render
 from dsprof.reports.formatting import NOTHING
 from dsprof.reports.templates import script_safe
+from dsprof.rules import unexplained_traffic
+from dsprof.rules.rule import Column, Status, Table
 from tests.factories import diagnosis as factory
 from tests.reports.pages import Element, parse
 
@@ -103,6 +105,15 @@ def test_every_rule_that_found_nothing_is_listed_with_its_reason(page: Element) 
         assert words in checks
     assert "The run used no GPU." in checks
     assert "misspelt-variable" in checks
+
+
+def test_what_was_asked_for_stands_beside_what_was_sent_though_the_rule_passed() -> None:
+    table = Table(columns=(Column("traffic"),), rows=(("gradients of the model",),))
+    passed = unexplained_traffic.RULE.meta.finding(Status.PASS, "As asked.", evidence=(table,))
+    section = page_of(factory.diagnosis(findings=[passed])).one("section", id="communication")
+    assert "gradients of the model" in section.text
+    plain = page_of(factory.diagnosis()).one("section", id="communication")
+    assert "configuration asks for" not in plain.text
 
 
 def test_the_parts_of_a_step_add_up_to_a_hundred(page: Element) -> None:

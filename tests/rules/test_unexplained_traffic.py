@@ -19,7 +19,7 @@ LAYOUT_3 = ParameterLayout(padded=ELEMENTS, gathered=ELEMENTS)
 
 def rank(stage: int = 2, *, nbytes: int = WHOLE, extra: Any = None, **fields: Any) -> RankTrace:
     """A rank that sends what its configuration asks for, and `extra(step, start_ms)`."""
-    accumulation = fields.pop("accumulation", 1)
+    accumulation, in_group = fields.pop("accumulation", 1), fields.pop("in_group", 0)
     zero = fields.pop("zero", {})
     built = engine(stage, accumulation, **zero)
     built.layout = {0: ParameterLayout(), 3: LAYOUT_3}.get(stage, LAYOUT)
@@ -39,6 +39,8 @@ def rank(stage: int = 2, *, nbytes: int = WHOLE, extra: Any = None, **fields: An
         **(given | fields),
     )
     as_bfloat16(trace)
+    if in_group:
+        trace.collectives.group[:] = in_group
     return trace
 
 
@@ -205,8 +207,12 @@ def test_skipped_steps_of_float16_are_named():
 
 @pytest.mark.parametrize(
     "trace",
-    [zero_rank(engine=None), rank(2, world_size=1)],
-    ids=["no engine", "one rank"],
+    [
+        zero_rank(engine=None),
+        rank(2, world_size=1),
+        rank(1, groups={1: group(), 2: group(id=2, ranks=[0])}, in_group=2),
+    ],
+    ids=["no engine", "one rank", "gradients of one rank"],
 )
 def test_it_does_not_apply(trace):
     assert said(RULE, trace).status is Status.NOT_APPLICABLE
