@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import share_of_step
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.trace.device import ITEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,11 @@ class Thresholds:
     """When stops are many, and when they cost."""
 
     calls_per_step: float = 2.0  # of one rank; once a step is where many programs log
-    idle_share: float = 0.02  # of the step, in which the stream that computes had nothing to do
+    idle_share: float = 0.05  # of the step, in which the device had nothing to do around them
 
 
 class HostSynchronisation:
-    """Weighs the time in which the stream that computes stood still while the host waited."""
+    """Weighs the time in which the device stood still around the stops of the host."""
 
     meta = RuleMeta(
         id="host-synchronisation",
@@ -40,13 +41,13 @@ class HostSynchronisation:
         """Compare the stops with the step."""
         waits = run[HostWaits]
         if not waits.rank_steps:
-            text = "No trace holds times of a device."
+            text = "No trace holds times of a device and of who waited for it."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         share = share_of_step(waits.idle_ms_per_step, run[Steps])
         summary = (
-            f"The host stops {waits.calls_per_step:.3g} times a step for the device; the stream "
-            f"that computes is idle {waits.idle_ms_per_step:.2f} ms meanwhile ({share:.1%})."
+            f"The host stops {waits.calls_per_step:.3g} times a step for the device, which is idle "
+            f"{waits.idle_ms_per_step:.2f} ms of it around these stops ({share:.1%})."
         )
         costs = share >= thresholds.idle_share
         if not costs or waits.calls_per_step < thresholds.calls_per_step:
@@ -59,21 +60,37 @@ class HostSynchronisation:
             severity=Severity.MEDIUM,
             cause="wall_clock_breakdown is true: its timers synchronise around each phase."
             if breakdown
-            else "The program, or a library, calls synchronize() on the device, a stream or an "
-            "event.",
+            else "The program, or a library, reads values of the device or synchronises with it.",
             action='Set "wall_clock_breakdown" to false; dsprof times the step without it.'
             if breakdown
-            else "Look for torch.cuda.synchronize() in timers and loggers, and for overlap_comm "
-            "with contiguous_gradients or use_multi_rank_bucket_allreduce set to false.",
+            else "Read losses every so many steps (.item() stops the host), and take "
+            "torch.cuda.synchronize() out of timers and loggers. overlap_comm with "
+            "contiguous_gradients or use_multi_rank_bucket_allreduce set to false stops at each "
+            "bucket.",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
-            evidence=(
-                Table(
-                    columns=(Column("stops a step and rank", "count"), Column("idle", "ms")),
-                    rows=((round(waits.calls_per_step, 1), waits.idle_ms_per_step),),
-                ),
-            ),
+            evidence=(_by_call(waits),),
             confidence="medium",
         )
+
+
+def _by_call(waits: HostWaits) -> Table:
+    steps = max(waits.rank_steps, 1)
+    order = sorted(waits.rows.items(), key=lambda item: (-item[1].calls, item[0]))
+    return Table(
+        columns=(
+            Column("call"),
+            Column("a step and rank", "count"),
+            Column("holds the host a step", "ms"),
+        ),
+        rows=tuple(
+            (
+                f"{name} (.item())" if name == ITEM else name,
+                round(sums.calls / steps, 2),
+                sums.held_ns / steps / 1e6,
+            )
+            for name, sums in order
+        ),
+    )
 
 
 RULE = HostSynchronisation()

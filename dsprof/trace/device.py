@@ -11,6 +11,19 @@ _IntArray = npt.NDArray[np.int64]
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 
+ITEM = "aten::_local_scalar_dense"
+"""What `.item()`, `float(tensor)` and `if tensor:` come to; it has a synchronising call inside."""
+
+
+@dataclass(slots=True)
+class HostStops:
+    """Calls in which the host waited for the device, as columns; `name` is a code into `words`."""
+
+    words: list[str]
+    name: _IntArray
+    start_ns: _IntArray
+    end_ns: _IntArray
+
 
 @dataclass(slots=True)
 class DeviceActivity:
@@ -27,6 +40,7 @@ class DeviceActivity:
     start_ns: _IntArray
     end_ns: _IntArray
     is_usual: npt.NDArray[np.bool_]  # a communication kernel with "nccl" or "rccl" in its name
+    stops: HostStops | None = None  # None: the file does not tell
 
     def __len__(self) -> int:
         return len(self.name)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity
+from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity, HostStops
 from dsprof.trace.format import Header, NoteArgs, StepArgs
 from dsprof.trace.readers.calls import UNNAMED, Call, CallRows, GroupTable, message
 from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
@@ -22,6 +22,7 @@ from dsprof.trace.readers.kineto_events import (
     Args,
     Metadata,
     TraceEvent,
+    is_stop,
 )
 from dsprof.trace.table import RankTrace, Vocabulary
 
@@ -50,6 +51,7 @@ class Columns:
         self._origin_us = origin_us
         self._words = Vocabulary()
         self._parts: list[npt.NDArray[np.int64]] = []
+        self._stops: list[npt.NDArray[np.int64]] = []
         self._kinds: dict[tuple[str, str, bool], _Kind] = {}
         self._calls: list[Call] = []
         self._cpu_calls: list[Call] = []
@@ -71,6 +73,8 @@ class Columns:
                 self._cpu_call(event)
         if on_device:
             self._parts.append(self._device_rows(on_device))
+        if stops := [e for e in events if is_stop(e.name) and e.ph == "X"]:
+            self._stops.append(self._stop_rows(stops))
 
     def trace(self, path: str, header: Header, meta: Metadata) -> RankTrace:
         """Return the trace of all events added."""
@@ -103,9 +107,10 @@ class Columns:
 
     def _activity(self, table: npt.NDArray[np.int64]) -> DeviceActivity:
         name, library, kind, stream, start, end, usual = table.T
-        words = list(self._words)
+        words, usual = list(self._words), usual.astype(np.bool_)
+        stops = np.concatenate([np.zeros((3, 0), np.int64), *self._stops], axis=1)
         return DeviceActivity(
-            words, name, library, kind, stream, start, end, usual.astype(np.bool_)
+            words, name, library, kind, stream, start, end, usual, HostStops(words, *stops)
         )
 
     def _times(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
@@ -132,6 +137,15 @@ class Columns:
             self._calls.append(call)
         columns = [name, library, kind, np.array(streams, np.int64), start, end, is_usual]
         rows: npt.NDArray[np.int64] = np.stack(columns, axis=1)[is_sound]
+        return rows
+
+    def _stop_rows(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
+        """Return rows of names, starts and ends, shape (3, sound events)."""
+        names = np.array([self._words[event.name] for event in events], np.int64)
+        times = self._times(events)
+        is_sound = times[0] > _DAMAGED
+        self._damaged += len(events) - int(np.count_nonzero(is_sound))
+        rows: npt.NDArray[np.int64] = np.stack([names, *times])[:, is_sound]
         return rows
 
     def _kind(self, event: TraceEvent) -> _Kind:

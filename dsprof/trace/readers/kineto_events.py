@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from dsprof.trace.device import ITEM
+
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 KERNEL, COPY = "kernel", "copy"
@@ -22,6 +24,12 @@ DEVICE_CATEGORIES = {
     "Memset": COPY,
     "memset": COPY,
 }
+
+
+def is_stop(name: str) -> bool:
+    """Say whether the host waits for the device in a call of this name."""
+    return name == ITEM or (name.endswith("Synchronize") and name.startswith(("cuda", "hip")))
+
 
 STEP_PREFIX = "ProfilerStep#"
 CPU_COLLECTIVES = ("gloo:", "mpi:", "ucc:")

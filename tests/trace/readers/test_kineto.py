@@ -198,3 +198,24 @@ def test_an_empty_list_of_events_is_an_empty_trace(tmp_path: Path) -> None:
     trace = read(tmp_path, [])
     assert (len(trace.collectives), trace.device, trace.broken_lines) == (0, None, 0)
     assert trace.trailer is not None
+
+
+def test_calls_that_stop_the_host_are_kept(tmp_path: Path) -> None:
+    events = [
+        make.kernel("gemm", 0, 5),
+        make.span("cuda_runtime", "cudaStreamSynchronize", 1, 2),
+        make.span("hip_runtime", "hipDeviceSynchronize", 4, 1),
+        make.span("cpu_op", "aten::_local_scalar_dense", 6, 1),
+        make.span("user_annotation", "mySynchronize", 8, 1),
+        make.span("cuda_runtime", "cudaLaunchKernel", 9, 1),
+    ]
+    device = read(tmp_path, events).device
+    assert device is not None
+    stops = device.stops
+    assert stops is not None
+    assert [stops.words[code] for code in stops.name] == [
+        "cudaStreamSynchronize",
+        "hipDeviceSynchronize",
+        "aten::_local_scalar_dense",
+    ]
+    assert (stops.end_ns - stops.start_ns).tolist() == [2_000_000, 1_000_000, 1_000_000]
