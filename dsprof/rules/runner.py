@@ -72,7 +72,10 @@ def _exposed_ms(run: RunSummary) -> dict[str, float]:
 
 
 def _owned_once(findings: Iterable[Finding], free_ms: dict[str, float]) -> Iterable[Finding]:
-    """Give every exposed millisecond to at most one finding: the first that claims it."""
+    """Give every exposed millisecond to at most one finding: the first that claims it.
+
+    The middle of a range is what is claimed: its upper end tells of steps that are yet to come.
+    """
     for finding in findings:
         if finding.saving_ms_per_step is None:
             yield finding
@@ -80,10 +83,11 @@ def _owned_once(findings: Iterable[Finding], free_ms: dict[str, float]) -> Itera
         low, high = finding.saving_ms_per_step
         pools = {"", finding.saving_from}
         each = finding.exposed_per_saving
-        owned = min(high, *(free_ms.get(pool, 0.0) / each for pool in pools))
+        claimed = (low + high) / 2
+        owned = min(claimed, *(free_ms.get(pool, 0.0) / each for pool in pools))
         for pool in pools:
             free_ms[pool] = free_ms.get(pool, 0.0) - owned * each
-        saving = (min(low, owned), owned) if owned > 0 else None
+        saving = (low * owned / claimed, high * owned / claimed) if owned > 0 else None
         yield msgspec.structs.replace(finding, saving_ms_per_step=saving)
 
 

@@ -92,17 +92,17 @@ def test_a_rule_sees_its_needs_and_its_thresholds_alone():
 
 def test_savings_never_exceed_what_was_exposed():
     # comm_ms=5 is all that each step waits.
-    rules = [Spoken(name, Status.FAIL, saving_ms_per_step=(1.0, 4.0)) for name in "abc"]
+    rules = [Spoken(name, Status.FAIL, saving_ms_per_step=(3.0, 5.0)) for name in "abc"]
     findings = judge(summary(zero_rank(comm_ms=5)), rules)
-    assert [finding.saving_ms_per_step for finding in findings] == [(1.0, 4.0), (1.0, 1.0), None]
+    assert [finding.saving_ms_per_step for finding in findings] == [(3.0, 5.0), (0.75, 1.25), None]
 
 
 def test_a_saving_of_some_ranks_takes_their_share():
     """The mean of 5 ms is 10 ms of one rank of two, and 8 ms of these take 4 ms of the mean."""
-    one = Spoken("a", Status.FAIL, saving_ms_per_step=(6.0, 8.0), exposed_per_saving=0.5)
-    other = Spoken("b", Status.FAIL, saving_ms_per_step=(0.0, 4.0))
+    one = Spoken("a", Status.FAIL, saving_ms_per_step=(6.0, 10.0), exposed_per_saving=0.5)
+    other = Spoken("b", Status.FAIL, saving_ms_per_step=(3.0, 5.0))
     findings = judge(summary(zero_rank(comm_ms=5)), [one, other])
-    assert [finding.saving_ms_per_step for finding in findings] == [(6.0, 8.0), (0.0, 1.0)]
+    assert [finding.saving_ms_per_step for finding in findings] == [(6.0, 10.0), (0.75, 1.25)]
 
 
 def test_savings_of_one_kind_never_exceed_what_that_kind_exposed():
@@ -110,12 +110,12 @@ def test_savings_of_one_kind_never_exceed_what_that_kind_exposed():
     def other(number, start):
         return [sync("broadcast", start, 20, step=number)]
 
-    claims = {"saving_ms_per_step": (0.0, 4.0), "saving_from": "gradients"}
+    claims = {"saving_ms_per_step": (3.0, 5.0), "saving_from": "gradients"}
     findings = judge(
         summary(zero_rank(comm_ms=5, extra=other)),
         [Spoken("a", Status.FAIL, **claims), Spoken("b", Status.FAIL, **claims)],
     )
-    assert [finding.saving_ms_per_step for finding in findings] == [(0.0, 4.0), (0.0, 1.0)]
+    assert [finding.saving_ms_per_step for finding in findings] == [(3.0, 5.0), (0.75, 1.25)]
 
 
 def test_the_most_valuable_comes_first():
