@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from dsprof.analysis.aggregates.intent import Amount, Intent, Sent
+from dsprof.analysis.aggregates.intent import Account, Amount, Sent
 from dsprof.analysis.intent import ITEM_BYTES, Expected, Kind, Terms, terms_of
 from dsprof.events import ROLES
 from dsprof.trace.format import EngineConfig
@@ -19,6 +19,7 @@ _TITLES: dict[Kind, str] = {
     "parameters": "parameters for use",
     "update": "parameters after the step",
 }
+_FIRST_USE = "nothing of the kind is asked for in each step: parameters at their first use"
 _OWN = "small messages of the program"
 _MAKES = {
     "all_to_all": "expert or sequence parallelism",
@@ -43,18 +44,18 @@ class Line:
 
 
 def compare(
-    intent: Intent, engine: EngineConfig | None, tolerance: float, minor_share: float
+    account: Account, engine: EngineConfig | None, tolerance: float, minor_share: float
 ) -> Iterator[Line]:
     """Yield a line for each kind of traffic, first what the configuration asks for.
 
     Bytes count as equal within `tolerance`; traffic that nothing asks for is judged from
     `minor_share` of all bytes on.
     """
-    asking = _Asking(intent, terms_of(engine), tolerance)
+    asking = _Asking(account, terms_of(engine), tolerance)
     for kind in _TITLES:
         yield from asking.line(kind)
-    total = sum(amount.nbytes for amount in intent.sent.values())
-    for sent, amount in sorted(intent.sent.items(), key=lambda item: -item[1].nbytes):
+    total = sum(amount.nbytes for amount in account.sent.values())
+    for sent, amount in sorted(account.sent.items(), key=lambda item: -item[1].nbytes):
         if sent.kind == "other":
             yield asking.unasked(sent, amount, is_minor=amount.nbytes < minor_share * total)
     yield from asking.small()
@@ -63,17 +64,17 @@ def compare(
 class _Asking:
     """One comparison."""
 
-    def __init__(self, intent: Intent, terms: Terms, tolerance: float) -> None:
-        self._intent, self._terms, self._tolerance = intent, terms, tolerance
-        self._steps = max(intent.progress.steps, 1)
+    def __init__(self, account: Account, terms: Terms, tolerance: float) -> None:
+        self._account, self._terms, self._tolerance = account, terms, tolerance
+        self._steps = max(account.progress.steps, 1)
 
     def line(self, kind: Kind) -> Iterator[Line]:
         """Compare what is modelled of one kind with what was sent of it."""
-        asked = [(demand, e) for demand, e in self._intent.asked.items() if demand.kind == kind]
-        sent = {s: amount for s, amount in self._intent.sent.items() if s.kind == kind}
+        asked = [(demand, e) for demand, e in self._account.asked.items() if demand.kind == kind]
+        sent = {s: amount for s, amount in self._account.sent.items() if s.kind == kind}
         if not asked:
             if sent:
-                yield self._line(_TITLES[kind], sent, None, "", "explained", "not modelled")
+                yield self._line(_TITLES[kind], sent, None, "", "explained", _FIRST_USE)
             return
         expected = asked[0][1]
         for _, more in asked[1:]:
@@ -107,7 +108,7 @@ class _Asking:
 
     def _gradients(self, expected: Expected, total: Amount) -> str:
         """Try other number formats, other micro-steps, and parameters without a gradient."""
-        terms, done = self._terms, self._intent.progress
+        terms, done = self._terms, self._account.progress
         if terms.stage < 0:
             return self._of_torch(expected, total)
         size = ITEM_BYTES.get(terms.gradient_dtype, 4)
@@ -131,7 +132,7 @@ class _Asking:
         return f"{1 - share:.0%} of the layout was not reduced" if share < 1 else ""
 
     def _passes(self, passes: float) -> str:
-        done, asked = self._intent.progress.micro_steps / self._steps, self._terms.micro_steps
+        done, asked = self._account.progress.micro_steps / self._steps, self._terms.micro_steps
         if self._terms.stage >= 2 and abs(done - asked) > self._tolerance * asked:
             return f"{done:.3g} micro-steps a step, where {asked} are configured"
         return f"reduced in {passes:.3g} of {done:.3g} micro-steps"
@@ -148,7 +149,7 @@ class _Asking:
 
     def _fetches(self, expected: Expected, total: Amount) -> str:
         """Say how often parameters were gathered, in words of why that may be."""
-        done = self._intent.progress
+        done = self._account.progress
         asked = self._terms.micro_steps
         ratio = done.micro_steps / self._steps / asked if asked else 1.0
         times = _share(total.nbytes, expected.nbytes.low * ratio)
@@ -179,6 +180,8 @@ class _Asking:
             cause = f"asked for by the program, or buffers of DDP (broadcast_buffers){at}"
         elif not sent.by_library or self._terms.stage < 0:
             cause = f"asked for by the program{at}"
+        elif not sent.phase:
+            cause = f"outside of forward, backward and step{at}: building an engine, a checkpoint"
         elif sent.family == "all_reduce" and self._terms.pipeline_stages > 1:
             cause = "weights that stages of the pipeline share"
         elif sent.family == "all_gather" and self._terms.stage == 3:
@@ -193,7 +196,7 @@ class _Asking:
 
     def _repeats_gradients(self, sent: Sent, amount: Amount) -> bool:
         reduces = sent.family in ("all_reduce", "reduce_scatter") and sent.role in ("", "data")
-        gradients = [e for demand, e in self._intent.asked.items() if demand.kind == "gradients"]
+        gradients = [e for demand, e in self._account.asked.items() if demand.kind == "gradients"]
         if not reduces or not gradients:
             return False
         size = ITEM_BYTES.get(self._terms.gradient_dtype, 4)
@@ -206,7 +209,7 @@ class _Asking:
         for what, cause in known.items():
             sent = {
                 one: amount
-                for one, amount in self._intent.sent.items()
+                for one, amount in self._account.sent.items()
                 if one.kind == "small" and one.by_library is (what != _OWN)
             }
             if sent:

@@ -61,6 +61,7 @@ class Course(NamedTuple):
     steps: int
     flushes: int
     group_size: int  # ranks that share the gradients
+    groups: int  # that reduce gradients: experts have groups of their own
 
 
 def obstacle(engine: EngineConfig) -> str:
@@ -150,7 +151,7 @@ def _gradients(engine: EngineConfig, stage: int, course: Course) -> tuple[Demand
     if "reduce_scatter" in families:  # each parameter is filled up to equal shares
         high = engine.layout.padded or round(1.01 * engine.parameters)
         low = high if families == ("reduce_scatter",) and engine.layout.padded else low
-    most = course.flushes * (course.group_size if families == ("reduce",) else 1)
+    most = course.flushes * course.groups * (course.group_size if families == ("reduce",) else 1)
     calls = Span(course.flushes, most) if course.flushes else None
     return Demand("gradients", families, why), Expected(calls, Span(low * size, high * size))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.aggregates.intent import Intent
+from dsprof.analysis.aggregates.intent import Account, Intent
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.differences import Line, compare
@@ -39,20 +39,25 @@ class UnexplainedTraffic:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge each kind of traffic of an engine, or of DDP and FSDP."""
-        engine, intent = run[Engines].main, run[Intent]
+        accounts = run[Intent].accounts
         if run[Run].first.world_size < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
-        elif engine is None and not intent.asked and intent.progress.steps:
-            text = "Nothing says what to expect: no engine of DeepSpeed, no DDP, no FSDP."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif _is_alone(intent):
-            text = "No gradients are shared: each rank has all of its own."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif reason := _unknown(run):
-            yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {reason}.")
-        else:
-            lines = list(compare(intent, engine, thresholds.tolerance, thresholds.minor_share))
-            yield self._judged(lines)
+            return
+        silent = {
+            number: reason for number, one in accounts.items() if (reason := _silent(number, one))
+        }
+        doubts = {number: doubt for number, one in accounts.items() if (doubt := _doubt(run, one))}
+        known = sorted(accounts.keys() - silent.keys() - doubts.keys())
+        if known:
+            yield self._judged(
+                [line for number in known for line in _lines(run, number, thresholds)]
+            )
+        if doubts:
+            words = "; ".join(dict.fromkeys(doubts.values()))
+            yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {words}.")
+        if silent and not known and not doubts:
+            words = " ".join(dict.fromkeys(silent.values()))
+            yield self.meta.finding(Status.NOT_APPLICABLE, words)
 
     def _judged(self, lines: list[Line]) -> Finding:
         strange = [line for line in lines if line.verdict == "unexplained"]
@@ -93,24 +98,38 @@ class UnexplainedTraffic:
         )
 
 
-def _unknown(run: RunSummary) -> str:
+def _silent(number: int, account: Account) -> str:
+    """Return why nothing is asked for; "" if something may be."""
+    if account.asked or account.obstacle or not account.progress.steps:
+        return ""
+    if number < 0:
+        return "Nothing says what to expect: no engine of DeepSpeed, no DDP, no FSDP."
+    if any(sent.kind == "gradients" for sent in account.sent):
+        return "No gradients are shared: each rank has all of its own."
+    return ""
+
+
+def _doubt(run: RunSummary, account: Account) -> str:
     """Return why the comparison cannot be made; "" if it can."""
-    intent = run[Intent]
-    if not intent.progress.steps:
+    if not account.progress.steps:
         return "no measured step is in full detail"
     if run[Run].sampled_ranks:
         return "events were left out of the trace"
-    if intent.obstacles:
-        return f"the traffic of {', '.join(sorted(intent.obstacles))} is not modelled"
-    if not any(sent.kind == "gradients" for sent in intent.sent):
+    if account.obstacle:
+        return f"the traffic of {account.obstacle} is not modelled"
+    if not any(sent.kind == "gradients" for sent in account.sent):
         return "no reduction of gradients was recorded"
     return ""
 
 
-def _is_alone(intent: Intent) -> bool:
-    """Say whether gradients are reduced in groups of one rank only, as beside pipelines."""
-    reduced = any(sent.kind == "gradients" for sent in intent.sent)
-    return reduced and not intent.asked and not intent.obstacles
+def _lines(run: RunSummary, number: int, thresholds: Thresholds) -> Iterator[Line]:
+    """Yield the lines of one account, with the engine's number where there are several."""
+    engines = run[Engines].engines
+    engine = next((one for one in engines if one.engine == number), None)
+    account = run[Intent].accounts[number]
+    for line in compare(account, engine, thresholds.tolerance, thresholds.minor_share):
+        several = len(run[Intent].accounts) > 1
+        yield replace(line, what=f"{line.what} (engine {number})") if several else line
 
 
 def _most(line: Line) -> float:

@@ -24,5 +24,6 @@ def operations(trace: RankTrace, rows: Iterable[int]) -> dict[str, list[int]]:
 def asked_and_sent(trace: RankTrace) -> dict[str, Line]:
     """What the model of the configuration says of a trace, with no tolerance."""
     engine = next(iter(trace.engines.values()), None)
-    lines = compare(Intent.collect(trace, RankClock()), engine, 0.0, 0.0)
+    [account] = Intent.collect(trace, RankClock()).accounts.values()
+    lines = compare(account, engine, 0.0, 0.0)
     return {line.what: line for line in lines}

@@ -9,7 +9,17 @@ from dsprof.rules.rule import Finding, Status
 from dsprof.rules.unexplained_traffic import RULE
 from dsprof.trace.format import BucketLayout, EngineConfig, ParameterLayout, SiteArgs
 from dsprof.trace.table import RankTrace
-from tests.factories.trace import captured, engine, fetch, group, said, span, sync, zero_rank
+from tests.factories.trace import (
+    captured,
+    engine,
+    fetch,
+    group,
+    judged,
+    said,
+    span,
+    sync,
+    zero_rank,
+)
 
 ELEMENTS = 262144  # of the model that factories train, in bfloat16
 WHOLE = 2 * ELEMENTS
@@ -189,9 +199,34 @@ def test_what_nothing_asks_for_is_named_by_who_did(role, requested, op, status):
 
 def test_little_of_it_is_not_judged():
     def more(step: int, start: float):
-        yield sync("broadcast", start + 5, 1, nbytes=8192, step=step, requested="broadcast")
+        asked = {"requested": "broadcast", "phase": "forward"}
+        yield sync("broadcast", start + 5, 1, nbytes=8192, step=step, **asked)
 
     assert said(RULE, rank(2, extra=more)).status is Status.PASS
+    assert said(RULE, rank(2, extra=more), minor_share=0.001).status is Status.FAIL
+
+
+def test_what_happens_between_phases_is_named():
+    def building(step: int, start: float):
+        yield sync("broadcast", start + 95, 1, nbytes=WHOLE, step=step, requested="broadcast")
+
+    finding = said(RULE, rank(2, extra=building))
+    assert finding.status is Status.PASS
+    assert "building an engine" in rows(finding)["other"]["cause"]
+
+
+def test_experts_have_groups_of_their_own_in_a_bucket():
+    def expert(step: int, start: float):
+        shared = {"step": step, "phase": "backward", "flush": 1 + step, "group": 2}
+        yield sync("all_reduce", start + 79, 1, nbytes=WHOLE // 2, **shared)
+
+    groups = {1: group(), 2: group(id=2, role="expert_data")}
+    trace = rank(2, nbytes=WHOLE // 2, extra=expert, groups=groups)
+    for one in trace.flushes:
+        one.elements = ELEMENTS
+    finding = said(RULE, trace)
+    assert finding.status is Status.PASS
+    assert rows(finding)["gradients"]["calls asked for"] == "1 to 2"
 
 
 def test_skipped_steps_of_float16_are_named():
@@ -222,6 +257,31 @@ def two_engines() -> RankTrace:
     trace = rank(2)
     trace.engines[2] = engine(2)
     return trace
+
+
+def in_turn(**changes: Any) -> RankTrace:
+    """Two engines that take every other step."""
+    trace = rank(2)
+    trace.engines[2] = msgspec.structs.replace(trace.engines[1], engine=2, **changes)
+    for one in trace.steps:
+        one.engine = 1 + one.step % 2
+    return trace
+
+
+def test_engines_that_take_turns_are_judged_each_by_its_own():
+    finding = said(RULE, in_turn())
+    assert finding.status is Status.PASS
+    assert {"gradients (engine 1)", "gradients (engine 2)"} <= rows(finding).keys()
+    finding = said(RULE, in_turn(parameters=2 * ELEMENTS))
+    assert finding.status is Status.INFO
+    assert rows(finding)["gradients (engine 1)"]["verdict"] == "as asked"
+    assert "50.0% of the parameters" in rows(finding)["gradients (engine 2)"]["cause"]
+
+
+def test_of_two_engines_one_may_be_known():
+    hidden = {"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}
+    statuses = [finding.status for finding in judged(RULE, in_turn(effective=hidden))]
+    assert statuses == [Status.UNKNOWN, Status.PASS]
 
 
 def silent() -> RankTrace:

@@ -22,12 +22,14 @@ from dsprof.analysis.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
 from dsprof.analysis.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.analysis.timeline import Array
+from dsprof.trace.format import EngineConfig
 from dsprof.trace.table import BoolArray, Collectives, RankTrace
 
 _KINDS: tuple[Kind, ...] = ("other", "small", "update", "parameters", "gradients")
 _OTHER, _SMALL, _UPDATE, _PARAMETERS, _GRADIENTS = range(5)
 
 _SMALL_BYTES = 4096
+_NO_ENGINE = -1
 
 
 class Sent(NamedTuple):
@@ -38,7 +40,8 @@ class Sent(NamedTuple):
     dtype: str
     role: str  # of the group, "" if it has none
     by_library: bool  # asked for by deepspeed.comm or another library above c10d
-    site: str  # of one of them, for traffic that is neither gradients nor parameters
+    phase: str  # of traffic that is neither gradients nor parameters
+    site: str  # of one of them, of the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,52 +76,74 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Intent(Aggregate):
-    """Rows of both sides; `obstacles` are features whose traffic is not modelled."""
+class Account:
+    """Both sides; `obstacle` is the feature whose traffic is not modelled, "" if there is none."""
 
     asked: dict[Demand, Expected]
     sent: dict[Sent, Amount]
     progress: Progress
-    obstacles: frozenset[str]
+    obstacle: str = ""
+
+    def __add__(self, other: Account) -> Account:
+        return Account(
+            add_rows(self.asked, other.asked),
+            add_rows(self.sent, other.sent),
+            self.progress + other.progress,
+            self.obstacle or other.obstacle,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Intent(Aggregate):
+    """An account of each engine that took steps, by its number; -1 where there is no engine."""
+
+    accounts: dict[int, Account]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Intent:
         """Model what the configuration of one rank asks for, and add up what it sent."""
-        steps = detailed_steps(trace)
-        rows = np.flatnonzero(in_steps(trace.collectives.step, steps) & trace.collectives.on_wire)
-        kinds = _kinds(trace.collectives, bool(trace.engines))[rows]
-        progress = _progress(trace, steps, rows[kinds == _GRADIENTS])
-        obstacles = _obstacles(trace)
-        asked = {} if obstacles else _asked(trace, progress, rows, kinds)
-        return cls(asked, _sent(trace, rows, kinds), progress, obstacles)
+        steps = _steps_of_engines(trace, detailed_steps(trace))
+        return cls({number: _account(trace, number, mine) for number, mine in steps.items()})
 
     def merge(self, other: Intent) -> Intent:
         """Add up."""
-        return Intent(
-            add_rows(self.asked, other.asked),
-            add_rows(self.sent, other.sent),
-            self.progress + other.progress,
-            self.obstacles | other.obstacles,
-        )
+        return Intent(add_rows(self.accounts, other.accounts))
 
 
-def _obstacles(trace: RankTrace) -> frozenset[str]:
-    found = {obstacle(engine) for engine in trace.engines.values()} - {""}
-    several = {"several engines in one process"} if len(trace.engines) > 1 else set[str]()
-    return frozenset(found | several)
+def _steps_of_engines(trace: RankTrace, steps: Array) -> dict[int, Array]:
+    """Return the steps that each engine took; a step holds what was sent since the one before."""
+    if len(trace.engines) < 2:
+        return {next(iter(trace.engines), _NO_ENGINE): steps}
+    wanted, taken = set(steps.tolist()), dict[int, list[int]]()
+    for step in trace.steps:
+        if step.step in wanted:
+            taken.setdefault(step.engine, []).append(step.step)
+    return {number: np.unique(np.array(mine, np.int64)) for number, mine in taken.items()}
+
+
+def _account(trace: RankTrace, number: int, steps: Array) -> Account:
+    rows = np.flatnonzero(in_steps(trace.collectives.step, steps) & trace.collectives.on_wire)
+    kinds = _kinds(trace.collectives, bool(trace.engines))[rows]
+    progress = _progress(trace, steps, rows[kinds == _GRADIENTS])
+    engine, hidden = trace.engines.get(number), ""
+    if engine is not None:
+        hidden = obstacle(engine)
+    elif trace.engines:
+        hidden = "one of several engines, of which it is not known who took a step"
+    asked = {} if hidden else _asked(trace, engine, progress, rows, kinds)
+    return Account(asked, _sent(trace, rows, kinds), progress, hidden)
 
 
 def _asked(
-    trace: RankTrace, progress: Progress, rows: Array, kinds: Array
+    trace: RankTrace, engine: EngineConfig | None, progress: Progress, rows: Array, kinds: Array
 ) -> dict[Demand, Expected]:
-    """Model what engines ask for, or DDP and FSDP where there are none."""
+    """Model what an engine asks for, or DDP and FSDP where there is none."""
     gradients, parameters = rows[kinds == _GRADIENTS], rows[kinds == _PARAMETERS]
-    sizes = [_size(trace, int(group)) for group in np.unique(trace.collectives.group[gradients])]
-    ranks = max(sizes, default=0)
-    if trace.engines:
-        course = Course(progress.steps, progress.flushes, ranks)
-        engines = trace.engines.values()
-        return dict(chain.from_iterable(asked_by_zero(engine, course) for engine in engines))
+    if engine is not None:
+        groups = np.unique(trace.collectives.group[gradients])
+        ranks = max((_size(trace, int(group)) for group in groups), default=0)
+        course = Course(progress.steps, progress.flushes, ranks, len(groups))
+        return dict(asked_by_zero(engine, course))
     scattered = gradients[_of(trace.collectives, "reduce_scatter")[gradients]]
     shards = [_size(trace, int(group)) for group in np.unique(trace.collectives.group[scattered])]
     sharing = Sharing(
@@ -184,9 +209,11 @@ def _sent(trace: RankTrace, chosen: Array, kinds: Array) -> dict[Sent, Amount]:
     if not len(chosen):
         return {}
     by_library = rows.requested[chosen] != rows.code("")
-    site = np.where(kinds == _OTHER, rows.site[chosen], 0)
-    columns = [kinds, rows.op[chosen], rows.dtype[chosen], rows.group[chosen], by_library, site]
-    groups = group_rows(columns)
+    is_other = kinds == _OTHER
+    site = np.where(is_other, rows.site[chosen], 0)
+    phase = np.where(is_other, rows.phase[chosen], -1)
+    columns = [kinds, rows.op[chosen], rows.dtype[chosen], rows.group[chosen], by_library]
+    groups = group_rows([*columns, site, phase])
     sums = (groups.counts(), groups.sums(rows.nbytes[chosen]), groups.sums(rows.elements[chosen]))
     sent: dict[Sent, Amount] = {}
     for place, *amounts in zip(groups.first, *(column.tolist() for column in sums), strict=True):
@@ -198,6 +225,7 @@ def _sent(trace: RankTrace, chosen: Array, kinds: Array) -> dict[Sent, Amount]:
             rows.words[rows.dtype[row]],
             group.role if group is not None else "",
             bool(by_library[place]),
+            rows.words[phase[place]] if phase[place] >= 0 else "",
             _site(trace, int(site[place])),
         )
         sent[key] = sent.get(key, Amount(0, 0, 0)) + Amount(*amounts)
