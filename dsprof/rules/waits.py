@@ -33,7 +33,7 @@ def _why(what: Awaited, sums: Await) -> str:
     if not what.is_async:
         return ": the call itself waits"
     started = f": started {sums.lead_ms:.1f} ms before it was waited for"
-    if what.library == "DDP":
+    if what.library == "DDP" and what.name != "bucket 0":
         return f"{started}, as all buckets before it, which DDP waits for together"
     return f"{started}, and {sums.in_flight_ms:.1f} ms in flight"
 
