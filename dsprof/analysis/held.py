@@ -6,16 +6,45 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+
 from dsprof.analysis.grouping import Groups, group_rows
-from dsprof.analysis.steps import is_timed
+from dsprof.analysis.steps import in_steps, is_timed
 from dsprof.analysis.timeline import Array, blocked, unseen
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 
 N = TypeVar("N", int, float)
 
 
+class PerStep:
+    """What sums over ranks and steps come to on one rank and step."""
+
+    __slots__ = ()
+    calls: int
+    nbytes: int
+    rank_steps: int
+    exposed_ns: int | None
+
+    @property
+    def calls_per_step(self) -> float:
+        """Calls of one rank and step."""
+        return self.calls / self.rank_steps if self.rank_steps else 0.0
+
+    @property
+    def bytes_per_step(self) -> float:
+        """Bytes of one rank and step."""
+        return self.nbytes / self.rank_steps if self.rank_steps else 0.0
+
+    @property
+    def exposed_ms_per_step(self) -> float | None:
+        """Mean over ranks and steps; None where it was not measured."""
+        if self.exposed_ns is None or not self.rank_steps:
+            return None
+        return self.exposed_ns / self.rank_steps / 1e6
+
+
 @dataclass(frozen=True, slots=True)
-class Held:
+class Held(PerStep):
     """Sums over ranks and measured steps; None: not measurable here."""
 
     calls: int
@@ -38,20 +67,13 @@ class Held:
         least = added(self.least_exposed_ns, other.least_exposed_ns)
         return replace(self + other, rank_steps=self.rank_steps, least_exposed_ns=least)
 
-    @property
-    def calls_per_step(self) -> float:
-        """Calls of one rank and step."""
-        return self.calls / self.rank_steps if self.rank_steps else 0.0
 
-    @property
-    def bytes_per_step(self) -> float:
-        """Bytes of one rank and step."""
-        return self.nbytes / self.rank_steps if self.rank_steps else 0.0
-
-    @property
-    def exposed_ms_per_step(self) -> float | None:
-        """Mean over ranks and steps."""
-        return exposed_ms(self.exposed_ns, self.rank_steps)
+def between_ranks(trace: RankTrace, steps: Array) -> Array:
+    """Return the indices of the collectives of `steps` in groups of two or more ranks."""
+    table = trace.collectives
+    alone = [number for number, group in trace.groups.items() if group.size == 1]
+    mine = in_steps(table.step, steps) & table.on_wire
+    return np.flatnonzero(mine & ~np.isin(table.group, alone))
 
 
 def held_rows(
@@ -80,11 +102,6 @@ def held_sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> It
         held_ns = int(exposed[g]) if known[g] else None
         least = None if held_ns is None else held_ns / steps
         yield Held(int(counts[g]), int(nbytes[g]), steps, held_ns, least)
-
-
-def exposed_ms(total_ns: int | None, rank_steps: int) -> float | None:
-    """Return a sum over ranks and steps as ms of one step; None where there is none."""
-    return None if total_ns is None or not rank_steps else total_ns / rank_steps / 1e6
 
 
 def added(one: N | None, other: N | None) -> N | None:

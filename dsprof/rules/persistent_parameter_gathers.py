@@ -13,7 +13,6 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import (
     Calls,
-    bytes_per_step,
     calls_per_step,
     calls_table,
     held_ms,
@@ -22,11 +21,12 @@ from dsprof.rules.calls import (
 from dsprof.rules.knowledge.stage3 import (
     PERSISTENCE,
     PERSISTENCE_DEFAULT,
+    joining_saves_of,
     small_gathers,
     written_number,
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
-from dsprof.rules.savings import Range, joining_saves, ns_per_byte
+from dsprof.rules.savings import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,7 @@ class PersistentParameterGathers:
 
 def _saving(run: RunSummary, gathers: Calls) -> Range | None:
     """Return what it saves to send the same bytes with the gathers that forward makes anyway."""
-    held = held_ms(gathers)
-    if held is None:
-        return None
-    size = max(kind.group_size for kind in gathers)
-    slope = ns_per_byte(run, "all_gather", size)
-    return joining_saves(held, calls_per_step(gathers), bytes_per_step(gathers), 0, slope)
+    return joining_saves_of(run, gathers, 1.0)
 
 
 RULE = PersistentParameterGathers()

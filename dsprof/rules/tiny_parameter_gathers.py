@@ -24,11 +24,12 @@ from dsprof.rules.calls import (
 from dsprof.rules.knowledge.stage3 import (
     PERSISTENCE,
     PERSISTENCE_DEFAULT,
+    joining_saves_of,
     small_gathers,
     written_number,
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
-from dsprof.rules.savings import Range, joining_saves, ns_per_byte
+from dsprof.rules.savings import Range
 
 _PHASES = ("forward", "backward")
 
@@ -96,13 +97,8 @@ class TinyParameterGathers:
 
 def _saving(run: RunSummary, gathers: Calls) -> Range | None:
     """Return what it saves to gather them after the step, once, in place of each pass."""
-    held = held_ms(gathers)
-    if held is None:
-        return None
-    size, calls = max(kind.group_size for kind in gathers), calls_per_step(gathers)
-    slope = ns_per_byte(run, "all_gather", size)
-    passes = max(len({kind.phase for kind in gathers}), 1)
-    return joining_saves(held, calls, bytes_per_step(gathers), calls / passes, slope)
+    passes = len({kind.phase for kind in gathers})
+    return joining_saves_of(run, gathers, 1 - 1 / max(passes, 1))
 
 
 def _patch() -> dict[str, Any]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from dsprof.analysis.collectives import family
 from dsprof.analysis.grouping import group_rows
-from dsprof.analysis.held import Held, held_sums
-from dsprof.analysis.steps import detailed_steps, in_steps, places
+from dsprof.analysis.held import Held, between_ranks, held_sums
+from dsprof.analysis.steps import detailed_steps, places
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.analysis.timeline import Array, completion
 from dsprof.trace.format import FetchArgs, FlushArgs
@@ -77,9 +77,7 @@ class Awaits(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> Awaits:
         """Sort the collectives of one rank by what they were for."""
         table, steps = trace.collectives, detailed_steps(trace)
-        alone = [number for number, group in trace.groups.items() if group.size == 1]
-        mine = in_steps(table.step, steps) & table.on_wire & ~np.isin(table.group, alone)
-        chosen = np.flatnonzero(mine)
+        chosen = between_ranks(trace, steps)
         if not len(chosen):
             return cls({})
         label, names = _labels(trace)

@@ -16,7 +16,7 @@ from dsprof.analysis.collectives import (
     busbw_factor,
 )
 from dsprof.analysis.grouping import Groups, group_rows
-from dsprof.analysis.held import added, exposed_ms, lesser
+from dsprof.analysis.held import PerStep, added, lesser
 from dsprof.analysis.steps import in_steps, is_timed, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, blocked, completion, unseen
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(PerStep):
     """Sums over ranks and measured steps; None: not measurable here.
 
     A record without steps is taken whole, and counts as one.
@@ -80,21 +80,6 @@ class Row:
             members=tuple(sorted({*self.members, *other.members})[:_GROUPS_KEPT]),
             least_exposed_ns=lesser(self.least_exposed_ns, other.least_exposed_ns),
         )
-
-    @property
-    def calls_per_step(self) -> float:
-        """Calls of one rank and step."""
-        return self.calls / self.rank_steps if self.rank_steps else 0.0
-
-    @property
-    def bytes_per_step(self) -> float:
-        """Bytes of one rank and step."""
-        return self.nbytes / self.rank_steps if self.rank_steps else 0.0
-
-    @property
-    def exposed_ms_per_step(self) -> float | None:
-        """Mean over ranks and steps."""
-        return exposed_ms(self.exposed_ns, self.rank_steps)
 
     @property
     def algbw(self) -> float | None:

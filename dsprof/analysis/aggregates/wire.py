@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
 from dsprof.analysis.collectives import family
-from dsprof.analysis.held import Held, held_rows
-from dsprof.analysis.steps import detailed_steps, in_steps
+from dsprof.analysis.held import Held, between_ranks, held_rows
+from dsprof.analysis.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 
@@ -36,13 +34,12 @@ class Wire(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> Wire:
         """Sort the collectives of one rank."""
         table, steps = trace.collectives, detailed_steps(trace)
-        alone = [number for number, group in trace.groups.items() if group.size == 1]
-        mine = in_steps(table.step, steps) & table.on_wire & ~np.isin(table.group, alone)
+        chosen = between_ranks(trace, steps)
         purpose = purposes(trace)
         columns: list[IntArray | BoolArray] = [purpose, table.op, table.phase, table.dtype]
         columns.append(table.is_async)
         rows: dict[WireKind, Held] = {}
-        for index, held in held_rows(trace, np.flatnonzero(mine), columns, len(steps)):
+        for index, held in held_rows(trace, chosen, columns, len(steps)):
             kind = WireKind(
                 PURPOSES[purpose[index]],
                 family(table.words[table.op[index]]),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.collectives import SIZE_CLASSES, family
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import Calls, bytes_per_step, calls_per_step, held_ms
+from dsprof.rules.savings import Range, joining_saves, ns_per_byte
 
 PERSISTENCE = "stage3_param_persistence_threshold"
 PERSISTENCE_DEFAULT = 100_000
@@ -25,6 +28,16 @@ def small_gathers(rows: dict[Kind, Row], phases: tuple[str, ...]) -> dict[Kind, 
         and kind.group_size > 1
         and kind.size_class in _SMALL
     }
+
+
+def joining_saves_of(run: RunSummary, gathers: Calls, share: float) -> Range | None:
+    """Return what it saves if `share` of the gathers joins others: their latencies, in ms."""
+    held = held_ms(gathers)
+    if held is None:
+        return None
+    size, calls = max(kind.group_size for kind in gathers), calls_per_step(gathers)
+    slope = ns_per_byte(run, "all_gather", size)
+    return joining_saves(held, calls, bytes_per_step(gathers), calls * (1 - share), slope)
 
 
 def written_number(engines: Engines, key: str) -> float | None:
