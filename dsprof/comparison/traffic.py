@@ -62,7 +62,7 @@ def operation_changes(before: Diagnosis, after: Diagnosis) -> list[OperationChan
     """Compare operation by operation, those with the most bytes first."""
     found = [
         OperationChange(op=op, **_numbers(old, new))
-        for op, old, new in _pairs(before, after, lambda row: row.op)
+        for op, old, new in _pairs(before, after, lambda row, _: row.op)
     ]
     return sorted(found, key=_weight)
 
@@ -85,11 +85,12 @@ def kind_changes(before: Diagnosis, after: Diagnosis) -> list[KindChange]:
     return [change for _, change in found]
 
 
-def _kind(row: CommunicationRow) -> Kind:
-    # A group is known by what it is for: its name may be a process's own.
+def _kind(row: CommunicationRow, world_size: int) -> Kind:
+    # A group is known by its members or its purpose: its name may be a process's own.
+    is_whole = row.group_size == world_size
     return Kind(
         row.op,
-        row.role or row.group,
+        "all ranks" if is_whole else row.role or row.group,
         row.group_size,
         row.phase,
         row.size_class,
@@ -100,7 +101,7 @@ def _kind(row: CommunicationRow) -> Kind:
 
 
 def _pairs(
-    before: Diagnosis, after: Diagnosis, key: Callable[[CommunicationRow], Key]
+    before: Diagnosis, after: Diagnosis, key: Callable[[CommunicationRow, int], Key]
 ) -> Iterator[tuple[Key, Sums, Sums]]:
     """Yield what either run has under a key; a run without it has none of it."""
     old, new = _grouped(before, key), _grouped(after, key)
@@ -109,12 +110,12 @@ def _pairs(
         yield one, first, new.get(one, Sums(rank_steps(after)))
 
 
-def _grouped(diagnosis: Diagnosis, key: Callable[[CommunicationRow], Key]) -> dict[Key, Sums]:
+def _grouped(diagnosis: Diagnosis, key: Callable[[CommunicationRow, int], Key]) -> dict[Key, Sums]:
     found: dict[Key, Sums] = {}
     steps = rank_steps(diagnosis)
     for row in diagnosis.communication:
         sums = Sums(steps, row.calls, bytes_of([row]), row.exposed_ns, row.busbw)
-        name = key(row)
+        name = key(row, diagnosis.run.world_size)
         found[name] = found[name] + sums if name in found else sums
     return found
 

@@ -229,6 +229,14 @@ def test_rows_that_differ_in_the_request_alone_are_one_kind() -> None:
     assert [one.is_changed for one in made.kinds] == [False]
 
 
+def test_the_group_of_all_ranks_is_one_whatever_it_is_called() -> None:
+    before, after = with_rows(row(role="data")), with_rows(row(group="default", role=""))
+    assert [one.is_changed for one in compared(before, after).kinds] == [False]
+    for made in (before, after):
+        made.run.world_size = 4
+    assert [one.is_changed for one in compared(before, after).kinds] == [True, True]
+
+
 def finding(rule: str, status: Status, severity: Severity = Severity.NONE) -> Finding:
     return Finding(rule=rule, title=rule, status=status, severity=severity, summary=f"of {rule}")
 

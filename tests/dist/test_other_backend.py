@@ -12,40 +12,42 @@ import pytest
 from dsprof.__main__ import main
 from tests.dist.launch import ROOT, launch
 
-pytestmark = [pytest.mark.dist, pytest.mark.long]
+pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(600)]
 
 LARGE = {"all_gather_into_tensor", "reduce_scatter_tensor"}
 
 
-def train(library: str, out: Path | None) -> list[str]:
+def train(library: str, out: Path | None, *more: str) -> list[str]:
     """Return losses and weights of each rank, as it prints them."""
     env = {"DSPROF": "1", "DSPROF_OUT": str(out)} if out else {"DSPROF": "0"}
     program = ROOT / "examples" / "other_backend.py"
-    result = launch(program, args=["--library", library], env=env).check()
+    result = launch(program, args=["--library", library, *more], env=env).check()
     lines = re.findall(r"rank \d losses [^r]* weights [0-9a-f]{16}", result.output)
     assert len(lines) == 2
     return sorted(lines)
 
 
-def rows(out: Path) -> list[dict[str, Any]]:
-    report = out.with_suffix(".json")
-    assert main(["report", str(out), "--format", "json", "--output", str(report)]) == 0
-    rows: list[dict[str, Any]] = json.loads(report.read_text())["communication"]
-    return rows
-
-
-def traffic(rows: list[dict[str, Any]]) -> set[tuple[str, int, int]]:
-    return {(row["op"], row["calls"], row["bytes"]) for row in rows}
+def compared(before: Path, after: Path) -> dict[str, Any]:
+    report = after.with_suffix(".json")
+    words = ["compare", str(before), str(after), "--format", "json", "--output", str(report)]
+    assert main(words) == 0
+    comparison: dict[str, Any] = json.loads(report.read_text())
+    return comparison
 
 
 def test_the_result_and_the_traffic_are_those_of_gloo(tmp_path: Path) -> None:
+    gloo = tmp_path / "gloo"
     stock = train("gloo", None)
-    assert train("gloo", tmp_path / "gloo") == stock
-    expected = rows(tmp_path / "gloo")
-    assert {row["op"] for row in expected} >= LARGE
-    for library, off_wire in (("c10d", set()), ("deepspeed", LARGE)):
+    assert train("gloo", gloo) == stock
+    for library, moved in (("c10d", set()), ("deepspeed", LARGE)):
         assert train(library, tmp_path / library) == stock
-        found = rows(tmp_path / library)
-        assert traffic(found) == traffic(expected)
-        assert {row["op"] for row in found if not row["on_wire"]} == off_wire
-        assert all(row["exposed_ns"] > 0 and row["busbw"] > 0 for row in found)
+        found = compared(gloo, tmp_path / library)
+        assert {row["op"] for row in found["operations"]} >= LARGE
+        assert not any(row["is_changed"] for row in found["operations"])
+        assert {row["op"] for row in found["kinds"] if not row["on_wire"]} == moved
+        assert {row["op"] for row in found["kinds"] if row["is_changed"]} == moved
+        assert all(row["after_exposed_ns"] > 0 for row in found["operations"])
+        assert all(row["after_busbw"] > 0 for row in found["kinds"] if row["after_calls"])
+        assert (found["unlike"], found["configuration"], found["versions"]) == ([], [], [])
+        step = next(row for row in found["times"] if row["part"] == "total")
+        assert step["judgement"] in ("slower", "not told apart")
