@@ -31,9 +31,14 @@ def own_times(steps: Steps, before_ns: Mapping[int, int | None]) -> dict[int, Ow
 def _own_time(row: RankSteps, measured: Sequence[int], before_ns: int | None) -> OwnTime:
     chosen = np.isin(row.number, measured)
     count = max(int(np.count_nonzero(chosen)), 1)
+    whole = row.profiled is None or bool(row.profiled[chosen].all())
     compute, copies, exposed = (
-        None if column is None else int(column[chosen].sum()) / count
-        for column in (row.compute_ns, row.copies_ns, row.exposed_ns)
+        None if column is None or not is_known else int(column[chosen].sum()) / count
+        for column, is_known in (
+            (row.compute_ns, whole),
+            (row.copies_ns, whole),
+            (row.exposed_ns, True),
+        )
     )
     if compute is None or exposed is None:
         return OwnTime(None, copies, None, None)

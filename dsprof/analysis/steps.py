@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dsprof.analysis.profile import covered_steps
 from dsprof.analysis.timeline import Array
+from dsprof.trace.device import DeviceActivity
 from dsprof.trace.format import Header
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 from dsprof.trace.writer import Window
@@ -47,12 +49,31 @@ def detailed_steps(trace: RankTrace) -> Array:
 def counted_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps that are not in full detail, ascending.
 
-    These are outside the capture window, or came when the budget was spent.
+    These are outside the capture window, or came when the budget was spent. Where only a profiler
+    timed the device, those that it did not see are among them.
     """
     window = _window(trace.header)
     outside = {step.step for step in trace.steps if not window.holds(step.step)}
     counted = outside | {counters.step for counters in trace.counters}
+    if (seen := profiled_steps(trace)) and not counted >= seen:
+        counted |= {step.step for step in trace.steps} - seen
     return np.array(sorted(counted), np.int64)
+
+
+def kernels(trace: RankTrace) -> DeviceActivity | None:
+    """Return the kernels that say what the time of steps went into; None where dsprof says it."""
+    if trace.device is not None:
+        return None if trace.is_sampled else trace.device
+    return trace.activity if profiled_steps(trace) else None
+
+
+def profiled_steps(trace: RankTrace) -> set[int]:
+    """Return the steps that only the profiler beside the trace timed; none after warm-up: none."""
+    if is_timed(trace):
+        return set()
+    seen = covered_steps(trace)
+    numbers = sorted({step.step for step in trace.steps})
+    return seen if seen & set(numbers[warmup_steps(len(numbers)) :]) else set()
 
 
 def in_steps(step: IntArray, numbers: Array) -> BoolArray:

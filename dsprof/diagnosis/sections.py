@@ -191,12 +191,13 @@ def _setup(engines: Engines) -> str:
 
 
 def _method(summary: RunSummary) -> str:
-    if summary[Device].is_sampled:
-        return "not measurable: events were left out of the files"
-    if summary[Device].ranks:
-        return "time line of the device: communication is exposed while no other kernel runs"
-    facts = summary[Steps]
+    facts, device = summary[Steps], summary[Device]
     ranks = facts.ranks.values()
+    leads = bool(device.ranks) and not device.is_beside
+    if leads and device.is_sampled:
+        return "not measurable: events were left out of the files"
+    if leads or all(rank.by_kernels for rank in ranks):
+        return "time line of the device: communication is exposed while no other kernel runs"
     on_device = all(rank.on_device for rank in ranks)
     if not summary[Run].is_cpu and not on_device:
         return f"not measurable: {_why_no_device_time(summary[Run])}"
@@ -207,7 +208,10 @@ def _method(summary: RunSummary) -> str:
             else "not measurable: asynchronous collectives were never seen waited for"
         )
     if on_device:
-        return "device events: time in which the stream that steps end on was held"
+        method = "device events: time in which the stream that steps end on was held"
+        if any(rank.profiled is not None for rank in ranks):
+            method += "; the rest of the steps that a profiler saw is split by its kernels"
+        return method
     method = "host clock: time blocked in synchronous calls and in waits"
     if facts.estimated_share:
         method += (

@@ -60,7 +60,7 @@ class LateRank:
         if run[Run].first.world_size < 2:
             text = "One rank has nobody to wait for."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif run[Device].ranks:
+        elif run[Device].ranks and not run[Device].is_beside:
             yield from self._by_kernels(run, thresholds)
         else:
             yield from self._by_arrivals(run, thresholds)

@@ -44,3 +44,19 @@ class DeviceActivity:
 
     def __len__(self) -> int:
         return len(self.name)
+
+
+@dataclass(slots=True)
+class Profile:
+    """What a profiler saw of a rank's device, from `start_ns` to `end_ns`.
+
+    Times are ns since the start of the trace that it stands beside where `is_tied`, else since its
+    own. `operations` counts its communication kernels by what they do.
+    """
+
+    device: DeviceActivity
+    start_ns: int
+    end_ns: int
+    operations: dict[str, int]
+    is_tied: bool
+    is_sampled: bool

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dsprof.trace.format import Header
 from dsprof.trace.log import joined as joined_logs
+from dsprof.trace.profile import attach, knows_wall_clock
 from dsprof.trace.readers import READERS
 from dsprof.trace.readers.reader import START_BYTES, Facts, Reader
 from dsprof.trace.source import read_start, size_of
@@ -61,8 +62,9 @@ def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[
     ranks: defaultdict[int, list[TraceFile]] = defaultdict(list)
     again: list[Stranger] = []
     for file in sorted(run, key=attrgetter("place")):
-        told = [one for one in ranks[file.header.rank] if one.reader.tells is file.reader.tells]
-        if told and file.reader.tells is not Facts.LOG:
+        tells = file.reader.tells
+        told = [one for one in ranks[file.header.rank] if tells in one.reader.tells]
+        if told and Facts.LOG not in tells:
             reason = f"tells of rank {file.header.rank} what {told[0].path} tells, too"
             again.append(Stranger(file.path, reason))
         else:
@@ -74,6 +76,8 @@ def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[
 
 def join(trace: RankTrace, other: RankTrace) -> None:
     """Add to `trace` what another file tells of the same rank; nothing in it is replaced."""
+    if other.device is not None or other.steps or len(other.collectives):
+        attach(trace, other)
     for part in ("environment", "flight", "snapshot"):
         if getattr(trace, part) is None:
             setattr(trace, part, getattr(other, part))
@@ -93,7 +97,7 @@ def _newest_of_each_kind(
     earlier: list[TraceFile] = []
     for _, group in groupby(sorted(files, key=attrgetter("place")), attrgetter("place")):
         mine = list(group)
-        if mine[0].reader.tells is Facts.LOG:
+        if Facts.LOG in mine[0].reader.tells:
             newest.append(mine)
             continue
         *before, last = sorted(_runs(mine), key=_start_and_size)
@@ -107,7 +111,7 @@ def _joined(runs: Sequence[list[TraceFile]]) -> tuple[list[TraceFile], list[Trac
 
     Without a time line the files of most ranks lead.
     """
-    timelines = [run for run in runs if run[0].reader.tells is Facts.TIMELINE]
+    timelines = [run for run in runs if Facts.TIMELINE in run[0].reader.tells]
     lead = max(timelines, key=_start_and_size) if timelines else max(runs, key=len)
     run = list(lead)
     others: list[TraceFile] = []
@@ -130,9 +134,10 @@ def _may_be_one(lead: Sequence[TraceFile], more: Sequence[TraceFile]) -> bool:
         ):
             return False
     later_ns = more[0].start_ns - lead[0].start_ns
-    if more[0].reader.tells is Facts.TIMELINE:
-        return abs(later_ns) <= _LATEST_PROFILE_NS
-    is_timed = lead[0].reader.tells is Facts.TIMELINE and more[0].start_ns
+    if Facts.TIMELINE in more[0].reader.tells:
+        has_clocks = all(knows_wall_clock(run[0].header) for run in (lead, more))
+        return not has_clocks or abs(later_ns) <= _LATEST_PROFILE_NS
+    is_timed = Facts.TIMELINE in lead[0].reader.tells and more[0].start_ns
     return not is_timed or later_ns >= -_LATEST_START_NS
 
 
@@ -190,7 +195,7 @@ def _is_one_run(files: Sequence[TraceFile]) -> bool:
     if len({file.header.rank for file in files}) < len(files):
         return False
     # What a dump holds may have begun at any time before it was made.
-    is_timed = files[0].reader.tells is Facts.TIMELINE
+    is_timed = Facts.TIMELINE in files[0].reader.tells
     return not is_timed or files[-1].start_ns - files[0].start_ns <= _LATEST_START_NS
 
 

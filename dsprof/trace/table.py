@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.environment import EnvSnapshot
-from dsprof.trace.device import DeviceActivity
+from dsprof.trace.device import DeviceActivity, Profile
 from dsprof.trace.flight import FlightDump
 from dsprof.trace.format import (
     BucketLayout,
@@ -103,6 +104,11 @@ class Collectives:
             return self.words.index(word)
         except ValueError:
             return -1
+
+
+def operations(rows: Collectives) -> dict[str, int]:
+    """Count the rows by what they do."""
+    return dict(Counter(rows.words[code] for code in rows.op.tolist()))
 
 
 def _getters(names: Iterable[str]) -> dict[str, attrgetter[Any]]:
@@ -227,6 +233,7 @@ class RankTrace:
     nbytes: int = 0  # size of the file
     is_device_timed: bool = False  # times of collectives and steps are the device's
     device: DeviceActivity | None = None  # what an accelerator did, where a profiler saw it
+    profile: Profile | None = None  # the same, of a profiler beside this trace
     knows_durations: bool = False  # of its collectives: how long each took, not when it ran
     is_sampled: bool = False  # whoever wrote the file left events out
     flight: FlightDump | None = None  # what torch's flight recorder held
@@ -238,3 +245,8 @@ class RankTrace:
     def rank(self) -> int:
         """The global rank that wrote the file."""
         return self.header.rank
+
+    @property
+    def activity(self) -> DeviceActivity | None:
+        """What an accelerator did, as this trace or a profiler beside it tells."""
+        return self.profile.device if self.profile is not None else self.device

@@ -44,13 +44,13 @@ def test_a_dump_and_a_snapshot_stand_beside_the_trace_of_their_rank(tmp_path: Pa
     assert second.header.versions["nccl"] == "2.27.3"
 
 
-def test_of_two_time_lines_of_a_rank_dsprofs_own_is_read(tmp_path: Path) -> None:
+def test_a_profile_stands_beside_the_trace_of_its_rank(tmp_path: Path) -> None:
     files = write_run(tmp_path, started_epoch_ns=int(kineto.START_US) * 1000)
     profile = kineto.write(tmp_path / "profile.json", kineto.steps(3, 20, 5), 1)
     run = find_run([tmp_path])
     assert run.files == tuple(files)
-    assert [stranger.path for stranger in run.strangers] == [profile]
-    assert f"what {files[1]} tells, too" in run.strangers[0].reason
+    assert run.beside == {1: [profile]}
+    assert run.strangers == ()
 
 
 def test_a_profile_of_another_day_is_another_run(tmp_path: Path) -> None:

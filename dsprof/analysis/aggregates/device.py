@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from dsprof.analysis.grouping import group_rows
 from dsprof.analysis.kernel_time import DeviceTime, unrecognised
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.device import COMMUNICATION, COPY, DeviceActivity
-from dsprof.trace.table import BoolArray, RankTrace
+from dsprof.trace.table import BoolArray, RankTrace, operations
 
 LONG_NS = 100_000
 """A kernel on a stream for communication that takes longer is worth a question."""
@@ -49,6 +48,7 @@ class RankDevice:
     beyond: tuple[KernelSum, ...]  # communication that the common test does not see, by library
     unrecognised: tuple[KernelSum, ...]  # long, on streams for communication, of no known family
     is_sampled: bool
+    is_beside: bool = False  # seen by a profiler beside the trace that tells of the rank
 
     @property
     def overlap(self) -> float | None:
@@ -67,9 +67,10 @@ class Device(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Device:
         """Add up one rank."""
-        if trace.device is None or not len(trace.device):
+        device = trace.activity
+        if device is None or not len(device):
             return cls({})
-        return cls({trace.rank: _measure(trace, trace.device)})
+        return cls({trace.rank: _measure(trace, device)})
 
     def merge(self, other: Device) -> Device:
         """Put the ranks side by side."""
@@ -79,6 +80,11 @@ class Device(Aggregate):
     def is_sampled(self) -> bool:
         """Whether events were left out of any rank's file."""
         return any(rank.is_sampled for rank in self.ranks.values())
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether traces of dsprof itself tell of every rank, too."""
+        return all(rank.is_beside for rank in self.ranks.values())
 
     def share(self, part: str) -> float:
         """Return the share of a part (`idle_ns`, ...) in the spans of all ranks."""
@@ -92,7 +98,7 @@ def _measure(trace: RankTrace, device: DeviceActivity) -> RankDevice:
     end = np.array([device.end_ns.max()], np.int64)
     parts, by_name = time.parts(start, end), usual.parts(start, end)
     communicates = device.kind == COMMUNICATION
-    ops = trace.collectives
+    profile = trace.profile
     return RankDevice(
         span_ns=int(end[0] - start[0]),
         compute_ns=int(parts.compute_ns[0]),
@@ -104,10 +110,11 @@ def _measure(trace: RankTrace, device: DeviceActivity) -> RankDevice:
         usual_exposed_ns=int(by_name.exposed_ns[0]),
         kernels=int(np.count_nonzero(device.kind != COPY)),
         communication_kernels=int(np.count_nonzero(communicates)),
-        operations=dict(Counter(ops.words[code] for code in ops.op.tolist())),
+        operations=profile.operations if profile else operations(trace.collectives),
         beyond=_sums(device, device.library, communicates & ~device.is_usual),
         unrecognised=_sums(device, device.name, unrecognised(device, LONG_NS)),
-        is_sampled=trace.is_sampled,
+        is_sampled=profile.is_sampled if profile else trace.is_sampled,
+        is_beside=profile is not None,
     )
 
 

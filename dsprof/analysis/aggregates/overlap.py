@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsprof.analysis.kernel_time import DeviceTime
-from dsprof.analysis.steps import detailed_steps, in_steps, is_timed
+from dsprof.analysis.steps import detailed_steps, in_steps, is_timed, kernels
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, Intervals, blocked, completion, unseen
 from dsprof.trace.device import DeviceActivity
@@ -35,8 +35,8 @@ class Overlap(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> Overlap:
         """Measure the collectives of one rank."""
         rows, steps = trace.collectives, detailed_steps(trace)
-        if trace.device is not None and not trace.is_sampled:
-            return cls._of_device(trace, trace.device, steps)
+        if (device := kernels(trace)) is not None:
+            return cls._of_device(trace, device, steps)
         mine = in_steps(rows.step, steps) & rows.on_wire
         chosen = np.flatnonzero(mine & rows.is_async)
         start, end = blocked(rows)

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from dsprof.analysis.kernel_time import DeviceTime
+from dsprof.analysis.profile import covered_steps, parts_around, tied_profile
 from dsprof.analysis.steps import (
     choose_measured,
     counted_steps,
     is_timed,
+    kernels,
     measured_rows,
     measured_steps,
     on_host_clock,
     places,
+    profiled_steps,
 )
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import (
@@ -51,6 +55,13 @@ class RankSteps:
     estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
     on_device: bool = False  # exposed is of the device's clock, so not known in counted steps
     idle_ns: Array | None = None  # of the device
+    profiled: BoolArray | None = None  # steps that alone show compute, copies and idle; None: all
+    by_kernels: bool = False  # all parts are those of kernels
+
+    @property
+    def hidden(self) -> BoolArray:
+        """Steps that do not show compute, copies and idle."""
+        return self.counted if self.profiled is None else self.counted | ~self.profiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +101,30 @@ class Steps(Aggregate):
         start = np.array([step.start_ns for step in steps], np.int64)
         end = np.array([step.end_ns for step in steps], np.int64)
         number = np.array([step.step for step in steps], np.int64)
-        device = None
-        if trace.device is not None and not trace.is_sampled:
-            device = DeviceTime.of(trace.device).parts(start, end)
-        unwaited = 0 if trace.device is not None else _unwaited(trace)
-        waiting, working, copying = None, None, None
-        if device is not None:
-            waiting, working, copying = device.exposed_ns, device.compute_ns, device.copies_ns
-        elif is_timed(trace) and not unwaited:
-            waiting, working, copying = _split(trace, number, start, end)
+        by_kernels, unwaited, split = kernels(trace), 0, _Split()
+        if by_kernels is not None:
+            device = DeviceTime.of(by_kernels).parts(start, end)
+            split = _Split(device.exposed_ns, device.compute_ns, device.copies_ns, device.idle_ns)
+        elif trace.device is None:
+            unwaited = _unwaited(trace)
+            split = _split(trace, number, start, end) if not unwaited else split
+        seen = covered_steps(trace)
         micro_steps = np.array([step.micro_steps for step in steps], np.int64)
         row = RankSteps(
             number,
             micro_steps,
             end - start,
-            waiting,
-            working,
-            copying,
+            split.exposed_ns,
+            split.compute_ns,
+            split.copies_ns,
             np.isin(number, counted_steps(trace)),
             *_traffic(trace, number),
             unwaited,
             _estimated(trace),
-            trace.is_device_timed,
-            None if device is None else device.idle_ns,
+            trace.is_device_timed or bool(profiled_steps(trace)),
+            split.idle_ns,
+            np.isin(number, list(seen)) if seen and split.idle_ns is not None else None,
+            by_kernels is not None,
         )
         return cls({trace.rank: row})
 
@@ -215,8 +227,8 @@ class Steps(Aggregate):
         rows = [(self.ranks[rank], index) for rank, index in cells]
         totals = [int(row.total_ns[index]) for row, index in rows]
         exposed = [_exposed(row, index) for row, index in rows]
-        compute = [_cell(r.compute_ns, i, r.counted) for r, i in rows]
-        copying = [_cell(r.copies_ns, i, r.counted) for r, i in rows]
+        compute = [_cell(r.compute_ns, i, r.hidden) for r, i in rows]
+        copying = [_cell(r.copies_ns, i, r.hidden) for r, i in rows]
         return Parts(
             total_ns=sum(totals) // len(rows),
             exposed_ns=_mean_or_none(exposed),
@@ -228,13 +240,13 @@ class Steps(Aggregate):
             slowest_ns=max(totals),
             calls=sum(int(row.calls[index]) for row, index in rows) // len(rows),
             nbytes=sum(int(row.nbytes[index]) for row, index in rows) // len(rows),
-            idle_ns=_mean_or_none([_cell(row.idle_ns, i, row.counted) for row, i in rows]),
+            idle_ns=_mean_or_none([_cell(row.idle_ns, i, row.hidden) for row, i in rows]),
         )
 
 
-def _cell(column: Array | None, index: int, counted: BoolArray) -> int | None:
+def _cell(column: Array | None, index: int, hidden: BoolArray) -> int | None:
     """Return the value of a step, None where the step does not show it."""
-    return None if column is None or counted[index] else int(column[index])
+    return None if column is None or hidden[index] else int(column[index])
 
 
 def _exposed(row: RankSteps, index: int) -> int | None:
@@ -244,28 +256,42 @@ def _exposed(row: RankSteps, index: int) -> int | None:
     return int(row.exposed_ns[index])
 
 
-def _split(
-    trace: RankTrace, number: Array, start: Array, end: Array
-) -> tuple[Array, Array | None, Array | None]:
-    """Return exposed communication, compute and copies of each step window.
+class _Split(NamedTuple):
+    """The parts of step windows in ns; None: not measurable."""
+
+    exposed_ns: Array | None = None
+    compute_ns: Array | None = None
+    copies_ns: Array | None = None
+    idle_ns: Array | None = None
+
+
+def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> _Split:
+    """Return the parts of each step window by what dsprof saw of waits.
 
     Compute is None without a phase: DDP and FSDP alone do not say where their phases are. Copies
     are None without any: a library may copy where nobody sees it. On a device both are None:
-    phases and copies are those of the host, and what kernels ran is not recorded.
+    phases and copies are those of the host, and what kernels ran only a profiler beside tells.
     """
+    if not is_timed(trace):
+        return _Split()
     waits, moves = exposed(trace), copies(trace)
     seen = waits.within(start, end)
     if not on_host_clock(trace):
-        return np.minimum(seen, end - start), None, None
+        profile = tied_profile(trace) if covered_steps(trace) else None
+        if profile is None:
+            return _Split(np.minimum(seen, end - start))
+        parts = parts_around(waits, profile, start, end)
+        return _Split(parts.exposed_ns, parts.compute_ns, parts.copies_ns, parts.idle_ns)
     waiting = np.minimum(seen + _from_counters(trace, number, "blocked_ns"), end - start)
     detailed = ~np.isin(number, counted_steps(trace))
     moving = np.where(detailed, (moves | waits).within(start, end) - seen, 0)
     copying = moving if len(moves.starts) else None
     working = phases(trace)
     if not len(working.starts):
-        return waiting, None, copying
+        return _Split(waiting, None, copying)
     inside = (working | waits | moves).within(start, end)
-    return waiting, np.where(detailed, np.maximum(inside - waiting - moving, 0), 0), copying
+    working_ns = np.where(detailed, np.maximum(inside - waiting - moving, 0), 0)
+    return _Split(waiting, working_ns, copying)
 
 
 def _unwaited(trace: RankTrace) -> int:

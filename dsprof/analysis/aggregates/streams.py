@@ -26,7 +26,7 @@ class Streams(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Streams:
         """Add up the kernels of one rank by stream and kind."""
-        device = trace.device
+        device = trace.activity
         if device is None or not len(device):
             return cls()
         groups = group_rows([device.stream, device.kind])

@@ -37,7 +37,7 @@ class KinetoReader(OneRankReader):
     """Reads one file of `torch.profiler`."""
 
     name = "PyTorch profiler trace"
-    tells = Facts.TIMELINE
+    tells = Facts.TIMELINE | Facts.DEVICE
 
     def recognises(self, start: bytes) -> bool:
         """Say whether a file begins as a profiler's trace does."""

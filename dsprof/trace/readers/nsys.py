@@ -28,7 +28,7 @@ class NsysReader:
     """Reads one export, whole."""
 
     name = "Nsight Systems export"
-    tells = Facts.TIMELINE
+    tells = Facts.TIMELINE | Facts.DEVICE
 
     def recognises(self, start: bytes) -> bool:
         """Say whether a file begins as a database with tables of Nsight Systems."""

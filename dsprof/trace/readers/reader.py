@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from enum import Enum
+from enum import Flag
 from pathlib import Path
 from typing import Protocol
 
@@ -24,17 +24,18 @@ def rank_in_name(path: Path) -> int:
     return int(named[1]) if named else -1
 
 
-class Facts(Enum):
+class Facts(Flag):
     """What a kind of file tells of a rank.
 
     Files that tell different facts of a rank are joined. Of two that tell the same only one is
     read, so that nothing counts twice: that of the earlier reader. Logs alone add up.
     """
 
-    TIMELINE = "what happened when"
-    FLIGHT = "which collectives were in flight"
-    SNAPSHOT = "how device memory is laid out"
-    LOG = "what was logged"
+    TIMELINE = 1  # what happened when
+    DEVICE = 2  # what an accelerator did
+    FLIGHT = 4  # which collectives were in flight
+    SNAPSHOT = 8  # how device memory is laid out
+    LOG = 16  # what was logged
 
 
 class Reader(Protocol):
