@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from dsprof.errors import ConfigError
 from dsprof.inputs import open_input
 
 _LARGEST_BYTES = 1 << 24
+_DEEPEST = 100
 _TOKEN = re.compile(
     r"""(?P<text>"(?:[^"\\]|\\.)*") | (?P<mark>[{}\[\]:,]) | (?P<space>\s+)
     | (?P<comment>(?:\#|//)[^\n]*|/\*.*?\*/) | (?P<word>[^\s{}\[\]:,"]+|")""",
@@ -44,8 +46,10 @@ def read_config(path: Path) -> ConfigFile:
     text = _text(path)
     tokens = list(_tokens(text))
     try:
+        _check_depth(tokens)
         values, is_json = _parsed(text, tokens)
-    except (ValueError, RecursionError) as error:
+        json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except ValueError as error:
         raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: not a DeepSpeed configuration: it holds no object")
@@ -82,6 +86,13 @@ def _parsed(text: str, tokens: Iterable[_Token]) -> tuple[Any, bool]:
             return json.loads(_plain(tokens)), False
         except ValueError:
             raise error from None
+
+
+def _check_depth(tokens: Iterable[_Token]) -> None:
+    steps = {"{": 1, "[": 1, "}": -1, "]": -1}
+    depth = accumulate(steps.get(token.text, 0) for token in tokens)
+    if max(depth, default=0) > _DEEPEST:
+        raise ValueError(f"nested more than {_DEEPEST} deep")
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -67,7 +67,9 @@ def test_comments_and_trailing_commas_are_taken_as_deepspeed_takes_them(tmp_path
         (b"\xff\xfe{}", "UTF-8"),
         ('{"a": 1,\n "a": 2}', "line 2: a stands here again (first on line 1)"),
         ('{"z": {"a": 1,\n "a": 2}}', "line 2: z.a stands here again"),
-        ("[" * 100_000, "cannot be read as JSON"),
+        ("[" * 100_000, "nested more than 100 deep"),
+        ('{"a":' * 101 + "1" + "}" * 101, "nested more than 100 deep"),
+        ('{"a": "\\ud800"}', "surrogates not allowed"),
         ('{"a": "' + "\\" * 9, "cannot be read as JSON"),
     ],
 )

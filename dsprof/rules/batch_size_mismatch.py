@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import AUTO, EngineSettings, settings_of
+from dsprof.rules.config_rule import ConfigRule
+from dsprof.rules.engine_settings import AUTO, EngineSettings
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status, Table
 
 _TRAIN = "train_batch_size"
@@ -32,7 +32,7 @@ class _Sizes(NamedTuple):
         return self.train // given if self.train % given == 0 else 0
 
 
-class BatchSizeMismatch:
+class BatchSizeMismatch(ConfigRule):
     """Checks train_batch_size = micro batch x accumulation x data-parallel ranks."""
 
     meta = RuleMeta(
@@ -44,14 +44,9 @@ class BatchSizeMismatch:
         category="configuration",
         needs=(Engines,),
     )
-    thresholds = NoThresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report sizes that fit no number of ranks; say which numbers the others fit."""
-        settings = settings_of(run[Engines], self.meta)
-        if isinstance(settings, Finding):
-            yield settings
-            return
         if settings.has_run:
             return  # they fitted
         values = [settings.written.get(key) for key in (_TRAIN, _MICRO, _STEPS)]

@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import EngineSettings, settings_of
+from dsprof.rules.config_rule import ConfigRule
+from dsprof.rules.engine_settings import EngineSettings
 from dsprof.rules.knowledge.combinations import AT_ODDS, Combination
 from dsprof.rules.knowledge.deepspeed import keys
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
 
 
-class ConflictingConfigKeys:
+class ConflictingConfigKeys(ConfigRule):
     """Looks for combinations that DeepSpeed takes without a word."""
 
     meta = RuleMeta(
@@ -25,14 +25,9 @@ class ConflictingConfigKeys:
         category="configuration",
         needs=(Engines,),
     )
-    thresholds = NoThresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report each combination; what no setting would mend is worth knowing."""
-        settings = settings_of(run[Engines], self.meta)
-        if isinstance(settings, Finding):
-            yield settings
-            return
         for combination in AT_ODDS:
             if settings.holds(combination):
                 yield self._finding(settings, combination)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import named_keys, remarks, settings_of
+from dsprof.rules.config_rule import ConfigRule
+from dsprof.rules.engine_settings import EngineSettings, named_keys, remarks
 from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
 
 
-class DeprecatedConfigKey:
+class DeprecatedConfigKey(ConfigRule):
     """Looks for old names."""
 
     meta = RuleMeta(
@@ -22,14 +22,9 @@ class DeprecatedConfigKey:
         category="configuration",
         needs=(Engines,),
     )
-    thresholds = NoThresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """List old names, each with the new one."""
-        settings = settings_of(run[Engines], self.meta)
-        if isinstance(settings, Finding):
-            yield settings
-            return
         paths = [path for path, _ in settings.paths()]
         old = [p for p in paths if fate_of_retired(p, settings.release) == "deprecated"]
         if old:

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsprof.analysis.aggregates.engines import Engines
 from dsprof.rules.knowledge.combinations import Combination
 from dsprof.rules.knowledge.deepspeed import NEWEST, ZERO
 from dsprof.rules.knowledge.releases import Release, release
-from dsprof.rules.rule import Cell, Column, Finding, RuleMeta, Status, Table
+from dsprof.rules.rule import Cell, Column, Table
 from dsprof.trace.format import EngineConfig
 
 AUTO = "auto"
@@ -134,16 +133,6 @@ class EngineSettings:
         if path == _STAGE and self.written.get(ZERO) is True:
             return 1  # the form of the very first releases
         return _DEFAULTS.get(path)
-
-
-def settings_of(engines: Engines, meta: RuleMeta) -> EngineSettings | Finding:
-    """Return the settings to judge, or the finding that there are none."""
-    if engines.main is None:
-        return meta.finding(Status.NOT_APPLICABLE, "No DeepSpeed engine was recorded.")
-    if not engines.main.written:
-        unread = "The DeepSpeed configuration as written was not recorded."
-        return meta.finding(Status.UNKNOWN, unread)
-    return EngineSettings(engines.main, engines.lines, engines.deepspeed, engines.device)
 
 
 def named_keys(paths: Sequence[str]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, remarks, settings_of
+from dsprof.rules.config_rule import ConfigRule
+from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, remarks
 from dsprof.rules.knowledge.deepspeed import ZERO, keys
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
 
@@ -15,7 +15,7 @@ _ZENFLOW = f"{ZERO}.zenflow"
 _READ_BY_ZENFLOW = f"{ZERO}.allgather_bucket_size"
 
 
-class InertConfigKey:
+class InertConfigKey(ConfigRule):
     """Looks for keys that belong to other stages, or to none."""
 
     meta = RuleMeta(
@@ -27,14 +27,9 @@ class InertConfigKey:
         category="configuration",
         needs=(Engines,),
     )
-    thresholds = NoThresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report keys that somebody misses, and apart from them harmless leftovers."""
-        settings = settings_of(run[Engines], self.meta)
-        if isinstance(settings, Finding):
-            yield settings
-            return
         if settings.stage is None:
             yield self.meta.finding(Status.UNKNOWN, "Could not tell: the ZeRO stage is not known.")
             return

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, settings_of
+from dsprof.rules.config_rule import ConfigRule
+from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed import retired
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 
 
-class OverriddenConfigValue:
+class OverriddenConfigValue(ConfigRule):
     """Compares written values with those in force."""
 
     meta = RuleMeta(
@@ -27,14 +27,10 @@ class OverriddenConfigValue:
         category="configuration",
         needs=(Engines,),
     )
-    thresholds = NoThresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """List values that were replaced before the first forward pass."""
-        settings = settings_of(run[Engines], self.meta)
-        if isinstance(settings, Finding):
-            yield settings
-        elif not settings.has_run:
+        if not settings.has_run:
             text = "No engine was made of it yet."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif found := list(_overridden(settings)):

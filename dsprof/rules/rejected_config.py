@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, remarks, settings_of
+from dsprof.rules.config_rule import ConfigRule
+from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, remarks
 from dsprof.rules.key_names import fate_of, meant_by
 from dsprof.rules.knowledge.combinations import REFUSED
 from dsprof.rules.knowledge.deepspeed import (
     ZERO,
     fate_of_retired,
+    fate_of_unknown,
+    keys,
     retired,
     section_of,
     sections,
 )
+from dsprof.rules.knowledge.kinds import WORDS, fits
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
 
 _SIMILARITY = 0.6  # the key is refused anyway: a hint may be bold
 
 
-class RejectedConfig:
+class RejectedConfig(ConfigRule):
     """Looks for what stops an engine at its construction."""
 
     meta = RuleMeta(
@@ -33,17 +36,17 @@ class RejectedConfig:
         category="configuration",
         needs=(Engines,),
     )
-    thresholds = NoThresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report what the release refuses, or of an engine that runs, what a later one will."""
-        settings = settings_of(run[Engines], self.meta)
-        if isinstance(settings, Finding):
-            yield settings
-        elif settings.has_run:
+        if settings.has_run:
             if rows := list(_refused_later(settings)):
                 yield self._later(settings, rows)
-        elif rows := [*_refused_keys(settings), *_refused_values(settings)]:
+        elif rows := [
+            *_refused_keys(settings),
+            *_mistyped(settings),
+            *_refused_values(settings),
+        ]:
             yield self._refused(settings, rows)
 
     def _refused(self, settings: EngineSettings, rows: list[tuple[str, str]]) -> Finding:
@@ -76,6 +79,14 @@ def _refused_keys(settings: EngineSettings) -> Iterator[tuple[str, str]]:
         elif path not in retired() and fate_of(path, settings.release) == "refused":
             hint = meant_by(path, settings.release, _SIMILARITY) or "delete it"
             yield path, f"{section_of(path)} knows no such key; {hint}"
+
+
+def _mistyped(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+    for path, value in settings.paths():
+        kind = keys()[path].kind if path in keys() else ""
+        checked = kind and fate_of_unknown(section_of(path), settings.release) == "refused"
+        if checked and value != AUTO and not fits(value, kind):
+            yield path, f"must be {WORDS[kind.rstrip('?')]}"
 
 
 def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:

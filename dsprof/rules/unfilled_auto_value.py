@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import RunSummary
-from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys, settings_of
+from dsprof.rules.config_rule import ConfigRule
+from dsprof.rules.engine_settings import AUTO, EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed import ZERO
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
 
@@ -14,7 +14,7 @@ _OWN = (f"{ZERO}.zenflow.", "expert_parallel.", "pipeline.")
 """Sections in which DeepSpeed means "auto" itself."""
 
 
-class UnfilledAutoValue:
+class UnfilledAutoValue(ConfigRule):
     """Looks for values that transformers and accelerate fill in, and nobody else."""
 
     meta = RuleMeta(
@@ -26,14 +26,9 @@ class UnfilledAutoValue:
         category="configuration",
         needs=(Engines,),
     )
-    thresholds = NoThresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """List the values, with what is in force where an engine was made."""
-        settings = settings_of(run[Engines], self.meta)
-        if isinstance(settings, Finding):
-            yield settings
-            return
         paths = [p for p, value in settings.paths() if value == AUTO and not p.startswith(_OWN)]
         if not paths:
             return

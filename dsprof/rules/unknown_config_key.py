@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import RunSummary
+from dsprof.rules.config_rule import ConfigRule
 from dsprof.rules.engine_settings import (
     EngineSettings,
     named_keys,
     remarks,
-    settings_of,
 )
 from dsprof.rules.key_names import fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
@@ -25,7 +24,7 @@ class Thresholds:
     similarity: float = 0.86  # difflib ratio
 
 
-class UnknownConfigKey:
+class UnknownConfigKey(ConfigRule):
     """Looks for keys that are ignored without a message."""
 
     meta = RuleMeta(
@@ -39,12 +38,8 @@ class UnknownConfigKey:
     )
     thresholds = Thresholds()
 
-    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+    def judge(self, settings: EngineSettings, thresholds: Thresholds) -> Iterable[Finding]:
         """Report keys that were meant for DeepSpeed, and apart from them keys of somebody else."""
-        settings = settings_of(run[Engines], self.meta)
-        if isinstance(settings, Finding):
-            yield settings
-            return
         ignored = list(ignored_keys(settings, thresholds.similarity))
         if meant := [(path, instead) for path, instead in ignored if instead]:
             yield self._meant(settings, meant)

@@ -1,6 +1,7 @@
 """What is known of DeepSpeed's configuration: keys, what becomes of others, and since when.
 
-deepspeed_keys.csv      keys that DeepSpeed reads. `not_in`: the last release read that lacks the
+deepspeed_keys.csv      keys that DeepSpeed reads. `kind`: bool, int or float where it insists;
+                        "?" where it may be null. `not_in`: the last release read that lacks the
                         key. `stages`: ZeRO stages at which it has an effect; blank is all of them,
                         "-" none. `loses`: what somebody misses who set it at another stage.
 deepspeed_sections.csv  what becomes of an unknown key in a section: ignored or refused (before
@@ -29,6 +30,7 @@ Fate = Literal["ignored", "refused", "deprecated"]
 class Key(NamedTuple):
     """A key that DeepSpeed reads."""
 
+    kind: str
     not_in: Release  # the last release read that lacks it; () where all have it
     stages: frozenset[int] | None  # at which it has an effect; None: whatever the stage
     loses: str
@@ -52,7 +54,7 @@ def keys() -> Mapping[str, Key]:
     """Return what is known of each dotted key."""
     return {
         ".".join(filter(None, (row["section"], row["key"]))): Key(
-            release(row["not_in"]) or (), _stages(row["stages"]), row["loses"]
+            row["kind"], release(row["not_in"]) or (), _stages(row["stages"]), row["loses"]
         )
         for row in _rows("deepspeed_keys.csv")
     }

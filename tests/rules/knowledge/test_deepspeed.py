@@ -38,6 +38,16 @@ def test_the_keys_are_those_that_deepspeed_asks_for(installed):
         assert known == set(asked) - of_section, section
 
 
+def test_switches_and_numbers_are_those_of_deepspeed(installed):
+    for section, kinds in installed["kinds"].items():
+        known = {
+            path.rpartition(".")[2]: key.kind
+            for path, key in keys().items()
+            if section_of(path) == section and key.kind
+        }
+        assert known == kinds, section
+
+
 def test_the_refused_keys_are_those_that_deepspeed_refuses(installed):
     refused = {path for path, key in retired().items() if key.fate == "refused"}
     assert refused == set(installed["removed"])

@@ -44,6 +44,13 @@ MODELS = {
     "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig,
     "zero_optimization.zenflow": ZenFlowConfig,
 }
+KINDS = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    bool | None: "bool?",
+    int | None: "int?",
+}
 LOOKED_UP = {
     "activation_checkpointing": {},
     "aio": {},
@@ -99,12 +106,23 @@ def main() -> None:
         *(f"zero_optimization.{key}" for key in deepspeed_config._REMOVED_ZERO_CONFIG_KEYS),
     ]
     strict = [name for name, model in MODELS.items() if model.model_config["extra"] == "forbid"]
-    print(json.dumps({"keys": found, "removed": removed, "strict": strict}))
+    kinds = {name: kinds_of(model) for name, model in MODELS.items()}
+    print(json.dumps({"keys": found, "removed": removed, "strict": strict, "kinds": kinds}))
 
 
 def fields(model: Any) -> list[str]:
     names = set(model.model_fields)
     return sorted(names | {field.alias for field in model.model_fields.values() if field.alias})
+
+
+def kinds_of(model: Any) -> dict[str, str]:
+    """The numbers and switches of a model; "?" marks those that may be null."""
+    return {
+        name: KINDS[field.annotation]
+        for field_name, field in model.model_fields.items()
+        if field.annotation in KINDS
+        for name in filter(None, (field_name, field.alias))
+    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,32 @@
+"""What pydantic takes for a switch or a number where a model of DeepSpeed asks for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+
+_SWITCHES = ("0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes")
+
+
+def fits(value: Any, kind: str) -> bool:
+    """Whether a value is taken for a kind: bool, int or float, with "?" if null is too."""
+    if value is None:
+        return kind.endswith("?")
+    number = _number(value)
+    if kind.startswith("bool"):
+        return number in (0, 1) or (isinstance(value, str) and value.lower() in _SWITCHES)
+    if number is None or kind.startswith("float"):
+        return number is not None
+    is_written_whole = not isinstance(value, str) or "e" not in value.lower()
+    return number % 1 == 0 and is_written_whole
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, also one in quotes; None where it is none."""
+    if not isinstance(value, (bool, int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
