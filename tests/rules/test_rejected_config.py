@@ -121,3 +121,11 @@ def test_no_engine_is_not_applicable():
 
 def test_an_unrecorded_configuration_could_not_tell():
     assert ran(RULE, {})[0].status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("0.19.6", Status.PASS), ("0.19.7", Status.FAIL), ("", Status.FAIL)]
+)
+def test_a_value_is_refused_from_the_release_on_that_refuses_it(version, status):
+    written = {**zero(), "optimizer": {"type": "OneBitAdam"}}
+    assert read(RULE, written, version)[0].status is status

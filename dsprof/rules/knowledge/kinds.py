@@ -13,6 +13,8 @@ def fits(value: Any, kind: str) -> bool:
     """Whether a value is taken for a kind: bool, int or float, with "?" if null is too."""
     if value is None:
         return kind.endswith("?")
+    if isinstance(value, int):  # of any length, which no float is
+        return value in (0, 1) or not kind.startswith("bool")
     number = _number(value)
     if kind.startswith("bool"):
         return number in (0, 1) or (isinstance(value, str) and value.lower() in _SWITCHES)
@@ -24,9 +26,7 @@ def fits(value: Any, kind: str) -> bool:
 
 def _number(value: Any) -> float | None:
     """Return a number, also one in quotes; None where it is none."""
-    if not isinstance(value, (bool, int, float, str)):
-        return None
     try:
-        return float(value)
-    except (ValueError, OverflowError):
+        return float(value) if isinstance(value, (float, str)) else None
+    except ValueError:
         return None
