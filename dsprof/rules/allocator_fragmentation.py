@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.memory import RESERVED, RETRIES, STUCK, expandable_ranks
+from dsprof.rules.memory import RESERVED, STUCK, expandable_ranks, retries
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.trace.snapshot import MemorySnapshot
 
@@ -76,7 +76,7 @@ class AllocatorFragmentation:
     def _counted(
         self, run: RunSummary, ranks: dict[int, RankMemory], thresholds: Thresholds
     ) -> Iterable[Finding]:
-        retrying = tuple(r for r in sorted(ranks) if _retries(ranks[r]) >= thresholds.retries)
+        retrying = tuple(r for r in sorted(ranks) if retries(ranks[r]) >= thresholds.retries)
         stuck = tuple(r for r in sorted(ranks) if _is_stuck(ranks[r], thresholds))
         if retrying or stuck:
             yield self._finding(run, ranks, retrying, stuck)
@@ -96,7 +96,7 @@ class AllocatorFragmentation:
             f"{worst} are stuck in fragments"
         )
         if retrying:
-            most = max(_retries(ranks[rank]) for rank in retrying)
+            most = max(retries(ranks[rank]) for rank in retrying)
             summary += f", and allocations had to be tried again up to {most} times on a rank"
         return self.meta.finding(
             Status.FAIL,
@@ -169,10 +169,6 @@ def _gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f}"
 
 
-def _retries(memory: RankMemory) -> int:
-    return memory.device_last.get(RETRIES, 0) - memory.device_first.get(RETRIES, 0)
-
-
 def _is_stuck(memory: RankMemory, thresholds: Thresholds) -> bool:
     return _is_much(memory.device_last[STUCK], memory.device_last[RESERVED], thresholds)
 
@@ -196,7 +192,7 @@ def _table(ranks: dict[int, RankMemory], affected: tuple[int, ...]) -> Table:
                 ranks[rank].device_last[STUCK],
                 ranks[rank].device_last[RESERVED],
                 ranks[rank].device_last[STUCK] / ranks[rank].device_last[RESERVED],
-                _retries(ranks[rank]),
+                retries(ranks[rank]),
             )
             for rank in affected
         ),

@@ -32,6 +32,11 @@ def device_series(memory: RankMemory, counter: str) -> list[int]:
     return _after_warmup([sample[counter] for sample in samples if counter in sample])
 
 
+def retries(memory: RankMemory) -> int:
+    """Return how often allocations were tried again after the first recorded step."""
+    return memory.device_last.get(RETRIES, 0) - memory.device_first.get(RETRIES, 0)
+
+
 def expandable_ranks(environment: EnvironmentFacts) -> RankSet:
     """Return the ranks on which segments of the allocator can grow already."""
     ranks = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ class MisplacedGroups:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Judge the groups of each role and size together."""
         host_of = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
-        most = max(_counts(host_of).values())
+        most = max(Counter(host_of.values()).values())
         inner = {key: p for key, p in run[Placement].groups.items() if p.role in _INNER}
         if len(set(host_of.values())) < 2 and not run[Run].missing_ranks:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on one host.")
@@ -119,13 +120,6 @@ def _of_one(
     nbytes = sum(held.nbytes for held in rows) / steps if steps else 0.0
     nodes = max(nodes for _, nodes in groups)
     return _Spread(role, size, len(groups), nodes, -(-size // most), nbytes, held_ms)
-
-
-def _counts(host_of: dict[int, str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for host in host_of.values():
-        counts[host] = counts.get(host, 0) + 1
-    return counts
 
 
 def _is_dealt_in_turn(host_of: dict[int, str]) -> bool:

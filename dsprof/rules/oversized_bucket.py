@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.aggregates.memory import Memory, RankMemory
+from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.memory import PEAK_RESERVED, RETRIES, gib
+from dsprof.rules.memory import PEAK_RESERVED, gib, retries
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
 
@@ -124,11 +124,7 @@ def _buffers(engines: Engines) -> _Buffers | None:
 
 
 def _pressed(run: RunSummary) -> bool:
-    return any(map(_retries, run[Memory].ranks.values()))
-
-
-def _retries(memory: RankMemory) -> int:
-    return memory.device_last.get(RETRIES, 0) - memory.device_first.get(RETRIES, 0)
+    return any(map(retries, run[Memory].ranks.values()))
 
 
 def _table(engines: Engines, buffers: _Buffers, peak: int) -> Table:
