@@ -64,11 +64,11 @@ class LowCommOverlap:
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif overlap.async_calls == 0:
             by = self._synchronous if run[Run].is_cpu else self._on_one_stream
-            yield by(run[Engines], overlap)
+            yield by(run[Engines], (_figures(overlap), longest_waits(run[Awaits])))
         else:
             yield from self._asynchronous(run, overlap, thresholds)
 
-    def _synchronous(self, engines: Engines, overlap: Overlap) -> Finding:
+    def _synchronous(self, engines: Engines, evidence: tuple[Table, ...]) -> Finding:
         summary = "All collectives are synchronous calls, which on a CPU cannot overlap."
         wanted = engines.written_zero("overlap_comm") is True
         if wanted:
@@ -83,11 +83,11 @@ class LowCommOverlap:
             action="Nothing need be done; on accelerators the same calls can overlap."
             if engines.stage is not None
             else "Pass async_op=True and wait where the result is first needed.",
-            evidence=(_figures(overlap),),
+            evidence=evidence,
             confidence="high",
         )
 
-    def _on_one_stream(self, engines: Engines, overlap: Overlap) -> Finding:
+    def _on_one_stream(self, engines: Engines, evidence: tuple[Table, ...]) -> Finding:
         summary = "All collectives run on the stream that computes, and cannot overlap with it."
         offered = engines.stage is not None and engines.zero("overlap_comm") is False
         return self.meta.finding(
@@ -98,7 +98,7 @@ class LowCommOverlap:
             "on a stream of their own."
             if offered
             else "Pass async_op=True and wait where the result is first needed.",
-            evidence=(_figures(overlap),),
+            evidence=evidence,
             confidence="high",
         )
 

@@ -93,6 +93,8 @@ def test_synchronous_by_design_is_informed():
     finding = said(RULE, zero_rank())
     assert finding.status is Status.INFO
     assert "Intent missed" not in finding.summary
+    (row,) = finding.evidence[1].rows
+    assert row[0] == "the last bucket of a backward, all_reduce in backward"
 
 
 def test_overlap_asked_for_where_it_cannot_act_is_an_intent_missed():
