@@ -15,6 +15,7 @@ from dsprof.rules.calls import (
     calls_table,
     held_ms,
     least_held_ms,
+    over_all_ranks,
     share_of_step,
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
@@ -48,6 +49,7 @@ class BarrierInStep:
         """Weigh the barriers of the measured steps."""
         rows = run[Communication].rows
         barriers = {k: r for k, r in rows.items() if family(k.op) == "barrier" and k.group_size > 1}
+        barriers = over_all_ranks(barriers, run[Steps])
         if not any(kind.group_size > 1 for kind in rows):
             text = "No collective between two or more ranks was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.steps import Steps
@@ -14,6 +17,32 @@ Calls = Mapping[Kind, Row]
 AnyCalls = Mapping[Any, Row | Held]
 
 _ROWS = 8
+
+
+def over_all_ranks(calls: Calls, steps: Steps) -> dict[Kind, Row]:
+    """Return `calls` with sums that are means over all ranks, not over those that took part.
+
+    Groups of the same kind on other ranks are put together: each rank calls a barrier in its own.
+    """
+    total = sum(int(np.isin(row.number, steps.measured).sum()) for row in steps.ranks.values())
+    joined: dict[Kind, Row] = {}
+    for kind, row in calls.items():
+        alike = kind._replace(group="")
+        joined[alike] = joined[alike] + row if alike in joined else row
+    named = {kind: _named(kind, calls) for kind in joined}
+    return {named[kind]: _of_all(row, total) for kind, row in joined.items()}
+
+
+def _named(kind: Kind, calls: Calls) -> Kind:
+    labels = [one.group for one in calls if one._replace(group="") == kind]
+    return kind._replace(group=labels[0] if len(labels) == 1 else f"{len(labels)} groups")
+
+
+def _of_all(row: Row, rank_steps: int) -> Row:
+    # A rank that takes no part is not held.
+    least = row.least_exposed_ns if row.rank_steps >= rank_steps else 0.0
+    known = least if row.least_exposed_ns is not None else None
+    return replace(row, rank_steps=rank_steps, least_exposed_ns=known)
 
 
 def calls_per_step(calls: AnyCalls) -> float:

@@ -15,6 +15,7 @@ from dsprof.rules.calls import (
     calls_per_step,
     calls_table,
     held_ms,
+    over_all_ranks,
     share_of_step,
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
@@ -54,6 +55,7 @@ class ScalarCollectives:
         """Weigh the small collectives of the training loop."""
         rows = run[Communication].rows
         scalars = {kind: row for kind, row in rows.items() if is_scalar(kind)}
+        scalars = over_all_ranks(scalars, run[Steps])
         calls = calls_per_step(scalars)
         if not any(kind.group_size > 1 for kind in rows):
             text = "No collective between two or more ranks was recorded."

@@ -15,6 +15,7 @@ from dsprof.rules.calls import (
     calls_per_step,
     calls_table,
     held_ms,
+    over_all_ranks,
     share_of_step,
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
@@ -55,6 +56,7 @@ class SingleRankGroups:
             return
         rows = run[Communication].rows
         alone = {k: row for k, row in rows.items() if k.group_size == 1 and k.on_wire}
+        alone = over_all_ranks(alone, run[Steps])
         if alone and calls_per_step(alone) >= thresholds.calls_per_step:
             yield self._judged(alone, run[Steps], thresholds)
 

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.analysis.aggregates.communication import Communication
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.rules.calls import calls_per_step, held_ms, least_held_ms, over_all_ranks
+from tests.factories.trace import group, rank_trace, step, summary, sync
+
+
+def rank(number: int, group_id: int, held_ms: float, calls: int = 2):
+    """One of two ranks, which calls barriers in a group of its own, or in that of all."""
+    own = group(1, id=group_id, key=str(group_id), label=f"group {group_id}")
+    groups = {1: group(2), group_id: own} if group_id > 1 else {1: group(2)}
+    comm = [
+        sync("barrier", 10 * n, held_ms, nbytes=0, step=0, group=group_id) for n in range(calls)
+    ]
+    return rank_trace(number, steps=[step(0, 0, 100)], comm=comm, groups=groups)
+
+
+def over(*ranks):
+    run = summary(*ranks)
+    return over_all_ranks(run[Communication].rows, run[Steps])
+
+
+def test_groups_of_one_kind_on_other_ranks_are_put_together():
+    calls = over(rank(0, 2, 3), rank(1, 3, 5))
+    ((kind, _),) = calls.items()
+    assert kind.group == "2 groups"
+    assert calls_per_step(calls) == 2
+    assert held_ms(calls) == pytest.approx(8)
+    assert least_held_ms(calls) == pytest.approx(6)
+
+
+def test_one_group_keeps_its_name():
+    ((kind, _),) = over(rank(0, 1, 3), rank(1, 1, 5)).items()
+    assert kind.group == "world"
+
+
+def test_a_rank_that_takes_no_part_is_not_held():
+    calls = over(rank(0, 2, 3), rank(1, 1, 0, calls=0))
+    assert calls_per_step(calls) == 1
+    assert held_ms(calls) == pytest.approx(3)
+    assert least_held_ms(calls) == 0
+
+
+def test_no_calls_are_none():
+    assert over(rank(0, 1, 0, calls=0), rank(1, 1, 0, calls=0)) == {}
