@@ -60,7 +60,7 @@ bench: build/.warm ## Measure what recording costs, how fast a trace is judged, 
 	$(BIN)/python -m benchmarks.report_page
 
 savings: build/.warm ## Make the changes that findings name, and compare what was predicted (minutes)
-	$(BIN)/python -m benchmarks.savings
+	$(BIN)/python -m benchmarks.savings $(CASES)
 
 clean: ## Remove what the other targets made, .venv included
 	rm -rf .venv .venv-trainers build dist *.egg-info
