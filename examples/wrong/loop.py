@@ -62,7 +62,7 @@ def barrier_before_reduction(patch: Patch | None) -> Step:
     rank = dist.get_rank()
 
     def wait(loss: torch.Tensor) -> None:
-        sleep((5 + 10 * rank) / 1e3)
+        sleep((20 + 30 * rank) / 1e3)
         if patch is None:
             dist.barrier()
 
