@@ -16,10 +16,10 @@ each other's. What counts is where one is put: as a backend of torch.distributed
    are close, and no more.
 2. The same traffic: under OPERATIONS AND BYTES every operation is `same`, which is exact. What
    deepspeed.comm handed to the library stands in detail as `outside c10d`: torch never saw it.
-3. The gain: under TIMES the whole step, and in it exposed communication, is `faster` or `slower` by
-   at least 2 % with 99 % confidence, or the noise hides it; then give `--steps 100`. What each
-   operation was waited for stands beside its bytes, and `--format html` shows its bus bandwidth.
-   (These libraries are slow: they are for reading.)
+3. The gain: with `--steps 500`, for noise shows from 5 s of steps on. Under TIMES the whole step,
+   and in it exposed communication, is `faster` or `slower` by at least 2 % with 99 % confidence, or
+   the noise hides it. How long each operation was waited for stands beside its bytes, and
+   `--format html` shows its bus bandwidth. (These libraries are slow: they are for reading.)
 """
 
 import argparse

@@ -25,8 +25,8 @@ versions, operations and bytes (exactly), times (with their noise), findings.
   dsprof compare before.json after.json      saved by: report --format json
   dsprof compare before after --format html  comparison.html, and text here
 
-It ends in a verdict. What noise explains is not called a change: record 20
-steps or more of each. Of a folder with several runs the newest is taken."""
+It ends in a verdict. What noise explains is not called a change: record 10 s
+of steps or more of each. Of a folder with several runs the newest is taken."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""

@@ -12,20 +12,37 @@ from dsprof.diagnosis.model import Diagnosis, StepParts
 PARTS = ("total", "exposed_comm", "compute", "copies", "idle", "other")
 TOLERANCE = 0.02
 """Share of the earlier step below which a difference is none: equal runs differ by so much."""
+LEAST_NS = 5_000_000_000
+"""Of steps: what disturbs a machine lasts for seconds, and a shorter run sees one state of it."""
 
 
 def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iterator[TimeChange]:
     """Compare each part that a run has measured; runs that are `unlike` are not judged."""
     first, second = _measured(before), _measured(after)
     tolerance = TOLERANCE * median([row.total_ns for row in first] or [0])
+    obstacle = "the runs are not of one kind" if unlike else _too_short(first, second)
     for part in PARTS:
         old, new = _samples(first, part), _samples(second, part)
         if old or new:
-            yield _change(part, old, new, tolerance, unlike)
+            yield _change(part, old, new, tolerance, obstacle)
 
 
 def _measured(diagnosis: Diagnosis) -> list[StepParts]:
     return [row for row in diagnosis.steps.rows if row.is_measured]
+
+
+def _too_short(first: list[StepParts], second: list[StepParts]) -> str:
+    """Return why the noise of a run does not show; "" where it does."""
+    fewest = min(len(first), len(second))
+    shortest_ns = min(sum(row.total_ns for row in rows) for rows in (first, second))
+    if fewest < LEAST_STEPS:
+        return f"one run has {fewest} measured steps, and noise shows from {LEAST_STEPS} on"
+    if shortest_ns < LEAST_NS:
+        seconds = f"{shortest_ns / 1e9:.1f} s"
+        return (
+            f"one run has {seconds} of measured steps, and noise shows from {LEAST_NS / 1e9:g} s on"
+        )
+    return ""
 
 
 def _samples(rows: list[StepParts], part: str) -> list[int]:
@@ -35,7 +52,7 @@ def _samples(rows: list[StepParts], part: str) -> list[int]:
 
 
 def _change(
-    part: str, old: list[int], new: list[int], tolerance: float, unlike: list[str]
+    part: str, old: list[int], new: list[int], tolerance: float, obstacle: str
 ) -> TimeChange:
     change = TimeChange(
         part=part,
@@ -43,15 +60,10 @@ def _change(
         after_ns=median(new) if new else None,
     )
     interval = difference(old, new)
-    if not old or not new:
-        change.why = "not measurable in one of the runs"
-    elif unlike:
-        change.why = "the runs are not of one kind"
+    if obstacle:
+        change.why = obstacle
     elif interval is None:
-        fewest = min(len(old), len(new))
-        change.why = (
-            f"one run has {fewest} measured steps, and its noise shows from {LEAST_STEPS} on"
-        )
+        change.why = "not measurable in one of the runs"
     else:
         change.low_ns, change.high_ns = interval
         change.judgement = _judged(interval, tolerance)
