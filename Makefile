@@ -14,7 +14,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint torch-suite bench savings clean
+.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint torch-suite bench savings fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
@@ -61,6 +61,9 @@ bench: build/.warm ## Measure what recording costs, how fast a trace is judged, 
 
 savings: build/.warm ## Make the changes that findings name, and compare what was predicted (minutes)
 	$(BIN)/python -m benchmarks.savings $(CASES)
+
+fuzz: .venv/.installed ## Feed each reader 100,000 damaged files (an hour)
+	$(BIN)/python -m tests.fuzz
 
 clean: ## Remove what the other targets made, .venv included
 	rm -rf .venv .venv-trainers build dist *.egg-info

@@ -140,7 +140,8 @@ def members(path: Path) -> list[Path]:
     """
     try:
         with open_input(path) as file, zipfile.ZipFile(file) as archive:
-            infos = [info for info in archive.infolist() if not info.is_dir()]
+            # A member without a name has no last letter for `is_dir` to look at.
+            infos = [info for info in archive.infolist() if info.filename and not info.is_dir()]
     except _UNUSABLE as error:
         raise TraceError(f"{path}: a damaged zip: {error}") from None
     if len(infos) > _MOST_MEMBERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import zipfile
@@ -148,11 +149,20 @@ def test_names_in_a_zip_lead_nowhere(tmp_path: Path, name: str) -> None:
         find_run([tmp_path / "run.zip"])
 
 
-@fuzz
-@given(position=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_a_damaged_zip(path: Path, position: int, byte: int) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("rank0.json", WHOLE)
-    data = bytearray(path.read_bytes())
-    data[position % len(data)] = byte
+    return file.getvalue()
+
+
+ZIPPED = zipped()
+
+
+@fuzz
+@given(position=st.integers(0, len(ZIPPED) - 1), byte=st.integers(0, 255))
+@example(ZIPPED.rindex(b"rank0.json"), 0)  # a file without a name
+def test_a_damaged_zip(path: Path, position: int, byte: int) -> None:
+    data = bytearray(ZIPPED)
+    data[position] = byte
     read(path, bytes(data))
