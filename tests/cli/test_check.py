@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dsprof.__main__ import main
 from dsprof.budget.limits import load_budget
 from dsprof.cli import COMMANDS, Parser
 from dsprof.rules import RULES
 from tests.cli.command import ROOT
+from tests.cli.workflow import workflow_commands
 from tests.factories.trace import header
 from tests.factories.trace_files import write_trace
-
-EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
@@ -77,17 +74,9 @@ def test_mistakes_are_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[st
     assert main(["check", "run"]) == 2
 
 
-def commands(workflow: Path) -> list[list[str]]:
-    """The words of each dsprof command in the steps of a workflow."""
-    jobs = yaml.safe_load(workflow.read_text())["jobs"]
-    scripts = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
-    lines = "\n".join(scripts).replace("\\\n", " ").splitlines()
-    return [shlex.split(line)[1:] for line in lines if line.startswith("dsprof ")]
-
-
 def test_the_example_for_github_actions_calls_what_there_is() -> None:
     names = [command.name for command in COMMANDS]
-    for words in commands(EXAMPLES / "github-actions.yml"):
+    for words in workflow_commands("dsprof"):
         command = COMMANDS[names.index(words[0])]
         parser = Parser(prog="dsprof")
         command.prepare(parser)
