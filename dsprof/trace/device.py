@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,18 @@ class DeviceActivity:
 
     def __len__(self) -> int:
         return len(self.name)
+
+    def moved(self, shift_ns: int) -> DeviceActivity:
+        """Return the same with all times later by `shift_ns`."""
+        stops = self.stops and _moved(self.stops, shift_ns)
+        return replace(_moved(self, shift_ns), stops=stops)
+
+
+_Timed = TypeVar("_Timed", HostStops, DeviceActivity)
+
+
+def _moved(rows: _Timed, shift_ns: int) -> _Timed:
+    return replace(rows, start_ns=rows.start_ns + shift_ns, end_ns=rows.end_ns + shift_ns)
 
 
 @dataclass(slots=True)

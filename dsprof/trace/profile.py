@@ -52,7 +52,7 @@ def _profile(trace: RankTrace, other: RankTrace) -> tuple[Profile | None, str]:
     begin, end = start_ns + shift_ns, end_ns + shift_ns
     if end < -_CLOCK_ERROR_NS or begin > _last_ns(trace) + _CLOCK_ERROR_NS:
         return None, _APART
-    moved = replace(device, start_ns=device.start_ns + shift_ns, end_ns=device.end_ns + shift_ns)
+    moved = device.moved(shift_ns)
     return replace(profile, device=moved, start_ns=begin, end_ns=end, is_tied=True), _TIED
 
 

@@ -42,6 +42,18 @@ def collective(
     return kernel(args.pop("name", NCCL), at, took, args.pop("stream", 20), **(given | args))
 
 
+def issued(number: int, at: float, op: str = "allreduce", **args: Any) -> dict[str, Any]:
+    """What torch records of a call of NCCL's process group."""
+    told = collective(at, 1, op)["args"] | {"External id": number, **args}
+    return span("cpu_op", "record_param_comms", at, 0.1, args=told)
+
+
+def gloo(op: str, at: float, shapes: object, kind: str = "float") -> dict[str, Any]:
+    """A span of a backend on CPUs, with shapes recorded."""
+    told = {"Input Dims": shapes, "Input type": [kind]}
+    return span("user_annotation", f"gloo:{op}", at, 1, args=told)
+
+
 def copy(at: float, took: float, stream: int = 7) -> dict[str, Any]:
     return span("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", at, took, args={"stream": stream})
 

@@ -8,6 +8,7 @@ import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.aggregates.host_waits import HostWaits, StopSums
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -74,6 +75,7 @@ def profiled(folder: Path, rank: int = 0, first: int = 0, last: int = 6, **field
             kineto.collective(at + 60, 20),
             kineto.copy(at + 85, 5),
         ]
+    events.append(kineto.span("cuda_runtime", "cudaDeviceSynchronize", 100.0 * first + 10, 1))
     return kineto.write(folder / f"profile{rank}.json", events, rank, **fields)
 
 
@@ -121,6 +123,8 @@ def test_where_dsprof_could_not_time_the_device_the_profiled_steps_are_judged(
     profiled(tmp_path, first=3, last=5, distributedInfo={"rank": 0, "world_size": 1})
     summary = read(tmp_path)
     steps = summary[Steps]
+    # On another clock this stop of the host would be in step 2.
+    assert summary[HostWaits].rows == {"cudaDeviceSynchronize": StopSums(1, make.MS)}
     assert steps.measured == [3, 4]
     assert steps.exposed_share == pytest.approx(0.2)
     assert (steps.total.compute_ns, steps.total.other_ns) == (100 * make.MS, 0)

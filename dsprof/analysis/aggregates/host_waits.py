@@ -8,7 +8,7 @@ import numpy as np
 
 from dsprof.analysis.grouping import group_rows
 from dsprof.analysis.kernel_time import DeviceTime
-from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.steps import detailed_steps, kernels
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.analysis.timeline import Array, Intervals
 from dsprof.trace.device import ITEM, DeviceActivity, HostStops
@@ -40,8 +40,8 @@ class HostWaits(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> HostWaits:
         """Count the synchronising calls of one rank."""
-        device, steps = trace.device, detailed_steps(trace)
-        if device is not None and device.stops is not None and not trace.is_sampled:
+        device, steps = kernels(trace), detailed_steps(trace)
+        if device is not None and device.stops is not None:
             return cls._of_profile(trace, device, device.stops, steps)
         if not trace.is_device_timed:
             return cls({})

@@ -24,11 +24,18 @@ from dsprof.trace.readers.kineto_events import (
     TraceEvent,
     is_stop,
 )
+from dsprof.trace.readers.kineto_host import (
+    ISSUED,
+    Issues,
+    in_only_group,
+    is_issue,
+    span_message,
+)
 from dsprof.trace.table import RankTrace, Vocabulary
 
 _LONGEST_US = 1e13  # four months: later times are damage
 _DAMAGED = -(2**62)
-_HOST_SPANS = (STEP_PREFIX, *CPU_COLLECTIVES)
+_HOST_SPANS = (STEP_PREFIX, ISSUED, *CPU_COLLECTIVES)
 _NUMBER, _OLD_NUMBER = attrgetter("args.index"), attrgetter("args.old_index")
 _START, _DURATION = attrgetter("ts"), attrgetter("dur")
 _SAMPLED_FACTOR = 2
@@ -55,6 +62,7 @@ class Columns:
         self._kinds: dict[tuple[str, str, bool], _Kind] = {}
         self._calls: list[Call] = []
         self._cpu_calls: list[Call] = []
+        self._issues = Issues()
         self._groups = GroupTable()
         self._steps: dict[int, StepArgs] = {}
         self._lanes: dict[int | str | None, int] = {}
@@ -69,8 +77,8 @@ class Columns:
         for event in [e for e in events if e.name.startswith(_HOST_SPANS) and e.ph == "X"]:
             if event.name.startswith(STEP_PREFIX):
                 self._step(event)
-            else:
-                self._cpu_call(event)
+            elif event.name != ISSUED or is_issue(event.args):
+                self._host_call(event)
         if on_device:
             self._parts.append(self._device_rows(on_device))
         if stops := [e for e in events if is_stop(e.name) and e.ph == "X"]:
@@ -80,9 +88,10 @@ class Columns:
         """Return the trace of all events added."""
         table = np.concatenate(self._parts) if self._parts else np.zeros((0, 7), np.int64)
         steps = [self._steps[number] for number in sorted(self._steps)]
-        calls = self._calls if len(table) else self._cpu_calls
         for config in meta.distributed.pg_config if meta.distributed else ():
             self._groups.number(config.pg_name, config.pg_desc, config.ranks, config.pg_size)
+        self._issues.name(self._calls)
+        calls = self._calls if len(table) else self._of_host()
         rows = CallRows(steps)
         rows.add(sorted(calls, key=attrgetter("start_ns")))
         trace = RankTrace(path, header, rows.build())
@@ -133,6 +142,8 @@ class Columns:
         for i in np.flatnonzero(is_sound & (kind == COMMUNICATION)).tolist():
             event = events[i]
             op = event.args.collective or operation_of(event.name) or UNNAMED
+            if event.args.collective is None:
+                self._issues.leave(event.args, len(self._calls))
             call = self._call(op, event.args, streams[i], int(start[i]), int(end[i]))
             self._calls.append(call)
         columns = [name, library, kind, np.array(streams, np.int64), start, end, is_usual]
@@ -176,14 +187,23 @@ class Columns:
         group = self._group_of(args)
         return Call(op, group, elements, nbytes, dtype, lane, start, end)
 
-    def _cpu_call(self, event: TraceEvent) -> None:
+    def _host_call(self, event: TraceEvent) -> None:
         (start,), (end,) = self._times([event]).tolist()
+        args, lane = event.args, self._lane(event.tid)
         if start == _DAMAGED:
             self._damaged += 1
-            return
-        op = event.name.split(":", 1)[1]
-        call = self._call(op, event.args, self._lane(event.tid), start, end)
-        self._cpu_calls.append(call)
+        elif event.name == ISSUED:
+            self._issues.add(args, self._call(args.collective or UNNAMED, args, lane, start, end))
+        else:
+            elements, dtype = span_message(args)
+            group, op = self._group_of(args), event.name.split(":", 1)[1]
+            self._cpu_calls.append(Call(op, group, elements, 0, dtype, lane, start, end))
+
+    def _of_host(self) -> list[Call]:
+        """Return the collectives of a trace without a device."""
+        groups = self._groups.by_number()
+        spans = [in_only_group(call, groups) for call in self._cpu_calls]
+        return spans + self._issues.calls
 
     def _group_of(self, args: Args) -> int:
         if args.group_name is None:

@@ -36,6 +36,9 @@ CPU_COLLECTIVES = ("gloo:", "mpi:", "ucc:")
 """Spans that a backend on CPUs records from the start of a collective to its end."""
 
 
+_NOTHING = msgspec.Raw()
+
+
 class Args(msgspec.Struct, gc=False, frozen=True):
     """Arguments of an event; the collective's own stand on its kernels and on its call."""
 
@@ -50,6 +53,9 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     group_label: str | None = msgspec.field(default=None, name="Process Group Description")
     group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
     group_size: Int | None = msgspec.field(default=None, name="Group size")
+    external: Int | str | None = msgspec.field(default=None, name="External id")
+    shapes: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
 
 
 class TraceEvent(msgspec.Struct, gc=False):

@@ -4,6 +4,7 @@ import gzip
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,62 @@ def test_collectives_of_gloo_are_spans_of_the_host(tmp_path: Path) -> None:
     trace = read(tmp_path, [event], deviceProperties=[])
     assert trace.device is None
     assert [trace.collectives.words[c] for c in trace.collectives.op] == ["all_reduce"]
+
+
+def plain_kernel(at: float, number: int | None = None) -> dict[str, Any]:
+    told = {} if number is None else {"External id": number}
+    return make.kernel("ncclDevKernel_Generic(ncclDevKernelArgsStorage)", at, 2, 20, **told)
+
+
+def test_a_kernel_without_metadata_is_what_its_call_said(tmp_path: Path) -> None:
+    events = [plain_kernel(5, 9), plain_kernel(8), make.issued(9, 1), make.issued(11, 2)]
+    trace = read(tmp_path, events)
+    rows = trace.collectives
+    assert [rows.words[code] for code in rows.op] == ["allreduce", "not named"]
+    assert rows.nbytes.tolist() == [2 << 20, 0]
+    assert trace.groups[int(rows.group[0])].label == "world"
+    # Times and stream are the kernel's.
+    assert (rows.done_ns - rows.issue_ns).tolist() == [2_000_000, 2_000_000]
+    assert rows.stream.tolist() == [20, 20]
+
+
+def test_the_size_of_a_call_is_not_given_to_each_of_its_kernels(tmp_path: Path) -> None:
+    rows = read(tmp_path, [make.issued(9, 1), plain_kernel(5, 9), plain_kernel(8, 9)]).collectives
+    assert rows.nbytes.tolist() == [0, 0]
+
+
+def test_without_a_device_collectives_are_known_by_their_calls(tmp_path: Path) -> None:
+    events = [make.issued(9, 1), make.issued(10, 2, "wait"), make.issued(11, 3, "_allgather_base")]
+    trace = read(tmp_path, [*events, make.span("cpu_op", "record_param_comms", 4, 1)])
+    rows = trace.collectives
+    assert trace.device is None
+    assert [rows.words[code] for code in rows.op] == ["allreduce", "_allgather_base"]
+    assert rows.nbytes.tolist() == [2 << 20, 2 << 20]
+    assert rows.done_ns.tolist() == [0, 0]
+    assert trace.header.device == "cuda"
+
+
+def test_sizes_of_gloo_come_from_recorded_shapes(tmp_path: Path) -> None:
+    config = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": [0, 1, 2, 3]}]
+    who = {"backend": "gloo", "rank": 0, "world_size": 4}
+    events = [
+        make.gloo("all_reduce", 1, [[10, 20]]),
+        make.gloo("all_gather", 3, [[10]], "c10::BFloat16"),
+        make.gloo("barrier", 5, [[-1]]),
+        make.gloo("broadcast", 7, "damaged"),
+        make.gloo("broadcast", 9, [[1 << 62] * 99]),
+    ]
+    alone = read(tmp_path, events, deviceProperties=[], distributedInfo=who | {"pg_config": config})
+    rows = alone.collectives
+    assert rows.nbytes.tolist() == [800, 80, 0, 0, 0]
+    assert {alone.groups[int(number)].label for number in rows.group} == {"world"}
+    # Of several groups nobody knows which it was, and a gather has no total.
+    config.append({"pg_name": "1", "pg_desc": "half", "pg_size": 2, "ranks": [0, 1]})
+    several = read(
+        tmp_path, events, deviceProperties=[], distributedInfo=who | {"pg_config": config}
+    )
+    assert several.collectives.nbytes.tolist() == [800, 0, 0, 0, 0]
+    assert {several.groups[int(n)].label for n in several.collectives.group} == {"unknown"}
 
 
 def test_events_that_were_left_out_are_noticed(tmp_path: Path) -> None:

@@ -19,7 +19,14 @@ from dsprof.trace.run import find_run, is_diagnosis, read_rank
 from dsprof.trace.table import RankTrace
 from tests.factories import kineto as make
 
-WHOLE = make.document([*make.steps(4, 30, 20, 5), make.copy(400, 1)])
+WHOLE = make.document(
+    [
+        *make.steps(4, 30, 20, 5),
+        make.copy(400, 1),
+        make.issued(1, 10),
+        make.gloo("all_gather", 20, [[8]]),
+    ]
+)
 PACKED = gzip.compress(WHOLE, mtime=0)
 
 fuzz = settings(
