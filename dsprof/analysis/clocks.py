@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsprof.analysis.collectives import SYNCHRONISING, family
-from dsprof.analysis.steps import on_host_clock
+from dsprof.analysis.steps import HOST, on_host_clock
 from dsprof.analysis.summary import RankClock
 from dsprof.analysis.timeline import completion
 from dsprof.trace.format import Header
@@ -58,6 +58,16 @@ def shared_clock(headers: Sequence[Header]) -> Alignment | None:
     clocks = {h.rank: RankClock(h.started_monotonic_ns - start) for h in headers}
     method = "one host: shared clock" if len(headers) > 1 else "one rank, one clock"
     return Alignment(clocks, method)
+
+
+def unread_samples(headers: Sequence[Header]) -> list[ClockSamples] | None:
+    """Return the samples of ranks of whom none can have any; None where a file must be read.
+
+    Only collectives on a host's clock give samples: those of devices say when kernels ran.
+    """
+    if any(header.device == HOST and header.boot_id for header in headers):
+        return None
+    return [ClockSamples(header, {}) for header in headers]
 
 
 def clock_samples(trace: RankTrace) -> ClockSamples:

@@ -12,6 +12,9 @@ from dsprof.trace.format import Header
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 from dsprof.trace.writer import Window
 
+HOST = "cpu"
+"""The `device` of a header whose collectives ran on the host's clock."""
+
 
 def warmup_steps(recorded: int) -> int:
     """Return how many of the first steps are left out of totals and rules.
@@ -115,4 +118,4 @@ def on_host_clock(trace: RankTrace) -> bool:
     On a CPU they do. On an accelerator collectives run on streams: the call returns before the
     work is done, and the stall falls where nothing is written yet.
     """
-    return trace.header.device == "cpu"
+    return trace.header.device == HOST

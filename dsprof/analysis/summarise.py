@@ -9,7 +9,14 @@ from functools import reduce
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import Timelines, draw
-from dsprof.analysis.clocks import Alignment, align, clock_samples, shared_clock
+from dsprof.analysis.clocks import (
+    Alignment,
+    ClockSamples,
+    align,
+    clock_samples,
+    shared_clock,
+    unread_samples,
+)
 from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.pool import Progress, collect, collect_ranks
 from dsprof.analysis.summary import Aggregate, RunSummary
@@ -29,12 +36,13 @@ def summarise(
     Each process imports the program's main module, so more than one are for programs that guard it.
 
     Ranks of one host share a clock, and each file is read once; ranks of several hosts are aligned
-    in a pass of its own. A few files may be read once more for the timelines.
+    in a pass of its own, where their files can tell. A few files may be read once more for the
+    timelines.
 
     Raises:
         TraceError: a file cannot be read.
     """
-    alignment = shared_clock(run.headers) or align(map(clock_samples, read_run(run)))
+    alignment = shared_clock(run.headers) or align(_samples(run))
     ranks = collect_ranks(run, alignment, kinds, processes)
     summary = _merged(_shown(ranks, len(run.files), progress), alignment)
     if Timelines in summary:
@@ -53,6 +61,11 @@ def summarise_traces(
     """Collect the aggregates of at least one trace."""
     collected = (collect(trace, alignment.clocks[trace.rank], kinds) for trace in traces)
     return _merged(collected, alignment)
+
+
+def _samples(run: RunFiles) -> Iterable[ClockSamples]:
+    unread = unread_samples(run.headers)
+    return map(clock_samples, read_run(run)) if unread is None else unread
 
 
 def _shown(

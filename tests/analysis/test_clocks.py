@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.clocks import SAMPLES_PER_GROUP, align, clock_samples, shared_clock
+from dsprof.analysis.clocks import (
+    SAMPLES_PER_GROUP,
+    align,
+    clock_samples,
+    shared_clock,
+    unread_samples,
+)
 from dsprof.trace.format import CollectiveEvent
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import MS, SECOND, group, header, rank_trace, sync
@@ -73,6 +79,25 @@ def test_hosts_without_a_common_collective_are_set_by_wall_clocks():
     assert alignment.bound_ns is None
     assert "wall clocks" in alignment.method
     assert "b" in alignment.method
+
+
+def test_ranks_of_devices_are_set_by_wall_clocks_unread():
+    later = header().started_epoch_ns + 5 * MS
+    heads = [
+        header(0, device="cuda"),
+        header(1, device="cuda", host="node-b", started_epoch_ns=later),
+    ]
+    unread = unread_samples(heads)
+    assert unread is not None
+    alignment = align(unread)
+    assert alignment.clocks[1].offset_ns == 5 * MS
+    traces = [rank_trace(head.rank, head=head, comm=entered(0, 9)) for head in heads]
+    assert alignment == align(map(clock_samples, traces))
+
+
+def test_one_rank_on_a_host_clock_must_be_read():
+    assert unread_samples([header(0, device="cuda"), header(1, host="node-b")]) is None
+    assert unread_samples([header(0, boot_id=""), header(1, boot_id="")]) is not None
 
 
 def test_ops_that_bind_no_end_are_not_used():

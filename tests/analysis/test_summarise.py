@@ -13,7 +13,9 @@ from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import to_json
 from dsprof.trace.format import CounterArgs, CounterRow
-from dsprof.trace.run import RunFiles
+from dsprof.trace.readers.kineto import KinetoReader
+from dsprof.trace.run import RunFiles, find_run
+from tests.factories import kineto
 from tests.factories.trace import MS, disagreeing, fetch, header, issued, rank_trace, zero_rank
 
 
@@ -63,6 +65,17 @@ def test_a_rule_sees_what_it_declared():
     assert Run in only
     with pytest.raises(KeyError):
         only[next(kind for kind in AGGREGATES if kind is not Run)]
+
+
+def test_profiles_of_several_hosts_are_read_once(monkeypatch, tmp_path):
+    for rank, host in enumerate(("a", "b")):
+        kineto.write(tmp_path / f"{host}.json", kineto.steps(4, 30, 5), rank, host_name=host)
+    reads = []
+    read = KinetoReader.read_trace
+    monkeypatch.setattr(KinetoReader, "read_trace", lambda s, p: reads.append(p) or read(s, p))
+    summary = summarise(find_run([tmp_path]))
+    assert sorted(path.name for path in reads) == ["a.json", "b.json"]
+    assert "wall clocks" in summary[Run].clock_method
 
 
 def test_ranks_that_disagree_are_read_again_for_the_timelines(monkeypatch, tmp_path):
