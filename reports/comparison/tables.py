@@ -44,7 +44,7 @@ def sections(comparison: Comparison, *, is_brief: bool = False) -> Iterator[tupl
             yield heading, settings(changes, noun)
 
 
-def times(changes: Iterable[TimeChange]) -> Table:
+def times(changes: Sequence[TimeChange]) -> Table:
     """The median of each part of a step, and where the difference lies."""
     columns = (
         Column("Part of the step"),
@@ -59,12 +59,17 @@ def times(changes: Iterable[TimeChange]) -> Table:
             one.before_ns,
             one.after_ns,
             _interval(one),
-            one.judgement + (f": {one.why}" if one.why else ""),
+            one.judgement,
         )
         for one in changes
     )
-    caption = "Medians of the measured steps; the difference lies in its range with 99 % confidence"
-    return Table(columns, tuple(rows), caption)
+    return Table(columns, tuple(rows), _how_judged(changes))
+
+
+def _how_judged(changes: Iterable[TimeChange]) -> str:
+    caption = "Medians of the measured steps; differences lie in their ranges with 99 % confidence"
+    reasons = dict.fromkeys(one.why for one in changes if one.why)
+    return caption + "".join(f". Not compared: {reason}" for reason in reasons)
 
 
 def operations(changes: Iterable[OperationChange]) -> Table:

@@ -50,6 +50,13 @@ def test_a_change_that_rounding_would_hide_is_shown_in_full() -> None:
     )
 
 
+def test_why_times_are_not_compared_is_said_once() -> None:
+    short = compare(factory.diagnosis(2, 6), factory.diagnosis(2, 6), ("one", "two"))
+    shown = " ".join(render(short, "text").decode().split())
+    assert shown.count("one run has 4 measured steps") == 1
+    assert shown.count("not compared") > 1
+
+
 def test_json_holds_every_field() -> None:
     read = json.loads(render(made(), "json"))
     assert read["schema_version"] == 1
