@@ -62,6 +62,7 @@ SHARED = (
     "zenflow",
     "zero3_release",
 )
+EXPLAINED = [name for name in SHARED if name not in ("hpz4", "offload_param", "torch_compile")]
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,14 @@ def test_all_traffic_is_seen_and_nothing_is_changed(
         assert trace.trailer.failed_hooks == {}
         assert trace.trailer.unmatched_waits == 0
         assert [hook for hook in trace.hooks if hook.why] == []
+
+
+@pytest.mark.parametrize("name", [*EXPLAINED, "ddp"])
+def test_no_traffic_is_unexplained(run: Callable[[str], Run], name: str) -> None:
+    diagnosis = diagnose(find_run([trace.path for trace in run(name).traces]))
+    findings = [one for one in diagnosis.findings if one.rule == "unexplained-traffic"]
+    assert findings
+    assert not [one for one in findings if one.status in (Status.FAIL, Status.ERROR)]
 
 
 def calls(trace: RankTrace, op: str, phase: str, engine: int | None = None) -> Counter[str]:
