@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def nsys(
     """Write or extend an export; kernels are (name, start, length), times in ms.
 
     `more`: ranks {pid: rank}, ranges [(text, start, length)], graphs as copies, environment {...},
-    host, started_ns, without {"table.column", ...}.
+    host, started_ns, without {"table.column", ...}. Each kernel is launched as it starts.
     """
     left_out, started = more.get("without", set()), more.get("started_ns", START_NS)
     with sqlite3.connect(path) as file:
@@ -44,13 +45,18 @@ def nsys(
         _table(file, "TARGET_INFO_SYSTEM_ENV", ["name", "value"], left_out)
         _table(file, "TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], left_out)
         columns = ["start", "end", "deviceId", "streamId", "globalPid"]
-        _table(file, "CUPTI_ACTIVITY_KIND_KERNEL", [*columns, "demangledName"], left_out)
+        named = [*columns, "demangledName", "correlationId"]
+        _table(file, "CUPTI_ACTIVITY_KIND_KERNEL", named, left_out)
+        _table(file, "CUPTI_ACTIVITY_KIND_RUNTIME", _LAUNCH, left_out)
         _table(file, "CUPTI_ACTIVITY_KIND_MEMCPY", [*columns, "copyKind"], left_out)
         place = {"deviceId": device, "streamId": stream, "globalPid": global_pid(pid)}
         for name, at, took in kernels:
             code = _code(file, name) if texts else 1
             row = {"start": int(at * MS), "end": int((at + took) * MS), "demangledName": code}
-            _insert(file, "CUPTI_ACTIVITY_KIND_KERNEL", place | row)
+            number = file.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
+            _insert(file, "CUPTI_ACTIVITY_KIND_KERNEL", place | row | {"correlationId": number})
+            launch = (int(at * MS), global_pid(pid) + pid, number)
+            _insert(file, "CUPTI_ACTIVITY_KIND_RUNTIME", dict(zip(_LAUNCH, launch, strict=True)))
         for at, took in copies:
             row = {"start": int(at * MS), "end": int((at + took) * MS), "copyKind": 1}
             _insert(file, "CUPTI_ACTIVITY_KIND_MEMCPY", place | row)
@@ -64,7 +70,7 @@ def nsys(
             for one, rank in ranks.items():
                 _insert(file, "MPI_RANKS", {"globalTid": global_pid(one) + one, "rank": rank})
         if ranges := more.get("ranges"):
-            _table(file, "NVTX_EVENTS", ["start", "end", "text", "globalTid", "textId"], left_out)
+            _table(file, "NVTX_EVENTS", _NVTX, left_out)
             for i, (text, at, took) in enumerate(ranges):
                 registered = bool(i % 2)
                 row = {
@@ -84,6 +90,44 @@ def nsys(
         _insert(file, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": started})
     file.close()
     return path
+
+
+_NVTX = ["start", "end", "text", "globalTid", "textId", "binaryData"]
+_LAUNCH = ["start", "globalTid", "correlationId"]
+_SCHEMAS = {
+    1: {"NCCL communicator ID": 0, "No. of ranks": 8},
+    2: {"NCCL communicator ID": 0, "Message size [bytes]": 8},
+}
+
+
+def nccl_ranges(path: Path, ranges: Sequence[tuple[str, float, bytes]], pid: int = 100) -> Path:
+    """Add ranges of NCCL to an export: (name, start in ms, payload), and what payloads mean."""
+    with sqlite3.connect(path) as file:
+        _table(file, "NVTX_EVENTS", _NVTX, set())
+        entries = ["domainId", "schemaId", "name", "offset"]
+        _table(file, "NVTX_PAYLOAD_SCHEMA_ENTRIES", entries, set())
+        for schema, fields in _SCHEMAS.items():
+            for name, offset in fields.items():
+                row = dict(zip(entries, (9, schema, name, offset), strict=True))
+                _insert(file, "NVTX_PAYLOAD_SCHEMA_ENTRIES", row)
+        for name, at, payload in ranges:
+            row = {"start": int(at * MS), "globalTid": global_pid(pid) + pid}
+            row |= {"textId": _code(file, name), "binaryData": payload}
+            _insert(file, "NVTX_EVENTS", row)
+    file.close()
+    return path
+
+
+def joined(communicator: int, ranks: int) -> bytes:
+    """The payload of a call that makes a communicator."""
+    body = struct.pack("<QIIII", communicator, ranks, 0, 0, 0)
+    return struct.pack("<QQQQ", 9, 1, len(body), 32) + body
+
+
+def sent(communicator: int, nbytes: int) -> bytes:
+    """The payload of a collective."""
+    body = struct.pack("<QQII", communicator, nbytes, 0, 0)
+    return struct.pack("<QQQQ", 9, 2, len(body), 32) + body
 
 
 def _table(file: sqlite3.Connection, name: str, columns: list[str], left_out: set[str]) -> bool:

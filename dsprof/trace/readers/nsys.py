@@ -6,13 +6,15 @@ Times in a file are nanoseconds since the start of the recording.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from dsprof.errors import TraceError
 from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
 from dsprof.trace.readers.calls import CallRows, GroupTable
 from dsprof.trace.readers.nsys_columns import activity, calls
+from dsprof.trace.readers.nsys_nccl import Issue, Kernel, issues
 from dsprof.trace.readers.nsys_processes import Host, Process, find_processes, host_of
 from dsprof.trace.readers.nsys_steps import Range, step_ranges, steps_of
 from dsprof.trace.readers.nsys_work import Work
@@ -53,8 +55,8 @@ class NsysReader:
         with Tables(path) as tables:
             host = host_of(tables)
             processes = _processes(tables, path, host)
-            work, ranges = Work.of(tables), step_ranges(tables)
-            traces = [_trace(path, host, process, work, ranges) for process in processes]
+            told = Told(Work.of(tables), step_ranges(tables), issues(tables))
+            traces = [_trace(path, host, process, told) for process in processes]
             for trace in traces:
                 trace.nbytes = tables.nbytes // len(traces)
                 trace.broken_lines = tables.broken if trace is traces[0] else 0
@@ -72,14 +74,20 @@ def _processes(tables: Tables, path: Path, host: Host) -> list[Process]:
     )
 
 
-def _trace(
-    path: Path, host: Host, process: Process, work: Work, ranges: Sequence[Range]
-) -> RankTrace:
-    mine = work.of_process(process.id)
-    steps = steps_of(ranges, process.id, process.start_ns)
+class Told(NamedTuple):
+    """What the tables say of all processes."""
+
+    work: Work
+    ranges: Sequence[Range]
+    issues: Mapping[Kernel, Issue]
+
+
+def _trace(path: Path, host: Host, process: Process, told: Told) -> RankTrace:
+    mine = told.work.of_process(process.id)
+    steps = steps_of(told.ranges, process.id, process.start_ns)
     rows, groups = CallRows(steps), GroupTable()
     device = activity(mine, process.start_ns)
-    rows.add(calls(device, groups))
+    rows.add(calls(device, groups, process, told.issues))
     trace = RankTrace(str(path), _header(host, process), rows.build())
     trace.device, trace.steps, trace.groups = device, steps, groups.by_number()
     trace.notes = [NoteArgs(text) for text in (*process.notes, *mine.notes)]

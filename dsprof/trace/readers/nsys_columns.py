@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,6 +10,12 @@ from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity
 from dsprof.trace.readers import nsys_work
 from dsprof.trace.readers.calls import UNNAMED, Call, GroupTable
 from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
+from dsprof.trace.readers.nsys_nccl import Issue, Kernel
+from dsprof.trace.readers.nsys_processes import Process
+
+_UNKNOWN = Issue("", 0, "", 0)
+_GROUPED = "send_recv"
+"""The kernel of sends and receives, by which NCCL also runs an all-to-all."""
 
 
 def activity(work: nsys_work.Work, origin_ns: int) -> DeviceActivity:
@@ -35,19 +41,27 @@ def activity(work: nsys_work.Work, origin_ns: int) -> DeviceActivity:
     )
 
 
-def calls(device: DeviceActivity, groups: GroupTable) -> Iterator[Call]:
-    """Yield the communication kernels as collectives; sizes and groups are not in an export."""
+def calls(
+    device: DeviceActivity, groups: GroupTable, process: Process, issues: Mapping[Kernel, Issue]
+) -> Iterator[Call]:
+    """Yield the communication kernels as collectives; NCCL's calls give sizes and groups."""
     rows = np.flatnonzero(device.kind == COMMUNICATION)
     order = rows[np.argsort(device.start_ns[rows], kind="stable")]
     ops = {code: operation_of(device.words[code]) for code in np.unique(device.name[rows]).tolist()}
     for row in order.tolist():
+        op, stream = ops[int(device.name[row])], int(device.stream[row])
+        start_ns = int(device.start_ns[row])
+        issue = issues.get((process.id, stream, start_ns + process.start_ns), _UNKNOWN)
+        if op not in ("", _GROUPED, issue.op):
+            issue = _UNKNOWN
+        key = issue.communicator
         yield Call(
-            op=ops[int(device.name[row])] or UNNAMED,
-            group=groups.number("", "unknown", [], 0),
+            op=issue.op or op or UNNAMED,
+            group=groups.number(key, f"communicator {key}" if key else "unknown", [], issue.ranks),
             elements=0,
-            nbytes=0,
+            nbytes=issue.nbytes,
             dtype="",
-            lane=int(device.stream[row]),
-            start_ns=int(device.start_ns[row]),
+            lane=stream,
+            start_ns=start_ns,
             end_ns=int(device.end_ns[row]),
         )

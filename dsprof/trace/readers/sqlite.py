@@ -20,6 +20,7 @@ from dsprof.trace.source import Source
 
 MAGIC = b"SQLite format 3\x00"
 
+_DAMAGE = (sqlite3.Error, UnicodeDecodeError)  # the latter where a message quotes the damage
 _BLOCK_BYTES = 1 << 22
 _LARGEST_VALUE_BYTES = 1 << 24
 _INSTRUCTIONS_ASKED = 100_000
@@ -44,7 +45,7 @@ class Tables:
             self._left = (_INSTRUCTIONS_FREE + _INSTRUCTIONS_A_BYTE * nbytes) // _INSTRUCTIONS_ASKED
             self._connection = self._connect(plain)
             self._columns = self._read_columns()
-        except (sqlite3.Error, OSError) as error:
+        except (*_DAMAGE, OSError) as error:
             self._opened.close()
             raise TraceError(f"{path}: a database that cannot be read: {error}") from None
         except BaseException:
@@ -68,7 +69,7 @@ class Tables:
         """
         try:
             yield from self._connection.execute(query, values)
-        except (sqlite3.Error, OverflowError):
+        except (*_DAMAGE, OverflowError):
             self.broken += 1
 
     def _plain(self) -> tuple[int, Path, int]:

@@ -50,6 +50,8 @@ def export() -> bytes:
         ranges=[(f"step {i}", i, 1) for i in range(9)],
         environment={"RANK": 1, "WORLD_SIZE": 2},
     )
+    told = [("ncclCommInitRank", 1, make.joined(5, 2)), ("ncclAllReduce", 8.9, make.sent(5, 64))]
+    make.nccl_ranges(path, told)
     data = path.read_bytes()
     path.unlink()
     return data
@@ -174,15 +176,26 @@ def test_pages_that_stand_in_for_others(path: Path, page: int, other: int) -> No
     read(path, bytes(whole))
 
 
+def test_damage_that_a_message_of_sqlite_quotes(path: Path) -> None:
+    columns = b"CREATE TABLE StringIds ("
+    assert read(path, export().replace(columns, columns[:-1] + b"\x80", 1)) is None
+
+
 odd = st.none() | st.floats() | st.binary(max_size=9) | st.sampled_from(["x", "7", ""])
 
 
 @fuzz
-@given(row=st.lists(st.integers(-(2**63), 2**63 - 1) | odd, min_size=6, max_size=6))
+@given(row=st.lists(st.integers(-(2**63), 2**63 - 1) | odd, min_size=7, max_size=7))
 def test_any_value_in_a_row(path: Path, row: list[object]) -> None:
     path.write_bytes(export())
     with sqlite3.connect(path) as file:
-        file.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?)", row)
+        file.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?,?)", row)
+        file.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?)", row[:3])
+        file.execute("INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (?,?,?,?)", row[:4])
+        fields = "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = ? WHERE schemaId = 2"
+        file.execute(fields, row[4:5])
+        query = "INSERT INTO NVTX_EVENTS (start, globalTid, text, binaryData) VALUES (?,?,?,?)"
+        file.execute(query, [row[0], row[1], "ncclAllGather", row[5]])
     file.close()
     read(path)
 

@@ -68,6 +68,68 @@ def test_columns_that_other_versions_lack(tmp_path: Path, column: str) -> None:
     assert parts(device(path)) == [40, 10, 5, 5, 60]
 
 
+GENERIC = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def collectives(path: Path) -> list[tuple[str, int, str]]:
+    """Operation, bytes and label of the group of each collective."""
+    trace = read(path)
+    rows = trace.collectives
+    labels = [trace.groups[number].label for number in rows.group.tolist()]
+    words = [rows.words[code] for code in rows.op.tolist()]
+    return list(zip(words, rows.nbytes.tolist(), labels, strict=True))
+
+
+def test_ranges_of_nccl_say_what_kernels_send(tmp_path: Path) -> None:
+    kernels = [(make.GEMM, 0, 1), (GENERIC, 10, 2), (GENERIC, 20, 2), (make.NCCL, 30, 2)]
+    path = make.nsys(tmp_path / "a.sqlite", kernels)
+    assert collectives(path)[0] == ("not named", 0, "unknown")
+    ranges = [
+        ("ncclCommInitRankConfig", 1, make.joined(0xABC, 4)),
+        ("ncclReduceScatter", 9, make.sent(0xABC, 1000)),
+        ("ncclGroupEnd", 9.5, b""),
+        ("ncclAllGather", 19, make.sent(0xDEF, 1000)),
+        ("ncclAllReduce", 29, make.sent(0xABC, 1000)),
+    ]
+    assert collectives(make.nccl_ranges(path, ranges)) == [
+        ("reduce_scatter", 4000, "communicator 0xabc"),
+        # Of how many ranks this group is was not recorded, and so the total is not known.
+        ("all_gather", 0, "communicator 0xdef"),
+        ("all_reduce", 1000, "communicator 0xabc"),
+    ]
+    assert read(path).groups[1].size == 4
+
+
+@pytest.mark.parametrize(
+    ("kernels", "calls"),
+    [
+        ([10], ["ncclAllReduce", "ncclAllReduce"]),  # a group of two
+        ([10], ["ncclSend", "ncclAllReduce"]),
+        ([10, 11], ["ncclAllReduce"]),  # two kernels for one call, or a graph's replay
+        ([8], ["ncclAllReduce"]),  # launched before
+    ],
+)
+def test_kernels_whose_call_is_not_certain_stay_without_a_size(
+    tmp_path: Path, kernels: list[float], calls: list[str]
+) -> None:
+    path = make.nsys(tmp_path / "a.sqlite", [(make.NCCL, at, 0.5) for at in kernels])
+    make.nccl_ranges(path, [(name, 9 + i / 10, make.sent(1, 64)) for i, name in enumerate(calls)])
+    assert {nbytes for _, nbytes, _ in collectives(path)} == {0}
+
+
+def test_a_call_of_another_kind_is_not_that_of_the_kernel(tmp_path: Path) -> None:
+    path = make.nsys(tmp_path / "a.sqlite", [(make.NCCL, 10, 1)])
+    make.nccl_ranges(path, [("ncclBroadcast", 9, make.sent(1, 64))])
+    assert collectives(path) == [("all_reduce", 0, "unknown")]
+
+
+@pytest.mark.parametrize("payload", [b"", b"x" * 31, make.sent(1, 64)[:40], b"\xff" * 56])
+def test_a_payload_that_is_damaged_tells_nothing(tmp_path: Path, payload: bytes) -> None:
+    path = make.nsys(tmp_path / "a.sqlite", [(make.NCCL, 10, 1)])
+    make.nccl_ranges(path, [("ncclAllReduce", 9, payload)])
+    assert {nbytes for _, nbytes, _ in collectives(path)} == {0}
+
+
 def test_kernels_without_names_are_computation(tmp_path: Path) -> None:
     without = {"StringIds", "TARGET_INFO_SESSION_START_TIME"}
     one = device(make.nsys(tmp_path / "a.sqlite", WORK, COPIES, without=without))
