@@ -53,7 +53,7 @@ def needless_gathers(patch: Patch | None) -> Step:
         "stage3_max_live_parameters": 0,
         "stage3_max_reuse_distance": 0,
     }
-    return _trained(6, 512, _zero(3, **keys), patch)
+    return _trained(3, 1024, _zero(3, **keys), patch)
 
 
 def no_prefetch(patch: Patch | None) -> Step:
