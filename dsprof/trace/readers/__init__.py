@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dsprof.trace.readers.chakra_graph import ChakraGraphReader
 from dsprof.trace.readers.execution_trace import ExecutionTraceReader
 from dsprof.trace.readers.flight import FlightReader
 from dsprof.trace.readers.inspector import InspectorReader
@@ -23,6 +24,7 @@ READERS: tuple[Reader, ...] = (
     ExecutionTraceReader(),
     FlightReader(),
     SnapshotReader(),
+    ChakraGraphReader(),
     LogReader(),
 )
 """The first that recognises a file reads it; and where two files tell the same, the first tells."""
