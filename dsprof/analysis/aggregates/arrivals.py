@@ -17,8 +17,8 @@ from dsprof.analysis.undisturbed import undisturbed
 from dsprof.trace.format import GroupArgs
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 
-ROWS = 1 << 21
-"""Collectives kept of all ranks together: 150 MB. Beyond, each rank keeps the same sample."""
+ROWS = 1 << 19
+"""Collectives kept of all ranks together: 40 MB. Beyond, each rank keeps the same sample."""
 _LEAST_ROWS = 256  # of a rank, however many there are
 
 _GROUPED_KERNEL = "send_recv"
