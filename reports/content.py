@@ -8,7 +8,8 @@ from typing import Literal
 
 from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps
 from dsprof.reports import formatting as fmt
-from dsprof.rules import data_quality, unexplained_traffic
+from dsprof.rules.communication import unexplained_traffic
+from dsprof.rules.quality import data_quality
 from dsprof.rules.rule import Finding, Status, Table
 
 PARTS = {

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsprof import environment
 from dsprof._version import __version__
 from dsprof.cli.output import print_bytes, terminal
 from dsprof.config import PREFIX, load_config, load_thresholds, unmirrored
@@ -112,6 +111,7 @@ def _folder(variables: Mapping[str, str]) -> Path | None:
 
 def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]:
     """Return who this process is and what it has, as they may be written."""
+    from dsprof import environment
     from dsprof.anonymize import Anonymizer
     from dsprof.disclosure import Disclosure
     from dsprof.trace.format import SCHEMA_VERSION, Header

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
-from dsprof.rules.low_bus_bandwidth import RULE, Judged, Thresholds, judged
+from dsprof.rules.communication.low_bus_bandwidth import RULE, Judged, Thresholds, judged
 
 _ROWS = 100
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules import communication_bound_step
+from dsprof.rules.communication import communication_bound_step
 from dsprof.rules.rule import Finding, Severity, Status
 
 _BOUND = communication_bound_step.RULE.meta.id

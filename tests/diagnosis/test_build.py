@@ -7,7 +7,8 @@ import pytest
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis, from_json, to_json
 from dsprof.diagnosis.verdict import verdict
-from dsprof.rules import RULES, communication_bound_step
+from dsprof.rules import RULES
+from dsprof.rules.communication import communication_bound_step
 from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.trace.format import HookStatus, MemoryArgs, NoteArgs, Trailer
 from dsprof.trace.run import RunFiles, Stranger

@@ -7,7 +7,7 @@ import pytest
 
 from dsprof.diagnosis.model import HookNote, Quality, StepParts, ThresholdInfo
 from dsprof.reports import content
-from dsprof.rules import data_quality
+from dsprof.rules.quality import data_quality
 from dsprof.rules.rule import Finding, Status
 from tests.factories import diagnosis as factory
 

@@ -15,7 +15,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render
 from dsprof.reports.formatting import NOTHING
 from dsprof.reports.templates import script_safe
-from dsprof.rules import unexplained_traffic
+from dsprof.rules.communication import unexplained_traffic
 from dsprof.rules.rule import Column, Status, Table
 from tests.factories import diagnosis as factory
 from tests.reports.pages import Element, parse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.machine import Accelerator
+from dsprof.rules.environment.platform import linked, multicast, several_hosts
 from dsprof.rules.hardware import kind_of, models
-from dsprof.rules.platform import linked, multicast, several_hosts
 from tests.factories import machines
 from tests.factories.environment import facts_of, rank_trace
 

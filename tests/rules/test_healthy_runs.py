@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules import RULES, unexplained_traffic
+from dsprof.rules import RULES
+from dsprof.rules.communication import unexplained_traffic
 from dsprof.rules.rule import Status
 from dsprof.rules.runner import judge
 from tests.factories.device_run import device_rank

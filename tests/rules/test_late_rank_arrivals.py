@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules.late_rank import RULE
+from dsprof.rules.communication.late_rank import RULE
 from dsprof.rules.rule import Severity, Status
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import (

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules import (
+from dsprof.rules.communication import (
     collective_timeout,
-    comms_logger_enabled,
-    device_out_of_memory,
     nccl_warning,
     network_differs_across_ranks,
-    sync_debug_variable,
     transport_fallback,
+)
+from dsprof.rules.configuration import comms_logger_enabled
+from dsprof.rules.environment import (
+    sync_debug_variable,
     unparsable_integer_variable,
     variable_differs_across_ranks,
 )
+from dsprof.rules.memory import device_out_of_memory
 from dsprof.rules.rule import Severity, Status
 from tests.factories import logs as make
 from tests.factories.trace import judged, rank_trace

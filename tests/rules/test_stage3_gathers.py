@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules import persistent_parameter_gathers, tiny_parameter_gathers
+from dsprof.rules.communication import persistent_parameter_gathers, tiny_parameter_gathers
 from dsprof.rules.knowledge.stage3 import PERSISTENCE
 from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import (

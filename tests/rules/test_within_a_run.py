@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsprof.rules import periodic_slow_step, step_time_change, step_time_drift
 from dsprof.rules.rule import Rule, Severity, Status
+from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import engine, rank_trace, said, span, step, sync
 

@@ -4,9 +4,9 @@ known_names.txt      names that a release reads; a `*` stands for any characters
 harmless_names.txt   names that no library reads but that images and build scripts set
 retired_names.csv    names that never existed or are read no more, and what to do instead
 integer_variables.txt  names whose value NCCL or RCCL parses with strtoll
-settings.csv         values that cost something, where, and what to do (dsprof/rules/settings.py)
-accelerators.csv     accelerators by name: architecture and links (dsprof/rules/hardware.py)
-links.csv            what links carry, as others measured it (dsprof/rules/links.py)
+settings.csv         values that cost something, where, and what to do
+accelerators.csv     accelerators by name: architecture and links
+links.csv            what links carry, as others measured it
 agreement.csv        whether ranks must, should or may not need to agree; first match wins
 
 UCX and UCC are left out: they warn about unused variables themselves.

@@ -13,10 +13,10 @@ from dsprof.rules.knowledge.deepspeed import NEWEST
 from dsprof.rules.knowledge.releases import release
 from tests.dist.launch import launch
 from tests.factories.ds_config import zero
-from tests.rules import test_conflicting_config_keys as at_odds
-from tests.rules import test_inert_config_key as inert
-from tests.rules import test_rejected_config as rejected
-from tests.rules import test_unknown_config_key as unknown
+from tests.rules.configuration import test_conflicting_config_keys as at_odds
+from tests.rules.configuration import test_inert_config_key as inert
+from tests.rules.configuration import test_rejected_config as rejected
+from tests.rules.configuration import test_unknown_config_key as unknown
 
 PROGRAM = Path(__file__).parent / "programs" / "engines.py"
 REFUSED = [

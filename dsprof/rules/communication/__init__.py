@@ -1,0 +1,1 @@
+"""Rules of what is communicated, by whom and how fast."""

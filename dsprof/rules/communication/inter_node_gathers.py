@@ -1,0 +1,219 @@
+"""inter-node-gathers: parameters cross nodes for backward again, and could stay inside one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.placement import GroupUse, Placement
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.held import Held
+from dsprof.analysis.intent import ITEM_BYTES
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import bytes_per_step, held_ms, share_of_step
+from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When it costs."""
+
+    held_share: float = 0.05  # of the step; less is information
+    kept_share: float = 0.1  # of the device's memory: stays free after the change
+
+
+class _Gather(NamedTuple):
+    """What gathers of one row have in common."""
+
+    label: str
+    ranks: int
+    phase: str
+
+
+class _Crossing(NamedTuple):
+    """Gathers of parameters by groups with several ranks on each of several hosts."""
+
+    rows: dict[_Gather, Held]
+    ranks_a_host: int  # 0 where hosts have different numbers
+
+
+class InterNodeGathers:
+    """Looks at the gathers of parameters in groups that span hosts, by phase."""
+
+    meta = RuleMeta(
+        id="inter-node-gathers",
+        title="Parameters do not cross nodes without need",
+        failing_title="Parameters cross nodes again for backward",
+        why="Links between nodes are the slowest. A copy of the parameters shared out inside each "
+        "node keeps gathers there.",
+        category="communication",
+        needs=(Engines, Memory, Placement, Run, Steps),
+        min_steps=1,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge ZeRO-3 by what backward gathers, and FSDP by all that it gathers."""
+        gathers = {u: h for u, h in run[Placement].rows.items() if u.purpose == "parameters"}
+        crossing = _crossing(run, gathers)
+        if len({facts.header.host for facts in run[Run].ranks.values()}) < 2:
+            one = "The traces are of one host."
+            is_whole = not run[Run].missing_ranks
+            yield self.meta.finding(Status.NOT_APPLICABLE if is_whole else Status.UNKNOWN, one)
+        elif not gathers:
+            text = "No gather of parameters was recorded in full detail."
+            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
+            yield self.meta.finding(status, text)
+        elif crossing.rows and run[Engines].main is not None:
+            if run[Engines].stage == 3:
+                yield from self._zero(run, crossing, thresholds)
+        elif crossing.rows:
+            yield self._fsdp(run, crossing, thresholds)
+
+    def _zero(
+        self, run: RunSummary, crossing: _Crossing, thresholds: Thresholds
+    ) -> Iterable[Finding]:
+        backward = {use: held for use, held in crossing.rows.items() if use.phase == "backward"}
+        engine = run[Engines].main
+        if not backward or engine is None:
+            return
+        ranks = crossing.ranks_a_host
+        size = engine.layout.gathered or engine.parameters
+        copy = size * ITEM_BYTES.get(engine.parameter_dtype, 4) // max(ranks, 1)
+        room = _room(run, thresholds)
+        hpz = run[Engines].zero("zero_hpz_partition_size", 1)
+        is_set = isinstance(hpz, int) and hpz > 1
+        fits = ranks > 1 and not is_set and (room is None or copy <= room)
+        yield self._finding(
+            run,
+            crossing.rows,
+            backward,
+            thresholds,
+            cause=f"zero_hpz_partition_size is {hpz}, and yet backward gathers across nodes."
+            if is_set
+            else "ZeRO-3 shares parameters out over all ranks, and gathers them from all nodes for "
+            "forward and again for backward.",
+            action=f'Set "zero_hpz_partition_size" to {ranks}, the ranks of a node: backward then '
+            f"gathers from a second copy inside the node, which takes {gib(copy)} of each rank."
+            if fits
+            else _no_room(ranks, copy, room, is_set=is_set),
+            config_patch={"zero_optimization": {"zero_hpz_partition_size": ranks}}
+            if fits
+            else None,
+            confidence="medium" if room is not None else "low",
+        )
+
+    def _fsdp(self, run: RunSummary, crossing: _Crossing, thresholds: Thresholds) -> Finding:
+        roles = {place.role for place in run[Placement].groups.values()}
+        return self._finding(
+            run,
+            crossing.rows,
+            crossing.rows,
+            thresholds,
+            title="FSDP gathers parameters from all nodes",
+            cause="The shards of hybrid sharding span nodes: see misplaced-groups."
+            if "replicate" in roles
+            else "FSDP shares parameters out over all ranks of all nodes.",
+            action="Make the dimension of the shards the innermost of the mesh."
+            if "replicate" in roles
+            else "Where memory has room for the model, its gradients and the optimizer's state on "
+            "the ranks of one node, use hybrid sharding: ShardingStrategy.HYBRID_SHARD, or "
+            "fully_shard with a mesh of two dimensions (replicate, shard). Gathers then stay "
+            "inside the node, and one all-reduce of the shards crosses nodes.",
+            confidence="low",
+        )
+
+    def _finding(
+        self,
+        run: RunSummary,
+        gathers: dict[_Gather, Held],
+        avoidable: dict[_Gather, Held],
+        thresholds: Thresholds,
+        **details: Any,
+    ) -> Finding:
+        held = held_ms(avoidable)
+        is_costly = held is not None and share_of_step(held, run[Steps]) >= thresholds.held_share
+        nbytes = bytes_per_step(avoidable)
+        blocked = f", and hold it for {held:.3g} ms" if held is not None else ""
+        return self.meta.finding(
+            Status.FAIL if is_costly else Status.INFO,
+            f"Gathers of {nbytes / 2**20:,.2f} MiB a step and rank cross nodes and need not"
+            f"{blocked}; all gathers across nodes are {bytes_per_step(gathers) / 2**20:,.2f} MiB.",
+            severity=Severity.MEDIUM if is_costly else Severity.NONE,
+            evidence=(_table(gathers),),
+            saving_bytes_per_step=round(nbytes),
+            **details,
+        )
+
+
+def _crossing(run: RunSummary, gathers: dict[GroupUse, Held]) -> _Crossing:
+    host_of = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
+    rows, counts = dict[_Gather, Held](), set[int]()
+    for use, held in gathers.items():
+        place = run[Placement].groups[use.group]
+        hosts = place.hosts(host_of)
+        if len(hosts) > 1 and max(hosts.values()) > 1:
+            kind = _Gather(place.role or place.label, len(place.ranks), use.phase)
+            rows[kind] = rows[kind] + held if kind in rows else held
+            counts |= set(hosts.values())
+    return _Crossing(rows, counts.pop() if len(counts) == 1 else 0)
+
+
+def _room(run: RunSummary, thresholds: Thresholds) -> int | None:
+    """Return what the fullest device has left, less what is to stay free; None if not known."""
+    devices = [memory.device_max for memory in run[Memory].ranks.values()]
+    rooms = [
+        round(d[DEVICE_TOTAL] * (1 - thresholds.kept_share)) - d[PEAK_RESERVED]
+        for d in devices
+        if DEVICE_TOTAL in d and PEAK_RESERVED in d
+    ]
+    return min(rooms, default=None)
+
+
+def _no_room(ranks: int, copy: int, room: int | None, *, is_set: bool) -> str:
+    if is_set:
+        return (
+            f"Set it to the ranks of a node ({ranks or 'not the same on all'}), and let ranks fill "
+            "one node after another."
+        )
+    if ranks < 2:
+        return (
+            "Give all nodes the same number of ranks: zero_hpz_partition_size must be the number "
+            "of ranks of each node."
+        )
+    return (
+        f"zero_hpz_partition_size {ranks} would keep these gathers inside the node, but takes "
+        f"{gib(copy)} of each rank, and the fullest has {gib(max(room or 0, 0))} to give: make "
+        "memory free first."
+    )
+
+
+def _table(gathers: dict[_Gather, Held]) -> Table:
+    return Table(
+        columns=(
+            Column("group"),
+            Column("ranks", "count"),
+            Column("phase"),
+            Column("calls a step", "count"),
+            Column("bytes a step and rank", "bytes"),
+            Column("blocked a step", "ms"),
+        ),
+        rows=tuple(
+            (
+                *kind,
+                round(held.calls_per_step, 1),
+                round(held.bytes_per_step),
+                held.exposed_ms_per_step,
+            )
+            for kind, held in sorted(gathers.items(), key=lambda item: -item[1].nbytes)
+        ),
+        caption="Gathers of parameters by groups that span nodes",
+    )
+
+
+RULE = InterNodeGathers()

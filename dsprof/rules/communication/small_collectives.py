@@ -1,0 +1,189 @@
+"""small-collectives: many collectives so small that each costs its latency and little else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.communication import Communication, Kind, Row
+from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.collectives import family
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import calls_per_step, calls_table
+from dsprof.rules.communication.scalar_collectives import is_scalar
+from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.savings import (
+    NOMINAL_NS_PER_BYTE,
+    Range,
+    is_hidden,
+    joining_saves,
+    ns_per_byte,
+)
+
+_MIB = 1 << 20
+_HIDDEN = "Nothing need be done: computation hides them, and fewer would not make the step shorter."
+
+_TOLD = frozenset({"barrier"})
+"""What has a rule of its own; so do scalars, and at stage 3 parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When collectives are small, and when they are many."""
+
+    small_bytes: int = _MIB  # mean size below which latency rules on every common link
+    calls_per_step: int = 16  # of one rank; fewer are not worth a setting
+    held_share: float = 0.01  # of the step; buckets that hold less of it may be small
+
+
+class SmallCollectives:
+    """Looks for buckets that are too small first, then for other small collectives."""
+
+    meta = RuleMeta(
+        id="small-collectives",
+        title="Collectives are large enough, or few",
+        failing_title="Buckets are too small",
+        why="A collective costs a fixed latency beside its bytes; many small ones cost many "
+        "latencies.",
+        category="communication",
+        needs=(Arrivals, Engines, Steps, Communication, Costs, Flushes, Traffic),
+        min_steps=1,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Fail reductions that a setting would enlarge; mention the rest."""
+        rows = {k: row for k, row in run[Communication].rows.items() if k.group_size > 1}
+        if not rows:
+            text = "No collective between two or more ranks was recorded."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        found = [
+            self._buckets(knob, bucket, run, thresholds)
+            for library, knob in KNOBS.items()
+            if (bucket := _small_buckets(run[Flushes], library, knob, thresholds)) is not None
+        ]
+        yield from found
+        told = _TOLD | ({"all_gather"} if run[Engines].stage == 3 else set())
+        small = {
+            kind: row
+            for kind, row in _small(rows, thresholds).items()
+            if family(kind.op) not in told and not is_scalar(kind)
+        }
+        if not found and calls_per_step(small) >= thresholds.calls_per_step:
+            yield self._others(small, calls_per_step(small))
+
+    def _buckets(
+        self, knob: Knob, bucket: Buckets, run: RunSummary, thresholds: Thresholds
+    ) -> Finding:
+        hidden = is_hidden(bucket.exposed_ms_per_step, run[Steps], thresholds.held_share)
+        return self.meta.finding(
+            Status.INFO if hidden else Status.FAIL,
+            f"{bucket.flushes_per_step:.4g} {knob.noun} a step carry "
+            f"{bucket.mean_bytes / 1024:,.0f} KiB each: {knob.fact(bucket)}.",
+            title=knob.title,
+            severity=Severity.NONE if hidden else Severity.MEDIUM,
+            cause=knob.cause,
+            action=_HIDDEN if hidden else knob.action,
+            evidence=(_figures(bucket),),
+            config_patch=None if hidden else knob.config_patch,
+            saving_ms_per_step=None if hidden else _saving(knob, bucket, run),
+            saving_from="gradients",
+            confidence="medium",
+        )
+
+    def _others(self, small: dict[Kind, Row], calls: float) -> Finding:
+        return self.meta.finding(
+            Status.INFO,
+            f"{calls:.4g} small collectives a step and rank; what they cost is latency.",
+            title="Many collectives are small",
+            cause="The program, or a library, asks for them one by one.",
+            action="Nothing need be done where they cost little. Else join tensors before they are "
+            "sent, or send them less often.",
+            evidence=(calls_table(small),),
+            confidence="medium",
+        )
+
+
+def _saving(knob: Knob, bucket: Buckets, run: RunSummary) -> Range | None:
+    # A bucket holds the gradients of one micro-step, however large it is.
+    traffic = run[Traffic]
+    reductions = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
+    least = ceil(bucket.elements_per_step / reductions / knob.suggested_elements)
+    largest = max(traffic.of("gradients"), key=lambda use: traffic.uses[use].nbytes, default=None)
+    slope = (
+        ns_per_byte(run, largest.family, largest.group_size)
+        if largest
+        else (0.0, NOMINAL_NS_PER_BYTE)
+    )
+    return joining_saves(
+        bucket.exposed_ms_per_step,
+        bucket.flushes_per_step,
+        bucket.mean_bytes * bucket.flushes_per_step,
+        reductions * max(1, least),
+        slope,
+    )
+
+
+def _figures(bucket: Buckets) -> Table:
+    return Table(
+        columns=(
+            Column("flushes a step and rank", "count"),
+            Column("mean size", "bytes"),
+            Column("capacity, elements", "count"),
+            Column("blocked a step", "ms"),
+        ),
+        rows=(
+            (
+                round(bucket.flushes_per_step),
+                round(bucket.mean_bytes),
+                bucket.capacity or None,
+                bucket.exposed_ms_per_step,
+            ),
+        ),
+    )
+
+
+def _small_buckets(
+    flushes: Flushes, library: str, knob: Knob, thresholds: Thresholds
+) -> Buckets | None:
+    """Return the flushes of a library if they are small, many, and bounded by its setting."""
+    rows = [
+        (kind, sums)
+        for kind, sums in flushes.rows.items()
+        if kind.library == library and (kind.capacity or not knob.has_capacity)
+    ]
+    count = sum(sums.flushes for _, sums in rows)
+    steps = max((sums.rank_steps for _, sums in rows), default=0)
+    is_bounded = not knob.has_capacity or any(kind.cause == "full" for kind, _ in rows)
+    if not steps or not is_bounded:
+        return None
+    nbytes, elements = _weighted(rows)
+    found = Buckets(
+        flushes_per_step=count / steps,
+        mean_bytes=nbytes / count,
+        elements_per_step=elements // steps,
+        capacity=max(kind.capacity for kind, _ in rows),
+        exposed_ms_per_step=sum(sums.exposed_ns for _, sums in rows) / steps / 1e6,
+    )
+    many = found.flushes_per_step >= thresholds.calls_per_step
+    return found if many and found.mean_bytes < thresholds.small_bytes else None
+
+
+def _weighted(rows: list[tuple[FlushKind, FlushSums]]) -> tuple[int, int]:
+    nbytes = sum(kind.nbytes * sums.flushes for kind, sums in rows)
+    return nbytes, sum(kind.elements * sums.flushes for kind, sums in rows)
+
+
+def _small(rows: dict[Kind, Row], thresholds: Thresholds) -> dict[Kind, Row]:
+    return {k: row for k, row in rows.items() if row.nbytes < row.calls * thresholds.small_bytes}
+
+
+RULE = SmallCollectives()

@@ -1,0 +1,105 @@
+"""batch-size-mismatch: batch sizes that fit no number of ranks, or only some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.rules.configuration.config_rule import ConfigRule
+from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings
+from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status, Table
+
+_TRAIN = "train_batch_size"
+_MICRO = "train_micro_batch_size_per_gpu"
+_STEPS = "gradient_accumulation_steps"
+
+
+class _Sizes(NamedTuple):
+    train: int | None
+    micro: int | None
+    steps: int | None
+
+    @property
+    def ranks(self) -> int | None:
+        """What the number of data-parallel ranks must divide, or with all three, must be.
+
+        None where every number of ranks fits, 0 where none does.
+        """
+        if self.train is None:
+            return None
+        given = (self.micro or 1) * (self.steps or 1)
+        return self.train // given if self.train % given == 0 else 0
+
+
+class BatchSizeMismatch(ConfigRule):
+    """Checks train_batch_size = micro batch x accumulation x data-parallel ranks."""
+
+    meta = RuleMeta(
+        id="batch-size-mismatch",
+        title="The batch sizes go together",
+        failing_title="The batch sizes do not fit every number of ranks",
+        why="DeepSpeed fails at its start unless train_batch_size is the product of micro batch, "
+        "accumulation steps and data-parallel ranks.",
+        category="configuration",
+        needs=(Engines,),
+    )
+
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report sizes that fit no number of ranks; say which numbers the others fit."""
+        if settings.has_run:
+            return  # they fitted
+        values = [settings.written.get(key) for key in (_TRAIN, _MICRO, _STEPS)]
+        if values[:2] == [None, None]:
+            yield self._absent(settings)
+        elif all(_is_size(value) for value in values):
+            sizes = _Sizes(*(value and int(value) for value in values))
+            if sizes.ranks == 0:
+                yield self._impossible(settings)
+            elif sizes.ranks is not None:
+                yield self._some(settings, sizes)
+        elif bad := [v for v in values if not _is_size(v) and v != AUTO]:
+            yield self._impossible(settings, f" ({bad[0]!r} is no size)")
+
+    def _absent(self, settings: EngineSettings) -> Finding:
+        return self.meta.finding(
+            Status.INFO,
+            f"Neither {_TRAIN} nor {_MICRO} is set: DeepSpeed needs one of them.",
+            action=f"Set {_MICRO}, unless accelerate or your code does.",
+            confidence="medium",
+        )
+
+    def _impossible(self, settings: EngineSettings, why: str = "") -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            f"The batch sizes fit no number of ranks{why}.",
+            severity=Severity.HIGH,
+            cause=f"{_TRAIN} must be {_MICRO} x {_STEPS} x data-parallel ranks.",
+            action="Leave one of the three out: DeepSpeed works it out.",
+            evidence=(self._table(settings),),
+            confidence="high",
+        )
+
+    def _some(self, settings: EngineSettings, sizes: _Sizes) -> Finding:
+        how = "is" if sizes.micro and sizes.steps else "divides"
+        return self.meta.finding(
+            Status.INFO,
+            f"The batch sizes fit if the number of data-parallel ranks {how} {sizes.ranks:,}.",
+            action=f"Leave {_TRAIN} out for a file that fits every number of ranks.",
+            evidence=(self._table(settings),),
+            confidence="high",
+        )
+
+    def _table(self, settings: EngineSettings) -> Table:
+        rows = [(_TRAIN, "the product of the other two and the ranks"), (_MICRO, ""), (_STEPS, "")]
+        return settings.table(rows, remark="is")
+
+
+def _is_size(value: object) -> bool:
+    if value is None:
+        return True
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and value > 0 and value % 1 == 0  # type: ignore[operator]
+
+
+RULE = BatchSizeMismatch()

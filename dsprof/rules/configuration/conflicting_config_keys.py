@@ -1,0 +1,51 @@
+"""conflicting-config-keys: settings that cancel each other, or do something else than they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.rules.configuration.config_rule import ConfigRule
+from dsprof.rules.configuration.engine_settings import EngineSettings
+from dsprof.rules.knowledge.combinations import AT_ODDS, Combination
+from dsprof.rules.knowledge.deepspeed import keys
+from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
+
+
+class ConflictingConfigKeys(ConfigRule):
+    """Looks for combinations that DeepSpeed takes without a word."""
+
+    meta = RuleMeta(
+        id="conflicting-config-keys",
+        title="The settings of DeepSpeed go together",
+        failing_title="Settings of DeepSpeed are at odds",
+        why="DeepSpeed starts with settings that cancel each other or cost speed, and does not "
+        "say so.",
+        category="configuration",
+        needs=(Engines,),
+    )
+
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report each combination; what no setting would mend is worth knowing."""
+        for combination in AT_ODDS:
+            if settings.holds(combination):
+                yield self._finding(settings, combination)
+
+    def _finding(self, settings: EngineSettings, found: Combination) -> Finding:
+        key = next(iter(found.when))
+        rows = [(one, json.dumps(settings.in_force(one))) for one in found.when if one in keys()]
+        is_note = found.severity is Severity.NONE
+        return self.meta.finding(
+            Status.INFO if is_note else Status.FAIL,
+            f"{key}: {found.says}.",
+            title="What a setting of DeepSpeed does" if is_note else "",
+            severity=found.severity,
+            action=f"{found.do[0].upper()}{found.do[1:]}.",
+            config_patch=found.config_patch,
+            evidence=(settings.table(rows, remark="in force"),),
+            confidence="high",
+        )
+
+
+RULE = ConflictingConfigKeys()

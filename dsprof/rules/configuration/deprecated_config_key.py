@@ -1,0 +1,41 @@
+"""deprecated-config-key: an old name that DeepSpeed still takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.rules.configuration.config_rule import ConfigRule
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys, remarks
+from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
+from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
+
+
+class DeprecatedConfigKey(ConfigRule):
+    """Looks for old names."""
+
+    meta = RuleMeta(
+        id="deprecated-config-key",
+        title="No key of the DeepSpeed configuration is deprecated",
+        failing_title="The DeepSpeed configuration uses deprecated keys",
+        why="DeepSpeed drops old names from one release to the next and then ends with an error.",
+        category="configuration",
+        needs=(Engines,),
+    )
+
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
+        """List old names, each with the new one."""
+        paths = [path for path, _ in settings.paths()]
+        old = [p for p in paths if fate_of_retired(p, settings.release) == "deprecated"]
+        if old:
+            rows = [(path, retired()[path].instead) for path in old]
+            yield self.meta.finding(
+                Status.INFO,
+                f"{named_keys(old)} {'is' if len(old) == 1 else 'are'} deprecated.",
+                action=remarks((path, f"write {instead}") for path, instead in rows),
+                evidence=(settings.table(rows, remark="instead"),),
+                confidence="high",
+            )
+
+
+RULE = DeprecatedConfigKey()

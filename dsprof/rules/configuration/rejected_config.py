@@ -1,0 +1,114 @@
+"""rejected-config: a DeepSpeed configuration from which no engine can be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.rules.configuration.config_rule import ConfigRule
+from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys, remarks
+from dsprof.rules.configuration.key_names import fate_of, meant_by
+from dsprof.rules.knowledge.combinations import REFUSED
+from dsprof.rules.knowledge.deepspeed import (
+    ZERO,
+    fate_of_retired,
+    fate_of_unknown,
+    keys,
+    retired,
+    section_of,
+    sections,
+)
+from dsprof.rules.knowledge.kinds import WORDS, fits
+from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
+
+_SIMILARITY = 0.6  # the key is refused anyway: a hint may be bold
+
+
+class RejectedConfig(ConfigRule):
+    """Looks for what stops an engine at its construction."""
+
+    meta = RuleMeta(
+        id="rejected-config",
+        title="DeepSpeed accepts the configuration",
+        failing_title="DeepSpeed refuses the configuration",
+        why="The run ends with an error at deepspeed.initialize, on a cluster after the wait for "
+        "its nodes.",
+        category="configuration",
+        needs=(Engines,),
+    )
+
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report what the release refuses, or of an engine that runs, what a later one will."""
+        if settings.has_run:
+            if rows := list(_refused_later(settings)):
+                yield self._later(settings, rows)
+        elif rows := [
+            *_refused_keys(settings),
+            *_mistyped(settings),
+            *_refused_values(settings),
+        ]:
+            yield self._refused(settings, rows)
+
+    def _refused(self, settings: EngineSettings, rows: list[tuple[str, str]]) -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            f"{settings.judged_by} ends with an error because of "
+            f"{named_keys([path for path, _ in rows])}.",
+            severity=Severity.HIGH,
+            cause=remarks(rows),
+            action="Change these keys before the run is started.",
+            evidence=(settings.table(rows, remark="why, and what to do"),),
+            confidence="high" if settings.version else "medium",
+        )
+
+    def _later(self, settings: EngineSettings, rows: list[tuple[str, str]]) -> Finding:
+        return self.meta.finding(
+            Status.INFO,
+            f"A later release of DeepSpeed refuses {named_keys([path for path, _ in rows])}.",
+            title="An upgrade of DeepSpeed needs another configuration",
+            action="Change these keys before DeepSpeed is upgraded.",
+            evidence=(settings.table(rows, remark="what to do"),),
+            confidence="high",
+        )
+
+
+def _refused_keys(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+    for path, _ in settings.paths():
+        if fate_of_retired(path, settings.release) == "refused":
+            yield path, f"removed; {retired()[path].instead}"
+        elif path not in retired() and fate_of(path, settings.release) == "refused":
+            hint = meant_by(path, settings.release, _SIMILARITY) or "delete it"
+            yield path, f"{section_of(path)} knows no such key; {hint}"
+
+
+def _mistyped(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+    for path, value in settings.paths():
+        kind = keys()[path].kind if path in keys() else ""
+        checked = kind and fate_of_unknown(section_of(path), settings.release) == "refused"
+        if checked and value != AUTO and not fits(value, kind):
+            yield path, f"must be {WORDS[kind.rstrip('?')]}"
+
+
+def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+    for section in sections():
+        if not _may_be(section, settings.written.get(section, AUTO)):
+            yield section, "must be an object"
+    for combination in REFUSED:
+        if settings.holds(combination):
+            yield next(iter(combination.when)), f"{combination.says}; {combination.do}"
+
+
+def _may_be(section: str, value: object) -> bool:
+    is_old_switch = section == ZERO and isinstance(value, bool)
+    is_default = section == "aio" and value is None
+    return isinstance(value, Mapping) or value == AUTO or is_old_switch or is_default
+
+
+def _refused_later(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+    for path, _ in settings.paths():
+        key = retired().get(path)
+        if key and key.fate == "refused" and settings.release < key.since:
+            yield path, f"refused from {'.'.join(map(str, key.since))} on; {key.instead}"
+
+
+RULE = RejectedConfig()

@@ -1,0 +1,55 @@
+"""unfilled-auto-value: "auto" in a configuration, which DeepSpeed itself cannot fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.rules.configuration.config_rule import ConfigRule
+from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys
+from dsprof.rules.knowledge.deepspeed import ZERO
+from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
+
+_OWN = (f"{ZERO}.zenflow.", "expert_parallel.", "pipeline.")
+"""Sections in which DeepSpeed means "auto" itself."""
+
+
+class UnfilledAutoValue(ConfigRule):
+    """Looks for values that transformers and accelerate fill in, and nobody else."""
+
+    meta = RuleMeta(
+        id="unfilled-auto-value",
+        title='No value of the DeepSpeed configuration is "auto"',
+        failing_title='Values of the DeepSpeed configuration are "auto"',
+        why='DeepSpeed drops "auto" in favour of its default in some sections, and fails on it '
+        "elsewhere; transformers and accelerate replace it before.",
+        category="configuration",
+        needs=(Engines,),
+    )
+
+    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
+        """List the values, with what is in force where an engine was made."""
+        paths = [p for p, value in settings.paths() if value == AUTO and not p.startswith(_OWN)]
+        if not paths:
+            return
+        count = f"{len(paths)} value{'' if len(paths) == 1 else 's'}"
+        yield self.meta.finding(
+            Status.INFO,
+            f'{count} stayed "auto": DeepSpeed took its own default.'
+            if settings.has_run
+            else f'{count} {"is" if len(paths) == 1 else "are"} "auto" ({named_keys(paths)}): '
+            "valid through transformers or accelerate alone.",
+            action="Write a value where DeepSpeed is used by itself.",
+            evidence=(settings.table([(p, _meaning(settings, p)) for p in paths], remark="means"),),
+            confidence="high",
+        )
+
+
+def _meaning(settings: EngineSettings, path: str) -> str:
+    if not settings.has_run:
+        return "filled in from the arguments of the trainer"
+    value = settings.in_force(path)
+    return "DeepSpeed's default" if value is None else f"{value}, the default"
+
+
+RULE = UnfilledAutoValue()

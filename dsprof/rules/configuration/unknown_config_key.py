@@ -1,0 +1,85 @@
+"""unknown-config-key: a key of the DeepSpeed configuration that DeepSpeed never looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.rules.configuration.config_rule import ConfigRule
+from dsprof.rules.configuration.engine_settings import (
+    EngineSettings,
+    named_keys,
+    remarks,
+)
+from dsprof.rules.configuration.key_names import fate_of, meant_by
+from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
+from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How like a known key an unknown one must be to count as misspelt."""
+
+    similarity: float = 0.86  # difflib ratio
+
+
+class UnknownConfigKey(ConfigRule):
+    """Looks for keys that are ignored without a message."""
+
+    meta = RuleMeta(
+        id="unknown-config-key",
+        title="DeepSpeed reads every key of its configuration",
+        failing_title="The DeepSpeed configuration holds a key that DeepSpeed does not read",
+        why="DeepSpeed ignores unknown keys at the top level without a word: the setting that "
+        "somebody relied on is not in force.",
+        category="configuration",
+        needs=(Engines,),
+    )
+    thresholds = Thresholds()
+
+    def judge(self, settings: EngineSettings, thresholds: Thresholds) -> Iterable[Finding]:
+        """Report keys that were meant for DeepSpeed, and apart from them keys of somebody else."""
+        ignored = list(ignored_keys(settings, thresholds.similarity))
+        if meant := [(path, instead) for path, instead in ignored if instead]:
+            yield self._meant(settings, meant)
+        if others := [(path, "") for path, what in ignored if not what]:
+            yield self._others(settings, others)
+
+    def _meant(self, settings: EngineSettings, rows: list[tuple[str, str]]) -> Finding:
+        verb = "is" if len(rows) == 1 else "are"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{named_keys([path for path, _ in rows])} {verb} ignored without a message.",
+            severity=Severity.MEDIUM,
+            cause="DeepSpeed looks up the keys that it knows and never asks which others are set.",
+            action=remarks(rows),
+            evidence=(settings.table(rows, remark="instead"),),
+            confidence="high",
+        )
+
+    def _others(self, settings: EngineSettings, rows: list[tuple[str, str]]) -> Finding:
+        return self.meta.finding(
+            Status.INFO,
+            f"DeepSpeed does not read {named_keys([path for path, _ in rows])}.",
+            title="Keys of another program stand in the DeepSpeed configuration",
+            cause="They may be keys of another program that reads the same file.",
+            action="Delete them if nothing else reads them.",
+            evidence=(settings.table(rows, remark="remark"),),
+            confidence="medium",
+        )
+
+
+def ignored_keys(settings: EngineSettings, similarity: float) -> Iterator[tuple[str, str]]:
+    """Yield keys that DeepSpeed ignores, each with what to write instead; "" if nobody knows."""
+    for path, _ in settings.paths():
+        fate = fate_of_retired(path, settings.release)
+        if fate == "ignored":
+            yield path, retired()[path].instead
+        elif fate or path in retired():
+            continue  # refused, deprecated, or not retired yet
+        elif fate_of(path, settings.release) == "ignored":
+            yield path, meant_by(path, settings.release, similarity)
+
+
+RULE = UnknownConfigKey()

@@ -1,0 +1,193 @@
+"""bootstrap-interface: a variable names interfaces that are not there or lead nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    EnvironmentFacts,
+    RankSet,
+    named_ranks,
+    ranks_of,
+    union,
+    written_ranks,
+)
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.environment.platform import answer, several_hosts
+from dsprof.rules.environment.values import select
+from dsprof.rules.hardware import LOCAL_INTERFACES
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+)
+
+_LISTED = 64
+"""dsprof lists as many devices; where there are more, one may be missing from the list."""
+
+
+class _Variable(NamedTuple):
+    name: str
+    backend: str
+    has_prefixes: bool  # "eth" for eth0, "=eth0" for that alone, "^eth0" for all others
+
+
+_VARIABLES = (
+    _Variable("NCCL_SOCKET_IFNAME", "nccl", True),
+    _Variable("NCCL_OOB_NET_IFNAME", "nccl", True),
+    _Variable("GLOO_SOCKET_IFNAME", "gloo", False),
+    _Variable("HCCL_SOCKET_IFNAME", "hccl", True),
+    _Variable("CCL_KVS_IFACE", "oneccl", False),
+)
+
+
+class _Choice(NamedTuple):
+    """What a value selects of the interfaces of some ranks."""
+
+    name: str
+    value: str
+    ranks: RankSet
+    selected: tuple[str, ...]
+    interfaces: tuple[str, ...]
+
+
+class BootstrapInterface:
+    """Compares the interfaces that variables name with those that the hosts have."""
+
+    meta = RuleMeta(
+        id="bootstrap-interface",
+        title="Ranks meet over interfaces that are there",
+        failing_title="Ranks are told to meet over an interface that does not serve",
+        why="Ranks find each other over an ordinary interface before any fast network is used. One "
+        "that is not there ends the run at its start; one inside the host lets it hang.",
+        category="environment",
+        needs=(EnvironmentFacts,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report names without an interface, and local interfaces between hosts."""
+        facts = run[EnvironmentFacts]
+        if not facts.recorded:
+            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            return
+        used = [one for one in _VARIABLES if answer(one.backend, facts)]
+        choices = [choice for variable in used for choice in _choices(variable, facts)]
+        if any(_is_incomplete(choice) for choice in choices):
+            text = "Could not tell: not all interfaces of the hosts are known."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        known = [choice for choice in choices if not _is_incomplete(choice)]
+        if absent := [choice for choice in known if not choice.selected]:
+            yield self._absent(absent)
+        local = [choice for choice in known if choice.selected and _may_be_local(choice)]
+        if local and several_hosts(facts):
+            yield self._local(local)
+        elif local and several_hosts(facts) is None:
+            text = (
+                f"{_written(local[0])} selects {local[0].selected[0]}, over which no other host is "
+                "reached; not known is whether ranks are on several hosts."
+            )
+            yield self.meta.finding(Status.UNKNOWN, text, evidence=(_table(local),))
+        if wide := [choice for choice in known if _is_wide(choice)]:
+            first = wide[0]
+            yield self.meta.finding(
+                Status.INFO,
+                f"{_written(first)} is the beginning of a name: it selects "
+                f"{', '.join(first.selected)}.",
+                title="A variable selects more interfaces than it names",
+                action="Write = before a name that is meant alone.",
+                evidence=(_table(wide),),
+            )
+
+    def _absent(self, choices: list[_Choice]) -> Finding:
+        first, ranks = choices[0], union(choice.ranks for choice in choices)
+        return self.meta.finding(
+            Status.FAIL,
+            f"{_written(first)} on {named_ranks(ranks)} names no interface of the host.",
+            severity=Severity.CRITICAL,
+            cause=f"The host has {', '.join(first.interfaces)}.",
+            action=f"Set {first.name} to an interface that connects the hosts, or unset it.",
+            ranks=ranks_of(ranks),
+            evidence=(_table(choices),),
+            confidence="high",
+        )
+
+    def _local(self, choices: list[_Choice]) -> Finding:
+        first, ranks = choices[0], union(choice.ranks for choice in choices)
+        action = f"Set {first.name} to the interface that connects the hosts."
+        if first.value.startswith("^"):
+            action = f"Set {first.name}=^docker,lo,veth, or name the interface between the hosts."
+        return self.meta.finding(
+            Status.FAIL,
+            f"{_written(first)} on {named_ranks(ranks)} selects {first.selected[0]}, over which no "
+            "other host can be reached.",
+            severity=Severity.CRITICAL,
+            cause="The first interface that a value selects is taken, and lo comes before others.",
+            action=action,
+            ranks=ranks_of(ranks),
+            evidence=(_table(choices),),
+            confidence="medium",
+        )
+
+
+def _choices(variable: _Variable, facts: EnvironmentFacts) -> Iterator[_Choice]:
+    for value, ranks in sorted(facts.variables.get(variable.name, {}).items()):
+        for devices, holders in facts.devices.get("network", {}).items():
+            if value.strip() and ranks & holders:
+                interfaces = _interfaces(devices)
+                selected = select(value.strip(), interfaces, variable.has_prefixes)
+                yield _Choice(variable.name, value, ranks & holders, selected, interfaces)
+
+
+def _interfaces(devices: tuple[str, ...]) -> tuple[str, ...]:
+    names = [device.split()[0] for device in devices if device.split()]
+    # Ports of InfiniBand and its like stand in the list, too: mlx5_0:1.
+    return ("lo", *(name for name in names if ":" not in name))
+
+
+def _is_incomplete(choice: _Choice) -> bool:
+    return len(choice.interfaces) < 2 or len(choice.interfaces) >= _LISTED
+
+
+def _may_be_local(choice: _Choice) -> bool:
+    return choice.selected[0].startswith(LOCAL_INTERFACES)
+
+
+def _is_wide(choice: _Choice) -> bool:
+    """Whether a name that an interface has is also the beginning of others' names."""
+    if not choice.name.startswith(("NCCL", "HCCL")) or choice.value.startswith(("^", "=")):
+        return False
+    names = [name.strip() for name in choice.value.split(",")]
+    named = [name for name in names if name in choice.selected]
+    return any(
+        one != name and one.startswith(name) for name in named for one in choice.selected
+    ) and not set(choice.selected) <= set(names)
+
+
+def _written(choice: _Choice) -> str:
+    return f"{choice.name}={choice.value}"
+
+
+def _table(choices: list[_Choice]) -> Table:
+    columns = ("variable", "value", "ranks", "selects", "interfaces of the host")
+    return Table(
+        tuple(map(Column, columns)),
+        tuple(
+            (
+                choice.name,
+                choice.value,
+                written_ranks(choice.ranks),
+                ", ".join(choice.selected) or "none",
+                ", ".join(choice.interfaces),
+            )
+            for choice in choices
+        ),
+    )
+
+
+RULE = BootstrapInterface()

@@ -1,0 +1,19 @@
+"""host-setting: a limit, a kernel module or a setting of the hosts is in the way."""
+
+from __future__ import annotations
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.rules.environment.settings import SettingsRule
+from dsprof.rules.rule import RuleMeta
+
+RULE = SettingsRule(
+    RuleMeta(
+        id="host-setting",
+        title="Limits and settings of the hosts are in order",
+        failing_title="A limit or setting of the hosts is in the way",
+        why="Containers and batch systems start with limits that are too small for communication. "
+        "What fails then is far from the cause: a bus error, a hang, or TCP in place of RDMA.",
+        category="environment",
+        needs=(EnvironmentFacts,),
+    )
+)

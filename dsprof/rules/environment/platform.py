@@ -1,0 +1,240 @@
+"""Questions about the platform of a run: each answers yes, no, or None where nothing tells.
+
+A setting is wrong on one machine and right on the next, so rules on variables ask here before they
+say anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.rules.environment.values import is_true
+from dsprof.rules.hardware import accelerators_of_a_host, is_seen, links, models, vendors
+
+Answer = bool | None
+
+_WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+_LOCAL_WORLD_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+
+
+class Question(NamedTuple):
+    """Something that makes a setting right or wrong; `about` says what is missing for an answer."""
+
+    ask: Callable[[EnvironmentFacts], Answer]
+    about: str
+
+
+def answer(question: str, facts: EnvironmentFacts) -> Answer:
+    """Answer a question of `QUESTIONS`; "!name" is its opposite."""
+    said = QUESTIONS[question.removeprefix("!")].ask(facts)
+    return not said if question.startswith("!") and said is not None else said
+
+
+def answer_all(questions: Iterable[str], facts: EnvironmentFacts) -> tuple[Answer, str]:
+    """Return whether all questions are true, and what is missing where that cannot be told."""
+    said = {question: answer(question, facts) for question in questions}
+    if False in said.values():
+        return False, ""
+    unknown = [name for name, value in said.items() if value is None]
+    if unknown:
+        return None, QUESTIONS[unknown[0].removeprefix("!")].about
+    return True, ""
+
+
+def several_hosts(facts: EnvironmentFacts) -> Answer:
+    """Whether ranks are on more than one host."""
+    if len(facts.backends.get("host", {})) > 1:
+        return True
+    world = _world_size(facts)
+    local = _largest_variable(facts, _LOCAL_WORLD_SIZES)
+    if world > 1 and local:
+        return world > local
+    if nodes := _largest_variable(facts, ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")):
+        return nodes > 1
+    present = (facts.recorded | facts.missing).bit_count()
+    return False if 1 < world <= present else None
+
+
+def several_accelerators(facts: EnvironmentFacts) -> Answer:
+    """Whether a host has more than one accelerator."""
+    if _largest_variable(facts, _LOCAL_WORLD_SIZES) > 1:
+        return True
+    return accelerators_of_a_host(facts) > 1 if is_seen(facts) else None
+
+
+def linked(facts: EnvironmentFacts) -> Answer:
+    """Whether NVLink or xGMI connects the accelerators of a host."""
+    return _by_link(facts, ("switch", "switch8", "direct"))
+
+
+def multicast(facts: EnvironmentFacts) -> Answer:
+    """Whether NVSwitches can reduce: Hopper and later, where a host has all eight of them."""
+    if not (found := models(facts)):
+        return False if is_seen(facts) else None
+    if any(model is None for model in found):
+        return None
+    eight = accelerators_of_a_host(facts) >= 8
+    return any(m and (m.link == "switch" or (m.link == "switch8" and eight)) for m in found)
+
+
+def tensor_parallel(facts: EnvironmentFacts) -> Answer:
+    """Whether ranks split layers; None before groups exist."""
+    if {"tensor", "sequence", "context", "model"} & facts.roles.keys():
+        return True
+    return False if facts.roles and "" not in facts.roles else None
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Return the numbers a version begins with: "2.28.9+cuda13" is (2, 28, 9)."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _by_link(facts: EnvironmentFacts, wanted: tuple[str, ...]) -> Answer:
+    if several_accelerators(facts) is False:
+        return False
+    known = {model.link for model in models(facts) if model} - {""}
+    return bool(known & set(wanted)) if known else None
+
+
+def _is_of_architecture(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        found = models(facts)
+        if any(model and model.architecture == name for model in found):
+            return True
+        return None if None in found or not (found or is_seen(facts)) else False
+
+    return ask
+
+
+def _has_vendor(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: name in vendors(facts) if vendors(facts) or is_seen(facts) else None
+
+
+def _has_link(*names: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: bool(links(facts) & set(names)) if is_seen(facts) else None
+
+
+def _is_made_by(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    """Ask the firmware's name of the machine's maker; many containers do not see it."""
+
+    def ask(facts: EnvironmentFacts) -> Answer:
+        makers = facts.machine.get("vendor")
+        return any(name in maker for maker in makers) if makers else None
+
+    return ask
+
+
+def _uses(*backends: str) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        parts = {part for name in facts.backends.get("backend", {}) for part in _parts(name)}
+        return bool(parts & set(backends))
+
+    return ask
+
+
+def _parts(backend: str) -> list[str]:
+    """Split "cpu:gloo,cuda:nccl" into the names of its backends."""
+    return [part.split(":")[-1] for part in backend.split(",")]
+
+
+def _sets(*prefixes: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: any(name.startswith(prefixes) for name in facts.variables)
+
+
+def _is_on(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: any(is_true(value) for value in facts.variables.get(name, ()))
+
+
+def _has_deepspeed(facts: EnvironmentFacts) -> Answer:
+    return facts.first_engine is not None or "deepspeed" in facts.versions
+
+
+def _peer_memory(facts: EnvironmentFacts) -> Answer:
+    modules = facts.machine.get("modules")
+    return any("nv" in m and "peer" in m for m in modules) if modules else None
+
+
+def _says(name: str, pattern: str) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        known = facts.machine.get(name)
+        return any(re.fullmatch(pattern, value) for value in known) if known else None
+
+    return ask
+
+
+def _is_before(name: str, *release: int) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        known = facts.versions.get(name)
+        return any(version(text) < release for text in known) if known else None
+
+    return ask
+
+
+def _rocm(*least: int) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        known = [*facts.machine.get("rocm", ()), *facts.versions.get("hip", ())]
+        return any(version(text) >= least for text in known) if known else None
+
+    return ask
+
+
+def _world_size(facts: EnvironmentFacts) -> int:
+    recorded = _largest_number(facts.backends.get("world", {}))
+    return max(recorded, _largest_variable(facts, _WORLD_SIZES))
+
+
+def _largest_variable(facts: EnvironmentFacts, names: Iterable[str]) -> int:
+    return max(_largest_number(facts.variables.get(name, {})) for name in names)
+
+
+def _largest_number(values: Iterable[str]) -> int:
+    return max((int(value) for value in values if value.isdecimal()), default=0)
+
+
+_HOSTS = "whether ranks are on several hosts"
+_DEVICES = "which accelerators the hosts have"
+_LINKS = "how the accelerators of a host are linked"
+_NETWORK = "which network adapters the hosts have"
+_MACHINE = "whose machine it is"
+
+QUESTIONS = {
+    "nccl": Question(_uses("nccl", "rccl"), ""),
+    "hccl": Question(_uses("hccl"), ""),
+    "oneccl": Question(_uses("ccl", "xccl"), ""),
+    "gloo": Question(_uses("gloo"), ""),
+    "several-hosts": Question(several_hosts, _HOSTS),
+    "several-accelerators": Question(several_accelerators, _DEVICES),
+    "linked": Question(linked, _LINKS),
+    "pcie": Question(lambda facts: _by_link(facts, ("pcie",)), _LINKS),
+    "multicast": Question(multicast, _LINKS),
+    "nvidia": Question(_has_vendor("nvidia"), _DEVICES),
+    "amd": Question(_has_vendor("amd"), _DEVICES),
+    "mi200": Question(_is_of_architecture("mi200"), _DEVICES),
+    "blackwell": Question(_is_of_architecture("blackwell"), _DEVICES),
+    "infiniband": Question(_has_link("infiniband"), _NETWORK),
+    "roce": Question(_has_link("roce"), _NETWORK),
+    "efa": Question(_has_link("efa"), _NETWORK),
+    "slingshot": Question(_has_link("slingshot"), _NETWORK),
+    "plugin-network": Question(_has_link("efa", "slingshot"), _NETWORK),
+    "fast-network": Question(_has_link("infiniband", "efa", "slingshot"), _NETWORK),
+    "peer-memory": Question(_peer_memory, "which kernel modules are loaded"),
+    "verbs": Question(_has_link("infiniband", "efa"), _NETWORK),
+    "may-lock-memory": Question(_says("may_lock_memory", "yes"), "what the process may do"),
+    "virtual": Question(_says("virtual", "yes"), "whether the hosts are virtual machines"),
+    "cray": Question(_says("kernel", ".*cray.*"), "the kernel of the hosts"),
+    "many-ranks": Question(lambda facts: _world_size(facts) > 64, ""),
+    "nccl-before-2.28": Question(_is_before("nccl", 2, 28), "the release of NCCL"),
+    "azure": Question(_is_made_by("Microsoft"), _MACHINE),
+    "aws": Question(_is_made_by("Amazon"), _MACHINE),
+    "google": Question(_is_made_by("Google"), _MACHINE),
+    "google-plugin": Question(_sets("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_"), ""),
+    "fastrak": Question(_sets("NCCL_FASTRAK_"), ""),
+    "high-priority": Question(_is_on("TORCH_NCCL_HIGH_PRIORITY"), ""),
+    "deepspeed": Question(_has_deepspeed, ""),
+    "tensor-parallel": Question(tensor_parallel, "whether layers are split over ranks"),
+    "rocm-7.13": Question(_rocm(7, 13), "the release of ROCm"),
+}

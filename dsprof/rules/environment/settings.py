@@ -1,0 +1,252 @@
+"""Rules that are rows of `knowledge/settings.csv`: which value of which variable costs what, where.
+
+A row says: where all questions of `where` are true, each `name` (with `*` for any characters) whose
+value passes the test `when` has this `effect`, and this is the `action`; where these are empty they
+are those of the row above. `limits.` and `machine.` before a name stand for limits and facts of
+the hosts. Where a question cannot be
+answered the rule could not tell, and says what is missing. A variable that only a configuration
+file of NCCL sets counts as set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    EnvironmentFacts,
+    RankSet,
+    named_ranks,
+    ranks_of,
+    union,
+    written_ranks,
+)
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.environment.platform import answer, answer_all
+from dsprof.rules.environment.values import matches
+from dsprof.rules.knowledge.variables import rows
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+    worst,
+)
+
+_MOST_IN_A_SENTENCE = 3
+
+_BACKENDS = {
+    "nccl": "NCCL and RCCL",
+    "!nccl": "other backends",
+    "hccl": "HCCL",
+    "oneccl": "oneCCL",
+}
+"""Questions that ask for a backend, and what sentences call it."""
+
+_HOST_NAMES = {
+    "limits.shm_bytes": "the size of /dev/shm",
+    "limits.memlock_bytes": "the limit of locked memory",
+    "limits.stack_bytes": "the limit of the stack",
+    "limits.nofile": "the limit of open files",
+    "machine.nvidia_driver": "the driver of NVIDIA",
+    "machine.verbs_devices": "the number of devices in /dev/infiniband",
+    "machine.numa_balancing": "kernel.numa_balancing",
+    "machine.iommu": "the IOMMU",
+}
+"""Names of host facts that rows may use, as sentences call them."""
+
+
+class Setting(NamedTuple):
+    """A row of the table."""
+
+    rule: str
+    name: str
+    when: str
+    where: tuple[str, ...]
+    severity: str  # of `Severity`, or "info"
+    effect: str
+    action: str
+
+    @property
+    def backends(self) -> list[str]:
+        """The questions of `where` that ask for a backend; each row has one."""
+        return [question for question in self.where if question in _BACKENDS]
+
+
+class Use(NamedTuple):
+    """A setting that ranks of a run have."""
+
+    setting: Setting
+    name: str
+    value: str
+    ranks: RankSet
+
+    @property
+    def written(self) -> str:
+        """The variable as one sets it, or the fact as one says it."""
+        if self.name in _HOST_NAMES:
+            return f"{_HOST_NAMES[self.name]} is {self.shown}"
+        return f"{self.name}={self.value}" if self.value else f"{self.name} (not set)"
+
+    @property
+    def shown(self) -> str:
+        """The value for people."""
+        if self.name.startswith("limits.") and self.value == "-1":
+            return "unlimited"
+        if self.name.endswith("_bytes"):
+            return f"{int(self.value) / (1 << 20):,.6g} MiB"
+        return self.value or "not set"
+
+
+class SettingsRule:
+    """Looks for the settings that the table lists under the id of the rule."""
+
+    thresholds = NoThresholds()
+
+    def __init__(self, meta: RuleMeta) -> None:
+        self.meta = meta
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report what costs something here, what is worth knowing, and what cannot be told."""
+        facts = run[EnvironmentFacts]
+        if not facts.recorded and not facts.logged:
+            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            return
+        settings = [setting for setting in table() if setting.rule == self.meta.id]
+        if not any(answer(one, facts) for setting in settings for one in setting.backends):
+            known = ", ".join(sorted({_BACKENDS[b] for s in settings for b in s.backends}))
+            used = (
+                ", ".join(filter(None, facts.backends.get("backend", {})))
+                or "no backend that is known"
+            )
+            text = f"Known are settings of {known}; this run uses {used}."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        uses = [use for setting in settings for use in _uses(setting, facts)]
+        said = {use: answer_all(use.setting.where, facts) for use in uses}
+        here = [use for use in uses if said[use][0]]
+        for alike in _alike(use for use in here if use.setting.severity != "info"):
+            yield self._failed(alike)
+        if notes := [use for use in here if use.setting.severity == "info"]:
+            yield self._noted(notes)
+        doubtful = {use: missing for use, (is_here, missing) in said.items() if is_here is None}
+        if doubtful:
+            yield self._doubted(doubtful)
+        if not facts.recorded and not here and not doubtful:
+            text = "The variables that NCCL logged hold no such setting, but it logs few."
+            yield self.meta.finding(Status.UNKNOWN, text)
+
+    def _failed(self, uses: list[Use]) -> Finding:
+        ranks = union(use.ranks for use in uses)
+        return self.meta.finding(
+            Status.FAIL,
+            _sentence(f"{_listed(uses)} on {named_ranks(ranks)}"),
+            severity=worst(Severity(use.setting.severity) for use in uses),
+            cause=_sentence(uses[0].setting.effect),
+            action=uses[0].setting.action,
+            evidence=(_table(uses),),
+            ranks=ranks_of(ranks),
+            confidence="medium",
+        )
+
+    def _noted(self, uses: list[Use]) -> Finding:
+        effects = [f"{use.written}: {use.setting.effect}" for use in uses[:_MOST_IN_A_SENTENCE]]
+        more = len(uses) - len(effects)
+        return self.meta.finding(
+            Status.INFO,
+            _sentence("; ".join(effects) + (f"; and {more} more" if more else "")),
+            action=" ".join(dict.fromkeys(use.setting.action for use in uses)),
+            evidence=(_table(uses),),
+            ranks=ranks_of(union(use.ranks for use in uses)),
+        )
+
+    def _doubted(self, uses: dict[Use, str]) -> Finding:
+        missing = " and ".join(dict.fromkeys(uses.values()))
+        if named := [use for use in uses if use.value]:
+            doubt = f"whether {_listed(named)} costs anything here ({named[0].setting.effect})"
+        else:
+            doubt = "whether this platform asks for settings that are not there"
+        text = f"Could not tell {doubt}: not known is {missing}."
+        return self.meta.finding(Status.UNKNOWN, text, evidence=(_table(list(uses)),))
+
+
+@cache
+def table() -> tuple[Setting, ...]:
+    """Return one setting for each name in the table."""
+    found: list[Setting] = []
+    for row in rows("settings.csv"):
+        effect = row["effect"] or found[-1].effect
+        action = row["action"] or found[-1].action
+        where = tuple(row["where"].split())
+        for name in row["name"].split():
+            one = (row["rule"], name, row["when"], where, row["severity"], effect, action)
+            found.append(Setting(*one))
+    return tuple(found)
+
+
+def _uses(setting: Setting, facts: EnvironmentFacts) -> Iterator[Use]:
+    names = [setting.name]
+    if "*" in setting.name:
+        names = sorted(name for name in facts.variables if fnmatchcase(name, setting.name))
+    for name in names:
+        for value, ranks in sorted(_values(name, facts).items()):
+            if matches(setting.when, value):
+                yield Use(setting, name, value, ranks)
+
+
+def _values(name: str, facts: EnvironmentFacts) -> dict[str, RankSet]:
+    """Return the values of a variable, "" on ranks that do not set it; or those of a host fact."""
+    if name in _HOST_NAMES:
+        kind, _, fact = name.partition(".")
+        known = facts.limits if kind == "limits" else facts.machine
+        return {str(value): ranks for value, ranks in known.get(fact, {}).items()}
+    held = dict(facts.variables.get(name, {}))
+    for (_, listed), values in facts.files.items():
+        if listed == name:
+            for value, ranks in values.items():
+                if free := ranks & ~union(held.values()):
+                    held[value] = held.get(value, 0) | free
+    if unset := facts.recorded & ~union(held.values()):
+        held[""] = held.get("", 0) | unset
+    return held
+
+
+def _alike(uses: Iterable[Use]) -> list[list[Use]]:
+    """Put together what has the same effect and the same remedy."""
+    groups: dict[tuple[str, str], list[Use]] = {}
+    for use in uses:
+        groups.setdefault((use.setting.effect, use.setting.action), []).append(use)
+    return list(groups.values())
+
+
+def _listed(uses: list[Use]) -> str:
+    names = list(dict.fromkeys(use.written for use in uses))
+    more = len(names) - _MOST_IN_A_SENTENCE
+    shown = ", ".join(names[:_MOST_IN_A_SENTENCE])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _table(uses: list[Use]) -> Table:
+    columns = ("variable", "value", "ranks", "what it does", "what to do")
+    return Table(
+        tuple(map(Column, columns)),
+        tuple(
+            (
+                _HOST_NAMES.get(use.name, use.name),
+                use.shown,
+                written_ranks(use.ranks),
+                use.setting.effect,
+                use.setting.action,
+            )
+            for use in uses
+        ),
+    )

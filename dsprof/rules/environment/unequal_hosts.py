@@ -1,0 +1,202 @@
+"""unequal-hosts: ranks of one run have other versions, drivers, adapters or accelerators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    EnvironmentFacts,
+    RankSet,
+    named_ranks,
+    ranks_of,
+    written_ranks,
+)
+from dsprof.analysis.summary import RunSummary
+from dsprof.machine import Accelerator, Adapter
+from dsprof.rules.environment.values import select
+from dsprof.rules.hardware import kind_of
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+    worst,
+)
+
+Values = dict[str, RankSet]
+
+
+class _Facet(NamedTuple):
+    """Something in which hosts should be alike; ranks of which it is not known are left out."""
+
+    name: str
+    of: Callable[[EnvironmentFacts], Values]
+    severity: Severity  # NONE: worth knowing
+    acts_on: str  # "any" run or an "nccl" run
+    effect: str
+
+
+class UnequalHosts:
+    """Compares what ranks run and what their hosts have."""
+
+    meta = RuleMeta(
+        id="unequal-hosts",
+        title="Hosts have the same software and devices",
+        failing_title="Hosts have different software or devices",
+        why="Ranks work in step: the host with the fewest adapters or the slowest accelerator "
+        "decides for all, and some mixtures of versions never connect.",
+        category="environment",
+        needs=(EnvironmentFacts,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report what differs, and what of it may be meant."""
+        facts = run[EnvironmentFacts]
+        if not facts.recorded:
+            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            return
+        if facts.recorded.bit_count() == 1:
+            text = "Only one rank recorded its environment: nothing to compare."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        acting = [one for one in _FACETS if one.acts_on == "any" or facts.uses_nccl]
+        found = {facet: held for facet in acting if len(held := facet.of(facts)) > 1}
+        if harmful := {f: v for f, v in found.items() if f.severity is not Severity.NONE}:
+            yield self._differing(harmful)
+        if rest := {f: v for f, v in found.items() if f.severity is Severity.NONE}:
+            first, held = next(iter(rest.items()))
+            summary = f"The {first.name} differs: {_written(held)}."
+            yield self.meta.finding(Status.INFO, summary, evidence=(_table(rest),))
+
+    def _differing(self, found: Mapping[_Facet, Values]) -> Finding:
+        first = min(found, key=lambda facet: list(Severity).index(facet.severity))
+        few = min(found[first].values(), key=int.bit_count)
+        others = f", and {len(found) - 1} more differences" if len(found) > 1 else ""
+        return self.meta.finding(
+            Status.FAIL,
+            f"The {first.name} differs: {_written(found[first])}{others}.",
+            severity=worst(facet.severity for facet in found),
+            cause=f"{first.effect[0].upper()}{first.effect[1:]}.",
+            action="Give all hosts the same image and driver, and take hosts out that lack a "
+            "device or a port.",
+            ranks=ranks_of(few),
+            evidence=(_table(found),),
+            confidence="medium",
+        )
+
+
+def _version(name: str) -> Callable[[EnvironmentFacts], Values]:
+    return lambda facts: dict(facts.versions.get(name, {}))
+
+
+def _machine(name: str) -> Callable[[EnvironmentFacts], Values]:
+    return lambda facts: dict(facts.machine.get(name, {}))
+
+
+def _ports(facts: EnvironmentFacts) -> Values:
+    """Count the active ports of each host that NCCL may use."""
+    found: Values = {}
+    named = facts.variables.get("NCCL_IB_HCA", {})
+    for held in facts.adapters.values():
+        for adapters, ranks in held.items():
+            value = next((v.strip() for v, holders in named.items() if holders & ranks), "")
+            _add(found, _described_ports(adapters, value), ranks)
+    return found
+
+
+def _described_ports(adapters: tuple[Adapter, ...], value: str) -> str:
+    """Count ports by network; Ethernet, which few hosts use for RDMA, is left out."""
+    usable = {one.name.split(":")[0] for one in adapters}
+    usable = set(select(value, usable)) if value else usable
+    active = [one for one in adapters if one.state == "ACTIVE"]
+    kinds = [kind_of(one.driver, one.link) for one in active if one.name.split(":")[0] in usable]
+    counts = Counter(kind for kind in kinds if kind not in ("", "roce"))
+    return ", ".join(f"{count} of {kind}" for kind, count in sorted(counts.items())) or "none"
+
+
+def _models(facts: EnvironmentFacts) -> Values:
+    found: Values = {}
+    for held in facts.accelerators.values():
+        for accelerators, ranks in held.items():
+            _add(found, _described_models(accelerators), ranks)
+    return found
+
+
+def _described_models(accelerators: tuple[Accelerator, ...]) -> str:
+    counts = Counter(one.name or one.vendor for one in accelerators)
+    return ", ".join(f"{count} of {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def _add(found: Values, text: str, ranks: RankSet) -> None:
+    found[text] = found.get(text, 0) | ranks
+
+
+_NEVER = "ranks with different versions may never connect, or not understand each other"
+_FACETS = (
+    _Facet("version of NCCL", _version("nccl"), Severity.HIGH, "nccl", _NEVER),
+    _Facet("version of torch", _version("torch"), Severity.HIGH, "any", _NEVER),
+    _Facet(
+        "number of active adapter ports",
+        _ports,
+        Severity.HIGH,
+        "nccl",
+        "the host with the fewest decides for all, or ranks wait for each other for ever",
+    ),
+    _Facet(
+        "kind or number of accelerators",
+        _models,
+        Severity.MEDIUM,
+        "any",
+        "all ranks wait for the slowest accelerator",
+    ),
+    _Facet("version of DeepSpeed", _version("deepspeed"), Severity.MEDIUM, "any", _NEVER),
+    _Facet("version of CUDA", _version("cuda"), Severity.MEDIUM, "any", _NEVER),
+    _Facet("version of HIP", _version("hip"), Severity.MEDIUM, "any", _NEVER),
+    _Facet(
+        "driver of NVIDIA",
+        _machine("nvidia_driver"),
+        Severity.MEDIUM,
+        "any",
+        "hosts differ in speed and in what they support",
+    ),
+    _Facet(
+        "driver of AMD",
+        _machine("amdgpu_driver"),
+        Severity.MEDIUM,
+        "any",
+        "hosts differ in speed and in what they support",
+    ),
+    _Facet(
+        "maker of the CPUs",
+        _machine("cpu_vendor"),
+        Severity.NONE,
+        "nccl",
+        "NCCL may choose differently on each and hang; NCCL_NET_OVERHEAD makes it choose alike",
+    ),
+    _Facet("kernel", _machine("kernel"), Severity.NONE, "any", "hosts may differ in speed"),
+)
+
+
+def _written(held: Values) -> str:
+    return "; ".join(f"{value} on {named_ranks(ranks)}" for value, ranks in sorted(held.items()))
+
+
+def _table(found: Mapping[_Facet, Values]) -> Table:
+    columns = (Column("of"), Column("value"), Column("ranks"), Column("effect"))
+    return Table(
+        columns,
+        tuple(
+            (facet.name, value, written_ranks(ranks), facet.effect)
+            for facet, held in found.items()
+            for value, ranks in sorted(held.items())
+        )[:64],
+    )
+
+
+RULE = UnequalHosts()

@@ -1,0 +1,101 @@
+"""unparsable-integer-variable: an integer of NCCL given as a word, with a unit or in octal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    EnvironmentFacts,
+    RankSet,
+    ranks_of,
+    union,
+    written_ranks,
+)
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.environment.values import strtoll
+from dsprof.rules.knowledge.variables import integer_variables
+from dsprof.rules.rule import (
+    Column,
+    Finding,
+    NoThresholds,
+    RuleMeta,
+    Severity,
+    Status,
+    Table,
+    worst,
+)
+
+_OFF_WORDS = frozenset(("false", "no", "off", "n", "f", "none", "disable", "disabled"))
+
+
+class _Misread(NamedTuple):
+    name: str
+    value: str
+    ranks: RankSet
+    parsed: int
+    severity: Severity
+
+
+class UnparsableIntegerVariable:
+    """Looks for values of which NCCL reads something else than was written."""
+
+    meta = RuleMeta(
+        id="unparsable-integer-variable",
+        title="No misread integer reaches NCCL",
+        failing_title="NCCL reads a variable as another number than was written",
+        why="NCCL and RCCL parse integers with strtoll and ignore the rest without a warning: "
+        '"true" is 0, "8M" is 8, "010" is 8. A switch meant to be on is then off.',
+        category="environment",
+        needs=(EnvironmentFacts,),
+    )
+    thresholds = NoThresholds()
+
+    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+        """Report the values that are misread; as info where no backend reads them."""
+        facts = run[EnvironmentFacts]
+        if not facts.recorded:
+            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            return
+        misread = list(_misread(facts))
+        if not misread:
+            return
+        first = misread[0]
+        others = f"; {len(misread) - 1} more are misread" if len(misread) > 1 else ""
+        summary = f"{first.name}={first.value} is read as {first.parsed}{others}."
+        if not facts.uses_nccl:
+            summary += " This run did not use NCCL."
+        yield self.meta.finding(
+            Status.FAIL if facts.uses_nccl else Status.INFO,
+            summary,
+            title="" if facts.uses_nccl else "NCCL would misread a variable",
+            severity=worst(m.severity for m in misread) if facts.uses_nccl else Severity.NONE,
+            cause="strtoll stops at the first character that is no digit, and nobody is told.",
+            action="Write decimal integers: 1 and 0 for switches, bytes without a unit for sizes.",
+            evidence=(_table(misread),),
+            ranks=ranks_of(union(m.ranks for m in misread)),
+            confidence="high",
+        )
+
+
+def _misread(facts: EnvironmentFacts) -> Iterator[_Misread]:
+    for name, value, ranks in facts.settings():
+        if name not in integer_variables() or not value.strip():
+            continue
+        parsed, rest = strtoll(value)
+        if rest.strip():
+            meant = value.strip().lower() in _OFF_WORDS
+            yield _Misread(name, value, ranks, parsed, Severity.LOW if meant else Severity.HIGH)
+        elif re.fullmatch(r"\s*[+-]?0[0-9]+\s*", value) and int(value) != parsed:
+            yield _Misread(name, value, ranks, parsed, Severity.MEDIUM)
+
+
+def _table(misread: list[_Misread]) -> Table:
+    return Table(
+        (Column("variable"), Column("written"), Column("read as", "count"), Column("ranks")),
+        tuple((m.name, m.value, m.parsed, written_ranks(m.ranks)) for m in misread),
+    )
+
+
+RULE = UnparsableIntegerVariable()

@@ -1,0 +1,1 @@
+"""Rules of memory, of devices and hosts."""

@@ -1,0 +1,203 @@
+"""allocator-fragmentation: device memory that is reserved, unused, and in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.memory import Memory, RankMemory
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.snapshots import Snapshots
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.memory.counters import RESERVED, STUCK, expandable_ranks, retries
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.trace.snapshot import MemorySnapshot
+
+_OVER_COMMITTED = "The device ran out of memory, and not because of fragments"
+_CAUSE = "Tensors of many sizes are freed in another order than they were made."
+_EXPAND = (
+    "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank; if that does not help, "
+)
+_EXPANDED = "expandable_segments is on already on these ranks: "
+_SMALLER = "pad batches to few lengths, and use smaller micro-batches."
+_TOO_MUCH = "What is stuck and what was free on the device do not suffice for the request."
+_USE_LESS = (
+    "Shard, offload or recompute more, or use smaller micro-batches; the memory section says who "
+    "held most at the peak."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When fragments are many."""
+
+    stuck_share: float = 0.15  # of reserved memory, at the end of the last step
+    stuck_bytes: int = 1 << 30  # less is not worth a setting
+    retries: int = 1  # after the first recorded step
+
+
+class AllocatorFragmentation:
+    """Reads the allocator's counters at step ends, and snapshots of its memory.
+
+    What is stuck are the unused parts of segments that are partly used. Whole free segments are
+    cache: the allocator gives them back when asked.
+    """
+
+    meta = RuleMeta(
+        id="allocator-fragmentation",
+        title="Device memory shows little fragmentation",
+        failing_title="Device memory is fragmented",
+        why="Memory in fragments cannot serve large requests: the allocator flushes its cache and "
+        "tries again, which stalls the device, and in the end runs out.",
+        category="memory",
+        needs=(Memory, Snapshots, Run, Engines, EnvironmentFacts),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge each rank by its snapshot, by its last step, and by retries since the first."""
+        if run[Run].is_cpu:
+            text = "The run was on CPUs: there is no device allocator."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        snapshots = run[Snapshots].ranks
+        ranks = {rank: m for rank, m in run[Memory].ranks.items() if m.device_last.get(RESERVED)}
+        if snapshots:
+            yield self._laid_out(run, snapshots, thresholds)
+        elif not ranks or not all(STUCK in memory.device_last for memory in ranks.values()):
+            text = "Could not tell: no counters of the device allocator were recorded."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        else:
+            yield from self._counted(run, ranks, thresholds)
+
+    def _counted(
+        self, run: RunSummary, ranks: dict[int, RankMemory], thresholds: Thresholds
+    ) -> Iterable[Finding]:
+        retrying = tuple(r for r in sorted(ranks) if retries(ranks[r]) >= thresholds.retries)
+        stuck = tuple(r for r in sorted(ranks) if _is_stuck(ranks[r], thresholds))
+        if retrying or stuck:
+            yield self._finding(run, ranks, retrying, stuck)
+
+    def _finding(
+        self,
+        run: RunSummary,
+        ranks: dict[int, RankMemory],
+        retrying: tuple[int, ...],
+        stuck: tuple[int, ...],
+    ) -> Finding:
+        affected = tuple(sorted({*retrying, *stuck}))
+        worst = max(affected, key=lambda rank: ranks[rank].device_last[STUCK])
+        memory = ranks[worst].device_last
+        summary = (
+            f"{memory[STUCK] / 2**30:.2f} of {memory[RESERVED] / 2**30:.2f} GiB reserved on rank "
+            f"{worst} are stuck in fragments"
+        )
+        if retrying:
+            most = max(retries(ranks[rank]) for rank in retrying)
+            summary += f", and allocations had to be tried again up to {most} times on a rank"
+        return self.meta.finding(
+            Status.FAIL,
+            summary + ".",
+            title="" if stuck else "Allocations on the device had to be tried again",
+            severity=Severity.HIGH if retrying else Severity.MEDIUM,
+            cause=_CAUSE,
+            action=_action(run, affected),
+            ranks=affected,
+            evidence=(_table(ranks, affected),),
+            confidence="high" if retrying else "medium",
+        )
+
+    def _laid_out(
+        self, run: RunSummary, snapshots: dict[int, MemorySnapshot], thresholds: Thresholds
+    ) -> Finding:
+        """Judge the rank whose snapshot shows most that is stuck."""
+        failed = [rank for rank, one in snapshots.items() if one.was_fragmentation]
+        over = [rank for rank in failed or snapshots if snapshots[rank].oom_bytes]
+        rank = max(over or snapshots, key=lambda rank: snapshots[rank].stuck_bytes)
+        one = snapshots[rank]
+        share = one.stuck_bytes / one.reserved_bytes if one.reserved_bytes else 0.0
+        is_much = _is_much(one.stuck_bytes, one.reserved_bytes, thresholds)
+        summary = (
+            f"{_gib(one.stuck_bytes)} of {_gib(one.reserved_bytes)} GiB reserved on rank {rank} "
+            f"({share:.1%}) are stuck in partly used segments; {_gib(one.cached_bytes)} GiB more "
+            "are free and given back when asked"
+        )
+        if one.oom_bytes:
+            summary += f"; a request of {_gib(one.oom_bytes)} GiB failed"
+        status = Status.FAIL if failed or is_much else Status.INFO
+        return self.meta.finding(
+            status,
+            summary + ".",
+            **_words(status, _action(run, (rank,)), is_oom=bool(over)),
+            ranks=(rank,),
+            confidence="high",
+        )
+
+
+def _action(run: RunSummary, ranks: tuple[int, ...]) -> str:
+    """Return what to set, beside what is set already."""
+    expandable = expandable_ranks(run[EnvironmentFacts])
+    is_set = all(expandable >> rank & 1 for rank in ranks)
+    return (_EXPANDED if is_set else _EXPAND) + _knob(run[Engines])
+
+
+def _knob(engines: Engines) -> str:
+    """Return which short-lived buffers of DeepSpeed could be smaller, with their present sizes."""
+    keys = {
+        1: ("reduce_bucket_size",),
+        2: ("reduce_bucket_size",),
+        3: ("stage3_prefetch_bucket_size", "stage3_max_live_parameters", "reduce_bucket_size"),
+    }.get(engines.stage or 0, ())
+    values = {key: engines.zero(key) for key in keys}
+    known = [f"{key} (now {value:,})" for key, value in values.items() if isinstance(value, int)]
+    return f"make {' and '.join(known)} smaller, and {_SMALLER}" if known else _SMALLER
+
+
+def _words(status: Status, action: str, *, is_oom: bool) -> dict[str, Any]:
+    if status is Status.FAIL:
+        severity = Severity.HIGH if is_oom else Severity.MEDIUM
+        return {"severity": severity, "cause": _CAUSE, "action": action}
+    if is_oom:
+        return {"title": _OVER_COMMITTED, "cause": _TOO_MUCH, "action": _USE_LESS}
+    return {"title": AllocatorFragmentation.meta.title}
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f}"
+
+
+def _is_stuck(memory: RankMemory, thresholds: Thresholds) -> bool:
+    return _is_much(memory.device_last[STUCK], memory.device_last[RESERVED], thresholds)
+
+
+def _is_much(stuck: int, reserved: int, thresholds: Thresholds) -> bool:
+    return stuck >= thresholds.stuck_bytes and stuck >= thresholds.stuck_share * reserved
+
+
+def _table(ranks: dict[int, RankMemory], affected: tuple[int, ...]) -> Table:
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("stuck", "bytes"),
+            Column("reserved", "bytes"),
+            Column("share", "share"),
+            Column("retries after the first step", "count"),
+        ),
+        rows=tuple(
+            (
+                rank,
+                ranks[rank].device_last[STUCK],
+                ranks[rank].device_last[RESERVED],
+                ranks[rank].device_last[STUCK] / ranks[rank].device_last[RESERVED],
+                retries(ranks[rank]),
+            )
+            for rank in affected
+        ),
+        caption="At the end of the last step",
+    )
+
+
+RULE = AllocatorFragmentation()

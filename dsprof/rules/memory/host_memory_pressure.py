@@ -1,0 +1,149 @@
+"""host-memory-pressure: a host, or its /dev/shm, has almost no memory left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.memory import Memory, RankMemory
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.memory.counters import gib
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When little is left."""
+
+    available_share: float = 0.05  # of the host's memory, at the worst moment
+    shm_free_share: float = 0.05  # of /dev/shm, at the worst moment
+
+
+class _Host(NamedTuple):
+    name: str
+    ranks: tuple[int, ...]
+    total_bytes: int
+    left_bytes: int
+    held_bytes: int  # by the processes of the ranks, at their peaks
+
+
+class HostMemoryPressure:
+    """Reads what the host had left at its worst moment, as its ranks saw it."""
+
+    meta = RuleMeta(
+        id="host-memory-pressure",
+        title="Hosts have memory left",
+        failing_title="A host has almost no memory left",
+        why="A host that runs out of memory kills a rank without a word, and all others hang. "
+        "Before that it swaps. A full /dev/shm breaks data loaders and transports.",
+        category="memory",
+        needs=(Memory, Run, Engines),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge memory and /dev/shm of each host."""
+        hosts = _hosts(run, lambda m: (m.host_total_bytes, m.least_host_available_bytes))
+        shared = _hosts(run, lambda m: (m.shm_total_bytes, m.least_shm_free_bytes))
+        if not hosts and not shared:
+            text = "Could not tell: no memory of a host was recorded."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        full = [h for h in hosts if h.left_bytes < thresholds.available_share * h.total_bytes]
+        if full:
+            yield self._full(full, run[Engines])
+        if crowded := [
+            h for h in shared if h.left_bytes < thresholds.shm_free_share * h.total_bytes
+        ]:
+            yield self._crowded(crowded)
+
+    def _full(self, hosts: list[_Host], engines: Engines) -> Finding:
+        worst = min(hosts, key=lambda host: host.left_bytes / host.total_bytes)
+        offloads = _offloads(engines)
+        return self.meta.finding(
+            Status.FAIL,
+            f"{gib(worst.left_bytes)} of {gib(worst.total_bytes)} were left on {worst.name}; the "
+            f"{len(worst.ranks)} ranks there held {gib(worst.held_bytes)} at their peaks.",
+            severity=Severity.HIGH,
+            cause=f"State is kept in host memory: {' and '.join(offloads)}."
+            if offloads
+            else "The processes of the ranks, their data loaders' workers, or other programs.",
+            action="Offload less, or to NVMe; spread the ranks over more hosts."
+            if offloads
+            else "Use fewer workers and a smaller prefetch_factor for data loaders, load "
+            "checkpoints on one rank of a host at a time, and look who else holds memory there.",
+            ranks=_ranks(hosts),
+            evidence=(_table(hosts, "Memory of hosts at the worst moment"),),
+            confidence="high",
+        )
+
+    def _crowded(self, hosts: list[_Host]) -> Finding:
+        worst = min(hosts, key=lambda host: host.left_bytes / host.total_bytes)
+        return self.meta.finding(
+            Status.FAIL,
+            f"{gib(worst.left_bytes)} of {gib(worst.total_bytes)} were left in /dev/shm of "
+            f"{worst.name}.",
+            title="/dev/shm is almost full",
+            severity=Severity.MEDIUM,
+            cause="Workers of data loaders hand over batches there, and NCCL, gloo and DeepSpeed "
+            "talk through it within a host.",
+            action="Give containers more (docker --shm-size, or --ipc=host), remove what earlier "
+            "runs left there, and use fewer workers or a smaller prefetch_factor.",
+            ranks=_ranks(hosts),
+            evidence=(_table(hosts, "/dev/shm at the worst moment"),),
+            confidence="high",
+        )
+
+
+def _hosts(
+    run: RunSummary, read: Callable[[RankMemory], tuple[int | None, int | None]]
+) -> list[_Host]:
+    """Return total and least of each host, over the ranks that could read them."""
+    found: dict[str, list[tuple[int, RankMemory]]] = {}
+    for rank, memory in sorted(run[Memory].ranks.items()):
+        total, left = read(memory)
+        if total and left is not None and rank in run[Run].ranks:
+            found.setdefault(run[Run].ranks[rank].header.host, []).append((rank, memory))
+    return [
+        _Host(
+            name,
+            tuple(rank for rank, _ in members),
+            max(read(memory)[0] or 0 for _, memory in members),
+            min(read(memory)[1] or 0 for _, memory in members),
+            sum(memory.peak_rss_bytes or 0 for _, memory in members),
+        )
+        for name, members in found.items()
+    ]
+
+
+def _offloads(engines: Engines) -> list[str]:
+    """Return the sections that keep state in the memory of the host."""
+    sections = {key: engines.zero(key) for key in ("offload_optimizer", "offload_param")}
+    return [k for k, v in sections.items() if isinstance(v, dict) and v.get("device") == "cpu"]
+
+
+def _ranks(hosts: list[_Host]) -> tuple[int, ...]:
+    return tuple(sorted(rank for host in hosts for rank in host.ranks))
+
+
+def _table(hosts: list[_Host], caption: str) -> Table:
+    return Table(
+        columns=(
+            Column("host"),
+            Column("ranks", "count"),
+            Column("total", "bytes"),
+            Column("least left", "bytes"),
+            Column("held by the ranks", "bytes"),
+        ),
+        rows=tuple(
+            (host.name, len(host.ranks), host.total_bytes, host.left_bytes, host.held_bytes)
+            for host in hosts[:32]
+        ),
+        caption=caption,
+    )
+
+
+RULE = HostMemoryPressure()

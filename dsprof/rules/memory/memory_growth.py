@@ -1,0 +1,157 @@
+"""memory-growth: each step leaves more memory in use than the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.memory import Memory, RankMemory
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.memory.counters import (
+    ALLOCATED,
+    DEVICE_TOTAL,
+    RESERVED,
+    device_series,
+    host_series,
+)
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import named
+
+_PARTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When growth is no chance."""
+
+    steps: int = 20  # after warm-up; fewer do not tell
+    grown_bytes: int = 64 << 20  # between the first and the last quarter of the run
+    grown_share: float = 0.01  # of what was in use in the first quarter
+
+
+class _Growth(NamedTuple):
+    rank: int
+    first_bytes: int  # least in use in the first quarter
+    last_bytes: int  # and in the last
+    steps: int  # between the two
+    room_bytes: int | None  # left at the end
+
+    @property
+    def per_step(self) -> float:
+        return (self.last_bytes - self.first_bytes) / self.steps
+
+    @property
+    def steps_left(self) -> float | None:
+        return self.room_bytes / self.per_step if self.room_bytes is not None else None
+
+
+class MemoryGrowth:
+    """Compares the least memory in use in each quarter of the measured steps.
+
+    The least tells what is never given back, whatever comes and goes between. Growth that slows
+    down is a cache that fills up, not a leak.
+    """
+
+    meta = RuleMeta(
+        id="memory-growth",
+        title="Memory in use does not grow from step to step",
+        failing_title="Memory grows from step to step",
+        why="What grows with each step ends the run, after hours or days, out of memory.",
+        category="memory",
+        needs=(Memory,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge the device and the host, each by itself."""
+        ranks = run[Memory].ranks
+        series = [(host_series(m), device_series(m, ALLOCATED)) for m in ranks.values()]
+        longest = max((len(one) for pair in series for one in pair), default=0)
+        if longest < thresholds.steps:
+            text = f"Could not tell from memory at {longest} step ends; {thresholds.steps} needed."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        if device := [g for r in sorted(ranks) if (g := _device(r, ranks[r], thresholds))]:
+            yield self._finding(
+                device,
+                "Device memory grows from step to step",
+                "Tensors of one step are still referred to in the next: most often losses or "
+                "outputs that are collected together with their graph.",
+                "Keep numbers, not tensors: loss.item() or loss.detach() once in a while. A "
+                "memory snapshot (torch.cuda.memory._record_memory_history) names the lines.",
+            )
+        if host := [g for r in sorted(ranks) if (g := _host(r, ranks[r], thresholds))]:
+            yield self._finding(
+                host,
+                "Host memory grows from step to step",
+                "The processes keep more from step to step: lists of results, caches of a data "
+                "set, pinned buffers of ever new sizes.",
+                "Compare tracemalloc snapshots some hundred steps apart, and try without the data "
+                "loader.",
+            )
+
+    def _finding(self, grown: list[_Growth], title: str, cause: str, action: str) -> Finding:
+        worst = max(grown, key=lambda one: one.per_step)
+        left = worst.steps_left
+        ends = f" At this rate it is used up in {left:,.0f} steps." if left is not None else ""
+        return self.meta.finding(
+            Status.FAIL,
+            f"{worst.per_step / 2**20:.2f} MiB more are in use with each step on rank "
+            f"{worst.rank}, and growth is steady on {named([one.rank for one in grown])}.{ends}",
+            title=title,
+            severity=Severity.MEDIUM,
+            cause=cause,
+            action=action,
+            ranks=tuple(one.rank for one in grown),
+            evidence=(_table(grown),),
+            confidence="medium",
+        )
+
+
+def _device(rank: int, memory: RankMemory, thresholds: Thresholds) -> _Growth | None:
+    last = memory.device_last
+    known = DEVICE_TOTAL in last and RESERVED in last
+    room = max(0, last[DEVICE_TOTAL] - last[RESERVED]) if known else None
+    return _growth(rank, device_series(memory, ALLOCATED), room, thresholds)
+
+
+def _host(rank: int, memory: RankMemory, thresholds: Thresholds) -> _Growth | None:
+    return _growth(rank, host_series(memory), memory.least_host_available_bytes, thresholds)
+
+
+def _growth(
+    rank: int, series: Sequence[int], room_bytes: int | None, thresholds: Thresholds
+) -> _Growth | None:
+    """Return how a series grows; None if it is short, falls once, or slows down."""
+    if len(series) < thresholds.steps:
+        return None
+    length = len(series) // _PARTS
+    least = [min(series[n * length : (n + 1) * length]) for n in range(_PARTS)]
+    rises = [after - before for before, after in pairwise(least)]
+    total = sum(rises)
+    needed = max(thresholds.grown_bytes, thresholds.grown_share * least[0])
+    if min(rises) <= 0 or total < needed or rises[-1] < total / len(rises) / 2:
+        return None
+    return _Growth(rank, least[0], least[-1], (_PARTS - 1) * length, room_bytes)
+
+
+def _table(grown: list[_Growth]) -> Table:
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("least in the first quarter", "bytes"),
+            Column("least in the last", "bytes"),
+            Column("growth a step", "bytes"),
+            Column("room left", "bytes"),
+        ),
+        rows=tuple(
+            (one.rank, one.first_bytes, one.last_bytes, round(one.per_step), one.room_bytes)
+            for one in sorted(grown, key=lambda one: -one.per_step)[:32]
+        ),
+        caption="In use at the ends of steps, after warm-up",
+    )
+
+
+RULE = MemoryGrowth()

@@ -1,0 +1,154 @@
+"""oversized-bucket: buffers for reducing gradients take device memory that nothing needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.memory.counters import PEAK_RESERVED, gib, retries
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When buffers are in the way."""
+
+    wasted_bytes: int = 256 << 20  # beyond the size of all gradients
+    wasted_share: float = 0.02  # of the reserved memory at its peak
+    pressed_share: float = 0.1  # of it, where allocations had to be tried again
+    fewest_elements: int = 50_000_000  # smaller buckets are slow on fast links
+
+
+class _Buffers(NamedTuple):
+    capacity: int  # elements of one
+    slots: int
+    item_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.capacity * self.slots * self.item_bytes
+
+
+class OversizedBucket:
+    """Compares `reduce_bucket_size` with the size of the model and of the device's memory.
+
+    With contiguous gradients ZeRO allocates a buffer of the whole bucket, and with overlap_comm at
+    stages 1 and 2 a second one, however small the model is.
+    """
+
+    meta = RuleMeta(
+        id="oversized-bucket",
+        title="Buffers of gradients are no larger than is useful",
+        failing_title="Buffers of gradients take device memory that nothing needs",
+        why="ZeRO allocates reduce_bucket_size elements, once or twice, whether gradients fill "
+        "them or not: at the default, 1 or 2 GB in half precision.",
+        category="memory",
+        needs=(Engines, Memory, Run),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Compare with all gradients; under pressure, with the memory in use."""
+        engines, buffers = run[Engines], _buffers(run[Engines])
+        peaks = [m.device_max.get(PEAK_RESERVED, 0) for m in run[Memory].ranks.values()]
+        if run[Run].is_cpu:
+            text = "The run was on CPUs: pages of a buffer that are never touched cost nothing."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif buffers is None or engines.main is None:
+            text = "No engine with ZeRO and contiguous gradients was recorded."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif not max(peaks, default=0) or not engines.main.parameters:
+            text = "Could not tell: no counters of the device, or no size of the model."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        else:
+            needed = min(buffers.capacity, engines.main.parameters)
+            wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
+            least = max(thresholds.wasted_bytes, thresholds.wasted_share * max(peaks))
+            if wasted >= least:
+                yield self._wasted(run, buffers, needed, wasted, max(peaks))
+            elif _pressed(run) and buffers.nbytes >= thresholds.pressed_share * max(peaks):
+                yield self._pressed(engines, buffers, max(peaks), thresholds)
+
+    def _wasted(
+        self, run: RunSummary, buffers: _Buffers, needed: int, wasted: int, peak: int
+    ) -> Finding:
+        is_short = _pressed(run)
+        return self.meta.finding(
+            Status.FAIL if is_short else Status.INFO,
+            f"{gib(wasted)} of {gib(buffers.nbytes)} in buffers of gradients are never filled: "
+            f"reduce_bucket_size is {buffers.capacity:,}, the model has {needed:,} parameters.",
+            severity=Severity.MEDIUM if is_short else Severity.NONE,
+            cause="A bucket holds at most all gradients; what it is larger than that is allocated "
+            "and not used.",
+            action=f'Set "reduce_bucket_size" to {needed:,} or less. A bucket of a quarter of '
+            "that also lets reduction overlap with backward.",
+            config_patch={"zero_optimization": {"reduce_bucket_size": needed}},
+            evidence=(_table(run[Engines], buffers, peak),),
+            confidence="high",
+        )
+
+    def _pressed(
+        self, engines: Engines, buffers: _Buffers, peak: int, thresholds: Thresholds
+    ) -> Finding:
+        smaller = max(buffers.capacity // 4, thresholds.fewest_elements)
+        freed = (buffers.capacity - smaller) * buffers.slots * buffers.item_bytes
+        return self.meta.finding(
+            Status.FAIL,
+            f"Allocations had to be tried again while buffers of gradients held "
+            f"{gib(buffers.nbytes)}, {buffers.nbytes / peak:.0%} of the reserved memory.",
+            title="Buffers of gradients take memory that is short",
+            severity=Severity.MEDIUM,
+            cause=f"{buffers.slots} of reduce_bucket_size elements are allocated in each backward.",
+            action=f'Set "reduce_bucket_size" to {smaller:,}: that frees {gib(freed)}.',
+            config_patch={"zero_optimization": {"reduce_bucket_size": smaller}},
+            evidence=(_table(engines, buffers, peak),),
+            confidence="medium",
+        )
+
+
+def _buffers(engines: Engines) -> _Buffers | None:
+    capacity = engines.zero("reduce_bucket_size")
+    if not engines.stage or engines.main is None or not engines.zero("contiguous_gradients", True):
+        return None
+    if not isinstance(capacity, (int, float)) or capacity <= 0:
+        return None
+    count = 2 if engines.stage < 3 and engines.zero("overlap_comm") else 1
+    size = ITEM_BYTES.get(communication_dtype(engines.main), 4)
+    return _Buffers(int(capacity), count, size)
+
+
+def _pressed(run: RunSummary) -> bool:
+    return any(map(retries, run[Memory].ranks.values()))
+
+
+def _table(engines: Engines, buffers: _Buffers, peak: int) -> Table:
+    return Table(
+        columns=(
+            Column("reduce_bucket_size", "count"),
+            Column("parameters", "count"),
+            Column("buffers", "count"),
+            Column("in all", "bytes"),
+            Column("peak reserved", "bytes"),
+            Column("share", "share"),
+        ),
+        rows=(
+            (
+                buffers.capacity,
+                engines.main.parameters if engines.main else None,
+                buffers.slots,
+                buffers.nbytes,
+                peak,
+                buffers.nbytes / peak,
+            ),
+        ),
+        caption="Buffers of one rank",
+    )
+
+
+RULE = OversizedBucket()

@@ -1,0 +1,114 @@
+"""uneven-device-memory: one rank needs much more device memory than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.memory.counters import PEAK_ALLOCATED, gib
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import named
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a difference limits the run."""
+
+    excess_share: float = 0.2  # above the median of all ranks
+    excess_bytes: int = 1 << 30
+
+
+class UnevenDeviceMemory:
+    """Compares the peaks of allocated memory of all ranks."""
+
+    meta = RuleMeta(
+        id="uneven-device-memory",
+        title="Ranks need about the same device memory",
+        failing_title="Some ranks need more device memory than the others",
+        why="The rank that needs most decides on the micro-batch and the stage of all, and is the "
+        "first to run out.",
+        category="memory",
+        needs=(Memory, Run, Engines),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Name the ranks above the median."""
+        ranks = run[Memory].ranks
+        peaks = {
+            r: m.device_max[PEAK_ALLOCATED]
+            for r, m in ranks.items()
+            if PEAK_ALLOCATED in m.device_max
+        }
+        if run[Run].is_cpu:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on CPUs.")
+        elif run[Run].first.world_size < 2:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
+        elif len(peaks) < 2:
+            text = "Could not tell: the device memory of fewer than two ranks was recorded."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        else:
+            usual = median(peaks.values())
+            limit = max(usual * (1 + thresholds.excess_share), usual + thresholds.excess_bytes)
+            if above := sorted(rank for rank, peak in peaks.items() if peak > limit):
+                yield self._uneven(run, peaks, above, usual)
+
+    def _uneven(
+        self, run: RunSummary, peaks: dict[int, int], above: list[int], usual: float
+    ) -> Finding:
+        worst = max(above, key=peaks.__getitem__)
+        engine = run[Engines].main
+        staged = engine is not None and engine.pipeline_stages > 1
+        status = Status.INFO if staged else Status.FAIL
+        return self.meta.finding(
+            status,
+            f"Rank {worst} had {gib(peaks[worst])} allocated at its peak, the median of all ranks "
+            f"is {gib(usual)}; {named(above)} {'is' if len(above) == 1 else 'are'} above it by "
+            "much.",
+            severity=Severity.NONE if staged else Severity.MEDIUM,
+            cause="Stages of a pipeline hold different layers, and the first ones hold activations "
+            "of the most micro-batches."
+            if staged
+            else _cause(above),
+            action="Move layers between stages (partition_method), or recompute activations in "
+            "the stages that hold most."
+            if staged
+            else "Compare memory snapshots of this rank and another one.",
+            ranks=tuple(above),
+            evidence=(_table(peaks, usual),),
+            confidence="medium",
+        )
+
+
+def _cause(above: list[int]) -> str:
+    if above == [0]:
+        return (
+            "Rank 0 does more than the others: it evaluates, gathers or loads checkpoints, or "
+            "other processes put tensors on its device (torch.load without map_location, "
+            "torch.cuda.set_device not called)."
+        )
+    return (
+        "Micro-batches of different length, experts that get more tokens, or parameters that are "
+        "not shared out evenly."
+    )
+
+
+def _table(peaks: dict[int, int], usual: float) -> Table:
+    order = sorted(peaks, key=lambda rank: -peaks[rank])
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("peak allocated", "bytes"),
+            Column("of the median", "share"),
+        ),
+        rows=tuple((r, peaks[r], peaks[r] / usual if usual else None) for r in order[:32]),
+        caption="Those that need most first",
+    )
+
+
+RULE = UnevenDeviceMemory()

@@ -1,0 +1,129 @@
+"""unused-device-memory: room that could buy less communication or larger batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
+from dsprof.rules.rule import Column, Finding, RuleMeta, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When there is much room."""
+
+    free_share: float = 0.3  # of the device's memory, never reserved by any rank
+    kept_share: float = 0.1  # of it: stays free after the change
+
+
+class _Option(NamedTuple):
+    what: str
+    needs_bytes: int
+    patch: dict[str, object]
+
+
+class UnusedDeviceMemory:
+    """Says what the memory that no rank ever reserved would suffice for.
+
+    Sizes are those of ZeRO's paper: a lower stage keeps whole what a higher one shares out.
+    """
+
+    meta = RuleMeta(
+        id="unused-device-memory",
+        title="Device memory is in use",
+        failing_title="Much device memory is never used",
+        why="Sharding and recomputation save memory and cost time. Where memory is left, the price "
+        "was paid for nothing.",
+        category="memory",
+        needs=(Engines, Memory, Run, Steps, Traffic),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge by the rank that has least left."""
+        rooms = {
+            rank: (m.device_max[DEVICE_TOTAL], m.device_max[PEAK_RESERVED])
+            for rank, m in run[Memory].ranks.items()
+            if m.device_max.get(DEVICE_TOTAL) and PEAK_RESERVED in m.device_max
+        }
+        if run[Run].is_cpu:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on CPUs.")
+            return
+        if not rooms:
+            text = "Could not tell: the size of device memory was not recorded."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        rank = min(rooms, key=lambda one: rooms[one][0] - rooms[one][1])
+        total, peak = rooms[rank]
+        if total - peak >= thresholds.free_share * total:
+            room = round(total - peak - thresholds.kept_share * total)
+            yield self._unused(run, rank, total, peak, room)
+
+    def _unused(self, run: RunSummary, rank: int, total: int, peak: int, room: int) -> Finding:
+        options = _options(run)
+        fitting = [option for option in options if option.needs_bytes <= room]
+        best = fitting[0] if fitting else None
+        others = "a larger micro-batch, or less recomputation of activations"
+        return self.meta.finding(
+            Status.INFO,
+            f"{gib(total - peak)} of {gib(total)} were never reserved on rank {rank}, which has "
+            "the least left.",
+            cause="The configuration saves more memory than this model needs on this device.",
+            action=f"There is room for {best.what}, which needs about {gib(best.needs_bytes)}; or "
+            f"for {others}."
+            if best
+            else f"There is room for {others}.",
+            config_patch={"zero_optimization": dict(best.patch)} if best else None,
+            evidence=(_table(options, room),) if options else (),
+            confidence="medium" if best else "low",
+        )
+
+
+def _options(run: RunSummary) -> list[_Option]:
+    """Return what a lower stage would need in addition, that which saves most first."""
+    engines, world = run[Engines], _data_ranks(run[Traffic])
+    engine = engines.main
+    if engine is None or not engines.stage or world < 2:
+        return []
+    shared = 1 - 1 / world
+    weights = round(engine.parameters * ITEM_BYTES.get(engine.parameter_dtype, 4) * shared)
+    gradients = round(engine.parameters * ITEM_BYTES.get(communication_dtype(engine), 4) * shared)
+    found = []
+    if engines.stage == 3 and not engines.zero("offload_param"):
+        found.append(_Option("ZeRO-2 instead of ZeRO-3", weights + gradients, {"stage": 2}))
+    if engines.stage == 2 and engines.accumulation > 1:
+        found.append(_Option("ZeRO-1 instead of ZeRO-2", gradients, {"stage": 1}))
+    hpz = engines.zero("zero_hpz_partition_size", 1)
+    if isinstance(hpz, int) and hpz > 1:
+        found.clear()  # hpZ has bought less traffic with memory already
+    return found
+
+
+def _data_ranks(traffic: Traffic) -> int:
+    """Return how many ranks share the gradients."""
+    return max((use.group_size for use in traffic.of("gradients")), default=0)
+
+
+def _table(options: list[_Option], room: int) -> Table:
+    return Table(
+        columns=(
+            Column("instead"),
+            Column("needs more", "bytes"),
+            Column("room", "bytes"),
+            Column("fits"),
+        ),
+        rows=tuple((o.what, o.needs_bytes, room, o.needs_bytes <= room) for o in options),
+        caption="Of one rank; a tenth of the device stays free",
+    )
+
+
+RULE = UnusedDeviceMemory()

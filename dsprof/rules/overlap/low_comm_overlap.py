@@ -1,0 +1,205 @@
+"""low-comm-overlap: communication that could run behind computation, and does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.awaits import Awaits
+from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.fetches import Fetches
+from dsprof.analysis.aggregates.overlap import Overlap
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.overlap.waits import longest_wait, longest_waits
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.savings import Range, hiding_saves
+
+_DEFAULT_PREFETCH = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When overlap is low, and when that matters."""
+
+    overlap: float = 0.5  # of the time in flight of asynchronous collectives
+    exposed_share: float = 0.05  # of the step, in waits for them; below, nothing is to be won
+
+
+class LowCommOverlap:
+    """Judges asynchronous collectives alone: a synchronous call cannot overlap on a host clock."""
+
+    meta = RuleMeta(
+        id="low-comm-overlap",
+        title="Asynchronous communication is mostly hidden, or its waits are short",
+        failing_title="Communication is not hidden behind computation",
+        why="Communication that runs behind computation costs nothing; waiting for it right after "
+        "it was started costs all of it.",
+        category="overlap",
+        needs=(Awaits, Costs, Engines, Fetches, Overlap, Run, Steps),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge the overlap, if the trace can tell."""
+        overlap = run[Overlap]
+        if run[Steps].is_counted:
+            text = "Could not tell: collectives are in counters alone, without times in flight."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif overlap.sync_calls + overlap.async_calls == 0:
+            text = "No collective was recorded in the measured steps."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif not overlap.is_timed and not overlap.on_device:
+            text = "Could not tell: the trace holds no times of the device."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif overlap.unwaited_calls:
+            text = f"Could not tell: {overlap.unwaited_calls} asynchronous collectives were never "
+            text += "seen waited for; who waits for them does so out of Python's sight."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif overlap.on_device and run[Run].first.world_size < 2:
+            text = "One rank has nobody to communicate with."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif overlap.async_calls == 0:
+            by = self._synchronous if run[Run].is_cpu else self._on_one_stream
+            yield by(run[Engines], (_figures(overlap), longest_waits(run[Awaits])))
+        else:
+            yield from self._asynchronous(run, overlap, thresholds)
+
+    def _synchronous(self, engines: Engines, evidence: tuple[Table, ...]) -> Finding:
+        summary = "All collectives are synchronous calls, which on a CPU cannot overlap."
+        wanted = engines.written_zero("overlap_comm") is True
+        if wanted:
+            summary += " Intent missed: overlap_comm is true, and cannot act here."
+        return self.meta.finding(
+            Status.INFO,
+            summary,
+            cause="DeepSpeed reduces gradients by synchronous calls and lets streams of the device "
+            "overlap them; a CPU has no streams."
+            if engines.stage is not None
+            else "The program waits in the call itself.",
+            action="Nothing need be done; on accelerators the same calls can overlap."
+            if engines.stage is not None
+            else "Pass async_op=True and wait where the result is first needed.",
+            evidence=evidence,
+            confidence="high",
+        )
+
+    def _on_one_stream(self, engines: Engines, evidence: tuple[Table, ...]) -> Finding:
+        summary = "All collectives run on the stream that computes, and cannot overlap with it."
+        offered = engines.stage is not None and engines.zero("overlap_comm") is False
+        return self.meta.finding(
+            Status.INFO,
+            summary,
+            cause="A stream does one thing after the other.",
+            action='Set "overlap_comm": true under zero_optimization: gradients are then reduced '
+            "on a stream of their own."
+            if offered
+            else "Pass async_op=True and wait where the result is first needed.",
+            evidence=evidence,
+            confidence="high",
+        )
+
+    def _asynchronous(
+        self, run: RunSummary, overlap: Overlap, thresholds: Thresholds
+    ) -> Iterable[Finding]:
+        bounds = overlap.bounds
+        if bounds is None:
+            text = "Could not tell: no end of an asynchronous collective was seen."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        low, high = bounds
+        exposed_ms = overlap.exposed_ns / max(overlap.rank_steps, 1) / 1e6
+        share = overlap.exposed_ns / max(sum(run[Steps].measured_ns().values()), 1)
+        hidden = f"{low:.0%}" if high - low < 0.01 else f"Between {low:.0%} and {high:.0%}"
+        summary = (
+            f"{hidden} of {'' if overlap.on_device else 'asynchronous '}communication is hidden; "
+            f"waits for it take {exposed_ms:.1f} ms of each step ({share:.0%})."
+        )
+        engines = run[Engines]
+        if low >= thresholds.overlap or share < thresholds.exposed_share:
+            yield self.meta.finding(Status.PASS, summary)
+        elif high >= thresholds.overlap:
+            text = f"Could not tell: {summary[0].lower()}{summary[1:]}"
+            yield self.meta.finding(Status.UNKNOWN, text)
+        elif engines.stage == 3 and engines.zero("stage3_prefetch_bucket_size") == 0:
+            yield self._no_prefetch(run, summary, exposed_ms)
+        else:
+            which = longest_wait(run[Awaits], only_async=True)
+            yield self.meta.finding(
+                Status.INFO,
+                f"{summary} {which}".strip(),
+                cause="While these kernels ran no other kernel did: what needs their result came "
+                "next, or the device waited for a late rank."
+                if overlap.on_device
+                else "Collectives are waited for soon after they start, or computation shares "
+                "the processor with them.",
+                action="Look for a late rank first, then start collectives earlier (prefetch, "
+                "smaller buckets, overlap_comm)."
+                if overlap.on_device
+                else "Start them earlier, or give communication cores of its own; no setting of "
+                "the configuration is known to change it.",
+                evidence=(_figures(overlap), longest_waits(run[Awaits])),
+                confidence="medium",
+            )
+
+    def _no_prefetch(self, run: RunSummary, summary: str, exposed_ms: float) -> Finding:
+        elements = _two_fetches(run[Fetches])
+        return self.meta.finding(
+            Status.FAIL,
+            summary,
+            severity=Severity.MEDIUM,
+            cause="stage3_prefetch_bucket_size is 0: parameters are gathered when they are needed, "
+            "and never ahead.",
+            action=f'Set "stage3_prefetch_bucket_size" to {elements:,} elements, about two '
+            "fetches of this model: more are gathered as one, and waited for together.",
+            config_patch={"zero_optimization": {"stage3_prefetch_bucket_size": elements}},
+            evidence=(_figures(run[Overlap]), longest_waits(run[Awaits])),
+            saving_ms_per_step=_prefetching_saves(run, exposed_ms),
+            saving_from="parameters",
+            confidence="medium",
+        )
+
+
+def _two_fetches(fetches: Fetches) -> int:
+    """Return the elements of two mean fetches, at most DeepSpeed's default."""
+    sums = [s for kind, s in fetches.rows.items() if kind.kind == "fetch"]
+    elements, calls = sum(s.elements for s in sums), sum(s.calls for s in sums)
+    return min(2 * elements // calls, _DEFAULT_PREFETCH) if elements else _DEFAULT_PREFETCH
+
+
+def _prefetching_saves(run: RunSummary, exposed_ms: float) -> Range | None:
+    """Return what it saves to gather each parameter during what comes before it.
+
+    The first gather of a micro-step has nothing before it; that of backward has forward.
+    """
+    steps, fetches = run[Steps], run[Fetches].rows.items()
+    gathers = [sums for kind, sums in fetches if kind.kind == "fetch" and sums.rank_steps]
+    micro_steps = max(steps.total.micro_steps / len(steps.measured), 1)
+    calls = sum(sums.calls / sums.rank_steps for sums in gathers) / micro_steps
+    if not calls or steps.total.compute_ns is None:
+        return None
+    computed_ms = steps.total.compute_ns / len(steps.measured) / 1e6
+    return hiding_saves(exposed_ms, computed_ms, calls, run[Costs])
+
+
+def _figures(overlap: Overlap) -> Table:
+    steps = max(overlap.rank_steps, 1)
+    return Table(
+        columns=(Column("a step and rank"), Column("value", "ns"), Column("calls", "count")),
+        rows=(
+            ("synchronous", None, round(overlap.sync_calls / steps, 1)),
+            ("asynchronous, waited for", overlap.exposed_ns // steps, _calls(overlap)),
+            ("in flight, at least", overlap.least_in_flight_ns // steps, _calls(overlap)),
+            ("in flight, at most", overlap.most_in_flight_ns // steps, _calls(overlap)),
+        ),
+    )
+
+
+def _calls(overlap: Overlap) -> float:
+    return round(overlap.async_calls / max(overlap.rank_steps, 1), 1)
+
+
+RULE = LowCommOverlap()

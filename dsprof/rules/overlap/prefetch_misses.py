@@ -1,0 +1,109 @@
+"""prefetch-misses: ZeRO-3 gathers parameters when they are needed, though it may gather ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.awaits import GATHERED_AHEAD, GATHERED_WHEN_NEEDED, Awaits
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.calls import share_of_step
+from dsprof.rules.knowledge.stage3 import PREFETCH, PREFETCH_DEFAULT, written_number
+from dsprof.rules.overlap.waits import Waits, waits_table
+from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When misses are many, and when they cost."""
+
+    missed_share: float = 0.5  # of the bytes that forward and backward gather
+    held_share: float = 0.05  # of the step, in waits for gathers that nobody prefetched
+
+
+class PrefetchMisses:
+    """Compares what was gathered ahead with what was gathered when its module was called.
+
+    Prefetching that is switched off is told by low-comm-overlap.
+    """
+
+    meta = RuleMeta(
+        id="prefetch-misses",
+        title="Parameters are mostly gathered ahead, or their waits are short",
+        failing_title="Parameters are gathered when they are needed, not ahead",
+        why="A gather that starts when its module is called is waited for from its first byte to "
+        "its last; one that started a module earlier has had that long already.",
+        category="overlap",
+        needs=(Awaits, Engines, Steps),
+        min_steps=2,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Weigh the gathers of forward and backward by how they were started."""
+        engines, steps = run[Engines], run[Steps]
+        missed, ahead = (_named(run[Awaits], n) for n in (GATHERED_WHEN_NEEDED, GATHERED_AHEAD))
+        if engines.stage != 3 or not missed + ahead:
+            status = Status.UNKNOWN if engines.stage == 3 and steps.is_counted else _NONE
+            text = "No gather of ZeRO-3 was recorded in full detail."
+            yield self.meta.finding(status, text)
+        elif engines.zero(PREFETCH) == 0:
+            text = (
+                f"{PREFETCH} is 0: nothing is prefetched; low-comm-overlap tells what that costs."
+            )
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif any(sums.held.exposed_ms_per_step is None for _, sums in missed):
+            text = "Could not tell: waits for these gathers were not measured."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        else:
+            yield self._judged(run, missed, ahead, thresholds)
+
+    def _judged(
+        self, run: RunSummary, missed: Waits, ahead: Waits, thresholds: Thresholds
+    ) -> Finding:
+        sent, early = (sum(s.held.bytes_per_step for _, s in rows) for rows in (missed, ahead))
+        share = sent / (sent + early) if sent + early else 0.0
+        held = sum(sums.held.exposed_ms_per_step or 0.0 for _, sums in missed)
+        summary = (
+            f"{share:.0%} of the bytes that forward and backward gather were not prefetched; waits "
+            f"for these take {held:.1f} ms of each step ({share_of_step(held, run[Steps]):.0%})."
+        )
+        costs = share_of_step(held, run[Steps]) >= thresholds.held_share
+        if share < thresholds.missed_share or not costs:
+            return self.meta.finding(Status.PASS, summary)
+        written = written_number(run[Engines], PREFETCH)
+        lowered = written is not None and written < PREFETCH_DEFAULT
+        return self.meta.finding(
+            Status.FAIL if lowered else Status.INFO,
+            summary,
+            severity=Severity.MEDIUM if lowered else Severity.NONE,
+            cause=f"{PREFETCH} is {written:,.0f} elements: a module that is larger is not gathered "
+            "ahead."
+            if lowered
+            else "ZeRO-3 gathers ahead in the order of the step before. The first module of a pass "
+            "has nothing before it, and a model whose order changes is gathered when needed.",
+            action=f'Raise "{PREFETCH}" to the elements of one or two layers, or delete it '
+            f"(default {PREFETCH_DEFAULT:,})."
+            if lowered
+            else "Look whether modules are skipped or run in another order from step to step "
+            "(log_trace_cache_warnings in zero_optimization says so); leaf modules help.",
+            config_patch={"zero_optimization": {PREFETCH: PREFETCH_DEFAULT}} if lowered else None,
+            evidence=(waits_table(sorted([*missed, *ahead])),),
+            confidence="medium",
+        )
+
+
+def _named(awaits: Awaits, name: str) -> Waits:
+    """Return the gathers of ZeRO-3 in forward and backward that were started in this way."""
+    return [
+        (what, sums)
+        for what, sums in awaits.rows.items()
+        if not what.library and what.name == name and what.phase in ("forward", "backward")
+    ]
+
+
+_NONE = Status.NOT_APPLICABLE
+
+RULE = PrefetchMisses()

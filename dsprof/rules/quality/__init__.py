@@ -1,0 +1,1 @@
+"""Rules of how far a record can be trusted."""

@@ -1,0 +1,1 @@
+"""Rules of how steps change within a run."""

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.allreduce_for_sharded_gradients import RULE
+from dsprof.rules.rule import Severity, Status
+from dsprof.trace.format import EngineConfig
+from tests.factories.trace import issued, rank_trace, said, step, zero_rank
+
+MIB = 1 << 20
+
+
+def ranks(**fields):
+    return [zero_rank(rank, 4, **{"nbytes": 8 * MIB, "comm_ms": 10, **fields}) for rank in range(4)]
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_stages_1_and_2_are_informed_with_the_arithmetic(stage):
+    finding = said(RULE, *ranks(stage=stage))
+    assert finding.status is Status.INFO
+    assert "by design" in finding.summary
+    assert "Intent missed" not in finding.summary
+    assert finding.saving_bytes_per_step == 6 * MIB
+    assert finding.saving_ms_per_step is None
+    assert finding.config_patch is None
+    (table,) = finding.evidence
+    assert table.rows == (
+        ("all_reduce", 8 * MIB, 12 * MIB),
+        ("reduce_scatter", 8 * MIB, 6 * MIB),
+    )
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_reduce_scatter_asked_for_at_stages_1_and_2_is_an_intent_missed(stage):
+    finding = said(RULE, *ranks(stage=stage, zero={"reduce_scatter": True}))
+    assert finding.status is Status.INFO
+    assert "Intent missed: reduce_scatter" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("stage", "op"), [(1, "reduce"), (2, "reduce"), (3, "reduce_scatter_tensor")]
+)
+def test_what_the_stage_does_best_passes(stage, op):
+    assert said(RULE, *ranks(stage=stage, op=op)).status is Status.PASS
+
+
+def test_stage_3_without_reduce_scatter_fails_and_names_the_key():
+    finding = said(RULE, *ranks(stage=3, zero={"reduce_scatter": False}))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert "reduce_scatter is false" in finding.cause
+    assert finding.config_patch == {"zero_optimization": {"reduce_scatter": True}}
+    assert finding.saving_ms_per_step == (0.0, pytest.approx(5.0))
+    assert finding.saving_bytes_per_step == 6 * MIB
+
+
+def test_stage_3_all_reduce_without_a_cause_in_the_settings_offers_no_patch():
+    finding = said(RULE, *ranks(stage=3))
+    assert finding.status is Status.FAIL
+    assert finding.config_patch is None
+    assert finding.confidence == "medium"
+
+
+def test_parameters_fetched_by_all_reduce_fail():
+    def fetches(number, start):
+        times = {"wait": start + 6, "waited": start + 8}
+        return [issued("all_reduce", start + 5, start + 8, **times, step=number, fetch=9)]
+
+    finding = said(RULE, *ranks(stage=3, op="reduce_scatter_tensor", extra=fetches))
+    assert finding.status is Status.FAIL
+    assert finding.title == "All-reduce where an all-gather would do"
+    assert [row[0] for row in finding.evidence[0].rows] == ["all_reduce", "all_gather"]
+    key = "stage3_use_all_reduce_for_fetch_params"
+    assert finding.config_patch == {"zero_optimization": {key: False}}
+
+
+@pytest.mark.parametrize("key", ["contiguous_gradients", "reduce_scatter"])
+def test_reduces_asked_for_and_kept_from_are_an_intent_missed(key):
+    zero = {"use_multi_rank_bucket_allreduce": False, key: False}
+    finding = said(RULE, *ranks(zero=zero))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
+    assert finding.title == "All-reduce where reduces to the owners were asked for"
+    assert finding.summary.startswith("Intent missed")
+    assert finding.config_patch == {"zero_optimization": {key: True}}
+
+
+@pytest.mark.parametrize("engine", [None, EngineConfig(engine=1)])
+def test_unsharded_runs_are_not_applicable(engine):
+    trace = zero_rank(stage=0, engine=engine)
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def test_one_rank_has_nothing_to_reduce():
+    assert said(RULE, zero_rank(world_size=1)).status is Status.NOT_APPLICABLE
+
+
+def test_no_gradients_in_the_record_is_unknown():
+    blind = [
+        zero_rank(op="broadcast", flushes=[]),
+        zero_rank(1, comm_ms=0, flushes=[], op="all_gather"),
+    ]
+    for trace in blind:
+        trace.collectives.flush[:] = 0
+    assert said(RULE, *blind).status is Status.UNKNOWN
+
+
+def test_no_collectives_is_unknown():
+    trace = zero_rank()
+    empty = rank_trace(engine=trace.engines[1], steps=[step(0, 0, 9)])
+    assert said(RULE, empty).status is Status.UNKNOWN

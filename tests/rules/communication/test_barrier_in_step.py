@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.barrier_in_step import RULE
+from dsprof.rules.rule import Status
+from dsprof.trace.format import SiteArgs
+from tests.factories.trace import group, header, said, sync, zero_rank
+
+
+def ranks(*barrier_ms: float, every: int = 1, **fields):
+    """A run in whose steps each rank is held by a barrier for so long."""
+
+    def loop(held_ms: float):
+        def extra(number, start):
+            if number % every:
+                return []
+            return [sync("barrier", start + 91, held_ms, nbytes=0, step=number, site=7)]
+
+        return extra
+
+    sites = {7: SiteArgs(id=7, file="train.py", line=12)}
+    return [
+        zero_rank(rank, extra=loop(ms), sites=sites, **fields) for rank, ms in enumerate(barrier_ms)
+    ]
+
+
+def test_a_barrier_in_each_step_fails_with_its_line():
+    finding = said(RULE, *ranks(3, 4))
+    assert finding.status is Status.FAIL
+    assert "1 barriers a step and rank hold it 3.50 ms (3.5% of the step)" in finding.summary
+    assert finding.saving_ms_per_step == pytest.approx((0.75 * 3.25, 1.25 * 3.25))
+    assert "train.py:12" in finding.evidence[0].rows[0]
+
+
+def test_a_barrier_that_waits_for_a_late_rank_saves_nothing():
+    finding = said(RULE, *ranks(8, 0.1))
+    assert finding.status is Status.INFO
+    assert finding.saving_ms_per_step is None
+    assert "rank that comes late" in finding.cause
+
+
+def test_waiting_for_one_late_rank_is_not_promised():
+    assert said(RULE, *ranks(8, 2)).saving_ms_per_step == pytest.approx((1.5, 2.5))
+
+
+def test_part_of_the_waiting_in_turn_is():
+    assert said(RULE, *ranks(5, 2)).saving_ms_per_step == pytest.approx((2, 3.5))
+
+
+def test_a_barrier_now_and_then_passes():
+    assert said(RULE, *ranks(3, 3, every=5)).status is Status.PASS
+
+
+def test_no_barrier_passes():
+    assert said(RULE, zero_rank(0), zero_rank(1)).status is Status.PASS
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, *ranks(3, 3), saved_share=0.05).status is Status.INFO
+    assert said(RULE, *ranks(3, 3), calls_per_step=2).status is Status.PASS
+
+
+def test_a_device_whose_waits_were_not_seen_is_told_without_figures():
+    finding = said(RULE, *ranks(3, head=header(device="cuda", backend="nccl")))
+    assert finding.status is Status.INFO
+    assert "not measured" in finding.summary
+
+
+def test_one_rank_alone_is_not_applicable():
+    assert said(RULE, *ranks(3, groups={1: group(1)})).status is Status.NOT_APPLICABLE

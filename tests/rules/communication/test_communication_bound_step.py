@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from dsprof.rules.communication.communication_bound_step import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.trace import header, said, zero_rank
+
+
+def ranks(comm_ms=30, other_ms=None, backend="nccl", **fields):
+    lengths = (comm_ms, comm_ms if other_ms is None else other_ms)
+    return [
+        zero_rank(rank, comm_ms=length, head=header(rank, backend=backend), **fields)
+        for rank, length in enumerate(lengths)
+    ]
+
+
+def test_a_large_share_fails():
+    finding = said(RULE, *ranks(30))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "30.0 ms of each step" in finding.summary
+    assert "30%" in finding.summary
+    assert finding.config_patch is None
+
+
+def test_a_very_large_share_is_severe():
+    assert said(RULE, *ranks(40)).severity is Severity.HIGH
+
+
+def test_a_small_share_passes():
+    finding = said(RULE, *ranks(19))
+    assert finding.status is Status.PASS
+    assert "(19%). The limit is 20%." in finding.summary
+
+
+def test_the_share_to_fail_is_a_threshold():
+    assert said(RULE, *ranks(19), exposed_share=0.1).status is Status.FAIL
+
+
+def test_over_gloo_no_setting_changes_it():
+    assert said(RULE, *ranks(30, backend="gloo")).status is Status.INFO
+
+
+def test_a_late_rank_is_named_and_the_network_is_not_blamed():
+    finding = said(RULE, *ranks(35, other_ms=10))
+    assert finding.status is Status.INFO
+    assert finding.ranks == (1,)
+    assert finding.title == "Ranks wait for a late rank"
+    assert "Rank 1 waits least" in finding.summary
+
+
+def test_exposed_time_that_was_not_measured_is_unknown():
+    device = header(device="cuda", backend="nccl")
+    assert said(RULE, zero_rank(comm_ms=30, head=device)).status is Status.UNKNOWN
+
+
+def test_a_single_rank_has_nobody_to_wait_for():
+    assert said(RULE, zero_rank(0, 1, comm_ms=30)).status is Status.NOT_APPLICABLE

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.misplaced_groups import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.nodes import MIB, of, on_nodes
+from tests.factories.trace import rank_trace, said
+
+IN_ORDER, IN_TURN = ["a", "a", "b", "b"], ["a", "b", "a", "b"]
+APART = [of(1, (0, 2), "tensor"), of(2, (1, 3), "tensor")]
+TOGETHER = [of(1, (0, 1), "tensor"), of(2, (2, 3), "tensor")]
+
+
+def run(hosts, groups, took: float = 5):
+    comm = [{"op": "all_reduce", "took": took, "group": one.id} for one in groups]
+    return on_nodes(hosts, comm, groups)
+
+
+def test_groups_that_are_apart_though_a_node_has_room_fail():
+    finding = said(RULE, *run(IN_ORDER, APART))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert "2 groups of 2 for tensor parallel span 2 nodes, where 1 would do" in finding.summary
+    assert "innermost dimension" in finding.action
+    (table,) = finding.evidence
+    assert table.rows == (("tensor parallel", 2, 2, 2, 1, MIB, pytest.approx(5.0)),)
+
+
+def test_ranks_dealt_in_turn_are_a_fault_of_the_launcher():
+    finding = said(RULE, *run(IN_TURN, TOGETHER))
+    assert "in turn" in finding.cause
+    assert "--map-by slot" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("hosts", "groups"),
+    [
+        (IN_ORDER, TOGETHER),
+        (IN_TURN, APART),
+        (IN_ORDER, [of(1, range(4), "tensor")]),
+        ([*IN_ORDER, "c", "c"], [of(1, range(4), "shard")]),
+    ],
+    ids=["inside", "inside in turn", "larger than a node", "two nodes"],
+)
+def test_groups_on_as_few_nodes_as_can_be_pass(hosts, groups):
+    assert said(RULE, *run(hosts, groups)).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("hosts", "groups"),
+    [
+        (["a"] * 4, APART),
+        (["a", "b", "c", "d"], APART),
+        (IN_ORDER, [of(1, (0, 2), "data"), of(2, (0, 1), "pipeline")]),
+    ],
+    ids=["one host", "one rank a host", "roles that may cross"],
+)
+def test_it_does_not_apply(hosts, groups):
+    assert said(RULE, *run(hosts, groups)).status is Status.NOT_APPLICABLE
+
+
+def test_hosts_of_ranks_without_a_trace_are_not_known():
+    assert said(RULE, *run(IN_ORDER, TOGETHER)[:3]).status is Status.UNKNOWN
+
+
+def test_a_run_without_collectives_has_no_groups():
+    assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE

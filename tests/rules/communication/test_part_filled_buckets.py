@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.part_filled_buckets import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.trace import captured, flush, rank_trace, said, step
+
+
+def rank(*elements: int, cause: str = "full", capacity: int = 1_000_000, **fields):
+    flushes = [
+        flush(n + 1, 2 * n, 1, step=0, elements=count, capacity=capacity, cause=cause, **fields)
+        for n, count in enumerate(elements)
+    ]
+    return rank_trace(steps=[step(0, 0, 100)], flushes=flushes)
+
+
+def test_half_empty_buckets_fail_with_a_size():
+    finding = said(RULE, rank(10_000, 600_000, 10_000, 600_000))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
+    assert "4 buckets a step are sent as full, 30% filled on average" in finding.summary
+    assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 2_400_000}}
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        rank(*[900_000] * 6),
+        rank(10_000, 600_000, 10_000),
+        rank(*[10_000] * 6, cause="end of backward"),
+        rank(*[5_000_000] * 6),
+    ],
+    ids=["filled", "few", "never full", "larger than the bucket"],
+)
+def test_other_buckets_pass(trace):
+    assert said(RULE, trace).status is Status.PASS
+
+
+@pytest.mark.parametrize("fields", [{"library": "DDP"}, {"library": "FSDP2"}, {"capacity": 0}])
+def test_buckets_that_are_not_zeros_or_have_no_bound_do_not_apply(fields):
+    assert said(RULE, rank(*[10_000] * 6, **fields)).status is Status.NOT_APPLICABLE
+
+
+def test_counters_do_not_tell():
+    assert said(RULE, captured(window=range(0), steps=8)).status is Status.UNKNOWN
+
+
+def test_thresholds_move_the_verdict():
+    half = rank(10_000, 600_000, 10_000, 600_000)
+    assert said(RULE, half, fill=0.2).status is Status.PASS
+    assert said(RULE, half, flushes_per_step=5).status is Status.PASS
+
+
+def test_sizes_that_were_lost_do_not_break_the_rule():
+    assert said(RULE, rank(0, 0, 0, 0)).status is Status.FAIL

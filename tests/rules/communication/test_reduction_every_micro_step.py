@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.reduction_every_micro_step import RULE
+from dsprof.rules.rule import Status
+from tests.factories.trace import captured, said, sync, zero_rank
+
+MIB = 1 << 20
+
+
+def plain(accumulation: int, op: str = "all_reduce"):
+    """A run without DeepSpeed: no engine and no flush says what is a gradient."""
+    trace = zero_rank(accumulation=accumulation, op=op, engine=None, flushes=[])
+    trace.collectives.flush[:] = 0
+    return trace
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_sharded_stages_are_informed_by_design(stage):
+    finding = said(RULE, zero_rank(stage=stage, accumulation=4))
+    assert finding.status is Status.INFO
+    assert "by design" in finding.cause
+    assert finding.saving_bytes_per_step == 3 * MIB
+    assert finding.saving_ms_per_step is None
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_unsharded_stages_that_reduce_in_each_micro_step_fail(stage):
+    finding = said(RULE, zero_rank(stage=stage, accumulation=2, comm_ms=6))
+    assert finding.status is Status.FAIL
+    assert finding.saving_bytes_per_step == MIB
+    assert finding.saving_ms_per_step == pytest.approx((4.5, 7.5))
+
+
+def test_repetition_that_holds_nobody_costs_bytes_alone():
+    finding = said(RULE, zero_rank(stage=1, accumulation=2, comm_ms=0.2))
+    assert finding.status is Status.INFO
+    assert finding.saving_bytes_per_step == MIB
+    assert finding.saving_ms_per_step is None
+
+
+def test_ddp_without_no_sync_fails():
+    assert said(RULE, plain(2)).status is Status.FAIL
+
+
+def test_fsdp_is_by_design():
+    finding = said(RULE, plain(2, "reduce_scatter_tensor"))
+    assert finding.status is Status.INFO
+    assert "set_requires_gradient_sync(False)" in finding.action
+
+
+def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design():
+    def replicas(number, start):
+        told = {"step": number, "phase": "backward"}
+        return [sync("all_reduce", start + 50 + m, 1, micro_step=m, **told) for m in range(2)]
+
+    trace = zero_rank(
+        accumulation=2, op="reduce_scatter_tensor", engine=None, flushes=[], extra=replicas
+    )
+    trace.collectives.flush[:] = 0
+    assert said(RULE, trace).status is Status.INFO
+
+
+def test_one_reduction_a_step_passes():
+    trace = zero_rank(stage=1, accumulation=2)
+    trace.collectives.micro_step[:] = 1
+    assert said(RULE, trace).status is Status.PASS
+
+
+def test_no_accumulation_is_not_applicable():
+    assert said(RULE, zero_rank(accumulation=1)).status is Status.NOT_APPLICABLE
+
+
+def test_no_gradients_in_the_record_is_unknown():
+    trace = zero_rank(accumulation=2, op="broadcast")
+    trace.collectives.flush[:] = 0
+    assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_tensor_parallel_reductions_are_not_taken_for_gradients():
+    def forward(number, start):
+        return [sync("all_reduce", start + 1, 1, phase="forward", step=number)]
+
+    trace = zero_rank(accumulation=2, engine=None, extra=forward)
+    trace.collectives.flush[:] = 0
+    assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_a_capture_window_shows_it_too():
+    finding = said(RULE, captured(window=range(4, 6), steps=10, accumulation=4))
+    assert finding.status is Status.INFO
+    assert finding.saving_bytes_per_step == 3 * MIB
+
+
+def test_counters_alone_do_not_tell():
+    finding = said(RULE, captured(window=range(0), steps=10, accumulation=4))
+    assert finding.status is Status.UNKNOWN

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.repeated_parameter_gathers import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.trace import captured, engine, fetch, header, said, sync, zero_rank
+
+MIB = 1 << 20
+LOW = {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
+
+
+def rank(held_ms: float = 6, again: float = 1.0, library: str = "", config=None, **fields):
+    """A rank that gathers a million elements in forward, and `again` times as many in backward."""
+    flights, fetches = [], []
+    for number in range(6):
+        start = 100 * number
+        for place, (phase, times) in enumerate((("forward", 1.0), ("backward", again))):
+            key = 1000 + 10 * number + place
+            told = {"phase": phase, "step": number}
+            if times:
+                at = start + 5 + 40 * place
+                fetches.append(
+                    fetch(key, at, 1, elements=int(1e6 * times), library=library, **told)
+                )
+                flights.append(sync("all_gather", at, held_ms, fetch=key, nbytes=4 * MIB, **told))
+
+    def extra(number, start):
+        return [one for one in flights if one.args.step == number]
+
+    return zero_rank(stage=3, extra=extra, fetches=fetches, engine=config, **fields)
+
+
+def test_limits_below_the_default_fail_with_a_patch():
+    finding = said(RULE, rank(config=engine(3, **LOW)))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.config_patch == {"zero_optimization": dict.fromkeys(LOW, 1_000_000_000)}
+    assert "50% of the parameters that a step gathers (4.0 MiB)" in finding.summary
+    assert finding.saving_bytes_per_step == 4 * MIB
+    low, high = finding.saving_ms_per_step
+    assert low < 6 < high <= 2 * low
+
+
+def test_one_limit_is_patched_alone():
+    finding = said(RULE, rank(config=engine(3, stage3_max_live_parameters=1e6)))
+    assert list(finding.config_patch["zero_optimization"]) == ["stage3_max_live_parameters"]
+
+
+def test_what_backward_hardly_waits_for_promises_no_time():
+    finding = said(RULE, rank(held_ms=0.2, config=engine(3, **LOW)))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
+    assert finding.saving_ms_per_step is None
+
+
+def test_limits_of_a_model_that_exceeds_the_default_are_meant():
+    config = engine(3, **LOW)
+    config.parameters = 7_000_000_000
+    assert said(RULE, rank(config=config)).status is Status.INFO
+
+
+@pytest.mark.parametrize("library", ["FSDP1", "FSDP2"])
+def test_fsdp_does_so_by_design(library):
+    finding = said(RULE, rank(library=library))
+    assert finding.status is Status.INFO
+    assert "reshard_after_forward" in finding.action
+    assert finding.saving_ms_per_step is None
+
+
+def test_defaults_of_zero_3_are_by_design():
+    assert said(RULE, rank(config=engine(3))).status is Status.INFO
+
+
+def test_parameters_that_stay_pass():
+    assert said(RULE, rank(again=0, config=engine(3, **LOW))).status is Status.PASS
+    assert said(RULE, rank(again=0.05, config=engine(3, **LOW))).status is Status.PASS
+
+
+def test_a_prefetch_is_not_counted_beside_its_fetch():
+    trace = rank(again=0, config=engine(3, **LOW))
+    trace.fetches += [
+        fetch(n, 1, 1, kind="prefetch", phase="backward", step=n, elements=10**6) for n in range(6)
+    ]
+    assert said(RULE, trace).status is Status.PASS
+    for one in trace.fetches:
+        one.library = "FSDP1"
+    assert said(RULE, trace).status is not Status.PASS
+
+
+def test_a_device_without_times_promises_bytes_alone():
+    head = header(device="cuda", backend="nccl")
+    finding = said(RULE, rank(config=engine(3, **LOW), head=head))
+    assert finding.status is Status.FAIL
+    assert finding.saving_ms_per_step is None
+
+
+def test_without_gathers_it_does_not_apply_and_counters_do_not_tell():
+    assert said(RULE, zero_rank()).status is Status.NOT_APPLICABLE
+    assert said(RULE, captured(window=range(0), steps=8)).status is Status.UNKNOWN
+
+
+def test_gathers_that_lost_their_sizes_do_not_break_the_rule():
+    trace = rank(config=engine(3, **LOW))
+    for one in trace.fetches:
+        one.elements = 0
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def test_the_share_is_a_threshold():
+    assert said(RULE, rank(config=engine(3, **LOW)), repeated_share=0.6).status is Status.PASS
+    finding = said(RULE, rank(config=engine(3, **LOW)), held_share=0.5)
+    assert finding.severity is Severity.LOW

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.scalar_collectives import RULE
+from dsprof.rules.rule import Status
+from tests.factories.trace import group, header, said, sync, zero_rank
+
+
+def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, **fields):
+    """A run in whose steps each rank sends `calls` numbers, each held so long."""
+
+    def loop(held_ms: float):
+        def extra(number, start):
+            given = {"nbytes": 8, "step": number, "phase": "", **fields}
+            op = given.pop("op", "all_reduce")
+            return [sync(op, start + 91 + i, held_ms, **given) for i in range(calls)]
+
+        return extra
+
+    shared = {"head": head} | ({"groups": groups} if groups else {})
+    return [zero_rank(rank, extra=loop(ms), **shared) for rank, ms in enumerate(each_ms)]
+
+
+def test_numbers_in_each_step_fail_and_one_is_left():
+    finding = said(RULE, *ranks(0.5, 0.6))
+    assert finding.status is Status.FAIL
+    assert "4 collectives of at most 4 KiB a step and rank, hold it 2.20 ms" in finding.summary
+    assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
+
+
+def test_waiting_for_a_late_rank_is_not_promised():
+    finding = said(RULE, *ranks(0.9, 0.01))
+    assert finding.status is Status.INFO
+    assert finding.saving_ms_per_step is None
+
+
+def test_pickled_objects_are_named():
+    finding = said(RULE, *ranks(0.5, 0.5, op="all_gather", dtype="uint8", nbytes=20_000))
+    assert finding.status is Status.FAIL
+    assert "4 of them for pickled objects" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"calls": 1},
+        {"phase": "step"},
+        {"phase": "backward"},
+        {"nbytes": 1 << 20},
+        {"op": "barrier"},
+        {"groups": {1: group(2, role="tensor")}},
+    ],
+)
+def test_what_a_library_sends_or_is_no_scalar_passes(fields):
+    assert said(RULE, *ranks(0.5, 0.5, **fields)).status is Status.PASS
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, *ranks(0.5, 0.5), calls_per_step=5).status is Status.PASS
+    assert said(RULE, *ranks(0.5, 0.5), saved_share=0.1).status is Status.INFO
+
+
+def test_a_device_whose_waits_were_not_seen_is_told_without_figures():
+    finding = said(RULE, *ranks(0.5, head=header(device="cuda", backend="nccl")))
+    assert finding.status is Status.INFO
+    assert "not measured" in finding.summary
+
+
+def test_one_rank_alone_is_not_applicable():
+    assert said(RULE, *ranks(0.5, groups={1: group(1)})).status is Status.NOT_APPLICABLE

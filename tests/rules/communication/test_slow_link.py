@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dsprof.analysis.clocks import Alignment
+from dsprof.analysis.summarise import summarise_traces
+from dsprof.analysis.summary import RankClock
+from dsprof.rules.communication.slow_link import RULE
+from dsprof.rules.rule import Status
+from dsprof.rules.runner import judge
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import group, header, issued, rank_trace, said, step, sync
+
+STEPS = 8
+
+
+def rank(number: int, transfer: float, *, late: float = 0, pair: int = -1) -> RankTrace:
+    """One of eight ranks in pairs: each step both come at 20 ms or later, and transfer so long."""
+    mine = number // 2 if pair < 0 else pair
+    members = [2 * mine, 2 * mine + 1]
+    groups = {1: group(id=1, key=f"pair {mine}", label="data", role="data", ranks=members)}
+    comm = [
+        sync("all_reduce", 100 * n + 20 + (late if number % 2 else 0),
+             transfer + (late if not number % 2 else 0), seq=n, step=n)
+        for n in range(STEPS)
+    ]  # fmt: skip
+    steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
+    return rank_trace(number, 8, comm=comm, groups=groups, steps=steps)
+
+
+def test_the_pair_that_takes_longer_for_the_same_is_named():
+    finding = said(RULE, *(rank(n, 40 if n in (4, 5) else 10 + n / 10) for n in range(8)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5))
+    assert "29." in finding.summary
+    assert "cannot be told from one group" in finding.cause
+    assert finding.evidence[0].rows[0][:2] == ("ranks 4, 5", "all_reduce")
+
+
+def test_a_late_rank_makes_no_link_slow():
+    """The pair 4, 5 spends 40 ms in the collective, 30 of them before rank 5 comes."""
+    traces = [rank(n, 10 + n / 10, late=30 if n in (4, 5) else 0) for n in range(8)]
+    assert said(RULE, *traces).status is Status.PASS
+
+
+def test_groups_alike_pass():
+    assert said(RULE, *(rank(n, 10 + n / 10) for n in range(8))).status is Status.PASS
+
+
+def test_of_two_groups_nobody_knows_which_is_slow():
+    finding = said(RULE, *(rank(n, 40 if n > 1 else 10) for n in range(4)))
+    assert finding.status is Status.NOT_APPLICABLE
+    assert "No three groups" in finding.summary
+
+
+def test_groups_across_nodes_are_not_compared_with_those_inside_one():
+    def placed(number: int) -> RankTrace:
+        across = number in (4, 5)
+        trace = rank(number, 40 if across else 10 + number / 10)
+        host = f"node-{number}" if across else "node-a"
+        trace.header = header(number, 8, host=host, boot_id=host)
+        return trace
+
+    aligned = Alignment({n: RankClock() for n in range(8)}, "given")
+    found = summarise_traces(map(placed, range(8)), aligned)
+    assert [f.status for f in judge(found, [RULE])] == [Status.PASS]
+
+
+def test_one_group_of_all_cannot_tell_its_links_apart():
+    assert said(RULE, rank(0, 10), rank(1, 10)).status is Status.NOT_APPLICABLE
+
+
+def test_ends_that_are_known_loosely_are_not_compared():
+    def loose(number: int) -> RankTrace:
+        trace = rank(number, 10)
+        comm = [issued("all_reduce", 100 * n + 20, 100 * n + 60, pending_ns=1, seq=n, step=n)
+                for n in range(STEPS)]  # fmt: skip
+        return rank_trace(number, 8, comm=comm, groups=trace.groups, steps=trace.steps)
+
+    assert said(RULE, *map(loose, range(8))).status is Status.NOT_APPLICABLE
+
+
+def test_an_empty_trace_does_not_apply():
+    assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE

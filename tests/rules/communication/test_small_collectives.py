@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.small_collectives import RULE
+from dsprof.rules.rule import Status
+from tests.factories.trace import flush, group, rank_trace, said, step, sync, zero_rank
+
+KIB = 1 << 10
+
+
+BYTES_MS = 64 * KIB * 1e-6
+"""What 64 KiB cost where nobody measured it: half of the 2 ns a byte that are the most."""
+
+
+def around(ms: float):
+    """What a range around an estimate comes to."""
+    return pytest.approx((0.75 * ms, 1.25 * ms))
+
+
+def buckets(count: int, *, nbytes: int = 64 * KIB, cause: str = "full", **fields):
+    """A rank whose only measured step sends `count` flushes of 1 ms."""
+    numbers = range(1, count + 1)
+    details = {"nbytes": nbytes, "elements": nbytes // 2, "capacity": 40_000, "cause": cause}
+    details |= fields
+    return rank_trace(
+        steps=[step(0, 0, 1000)],
+        flushes=[flush(n, n * 2, 1, step=0, **details) for n in numbers],
+        comm=[sync("all_reduce", n * 2, 1, nbytes=nbytes, step=0, flush=n) for n in numbers],
+    )
+
+
+def gathers(count: int, nbytes: int = 4 * KIB, **fields):
+    comm = [sync("all_gather", 2 * n, 1, nbytes=nbytes, step=0) for n in range(count)]
+    return rank_trace(steps=[step(0, 0, 1000)], comm=comm, **fields)
+
+
+def test_buckets_that_are_too_small_fail_with_a_size():
+    finding = said(RULE, buckets(100))
+    assert finding.status is Status.FAIL
+    assert "100 bucket flushes a step carry 64 KiB each" in finding.summary
+    assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 50_000_000}}
+    assert finding.saving_ms_per_step == around(99 - 99 * BYTES_MS)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [buckets(15), buckets(100, nbytes=1 << 20), buckets(12, cause="end of backward")],
+    ids=["few", "large", "end of backward"],
+)
+def test_buckets_that_are_few_or_large_pass(trace):
+    assert said(RULE, trace).status is Status.PASS
+
+
+def test_a_bucket_size_that_was_never_reached_is_not_blamed():
+    assert said(RULE, buckets(100, cause="end of backward")).status is Status.INFO
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, buckets(12), calls_per_step=10).status is Status.FAIL
+    assert said(RULE, buckets(100), small_bytes=4 * KIB).status is Status.PASS
+
+
+def test_other_small_collectives_are_mentioned():
+    finding = said(RULE, gathers(40))
+    assert finding.status is Status.INFO
+    assert finding.title == "Many collectives are small"
+    (row,) = finding.evidence[0].rows
+    assert (row[0], row[4:6]) == ("all_gather", (40.0, 4 * KIB))
+
+
+def test_scalars_and_barriers_are_told_by_rules_of_their_own():
+    assert said(RULE, gathers(40, nbytes=8)).status is Status.PASS
+    barriers = [sync("barrier", 2 * n, 1, nbytes=0, step=0, phase="step") for n in range(40)]
+    assert said(RULE, rank_trace(steps=[step(0, 0, 1000)], comm=barriers)).status is Status.PASS
+
+
+def test_gathers_of_zero_3_are_told_by_rules_of_their_own():
+    stage_3 = zero_rank(stage=3).engines[1]
+    assert said(RULE, gathers(40, engine=stage_3)).status is Status.PASS
+
+
+@pytest.mark.parametrize("fields", [{"comm": ()}, {"groups": {1: group(1)}}])
+def test_nothing_between_ranks_is_not_applicable(fields):
+    comm = [sync("all_reduce", n, 1, step=0, nbytes=8) for n in range(50)]
+    trace = rank_trace(**{"steps": [step(0, 0, 99)], "comm": comm, **fields})
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def test_a_bucket_is_not_spared_across_micro_steps():
+    trace = buckets(100)
+    trace.collectives.micro_step[50:] = 1
+    assert said(RULE, trace).saving_ms_per_step == around(98 - 98 * BYTES_MS)
+
+
+def ddp(count: int, **fields):
+    return buckets(count, library="DDP", stage=-1, capacity=1 << 15, **fields)
+
+
+def fsdp(count: int, **fields):
+    given = {"library": "FSDP2", "stage": -1, "capacity": 0, "cause": "end of module", **fields}
+    return buckets(count, module="blocks.0", **given)
+
+
+def test_small_ddp_buckets_fail_with_its_own_setting():
+    finding = said(RULE, ddp(100))
+    assert finding.status is Status.FAIL
+    assert "100 DDP buckets a step carry 64 KiB each" in finding.summary
+    assert "bucket_cap_mb is 0.0625" in finding.summary
+    assert "bucket_cap_mb=25" in finding.action
+    assert finding.config_patch is None, "DeepSpeed's file has no such key"
+    assert finding.saving_ms_per_step == around(99 - 99 * BYTES_MS)
+
+
+@pytest.mark.parametrize("library", ["FSDP1", "FSDP2"])
+def test_small_fsdp_units_fail_with_the_wrapping(library):
+    finding = said(RULE, fsdp(40, library=library))
+    assert finding.status is Status.FAIL
+    assert finding.title == "FSDP units are too small"
+    assert "40 FSDP reductions a step carry 64 KiB each" in finding.summary
+    assert "fully_shard" in finding.action
+    assert finding.config_patch is None
+
+
+@pytest.mark.parametrize("make", [ddp, fsdp])
+def test_few_or_large_reductions_of_other_libraries_pass(make):
+    assert said(RULE, make(15)).status is Status.PASS
+    assert said(RULE, make(100, nbytes=1 << 20)).status is Status.PASS
+
+
+def test_ddp_buckets_that_were_never_full_are_not_blamed():
+    assert said(RULE, ddp(100, cause="end of backward")).status is Status.INFO
+
+
+@pytest.mark.parametrize("make", [ddp, fsdp])
+def test_one_rank_alone_is_not_applicable(make):
+    trace = make(100)
+    trace.groups[1] = group(1)
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("make", [buckets, ddp, fsdp])
+@pytest.mark.parametrize("fields", [{"elements": 0}, {"elements": 0, "nbytes": 0}])
+def test_flushes_that_lost_their_sizes_do_not_break_the_rule(make, fields):
+    finding = said(RULE, make(100, **fields))
+    assert finding.status is Status.FAIL
+    assert finding.saving_ms_per_step is not None
+
+
+def test_a_library_that_is_not_known_is_mentioned_only():
+    assert said(RULE, buckets(100, library="elsewhere")).status is Status.INFO
+
+
+def test_buckets_that_hold_nobody_are_no_mistake():
+    """They run behind backward, and fewer of them would save nothing."""
+    trace = buckets(100)
+    trace.collectives.is_async[:] = True
+    trace.collectives.blocked_ns[:] = 10_000
+    trace.collectives.waited_ns[:] = trace.collectives.wait_ns + 10_000
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    assert finding.saving_ms_per_step is None
+    assert finding.config_patch is None
+
+
+def test_bytes_that_still_travel_are_not_saved():
+    """Larger calls of the run tell what a byte costs: 64 KiB take an eighth of their 1 ms."""
+    low, high = said(RULE, *map(with_large_calls, range(2))).saving_ms_per_step
+    assert (low + high) / 2 == pytest.approx(99 * (1 - 1 / 8), rel=0.01)
+
+
+def with_large_calls(rank):
+    trace, numbers = buckets(100), range(1, 101)
+    small = [sync("all_reduce", 2 * n, 1, nbytes=64 * KIB, step=0, flush=n, seq=n) for n in numbers]
+    large = [
+        sync("all_reduce", 300 + 50 * n, 32 + 7 / 8, nbytes=16 << 20, step=0, seq=200 + n)
+        for n in range(4)
+    ]
+    comm = [*small, *large]
+    return rank_trace(rank, steps=trace.steps, flushes=trace.flushes, comm=comm)

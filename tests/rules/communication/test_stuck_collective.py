@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.summarise import summarise
+from dsprof.rules.communication.stuck_collective import RULE
+from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.rules.runner import judge
+from dsprof.trace.run import find_run
+from tests.factories import flight as make
+from tests.factories.trace import rank_trace, said
+
+Dumps = Mapping[int, Mapping[str, Any]]
+
+
+def check(folder: Path, dumps: Dumps) -> list[Finding]:
+    for rank, dump in dumps.items():
+        make.write(folder, rank, dump)
+    return judge(summarise(find_run([folder]), [Flights]), [RULE])
+
+
+def world(*calls: Sequence[Mapping[str, Any]]) -> Dumps:
+    """Dumps of ranks 0, 1, ... that are all of one group."""
+    groups = {"0": range(len(calls))}
+    return {rank: make.document(entries, groups) for rank, entries in enumerate(calls)}
+
+
+def test_a_rank_that_does_not_come_is_named_with_where_it_was_last(tmp_path: Path) -> None:
+    ahead = [make.call(1, done=True), make.call(2, done=True), make.call(3, line=40)]
+    behind = [make.call(1, done=True), make.call(2, done=True, line=77)]
+    [finding] = check(tmp_path, world(ahead, behind, ahead, ahead))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.CRITICAL)
+    assert finding.ranks == (1,)
+    assert "all_reduce number 3 of default_pg, which ranks 0, 2, 3 called and rank 1 did not" in (
+        finding.summary
+    )
+    last, groups = finding.evidence
+    assert last.rows == ((1, 0, "/home/me/train.py:77 train"),)
+    assert "/home/me/train.py:40 train" in groups.rows[0]
+
+
+def test_a_rank_whose_dump_is_empty_is_behind_by_its_counters(tmp_path: Path) -> None:
+    waiting = make.document([make.call(8)], status={"0": (8, 7)})
+    empty = make.document([], status={"0": (7, 7)})
+    [finding] = check(tmp_path, {0: waiting, 1: empty})
+    assert finding.ranks == (1,)
+
+
+def test_who_waits_for_another_is_not_the_culprit(tmp_path: Path) -> None:
+    """Rank 0 waits for 1, which waits for 2 in another group."""
+    world, left, right = {"0": [0, 1, 2]}, {"3": [0, 1]}, {"5": [1, 2]}
+    done = [make.call(3, group="3", done=True), make.call(5, group="5", done=True)]
+    one = make.document([done[0], make.call(4, group="3")], world | left)
+    two = make.document([*done, make.call(6, group="5")], world | left | right)
+    three = make.document([done[1]], world | right)
+    [finding] = check(tmp_path, {0: one, 1: two, 2: three})
+    assert finding.ranks == (2,)
+
+
+def test_ranks_that_wait_for_each_other_are_a_circle(tmp_path: Path) -> None:
+    groups = {"0": [0, 1], "5": [0, 1]}
+    done = [make.call(1, done=True), make.call(1, group="5", done=True)]
+    dumps = {
+        0: make.document([*done, make.call(2)], groups),
+        1: make.document([*done, make.call(2, group="5")], groups),
+    }
+    [finding] = check(tmp_path, dumps)
+    assert finding.ranks == (0, 1)
+    assert "different orders" in finding.cause
+
+
+def test_a_device_that_stands_still_did_not_finish_what_others_did(tmp_path: Path) -> None:
+    done = [make.call(seq, done=True) for seq in (1, 2, 3)]
+    still = [make.call(1, done=True), make.call(2), make.call(3)]
+    [finding] = check(tmp_path, world(done, still, done))
+    assert finding.title == "Ranks did not finish what others finished"
+    assert finding.ranks == (1,)
+
+
+def test_a_root_may_be_far_ahead_of_those_it_sends_to(tmp_path: Path) -> None:
+    calls = [make.call(seq, "broadcast") for seq in (1, 2, 3)]
+    ended = [make.call(seq, "broadcast", done=True) for seq in (1, 2, 3)]
+    [finding] = check(tmp_path, world(ended, calls))
+    assert finding.status is Status.INFO
+
+
+def test_what_the_counters_call_complete_is_not_in_flight(tmp_path: Path) -> None:
+    dump = make.document([make.call(7), make.call(8)], status={"0": (8, 8)})
+    [finding] = check(tmp_path, {0: dump, 1: dump})
+    assert finding.status is Status.PASS
+
+
+def test_counters_of_a_group_that_sends_are_not_of_its_collectives(tmp_path: Path) -> None:
+    send = make.call(1, "send 0->1", is_p2p=True, p2p_seq_id=50)
+    waiting = make.document([make.call(2), send], status={"0": (50, 50)})
+    [finding] = check(tmp_path, {0: waiting, 1: make.document([make.call(1, done=True)])})
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+
+
+@pytest.mark.parametrize("op", ["broadcast", "all_reduce"])
+def test_one_that_is_not_finished_yet_is_the_moment_of_the_dump(tmp_path: Path, op: str) -> None:
+    done, not_yet = [make.call(1, op, done=True)], [make.call(1, op)]
+    [finding] = check(tmp_path, world(done, not_yet))
+    assert finding.status is Status.INFO
+
+
+def test_a_rank_without_a_dump_is_suspect_where_all_others_wait(tmp_path: Path) -> None:
+    dumps = dict(world(*[[make.call(5)]] * 4))
+    del dumps[2]
+    [finding] = check(tmp_path, dumps)
+    assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (2,), "low")
+
+
+def test_where_most_dumps_are_missing_nobody_is_accused(tmp_path: Path) -> None:
+    dumps = {rank: dump for rank, dump in world(*[[make.call(5)]] * 8).items() if rank < 2}
+    [finding] = check(tmp_path, dumps)
+    assert finding.status is Status.INFO
+
+
+def test_what_all_have_joined_is_only_said(tmp_path: Path) -> None:
+    [finding] = check(tmp_path, world([make.call(5)], [make.call(5)]))
+    assert finding.status is Status.INFO
+    assert finding.title == "Collectives were in flight that every rank had joined"
+
+
+def test_a_run_that_ended_well_passes(tmp_path: Path) -> None:
+    calls = [make.call(seq, done=True) for seq in range(5)]
+    [finding] = check(tmp_path, world(calls, calls))
+    assert finding.status is Status.PASS
+
+
+def test_on_gloo_who_called_less_is_behind(tmp_path: Path) -> None:
+    calls = [make.call(seq, backend="gloo") for seq in (1, 2, 3)]
+    dumps = {0: make.gloo(calls), 1: make.gloo(calls[:2]), 2: make.gloo(calls)}
+    [finding] = check(tmp_path, dumps)
+    assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (1,), "medium")
+
+
+def test_on_gloo_equal_counts_pass(tmp_path: Path) -> None:
+    calls = [make.call(seq, backend="gloo") for seq in (1, 2, 3)]
+    [finding] = check(tmp_path, {0: make.gloo(calls), 1: make.gloo(calls)})
+    assert finding.status is Status.PASS
+
+
+def test_sends_and_receives_accuse_nobody(tmp_path: Path) -> None:
+    send = make.call(1, "send 0->1", is_p2p=True, p2p_seq_id=5)
+    [finding] = check(tmp_path, {0: make.document([send]), 1: make.document([])})
+    assert finding.status is Status.PASS
+
+
+def test_one_dump_alone_does_not_tell(tmp_path: Path) -> None:
+    [finding] = check(tmp_path, {0: make.document([make.call(1)])})
+    assert finding.status is Status.UNKNOWN
+
+
+def test_without_dumps_it_does_not_apply() -> None:
+    assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE

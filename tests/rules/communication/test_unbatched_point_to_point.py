@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication.unbatched_point_to_point import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.trace import captured, engine, group, said, sync, zero_rank
+
+
+def rank(ops=("send", "recv") * 3, held_ms=1.0, backend="nccl", config=None, **fields):
+    """A rank that sends and receives in each step, outside a batch if no other is said."""
+
+    def extra(number, start):
+        return [sync(op, start + 2 * i, held_ms, step=number, **fields) for i, op in enumerate(ops)]
+
+    own = group(2)
+    own.backend = backend
+    return zero_rank(extra=extra, groups={1: own}, engine=config)
+
+
+def test_single_transfers_that_cost_fail():
+    finding = said(RULE, rank())
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
+    assert "6 sends and receives a step and rank are launched one by one" in finding.summary
+    assert "batch_isend_irecv" in finding.action
+
+
+@pytest.mark.parametrize(
+    "fields", [{"coalesced": 7}, {"ops": ("send",) * 8}, {"ops": ("send", "recv")}]
+)
+def test_batches_one_direction_and_few_pass(fields):
+    assert said(RULE, rank(**fields)).status is Status.PASS
+
+
+def test_those_of_deepspeeds_pipeline_are_by_design():
+    config = engine(0)
+    config.pipeline_stages = 2
+    finding = said(RULE, rank(config=config))
+    assert finding.status is Status.INFO
+    assert "by design" in finding.cause
+
+
+def test_what_costs_little_is_mentioned():
+    assert said(RULE, rank(held_ms=0.1)).status is Status.INFO
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi", ""])
+def test_backends_without_batches_are_not_applicable(backend):
+    assert said(RULE, rank(backend=backend)).status is Status.NOT_APPLICABLE
+
+
+def test_no_transfers_do_not_apply_and_counters_do_not_tell():
+    assert said(RULE, zero_rank()).status is Status.NOT_APPLICABLE
+    assert said(RULE, captured(window=range(0), steps=8)).status is Status.UNKNOWN
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, rank(), calls_per_step=7).status is Status.PASS
+    assert said(RULE, rank(), held_share=0.5).status is Status.INFO

@@ -1,0 +1,398 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dsprof.rules.communication.unexplained_traffic import RULE
+from dsprof.rules.rule import Finding, Status
+from dsprof.trace.format import BucketLayout, EngineConfig, ParameterLayout, SiteArgs
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import (
+    captured,
+    engine,
+    fetch,
+    group,
+    judged,
+    said,
+    span,
+    sync,
+    zero_rank,
+)
+
+ELEMENTS = 262144  # of the model that factories train, in bfloat16
+WHOLE = 2 * ELEMENTS
+LAYOUT = ParameterLayout(flat=(ELEMENTS,))
+LAYOUT_3 = ParameterLayout(padded=ELEMENTS, gathered=ELEMENTS)
+
+
+def rank(stage: int = 2, *, nbytes: int = WHOLE, extra: Any = None, **fields: Any) -> RankTrace:
+    """A rank that sends what its configuration asks for, and `extra(step, start_ms)`."""
+    accumulation, in_group = fields.pop("accumulation", 1), fields.pop("in_group", 0)
+    zero = fields.pop("zero", {})
+    built = engine(stage, accumulation, **zero)
+    built.layout = {0: ParameterLayout(), 3: LAYOUT_3}.get(stage, LAYOUT)
+    given = {"op": "reduce_scatter_tensor" if stage == 3 else "all_reduce", "engine": built}
+
+    def further(step: int, start: float):
+        yield from update(step, start) if stage in (1, 2) else ()
+        yield from fetched(step, start, accumulation) if stage == 3 else ()
+        yield from extra(step, start) if extra is not None else ()
+
+    trace = zero_rank(
+        stage=stage,
+        nbytes=nbytes,
+        accumulation=accumulation,
+        extra=further,
+        zero=zero,
+        **(given | fields),
+    )
+    as_bfloat16(trace)
+    if in_group:
+        trace.collectives.group[:] = in_group
+    return trace
+
+
+def as_bfloat16(trace: RankTrace) -> None:
+    """Halve the elements' size: those of factories are of float32."""
+    table = trace.collectives
+    table.words[table.words.index("float32")] = "bfloat16"
+    table.elements = table.nbytes // 2
+    for one in trace.flushes:
+        one.elements = one.nbytes // 2
+
+
+def update(step: int, start: float):
+    asked = {"requested": "all_gather_into_tensor", "phase": "step"}
+    yield sync("all_gather_into_tensor", start + 80, 1, nbytes=WHOLE, step=step, **asked)
+
+
+def fetched(step: int, start: float, times: int):
+    asked = {"requested": "all_gather_into_tensor", "phase": "forward", "fetch": 99}
+    for n in range(times):
+        yield sync("all_gather_into_tensor", start + n, 1, nbytes=WHOLE, step=step, **asked)
+
+
+def rows(finding: Finding) -> dict[str, dict[str, Any]]:
+    (table,) = finding.evidence
+    labels = [column.label for column in table.columns]
+    return {str(row[0]): dict(zip(labels, row, strict=True)) for row in table.rows}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_what_a_stage_asks_for_passes_with_both_sides_in_a_table(stage, accumulation):
+    trace = rank(stage, accumulation=accumulation)
+    if stage < 2 and accumulation > 1:  # those accumulate before they reduce
+        first = (trace.collectives.flush > 0) & (trace.collectives.micro_step == 0)
+        trace.collectives.step[first] = -1
+        trace.flushes = trace.flushes[1::2]
+    finding = said(RULE, trace)
+    assert finding.status is Status.PASS, finding.summary
+    found = rows(finding)["gradients"]
+    assert found["bytes asked for, at least"] == found["bytes sent"]
+    assert found["bytes sent"] == WHOLE * (accumulation if stage > 1 else 1)
+    assert found["calls asked for"] == f"{found['calls']:g}"
+
+
+def test_another_number_format_is_named():
+    trace = rank(nbytes=2 * WHOLE)
+    trace.collectives.elements //= 2
+    for one in trace.flushes:
+        one.elements = ELEMENTS
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    assert rows(finding)["gradients"]["cause"] == "not sent as bfloat16"
+
+
+def test_parameters_without_a_gradient_are_named():
+    finding = said(RULE, rank(nbytes=WHOLE * 3 // 4))
+    assert finding.status is Status.INFO
+    assert rows(finding)["gradients"]["cause"] == "25.0% of the parameters had no gradient"
+
+
+def test_fewer_bytes_than_were_flushed_are_unexplained():
+    trace = rank(nbytes=WHOLE * 3 // 4)
+    for one in trace.flushes:
+        one.elements = ELEMENTS
+    assert said(RULE, trace).status is Status.FAIL
+
+
+def test_other_micro_steps_than_configured_are_named():
+    trace = rank(2, accumulation=4)
+    trace.engines[1].effective["gradient_accumulation_steps"] = 2
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    cause = rows(finding)["gradients"]["cause"]
+    assert cause == "4 micro-steps a step, where 2 are configured"
+
+
+def test_a_stage_that_need_not_reduces_each_micro_step():
+    finding = said(RULE, rank(1, accumulation=2))
+    assert finding.status is Status.INFO
+    assert rows(finding)["gradients"]["cause"] == "reduced in 2 of 2 micro-steps"
+
+
+def test_an_op_that_no_setting_asks_for_is_unexplained():
+    finding = said(RULE, rank(3, op="all_reduce"))
+    assert finding.status is Status.FAIL
+    assert "all_reduce: gradients need none" in finding.cause
+
+
+@pytest.mark.parametrize(("times", "status"), [(2, Status.INFO), (4, Status.FAIL)])
+def test_parameters_gathered_again(times, status):
+    trace = rank(3, extra=lambda step, start: fetched(step, start + 10, times - 1))
+    finding = said(RULE, trace)
+    assert finding.status is status
+    assert rows(finding)["parameters for use"]["bytes sent"] == times * WHOLE
+
+
+def test_evaluation_within_a_step_explains_gathers():
+    trace = rank(3, extra=lambda step, start: fetched(step, start + 10, 3))
+    spans = [span("forward", 100 * n + k, 100 * n + k + 1, n) for n in range(6) for k in range(3)]
+    trace.spans += spans
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    assert "4 forwards a micro-step" in rows(finding)["parameters for use"]["cause"]
+
+
+def test_recomputation_explains_a_third_gather():
+    trace = rank(3, extra=lambda step, start: fetched(step, start + 10, 2))
+    trace.fetches = [fetch(99, 1, 1, step=3, is_recomputation=True)]
+    assert said(RULE, trace).status is Status.INFO
+
+
+def test_gradients_that_the_program_reduces_again_fail_with_the_line():
+    def again(step: int, start: float):
+        yield sync("all_reduce", start + 95, 1, nbytes=2 * WHOLE, step=step, site=7, elements=0)
+
+    trace = rank(2, extra=again, sites={7: SiteArgs(7, "train.py", 40, "average")})
+    own = trace.collectives.site == 7
+    trace.collectives.elements[own] = ELEMENTS
+    finding = said(RULE, trace)
+    assert finding.status is Status.FAIL
+    assert "as many bytes as the gradients at train.py:40" in finding.cause
+    assert finding.saving_bytes_per_step == 2 * WHOLE
+
+
+@pytest.mark.parametrize(
+    ("role", "requested", "op", "status"),
+    [
+        ("", "broadcast", "broadcast", Status.FAIL),
+        ("", "", "broadcast", Status.PASS),
+        ("tensor", "all_reduce", "all_reduce", Status.PASS),
+        ("", "all_to_all_single", "all_to_all_single", Status.PASS),
+    ],
+    ids=["deepspeed", "program", "tensor parallel", "experts"],
+)
+def test_what_nothing_asks_for_is_named_by_who_did(role, requested, op, status):
+    def more(step: int, start: float):
+        details = {"step": step, "phase": "forward", "requested": requested, "group": 2}
+        yield sync(op, start + 5, 1, nbytes=WHOLE // 4, **details)
+
+    trace = rank(2, extra=more, groups={1: group(), 2: group(id=2, role=role)})
+    finding = said(RULE, trace)
+    assert finding.status is status
+    assert rows(finding)["other"]["cause"]
+
+
+def test_little_of_it_is_not_judged():
+    def more(step: int, start: float):
+        asked = {"requested": "broadcast", "phase": "forward"}
+        yield sync("broadcast", start + 5, 1, nbytes=8192, step=step, **asked)
+
+    assert said(RULE, rank(2, extra=more)).status is Status.PASS
+    assert said(RULE, rank(2, extra=more), minor_share=0.001).status is Status.FAIL
+
+
+def test_what_happens_between_phases_is_named():
+    def building(step: int, start: float):
+        yield sync("broadcast", start + 95, 1, nbytes=WHOLE, step=step, requested="broadcast")
+
+    finding = said(RULE, rank(2, extra=building))
+    assert finding.status is Status.PASS
+    assert "building an engine" in rows(finding)["other"]["cause"]
+
+
+def test_experts_have_groups_of_their_own_in_a_bucket():
+    def expert(step: int, start: float):
+        shared = {"step": step, "phase": "backward", "flush": 1 + step, "group": 2}
+        yield sync("all_reduce", start + 79, 1, nbytes=WHOLE // 2, **shared)
+
+    groups = {1: group(), 2: group(id=2, role="expert_data")}
+    trace = rank(2, nbytes=WHOLE // 2, extra=expert, groups=groups)
+    for one in trace.flushes:
+        one.elements = ELEMENTS
+    finding = said(RULE, trace)
+    assert finding.status is Status.PASS
+    assert rows(finding)["gradients"]["calls asked for"] == "1 to 2"
+
+
+def test_skipped_steps_of_float16_are_named():
+    trace = rank(2)
+    table = trace.collectives
+    table.words[table.words.index("bfloat16")] = "float16"
+    trace.engines[1].parameter_dtype = "float16"
+    table.step[(table.phase == table.code("step")) & (table.step == 3)] = -1
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    assert "25% of the steps were skipped" in rows(finding)["parameters after the step"]["cause"]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        zero_rank(engine=None),
+        rank(2, world_size=1),
+        rank(1, groups={1: group(), 2: group(id=2, ranks=[0])}, in_group=2),
+    ],
+    ids=["no engine", "one rank", "gradients of one rank"],
+)
+def test_it_does_not_apply(trace):
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def two_engines() -> RankTrace:
+    trace = rank(2)
+    trace.engines[2] = engine(2)
+    return trace
+
+
+def in_turn(**changes: Any) -> RankTrace:
+    """Two engines that take every other step."""
+    trace = rank(2)
+    trace.engines[2] = msgspec.structs.replace(trace.engines[1], engine=2, **changes)
+    for one in trace.steps:
+        one.engine = 1 + one.step % 2
+    return trace
+
+
+def test_engines_that_take_turns_are_judged_each_by_its_own():
+    finding = said(RULE, in_turn())
+    assert finding.status is Status.PASS
+    assert {"gradients (engine 1)", "gradients (engine 2)"} <= rows(finding).keys()
+    finding = said(RULE, in_turn(parameters=2 * ELEMENTS))
+    assert finding.status is Status.INFO
+    assert rows(finding)["gradients (engine 1)"]["verdict"] == "as asked"
+    assert "50.0% of the parameters" in rows(finding)["gradients (engine 2)"]["cause"]
+
+
+def test_of_two_engines_one_may_be_known():
+    hidden = {"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}
+    statuses = [finding.status for finding in judged(RULE, in_turn(effective=hidden))]
+    assert statuses == [Status.UNKNOWN, Status.PASS]
+
+
+def silent() -> RankTrace:
+    trace = rank(2)
+    trace.collectives.flush[:] = 0
+    return trace
+
+
+def sampled() -> RankTrace:
+    trace = rank(2)
+    trace.is_sampled = True
+    return trace
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        rank(3, zero={"zero_quantized_weights": True}),
+        two_engines(),
+        silent(),
+        sampled(),
+        captured(window=range(0)),
+    ],
+    ids=["quantized", "two engines", "no gradients", "sampled", "counters"],
+)
+def test_it_cannot_tell(trace):
+    assert said(RULE, trace).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("zero", [None, [], {"stage": "two"}, {"stage": 3, "reduce_scatter": 7}])
+def test_a_broken_configuration_is_no_error(zero):
+    effective = {"zero_optimization": zero, "gradient_accumulation_steps": "many"}
+    broken = EngineConfig(engine=1, effective=effective, parameter_dtype="int7")
+    assert said(RULE, rank(2, engine=broken)).status is not Status.ERROR
+    assert msgspec.json.decode(msgspec.json.encode(broken), type=EngineConfig) == broken
+
+
+def ddp(*, sent: float = 1.0, extra: Any = None, **fields: Any) -> RankTrace:
+    """A rank of a DDP model with one bucket, of which a share is sent."""
+    given = {"engine": None, "layouts": [BucketLayout(0, 1, [WHOLE])], **fields}
+    if extra is not None:
+        given["extra"] = extra
+    trace = zero_rank(nbytes=round(WHOLE * sent), flushes=[], **given)
+    trace.collectives.flush[:] = 0
+    return trace
+
+
+def test_ddp_reduces_its_buckets():
+    found = rows(said(RULE, ddp()))["gradients"]
+    assert (found["verdict"], found["bytes sent"]) == ("as asked", WHOLE)
+
+
+def test_a_communication_hook_of_ddp_is_named():
+    trace = ddp(sent=0.5)
+    trace.collectives.words[trace.collectives.words.index("float32")] = "float16"
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    assert "a communication hook" in rows(finding)["gradients"]["cause"]
+
+
+def test_buffers_of_ddp_are_named():
+    def buffers(step: int, start: float):
+        yield sync("broadcast", start + 1, 1, nbytes=WHOLE, step=step, phase="forward")
+
+    finding = said(RULE, ddp(extra=buffers))
+    assert "broadcast_buffers" in rows(finding)["other"]["cause"]
+
+
+def fsdp(gathers: int) -> RankTrace:
+    """A rank of one FSDP unit, reduced once and gathered some times in each step."""
+
+    def gathered(step: int, start: float):
+        for n in range(gathers):
+            details = {"step": step, "phase": "forward", "fetch": 50 + n}
+            yield sync("_allgather_base_", start + n, 1, nbytes=2 * WHOLE, **details)
+
+    unit = {"library": "FSDP2", "module": "(root)", "elements": ELEMENTS}
+    fetches = [fetch(50 + n, n, 1, step=3, **unit) for n in range(gathers)]
+    trace = zero_rank(
+        engine=None, op="_reduce_scatter_base_", nbytes=2 * WHOLE, extra=gathered, fetches=fetches
+    )
+    for one in trace.flushes:
+        one.library, one.module, one.stage = "FSDP2", "(root)", -1
+    return trace
+
+
+@pytest.mark.parametrize(("gathers", "status"), [(1, "pass"), (2, "pass"), (4, "fail")])
+def test_fsdp_gathers_its_units_once_or_twice(gathers, status):
+    finding = said(RULE, fsdp(gathers))
+    assert finding.status.value == status
+    assert rows(finding)["gradients"]["verdict"] == "as asked"
+
+
+def test_small_messages_of_the_program_stand_apart():
+    def scalars(step: int, start: float):
+        yield sync("all_reduce", start + 85, 1, nbytes=4, step=step, requested="all_reduce")
+        yield sync("all_reduce", start + 95, 1, nbytes=4, step=step)
+
+    found = rows(said(RULE, rank(2, extra=scalars)))
+    assert found["small messages"]["calls"] == 1
+    assert found["small messages of the program"]["calls"] == 1
+
+
+def test_weights_that_stages_of_a_pipeline_share_are_named():
+    def tied(step: int, start: float):
+        given = {"step": step, "requested": "all_reduce", "phase": "ReduceTiedGrads"}
+        yield sync("all_reduce", start + 85, 1, nbytes=WHOLE // 4, **given)
+
+    trace = rank(1, extra=tied)
+    assert said(RULE, trace).status is Status.FAIL
+    trace.engines[1].pipeline_stages = 2
+    finding = said(RULE, trace)
+    assert finding.status is Status.PASS
+    assert "pipeline" in rows(finding)["other"]["cause"]

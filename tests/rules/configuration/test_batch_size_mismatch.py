@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsprof.rules.configuration.batch_size_mismatch import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.ds_config import ran, read, without_engine
+
+
+def sizes(train: Any = None, micro: Any = None, steps: Any = None) -> dict[str, Any]:
+    given = {
+        "train_batch_size": train,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": steps,
+    }
+    return {"steps_per_print": 1, **{key: size for key, size in given.items() if size is not None}}
+
+
+@pytest.mark.parametrize(
+    ("written", "ranks"),
+    [
+        (sizes(24, 3), "divides 8"),
+        (sizes(24, steps=3), "divides 8"),
+        (sizes(24), "divides 24"),
+        (sizes(24.0, 3.0), "divides 8"),
+        (sizes(6, 1, 1), "is 6"),
+    ],
+)
+def test_sizes_that_fit_some_ranks_are_information(written, ranks):
+    (finding,) = read(RULE, written)
+    assert finding.status is Status.INFO
+    assert finding.summary.endswith(f"data-parallel ranks {ranks}.")
+
+
+@pytest.mark.parametrize(
+    "written", [sizes(25, 3), sizes(25, steps=3), sizes(8, 3, 2), sizes(-8, 2), sizes("8")]
+)
+def test_sizes_that_fit_nothing_fail(written):
+    (finding,) = read(RULE, written)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+
+
+@pytest.mark.parametrize(
+    "written", [sizes(micro=4), sizes(micro=4, steps=2), sizes("auto", 4, 3), sizes("auto", "auto")]
+)
+def test_sizes_that_fit_every_number_of_ranks_pass(written):
+    assert read(RULE, written)[0].status is Status.PASS
+
+
+def test_sizes_that_somebody_else_must_give_are_information():
+    assert read(RULE, sizes(steps=2))[0].status is Status.INFO
+
+
+def test_of_an_engine_that_runs_they_fitted():
+    assert ran(RULE, sizes(24, 3))[0].status is Status.PASS
+
+
+def test_no_engine_is_not_applicable():
+    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
+
+
+def test_an_unrecorded_configuration_could_not_tell():
+    assert ran(RULE, {})[0].status is Status.UNKNOWN

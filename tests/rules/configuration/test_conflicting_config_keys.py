@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.configuration.conflicting_config_keys import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.ds_config import ran, read, rows, with_status, without_engine, zero
+
+SPLIT = {"overlap_comm": True, "use_multi_rank_bucket_allreduce": False}
+APART = {"overlap_comm": True, "contiguous_gradients": False}
+FAULTS = {
+    "zero_optimization.overlap_comm": (zero(2, **APART), Severity.MEDIUM),
+    "zero_optimization.offload_optimizer.device": (
+        zero(2, overlap_comm=True, offload_optimizer={"device": "nvme"}),
+        Severity.MEDIUM,
+    ),
+    "wall_clock_breakdown": (
+        {**zero(0), "wall_clock_breakdown": True},
+        Severity.LOW,
+    ),
+    "flops_profiler.enabled": ({**zero(0), "flops_profiler": {"enabled": True}}, Severity.LOW),
+}
+SYNCHRONISED = [
+    (zero(1, **SPLIT), "use_multi_rank_bucket_allreduce"),
+    (zero(2, **SPLIT, offload_optimizer={"device": "cpu"}), "use_multi_rank_bucket_allreduce"),
+    (zero(1, **APART), "contiguous_gradients"),
+]
+NOTES = {
+    "zero_optimization.use_multi_rank_bucket_allreduce": {
+        **zero(2, contiguous_gradients=False, use_multi_rank_bucket_allreduce=False),
+    },
+    "zero_optimization.reduce_scatter": zero(2, reduce_scatter=True, overlap_comm=True),
+    "zero_optimization.overlap_comm": zero(2),
+}
+
+
+@pytest.mark.parametrize(("key", "case"), FAULTS.items())
+def test_settings_at_odds_fail(key, case):
+    written, severity = case
+    (finding,) = read(RULE, written)
+    assert (finding.status, finding.severity) == (Status.FAIL, severity)
+    assert next(iter(rows([finding]))) == key
+
+
+@pytest.mark.parametrize(("key", "written"), NOTES.items())
+def test_what_is_so_by_design_is_information(key, written):
+    notes = with_status(read(RULE, written), Status.INFO)
+    assert any(note.summary.startswith(f"{key}: ") for note in notes)
+
+
+@pytest.mark.parametrize(("device", "status"), [("cpu", Status.PASS), ("cuda:1", Status.FAIL)])
+@pytest.mark.parametrize("written", [{**zero(0), "wall_clock_breakdown": True}, zero(2, **APART)])
+def test_waiting_costs_where_there_is_a_device_to_wait_for(written, device, status):
+    effective = {"zero_optimization": written["zero_optimization"]}
+    (finding,) = ran(RULE, written, device=device, effective=effective)
+    assert finding.status is status
+
+
+@pytest.mark.parametrize(("written", "key"), SYNCHRONISED)
+def test_a_patch_mends_what_synchronises(written, key):
+    (finding,) = read(RULE, written)
+    assert finding.severity is Severity.MEDIUM
+    assert finding.config_patch == {"zero_optimization": {key: True}}
+    written["zero_optimization"] |= finding.config_patch["zero_optimization"]
+    assert read(RULE, written)[0].status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        zero(3, **APART),  # stage 3 reduces in another way
+        zero(0, overlap_comm=True),
+        zero(2, overlap_comm="auto"),
+        zero(2, overlap_comm=True, reduce_scatter=False),
+        zero(2, **APART, offload_optimizer={"device": "cpu"}),  # forces contiguous gradients
+        zero(3, overlap_comm=True, offload_optimizer={"device": "nvme"}),
+        zero("auto", wall_clock_breakdown=True),
+        {**zero(3), "wall_clock_breakdown": "auto"},
+    ],
+)
+def test_what_goes_together_passes(written):
+    assert read(RULE, written)[0].status is Status.PASS
+
+
+def test_what_is_in_force_counts():
+    effective = {"zero_optimization": {"stage": 2, "overlap_comm": True}}
+    (finding,) = ran(RULE, zero(2, overlap_comm="auto"), effective=effective)
+    assert finding.status is Status.PASS
+
+
+def test_a_pipeline_engine_does_not_overlap():
+    effective = {"zero_optimization": {"stage": 1, "overlap_comm": True}}
+    written = zero(1, overlap_comm=True)
+    (finding,) = ran(RULE, written, effective=effective, kind="PipelineEngine")
+    assert (finding.status, "pipeline" in finding.summary) == (Status.INFO, True)
+
+
+def test_no_engine_is_not_applicable():
+    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
+
+
+def test_an_unrecorded_configuration_could_not_tell():
+    assert ran(RULE, {})[0].status is Status.UNKNOWN

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from dsprof.rules.configuration.deprecated_config_key import RULE
+from dsprof.rules.rule import Status
+from tests.factories.ds_config import ran, read, rows, without_engine, zero
+
+
+def test_old_names_are_information_with_the_new_one():
+    (finding,) = read(RULE, {**zero(2, cpu_offload=True), "bfloat16": {"enabled": True}})
+    assert finding.status is Status.INFO
+    assert rows([finding]) == {
+        "zero_optimization.cpu_offload": 'offload_optimizer: {"device": "cpu"}',
+        "bfloat16": "bf16",
+    }
+
+
+def test_new_names_pass():
+    assert read(RULE, zero(2, offload_optimizer={"device": "cpu"}))[0].status is Status.PASS
+
+
+def test_no_engine_is_not_applicable():
+    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
+
+
+def test_an_unrecorded_configuration_could_not_tell():
+    assert ran(RULE, {})[0].status is Status.UNKNOWN

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.configuration.overridden_config_value import RULE
+from dsprof.rules.rule import Status
+from tests.factories.ds_config import ran, read, rows, without_engine, zero
+
+
+def test_another_value_in_force_is_information():
+    effective = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 7}, "train_batch_size": 8}
+    written = {**zero(2, reduce_bucket_size=5), "train_batch_size": 4}
+    (finding,) = ran(RULE, written, effective=effective)
+    assert finding.status is Status.INFO
+    assert rows([finding]) == {"zero_optimization.reduce_bucket_size": "7", "train_batch_size": "8"}
+
+
+@pytest.mark.parametrize(
+    ("written", "effective"),
+    [
+        (zero(2, reduce_bucket_size=5e8), {"zero_optimization": {"reduce_bucket_size": 500000000}}),
+        (zero(3, reduce_bucket_size="auto"), {"zero_optimization": {"reduce_bucket_size": 5}}),
+        (zero(3, stage3_max_live_parameters=5), {"zero_optimization": {"max_live_parameters": 5}}),
+        (zero(2, cpu_offload=True), {"zero_optimization": {"cpu_offload": False}}),
+        ({"communication_data_type": "BF16"}, {"communication_data_type": "torch.bfloat16"}),
+        (zero(True), {"zero_optimization": {"stage": 1}}),
+    ],
+)
+def test_the_same_in_other_words_passes(written, effective):
+    assert ran(RULE, written, effective=effective)[0].status is Status.PASS
+
+
+def test_a_key_of_stage_3_is_found_under_its_short_name():
+    effective = {"zero_optimization": {"stage": 3, "prefetch_bucket_size": 1}}
+    (finding,) = ran(RULE, zero(3, stage3_prefetch_bucket_size=5), effective=effective)
+    assert finding.summary == "zero_optimization.stage3_prefetch_bucket_size is 1."
+
+
+def test_of_a_file_it_does_not_apply():
+    assert read(RULE, zero(2))[0].status is Status.NOT_APPLICABLE
+
+
+def test_no_engine_is_not_applicable():
+    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
+
+
+def test_an_unrecorded_configuration_could_not_tell():
+    assert ran(RULE, {})[0].status is Status.UNKNOWN

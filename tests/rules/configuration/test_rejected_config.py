@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.configuration.rejected_config import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.ds_config import ran, read, rows, without_engine, zero
+
+REMOVED = [
+    *("sparse_gradients", "amp", "nebula", "compression_training", "quantize_training"),
+    *("eigenvalue", "sparse_attention", "elasticity", "graph_harvesting", "curriculum_learning"),
+    "progressive_layer_drop",
+]
+REMOVED_OF_ZERO = ["mics_shard_size", "mics_hierarchical_params_gather", "zeropp_loco_param"]
+REFUSED = {
+    "zero_optimization.overlap_com": zero(overlap_com=True),
+    "zero_optimization.offload_optimizer.devise": zero(offload_optimizer={"devise": "cpu"}),
+    "comms_logger.profall": {**zero(), "comms_logger": {"profall": True}},
+    "optimizer.type": {**zero(), "optimizer": {"type": "OneBitAdam"}},
+    "zero_optimization.legacy_stage1": zero(1, legacy_stage1=True),
+    "zero_optimization.reduce_bucket_size": zero(reduce_bucket_size=0),
+    "zero_optimization.stage": zero(4),
+    "zero_optimization.allgather_bucket_size": zero(allgather_bucket_size=101),
+    "gradient_predivide_factor": {**zero(), "gradient_predivide_factor": 2.0},
+    "prescale_gradients": {**zero(3), "prescale_gradients": True},
+    "zero_optimization.compute_grad_norm": zero(compute_grad_norm=False),
+    "zero_optimization.offload_optimizer.ratio": zero(offload_optimizer={"ratio": 0.5}),
+    "gradient_allreduce_op": {**zero(3), "gradient_allreduce_op": "sum"},
+    "fp16.enabled": {**zero(), "fp16": {"enabled": True}, "bf16": {"enabled": True}},
+    "communication_data_type": {**zero(), "communication_data_type": "int8"},
+    "zero_optimization.contiguous_gradients": zero(contiguous_gradients="ture"),
+    "zero_optimization.sub_group_size": zero(3, sub_group_size="1e9"),
+    "zero_optimization.offload_param.buffer_count": zero(3, offload_param={"buffer_count": 1.5}),
+    "fp16.initial_scale_power": {**zero(), "fp16": {"initial_scale_power": [16]}},
+    "zero_optimization.round_robin_gradients": zero(round_robin_gradients=None),
+    "optimizer.type=muon": {**zero(3), "optimizer": {"type": "Muon"}},
+    "bf16.bf16_optimizer_states": {**zero(), "bf16": {"bf16_optimizer_states": True}},
+    "zero_optimization.cpu_offload": zero(cpu_offload=False, offload_optimizer={}),
+    "zero_optimization": {"zero_optimization": [2]},
+    "activation_checkpointing": {**zero(), "activation_checkpointing": None},
+    "compile": {**zero(), "compile": False},
+}
+ACCEPTED = [
+    zero(1, allgather_bucket_size=100, stage3_max_live_parameters=1e9),
+    zero("auto", compute_grad_norm="auto", reduce_bucket_size="auto"),
+    {**zero(1), "prescale_gradients": True, "gradient_predivide_factor": 2.0},
+    {**zero(2, reduce_scatter=False), "prescale_gradients": True},
+    {**zero(2, compute_grad_norm=False), "gradient_clipping": 0},
+    {**zero(), "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}},
+    {**zero(), "communication_data_type": "BF16"},
+    zero("2", reduce_bucket_size=5e8),
+    zero(3, sub_group_size="1000", overlap_comm=None, contiguous_gradients="yes"),
+    zero(2, round_robin_gradients=1, offload_optimizer={"ratio": True, "pin_memory": 0.0}),
+    zero(2.0),
+    {**zero(), "aio": None},
+    {"zero_optimization": True},
+]
+FILLED_IN = [
+    {**zero(2, compute_grad_norm=False), "gradient_clipping": "auto"},
+    {"bf16": "auto"},
+]
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_removed_blocks_are_refused_even_if_they_are_off(key):
+    (finding,) = read(RULE, {**zero(), key: {"enabled": False}})
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert list(rows([finding])) == [key]
+
+
+@pytest.mark.parametrize("key", REMOVED_OF_ZERO)
+def test_removed_keys_of_zero_are_refused(key):
+    assert list(rows(read(RULE, zero(3, **{key: 1})))) == [f"zero_optimization.{key}"]
+
+
+@pytest.mark.parametrize(("key", "written"), REFUSED.items())
+def test_what_stops_the_engine_is_named(key, written):
+    (finding,) = read(RULE, written)
+    assert finding.status is Status.FAIL
+    assert list(rows([finding])) == [key.partition("=")[0]]
+
+
+@pytest.mark.parametrize("written", [*ACCEPTED, *FILLED_IN])
+def test_what_deepspeed_accepts_passes(written):
+    assert read(RULE, written)[0].status is Status.PASS
+
+
+def test_a_misspelt_key_brings_the_right_one():
+    findings = read(RULE, zero(3, stage3_param_persitence_threshold=1))
+    assert "did you mean stage3_param_persistence_threshold?" in findings[0].cause
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"), [("0.19.7", False), ("0.19.8", True), ("0.20.1", True), ("", True)]
+)
+def test_the_release_decides(version, refused):
+    (finding,) = read(RULE, {**zero(), "elasticity": {}}, version)
+    assert (finding.status is Status.FAIL) is refused
+    assert finding.confidence == ("" if not refused else "high" if version else "medium")
+
+
+def test_sections_that_were_not_strict_yet_refuse_nothing():
+    written = {**zero(), "fp16": {"enabled": True, "fp16": True}}
+    assert read(RULE, written, "0.16.9")[0].status is Status.PASS
+    assert read(RULE, written, "0.17.6")[0].status is Status.FAIL
+
+
+def test_of_an_engine_that_runs_a_later_refusal_is_information():
+    (finding,) = ran(RULE, {**zero(), "elasticity": {}, "unheard_of": 1}, "0.18.9")
+    assert finding.status is Status.INFO
+    assert rows([finding])["elasticity"].startswith("refused from 0.19.8 on")
+
+
+def test_an_engine_that_runs_was_not_refused():
+    assert ran(RULE, zero(overlap_com=True))[0].status is Status.PASS
+
+
+def test_no_engine_is_not_applicable():
+    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
+
+
+def test_an_unrecorded_configuration_could_not_tell():
+    assert ran(RULE, {})[0].status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("0.19.6", Status.PASS), ("0.19.7", Status.FAIL), ("", Status.FAIL)]
+)
+def test_a_value_is_refused_from_the_release_on_that_refuses_it(version, status):
+    written = {**zero(), "optimizer": {"type": "OneBitAdam"}}
+    assert read(RULE, written, version)[0].status is status

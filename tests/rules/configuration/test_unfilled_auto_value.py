@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from dsprof.rules.configuration.unfilled_auto_value import RULE
+from dsprof.rules.rule import Status
+from tests.factories.ds_config import ran, read, rows, without_engine, zero
+
+
+def test_values_to_be_filled_in_are_information():
+    (finding,) = read(RULE, {**zero(reduce_bucket_size="auto"), "bf16": {"enabled": "auto"}})
+    assert finding.status is Status.INFO
+    assert list(rows([finding])) == ["zero_optimization.reduce_bucket_size", "bf16.enabled"]
+
+
+def test_of_an_engine_that_runs_the_default_in_force_is_shown():
+    effective = {"zero_optimization": {"stage": 3, "prefetch_bucket_size": 50_000_000}}
+    written = zero(3, stage3_prefetch_bucket_size="auto")
+    (finding,) = ran(RULE, written, effective=effective)
+    assert "DeepSpeed took its own default" in finding.summary
+    assert rows([finding])["zero_optimization.stage3_prefetch_bucket_size"].startswith("50000000")
+
+
+def test_what_means_auto_in_deepspeed_itself_passes():
+    assert read(RULE, zero(2, zenflow={"update_interval": "auto"}))[0].status is Status.PASS
+
+
+def test_values_pass():
+    assert read(RULE, zero(2, reduce_bucket_size=5))[0].status is Status.PASS
+
+
+def test_no_engine_is_not_applicable():
+    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
+
+
+def test_an_unrecorded_configuration_could_not_tell():
+    assert ran(RULE, {})[0].status is Status.UNKNOWN

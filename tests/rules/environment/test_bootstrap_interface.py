@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.environment.bootstrap_interface import RULE
+from dsprof.rules.environment.values import select
+from dsprof.rules.rule import Severity, Status
+from tests.factories.environment import judge, rank_trace
+
+HOST = ["docker0 down", "eth0 up 25000 Mbit/s", "eth01 up", "mlx5_0:1 InfiniBand 400 Gb/sec"]
+SEVERAL = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
+ALONE = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
+
+
+def found(variables, backend="nccl", network=HOST):
+    return judge(RULE, rank_trace(0, variables, backend=backend, network_devices=network))
+
+
+@pytest.mark.parametrize(
+    ("value", "selected"),
+    [
+        ("eth0", "eth0 eth01"),
+        ("=eth0", "eth0"),
+        ("eth01,docker", "docker0 eth01"),
+        ("^docker,lo", "eth0 eth01"),
+        ("^=eth0", "lo docker0 eth01"),
+        ("eth0:1", "eth0 eth01"),
+        ("bond0", ""),
+        ("", ""),
+    ],
+)
+def test_values_select_as_nccl_does(value, selected):
+    assert select(value, ["lo", "docker0", "eth0", "eth01"]) == tuple(selected.split())
+
+
+def test_gloo_knows_no_prefixes():
+    assert select("eth", ["eth0"], has_prefixes=False) == ()
+    assert select("eth0", ["eth0", "eth01"], has_prefixes=False) == ("eth0",)
+
+
+@pytest.mark.parametrize(
+    ("variable", "backend"),
+    [
+        ("NCCL_SOCKET_IFNAME", "nccl"),
+        ("GLOO_SOCKET_IFNAME", "gloo"),
+        ("HCCL_SOCKET_IFNAME", "hccl"),
+        ("CCL_KVS_IFACE", "xccl"),
+    ],
+)
+def test_an_interface_that_is_not_there_fails(variable, backend):
+    (finding,) = found({variable: "ib9"}, backend)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.CRITICAL)
+    assert f"{variable}=ib9" in finding.summary
+    assert "eth0" in finding.cause
+    assert "mlx5_0" not in finding.cause
+    assert found({variable: "ib9"}, "mpi") == []
+
+
+@pytest.mark.parametrize("value", ["lo", "docker0", "^docker0", "^eth"])
+def test_a_local_interface_between_hosts_fails(value):
+    (finding,) = found(SEVERAL | {"NCCL_SOCKET_IFNAME": value})
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.CRITICAL)
+    assert finding.ranks == (0,)
+
+
+@pytest.mark.parametrize("value", ["=eth0", "^docker,lo", "eth01", "=eth0,=eth01"])
+def test_interfaces_between_hosts_pass(value):
+    assert found(SEVERAL | {"NCCL_SOCKET_IFNAME": value}) == []
+
+
+def test_a_local_interface_serves_one_host():
+    assert found(ALONE | {"GLOO_SOCKET_IFNAME": "lo"}, "gloo") == []
+
+
+def test_whether_it_serves_is_unknown_without_the_number_of_hosts():
+    (finding,) = found({"NCCL_SOCKET_IFNAME": "lo"})
+    assert finding.status is Status.UNKNOWN
+    assert "NCCL_SOCKET_IFNAME=lo" in finding.summary
+
+
+def test_a_prefix_that_takes_more_than_it_names_is_information():
+    (finding,) = found(SEVERAL | {"NCCL_SOCKET_IFNAME": "eth0"})
+    assert finding.status is Status.INFO
+    assert "eth0, eth01" in finding.summary
+
+
+@pytest.mark.parametrize("network", [[], [f"eth{n} up" for n in range(64)]])
+def test_an_incomplete_list_of_interfaces_could_not_tell(network):
+    (finding,) = found({"NCCL_SOCKET_IFNAME": "ib9"}, network=network)
+    assert finding.status is Status.UNKNOWN
+
+
+def test_each_host_is_asked_for_its_own_interfaces():
+    one = rank_trace(0, {"NCCL_SOCKET_IFNAME": "ib0"}, network_devices=["ib0 up"])
+    other = rank_trace(1, {"NCCL_SOCKET_IFNAME": "ib0"}, network_devices=["eth0 up"])
+    (finding,) = judge(RULE, one, other)
+    assert finding.ranks == (1,)
+
+
+def test_no_environment_could_not_tell():
+    (finding,) = judge(RULE, rank_trace(0, recorded=False))
+    assert finding.status is Status.UNKNOWN
+
+
+def test_odd_values_are_no_error():
+    for value in (" ", ",", "^", "=", "^=", "\x00", "eth0,,"):
+        found(SEVERAL | {"NCCL_SOCKET_IFNAME": value}, network=["", " ", "eth0"])

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from dsprof.rules.environment.hidden_setting import RULE
+from dsprof.rules.rule import Status
+from tests.factories.environment import judge, rank_trace
+
+FILE = {"/etc/nccl.conf": {"NCCL_CROSS_NIC": "1"}}
+
+
+def rows(*traces):
+    (finding,) = judge(RULE, *traces)
+    assert finding.status is Status.INFO
+    return finding.evidence[0].rows
+
+
+def test_a_value_of_a_file_is_named_with_its_place():
+    (row,) = rows(rank_trace(0, files=FILE), rank_trace(1, files=FILE))
+    assert row == ("NCCL_CROSS_NIC", "1", "/etc/nccl.conf", "0-1", "")
+
+
+def test_a_file_that_the_environment_overrules():
+    (row,) = rows(rank_trace(0, {"NCCL_CROSS_NIC": "2"}, files=FILE))
+    assert row[-1] == "overruled by NCCL_CROSS_NIC=2"
+
+
+def test_what_code_set_or_cleared():
+    trace = rank_trace(0, {"NCCL_ALGO": "Ring"}, effective={"NCCL_ALGO": "", "NCCL_NET": "IB"})
+    assert [row[:3] for row in rows(trace)] == [
+        ("NCCL_ALGO", "", "set or cleared in the process"),
+        ("NCCL_NET", "IB", "set or cleared in the process"),
+    ]
+
+
+def test_a_value_of_a_file_that_is_in_force_stands_once():
+    trace = rank_trace(0, files=FILE, effective={"NCCL_CROSS_NIC": "1"})
+    assert len(rows(trace)) == 1
+
+
+def test_nothing_hidden_passes():
+    assert judge(RULE, rank_trace(0, {"NCCL_CROSS_NIC": "1"})) == []
+
+
+def test_no_environment_could_not_tell():
+    (finding,) = judge(RULE, rank_trace(0, recorded=False))
+    assert finding.status is Status.UNKNOWN

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.machine import Adapter
+from dsprof.rules.environment.unequal_hosts import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories import machines
+from tests.factories.environment import judge, rank_trace
+
+
+def on_hosts(*hosts, variables=None, **details):
+    """One rank on each host."""
+    traces = []
+    for rank, machine in enumerate(hosts):
+        trace = rank_trace(rank, variables, **{**machine, **details})
+        trace.header.host = f"node-{rank}"
+        traces.append(trace)
+    return judge(RULE, *traces)
+
+
+def changed(**parts):
+    """A DGX of which some parts are other."""
+    machine = machines.h100_infiniband()
+    for name, part in parts.items():
+        machine[name] = machine[name] | part if isinstance(part, dict) else part
+    return machine
+
+
+def ports(count, state="ACTIVE"):
+    return [Adapter(f"mlx5_{n}:1", "mlx5_core", "InfiniBand", "", state) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("other", "severity", "says"),
+    [
+        (changed(versions={"nccl": "2.26.2"}), "high", "2.26.2 on rank 2"),
+        (changed(versions={"torch": "2.7.1"}), "high", "version of torch"),
+        (changed(adapters=ports(7)), "high", "7 of infiniband on rank 2"),
+        (changed(adapters=ports(8, "DOWN")), "high", "none on rank 2"),
+        (changed(accelerators=machines.nodes(8, "NVIDIA A100-SXM4-80GB")), "medium", "A100"),
+        (changed(machine={"nvidia_driver": "535.1 open"}), "medium", "535.1 open"),
+    ],
+)
+def test_a_host_that_is_other_fails(other, severity, says):
+    (finding,) = on_hosts(machines.h100_infiniband(), machines.h100_infiniband(), other)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity(severity))
+    assert finding.ranks == (2,)
+    assert says in finding.summary
+
+
+def test_equal_hosts_pass():
+    assert on_hosts(machines.h100_infiniband(), machines.h100_infiniband()) == []
+
+
+def test_adapters_that_nccl_is_kept_from_do_not_count():
+    more = [*ports(8), Adapter("mlx5_9:1", "mlx5_core", "InfiniBand", "", "ACTIVE")]
+    hosts = machines.h100_infiniband(), changed(adapters=more)
+    assert on_hosts(*hosts)[0].status is Status.FAIL
+    for value in ("=mlx5_0,mlx5_1", "^mlx5_9:1"):
+        assert on_hosts(*hosts, variables={"NCCL_IB_HCA": value}) == []
+
+
+def test_ethernet_ports_do_not_count():
+    more = [*ports(8), Adapter("mlx5_9:1", "mlx5_core", "Ethernet", "", "ACTIVE")]
+    assert on_hosts(machines.h100_infiniband(), changed(adapters=more)) == []
+
+
+def test_what_may_be_meant_is_information():
+    other = changed(machine={"cpu_vendor": "AuthenticAMD"})
+    (finding,) = on_hosts(machines.h100_infiniband(), other)
+    assert finding.status is Status.INFO
+
+
+def test_adapters_and_nccl_do_not_matter_to_gloo():
+    other = changed(adapters=[], versions={"nccl": "2.1"})
+    assert on_hosts(machines.h100_infiniband(), other, backend="gloo") == []
+
+
+def test_one_rank_has_nothing_to_compare():
+    (finding,) = on_hosts(machines.h100_infiniband())
+    assert finding.status is Status.NOT_APPLICABLE
+
+
+def test_no_environment_could_not_tell():
+    (finding,) = judge(RULE, rank_trace(0, recorded=False))
+    assert finding.status is Status.UNKNOWN
+
+
+def test_ranks_that_tell_nothing_of_their_host_are_left_out():
+    assert on_hosts(machines.h100_infiniband(), {}) == []

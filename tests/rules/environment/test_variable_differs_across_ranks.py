@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.environment.variable_differs_across_ranks import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.environment import judge, rank_trace
+
+
+def both(name, one, other, **run):
+    values = [{} if value is None else {name: value} for value in (one, other)]
+    return judge(RULE, *(rank_trace(rank, v, **run) for rank, v in enumerate([values[0], *values])))
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        ("NCCL_ALGO", Severity.CRITICAL),
+        ("NCCL_BUFFSIZE", Severity.HIGH),
+        ("NCCL_P2P_DISABLE", Severity.MEDIUM),
+        ("FI_CXI_RX_MATCH_MODE", Severity.MEDIUM),
+    ],
+)
+def test_differing_setting_fails_and_names_the_rarer_rank(name, severity):
+    (finding,) = both(name, "1", "2")
+    assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, severity, (2,))
+    rows = finding.evidence[0].rows
+    assert [row[:3] for row in rows] == [(name, "1", "0-1"), (name, "2", "2")]
+
+
+def test_variable_that_the_launcher_lost_points_to_its_file():
+    (finding,) = both("FI_PROVIDER", "efa", None)
+    assert finding.status is Status.FAIL
+    assert "~/.deepspeed_env" in finding.action
+    assert finding.evidence[0].rows[0][:3] == ("FI_PROVIDER", "not set", "2")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RANK",
+        "LOCAL_RANK",
+        "CUDA_VISIBLE_DEVICES",
+        "SLURM_PROCID",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_DEBUG",
+    ],
+)
+def test_what_differs_by_design_passes(name):
+    assert both(name, "0", "1") == []
+
+
+def test_equal_settings_pass():
+    assert both("NCCL_ALGO", "Ring", "Ring") == []
+
+
+def test_unknown_effect_is_info():
+    (finding,) = both("NCCL_MY_OWN_THING", "1", "2")
+    assert finding.status is Status.INFO
+
+
+def test_nccl_settings_of_a_run_without_nccl_are_info():
+    (finding,) = both("NCCL_ALGO", "Ring", "Tree", backend="gloo", device="cpu")
+    assert finding.status is Status.INFO
+
+
+def test_differing_deepspeed_configuration_fails():
+    configs = ({"zero_optimization": {"stage": stage}} for stage in (2, 2, 3))
+    (finding,) = judge(RULE, *(rank_trace(r, engine=c) for r, c in enumerate(configs)))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert "zero_optimization.stage" in finding.summary
+
+
+def test_one_rank_is_not_applicable():
+    (finding,) = judge(RULE, rank_trace(0, {"NCCL_ALGO": "Ring"}))
+    assert finding.status is Status.NOT_APPLICABLE
+
+
+def test_no_environment_could_not_tell():
+    traces = (rank_trace(rank, recorded=False) for rank in range(2))
+    (finding,) = judge(RULE, *traces)
+    assert finding.status is Status.UNKNOWN

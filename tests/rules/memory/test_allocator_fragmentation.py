@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsprof.analysis.summarise import summarise
+from dsprof.environment import EnvSnapshot
+from dsprof.rules.memory.allocator_fragmentation import RULE
+from dsprof.rules.memory.counters import RESERVED, RETRIES, STUCK
+from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.rules.runner import judge
+from dsprof.trace.run import find_run
+from tests.factories import snapshot as make
+from tests.factories.memory import on_device
+from tests.factories.trace import engine, rank_trace, said
+
+GIB = 1 << 30
+
+
+def counters(stuck: float, reserved: float = 20, retries: int = 0) -> dict[str, int]:
+    return {STUCK: int(stuck * GIB), RESERVED: int(reserved * GIB), RETRIES: retries}
+
+
+def test_much_memory_in_fragments_fails_and_names_the_rank():
+    finding = said(RULE, on_device(counters(0.1)), on_device(counters(6), rank=1))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.ranks == (1,)
+    assert "6.00 of 20.00 GiB" in finding.summary
+    assert "expandable_segments" in finding.action
+
+
+def test_advice_names_the_settings_in_force_and_not_one_that_is_on_already():
+    variables = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    trace = on_device(counters(6), engine=engine(2), environment=EnvSnapshot(variables=variables))
+    action = said(RULE, trace).action
+    assert action.startswith("expandable_segments is on already")
+    assert "reduce_bucket_size (now 500,000,000)" in action
+    variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:False"
+    assert said(RULE, trace).action.startswith("Set PYTORCH_CUDA_ALLOC_CONF")
+
+
+def test_retries_after_the_first_step_are_severe():
+    finding = said(RULE, on_device(counters(1, retries=2), counters(1, retries=5)))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.title == "Allocations on the device had to be tried again"
+    assert "up to 3 times" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        (counters(1.1),),
+        (counters(0.9, reserved=2),),
+        (counters(0, retries=9), counters(0, retries=9)),
+        (counters(9), counters(0.1)),
+    ],
+    ids=["small share", "few bytes", "retries at start", "recovered"],
+)
+def test_a_healthy_allocator_passes(samples):
+    assert said(RULE, on_device(*samples)).status is Status.PASS
+
+
+def test_a_cpu_run_has_no_device_allocator():
+    assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("samples", [(), (None,), ({RESERVED: GIB},), ({STUCK: GIB},)])
+def test_missing_counters_are_unknown(samples):
+    assert said(RULE, on_device(*samples)).status is Status.UNKNOWN
+
+
+def snapshot(tmp_path: Path, *segments: dict[str, Any], oom: float = 0, free: float = 0) -> Finding:
+    """Judge one snapshot; sizes of blocks in MiB."""
+    history = [make.event("oom", 0, oom, device_free=int(free * make.MIB))] if oom else []
+    path = make.write(tmp_path / "rank3.pickle", segments, history)
+    [finding] = judge(summarise(find_run([path])), [RULE])
+    return finding
+
+
+def test_a_snapshot_of_holes_fails(tmp_path):
+    finding = snapshot(tmp_path, make.segment(3000, -2000), make.segment(-5000))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.ranks == (3,)
+    assert "1.95 of 9.77 GiB reserved on rank 3 (20.0%) are stuck" in finding.summary
+
+
+def test_cached_segments_are_no_fragments(tmp_path):
+    finding = snapshot(tmp_path, make.segment(3000, -100), make.segment(-20000))
+    assert finding.status is Status.INFO
+    assert finding.title == "Device memory shows little fragmentation"
+    assert "19.53 GiB more are free and given back" in finding.summary
+
+
+def test_a_request_that_would_have_fit_is_severe(tmp_path):
+    finding = snapshot(tmp_path, make.segment(900, -600), oom=512, free=10)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert "a request of 0.50 GiB failed" in finding.summary
+
+
+def test_a_request_that_would_not_have_fit_is_over_commitment(tmp_path):
+    finding = snapshot(tmp_path, make.segment(900, -100), oom=512, free=10)
+    assert finding.status is Status.INFO
+    assert finding.title == "The device ran out of memory, and not because of fragments"
+    assert "Shard, offload" in finding.action

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from dsprof.rules.memory.host_memory_pressure import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.memory import GIB, on_host
+from tests.factories.trace import engine, header, judged, rank_trace, said
+
+
+def host(left: float = 100, shm: float = 100, rank: int = 0, name: str = "node-a", **fields):
+    seen = {"host_total_bytes": 200 * GIB, "shm_total_bytes": 100 * GIB, "rss_bytes": 90 * GIB}
+    now = {"host_available_bytes": int(left * GIB), "shm_free_bytes": int(shm * GIB)}
+    early = {"host_available_bytes": 150 * GIB, "shm_free_bytes": 100 * GIB}
+    head = header(rank, host=name)
+    return on_host(seen | early, seen | now, seen | early, rank=rank, head=head, **fields)
+
+
+def test_a_host_with_nothing_left_fails_at_its_worst_moment():
+    finding = said(RULE, host(), host(left=2, rank=1, name="node-b"))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.ranks == (1,)
+    assert "2.00 GiB of 200.00 GiB were left on node-b" in finding.summary
+
+
+def test_ranks_of_a_host_are_added_up_and_offloading_is_named():
+    config = engine(3, offload_optimizer={"device": "cpu"})
+    finding = said(RULE, host(left=2, engine=config), host(left=3, rank=1))
+    assert finding.summary.startswith("2.00 GiB of")
+    assert "the 2 ranks there held 180.00 GiB" in finding.summary
+    assert finding.cause == "State is kept in host memory: offload_optimizer."
+
+
+def test_a_full_shm_is_a_finding_of_its_own():
+    finding = said(RULE, host(shm=1))
+    assert finding.title == "/dev/shm is almost full"
+    assert len(judged(RULE, host(left=1, shm=1))) == 2
+
+
+def test_room_passes():
+    assert said(RULE, host()).status is Status.PASS
+
+
+def test_without_samples_it_cannot_tell():
+    assert said(RULE, rank_trace()).status is Status.UNKNOWN
+    assert said(RULE, on_host({"host_total_bytes": 0})).status is Status.UNKNOWN

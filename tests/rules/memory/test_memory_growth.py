@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.memory.counters import ALLOCATED, DEVICE_TOTAL, RESERVED
+from dsprof.rules.memory.memory_growth import RULE
+from dsprof.rules.rule import Status
+from tests.factories.memory import GIB, MIB, on_device, on_host
+from tests.factories.trace import judged, rank_trace, said
+
+
+def device(*allocated: float, rank: int = 0):
+    counters = {RESERVED: 30 * GIB, DEVICE_TOTAL: 40 * GIB}
+    samples = [{ALLOCATED: int(10 * GIB + mib * MIB), **counters} for mib in allocated]
+    return on_device(*samples, rank=rank)
+
+
+def host(*resident: float):
+    samples = [{"rss_bytes": int(GIB + mib * MIB)} for mib in resident]
+    return on_host(*({"host_available_bytes": 8 * GIB, **one} for one in samples))
+
+
+def leaking(step: int) -> float:
+    return 8 * step + 200 * (step % 3)
+
+
+def test_a_leak_on_the_device_fails_with_its_rate_and_its_end():
+    finding = said(RULE, device(*map(leaking, range(42))), device(*[0] * 42, rank=1))
+    assert finding.status is Status.FAIL
+    assert finding.title == "Device memory grows from step to step"
+    assert finding.ranks == (0,)
+    assert "8.00 MiB more" in finding.summary
+    assert "used up in 1,280 steps" in finding.summary  # 10 GiB of 8 MiB each
+
+
+def test_a_leak_on_the_host_is_told_apart():
+    finding = said(RULE, host(*map(leaking, range(42))))
+    assert finding.title == "Host memory grows from step to step"
+    assert "used up in 1,024 steps" in finding.summary
+
+
+def test_both_are_reported():
+    trace = device(*map(leaking, range(42)))
+    trace.memory += host(*map(leaking, range(42))).memory
+    assert len(judged(RULE, trace)) == 2
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        [0] * 42,
+        [200 * (n % 3) for n in range(42)],
+        [min(n, 20) * 40 for n in range(42)],  # a cache that fills up
+        [0.5 * n for n in range(42)],  # little
+        [900 - 8 * n for n in range(42)],
+        [3000, 2000, *[0] * 40],  # warm-up
+        [0] * 12 + [400] * 10 + [300] * 10 + [900] * 10,
+        [0] * 12 + [400] * 10 + [700] * 10 + [750] * 10,
+    ],
+    ids=["flat", "varying", "filling up", "little", "falling", "warm-up", "falls once", "slower"],
+)
+def test_what_is_no_leak_passes(series):
+    assert said(RULE, device(*series)).status is Status.PASS
+    assert said(RULE, host(*series)).status is Status.PASS
+
+
+@pytest.mark.parametrize("trace", [rank_trace(), device(*map(leaking, range(12))), on_device(None)])
+def test_few_steps_do_not_tell(trace):
+    assert said(RULE, trace).status is Status.UNKNOWN

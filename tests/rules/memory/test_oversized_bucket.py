@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.memory.counters import PEAK_RESERVED, RETRIES
+from dsprof.rules.memory.oversized_bucket import RULE
+from dsprof.rules.rule import Status
+from tests.factories.memory import GIB, on_device
+from tests.factories.trace import engine, rank_trace, said
+
+MILLION = 1_000_000
+
+
+def run(parameters: int = 100 * MILLION, stage: int = 2, retries: int = 0, **zero):
+    config = engine(stage, **zero)
+    config.parameters = parameters
+    counters = {PEAK_RESERVED: 10 * GIB}
+    return on_device(counters | {RETRIES: 0}, counters | {RETRIES: retries}, engine=config)
+
+
+@pytest.mark.parametrize(
+    ("stage", "overlap", "wasted"),
+    [(2, False, 0.75), (1, True, 1.49), (3, True, 0.75)],
+)
+def test_buffers_larger_than_the_model_are_known(stage, overlap, wasted):
+    finding = said(RULE, run(stage=stage, overlap_comm=overlap))
+    assert finding.status is Status.INFO
+    assert finding.summary.startswith(f"{wasted:.2f} GiB of")
+    assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 100 * MILLION}}
+
+
+def test_where_memory_is_short_that_is_a_fault():
+    assert said(RULE, run(retries=3)).status is Status.FAIL
+
+
+def test_where_memory_is_short_a_large_share_can_be_smaller():
+    finding = said(RULE, run(3000 * MILLION, retries=3, overlap_comm=True))
+    assert finding.status is Status.FAIL
+    assert "19% of the reserved memory" in finding.summary
+    assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 125 * MILLION}}
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        run(3000 * MILLION, overlap_comm=True),
+        run(400 * MILLION),
+        run(3000 * MILLION, retries=3, reduce_bucket_size=200 * MILLION),
+    ],
+    ids=["large model", "little wasted", "small share"],
+)
+def test_useful_buffers_pass(trace):
+    assert said(RULE, trace).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        rank_trace(engine=engine(2)),
+        on_device({PEAK_RESERVED: GIB}),
+        run(stage=0),
+        run(contiguous_gradients=False),
+        run(reduce_bucket_size="auto"),
+    ],
+    ids=["cpu", "no engine", "stage 0", "no buffers", "no number"],
+)
+def test_it_does_not_apply(trace):
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def test_without_counters_it_cannot_tell():
+    assert said(RULE, on_device(None, engine=engine(2))).status is Status.UNKNOWN
+    assert said(RULE, run(parameters=0)).status is Status.UNKNOWN

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.memory.counters import PEAK_ALLOCATED
+from dsprof.rules.memory.uneven_device_memory import RULE
+from dsprof.rules.rule import Status
+from tests.factories.memory import GIB, on_device
+from tests.factories.trace import engine, rank_trace, said
+
+
+def peaks(*gib: float, **fields):
+    return [
+        on_device({PEAK_ALLOCATED: int(one * GIB)}, rank=rank, world_size=len(gib), **fields)
+        for rank, one in enumerate(gib)
+    ]
+
+
+def test_a_rank_that_needs_more_fails():
+    finding = said(RULE, *peaks(10, 10, 10.2, 14))
+    assert finding.status is Status.FAIL
+    assert finding.ranks == (3,)
+    assert "Rank 3 had 14.00 GiB" in finding.summary
+    assert "different length" in finding.cause
+
+
+def test_rank_0_has_causes_of_its_own():
+    assert "Rank 0 does more" in said(RULE, *peaks(14, 10, 10)).cause
+
+
+def test_stages_of_a_pipeline_differ_by_design():
+    config = engine(1)
+    config.pipeline_stages = 4
+    finding = said(RULE, *peaks(14, 10, 10, engine=config))
+    assert finding.status is Status.INFO
+    assert "pipeline" in finding.cause
+
+
+@pytest.mark.parametrize("gib", [(10, 10.5, 11), (0.1, 0.1, 0.9), (10, 11.9, 10)])
+def test_small_differences_pass(gib):
+    assert said(RULE, *peaks(*gib)).status is Status.PASS
+
+
+def test_it_does_not_apply_to_cpus_and_single_ranks():
+    assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE
+    assert said(RULE, *peaks(10)).status is Status.NOT_APPLICABLE
+
+
+def test_without_counters_it_cannot_tell():
+    assert said(RULE, on_device(None)).status is Status.UNKNOWN
+    assert said(RULE, on_device({PEAK_ALLOCATED: GIB})).status is Status.UNKNOWN

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED
+from dsprof.rules.memory.unused_device_memory import RULE
+from dsprof.rules.rule import Status
+from tests.factories.memory import GIB, on_device
+from tests.factories.trace import engine, header, rank_trace, said, zero_rank
+
+BILLION = 10**9
+
+
+def run(peak: float, stage: int = 3, parameters: int = BILLION, rank: int = 0, **fields):
+    config = engine(stage, fields.pop("accumulation", 1), **fields)
+    config.parameters = parameters
+    trace = zero_rank(rank, stage=stage, head=header(rank, device="cuda", backend="nccl"))
+    trace.engines = {1: config}
+    counters = {DEVICE_TOTAL: 80 * GIB, PEAK_RESERVED: int(peak * GIB)}
+    trace.memory = on_device(counters).memory
+    return trace
+
+
+def test_room_for_a_lower_stage_is_known():
+    finding = said(RULE, run(30), run(40, rank=1))
+    assert finding.status is Status.INFO
+    assert "40.00 GiB of 80.00 GiB were never reserved on rank 1" in finding.summary
+    assert "room for ZeRO-2 instead of ZeRO-3, which needs about 1.86 GiB" in finding.action
+    assert finding.config_patch == {"zero_optimization": {"stage": 2}}
+
+
+def test_accumulation_at_stage_2_could_be_stage_1():
+    assert said(RULE, run(30, 2, accumulation=4)).config_patch == {
+        "zero_optimization": {"stage": 1}
+    }
+    assert said(RULE, run(30, 2)).config_patch is None
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [run(30, parameters=40 * BILLION), run(30, zero_hpz_partition_size=2), run(30, 1)],
+    ids=["too large", "hpz", "stage 1"],
+)
+def test_where_nothing_lower_fits_batches_may(trace):
+    finding = said(RULE, trace)
+    assert finding.config_patch is None
+    assert "larger micro-batch" in finding.action
+
+
+def test_a_full_device_passes():
+    assert said(RULE, run(30), run(60, rank=1)).status is Status.PASS
+
+
+def test_it_does_not_apply_to_cpus():
+    assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE
+
+
+def test_without_the_size_of_the_device_it_cannot_tell():
+    assert said(RULE, on_device({PEAK_RESERVED: GIB})).status is Status.UNKNOWN

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.overlap.giant_bucket import RULE
+from dsprof.rules.rule import Status
+from tests.factories.device_run import device_rank
+from tests.factories.trace import (
+    captured,
+    engine,
+    flush,
+    group,
+    header,
+    rank_trace,
+    said,
+    span,
+    step,
+    sync,
+)
+
+MIB = 1 << 20
+
+
+def ranks(*held_ms: float, buckets=(64,), held_from=60, **fields):
+    """Ranks that reduce buckets of so many MiB after a backward of 30 ms, in steps of 100 ms."""
+    return [_rank(rank, ms, buckets, held_from, **fields) for rank, ms in enumerate(held_ms)]
+
+
+def _rank(rank, held_ms, buckets, at, library="DDP", capacity_mib=1000, config=None, **given):
+    steps, comm, flushes, spans = [], [], [], []
+    each = held_ms / len(buckets)
+    for number in range(6):
+        start = 100 * number
+        steps.append(step(number, start, start + 100))
+        spans.append(span("backward", start + 30, start + 60, number))
+        for i, mib in enumerate(buckets):
+            key, nbytes = 1 + number * len(buckets) + i, int(mib * MIB)
+            begin = start + at + i * each
+            told = {"step": number, "phase": "backward", "nbytes": nbytes}
+            owner = 0 if library is None else key
+            comm.append(sync("all_reduce", begin, each, flush=owner, **told))
+            details = {"elements": nbytes // 4, "capacity": capacity_mib * MIB // 4, **told}
+            details |= {"library": library or "", "module": "", "parameters": 9, **given}
+            flushes.append(flush(key, begin, each, **details))
+    traces = {"steps": steps, "spans": spans, "flushes": flushes if library is not None else []}
+    return rank_trace(rank, comm=comm, engine=config, **traces)
+
+
+def test_a_giant_of_ddp_fails_with_its_argument():
+    finding = said(RULE, *ranks(20, 20))
+    assert finding.status is Status.FAIL
+    assert "bucket_cap_mb is 1000: one reduction of 64.0 MiB carries 100%" in finding.summary
+    assert "bucket_cap_mb=8" in finding.action
+    assert finding.config_patch is None
+    assert finding.saving_ms_per_step == pytest.approx((10 * 7 / 8, 20 * 7 / 8))
+
+
+def test_no_more_is_hidden_than_backward_computes():
+    low, high = said(RULE, *ranks(40, 40)).saving_ms_per_step
+    assert high == pytest.approx(30 * 7 / 8)
+    assert low == pytest.approx(high / 2)
+
+
+def test_what_is_waited_for_a_late_rank_is_not_hidden():
+    late = said(RULE, *ranks(20, 2))
+    assert late.saving_ms_per_step == (pytest.approx(0.875), pytest.approx(1.75))
+
+
+def test_a_program_that_reduces_by_itself_fails():
+    finding = said(RULE, *ranks(20, 20, library=None))
+    assert finding.status is Status.FAIL
+    assert "DistributedDataParallel" in finding.action
+
+
+@pytest.mark.parametrize("library", ["FSDP1", "FSDP2"])
+def test_one_unit_of_fsdp_fails(library):
+    finding = said(RULE, *ranks(20, 20, library=library, module="(root)"))
+    assert finding.status is Status.FAIL
+    assert "(root)" in finding.summary
+    assert "fully_shard" in finding.action
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"capacity_mib": 25},
+        {"buckets": (4,)},
+        {"buckets": (16, 16, 16, 16)},
+        {"parameters": 1},
+        {"library": "elsewhere"},
+    ],
+)
+def test_what_is_no_giant_passes(fields):
+    assert said(RULE, *ranks(20, 20, **fields)).status is Status.PASS
+
+
+def test_what_costs_little_passes_with_its_figures():
+    finding = said(RULE, *ranks(3, 3))
+    assert finding.status is Status.PASS
+    assert "3.0 ms (3%)" in finding.summary
+
+
+def test_zero_on_a_cpu_is_by_design():
+    run = ranks(20, 20, library="", config=engine(2))
+    assert said(RULE, *run).status is Status.NOT_APPLICABLE
+
+
+def test_zero_on_a_device_gets_a_patch():
+    finding = said(RULE, device_rank(engine=engine(2)))
+    assert finding.status is Status.FAIL
+    assert finding.config_patch == {
+        "zero_optimization": {"reduce_bucket_size": 4_194_304, "overlap_comm": True}
+    }
+
+
+def test_without_times_of_the_device_nothing_is_known_to_cost():
+    (trace,) = ranks(20, library="", config=engine(2))
+    trace.header = header(device="cuda", backend="nccl")
+    assert said(RULE, trace).status is Status.INFO
+
+
+def test_stage_0_has_no_setting():
+    run = ranks(20, 20, library="", capacity_mib=0, config=engine(0))
+    assert said(RULE, *run).status is Status.PASS
+
+
+def test_asynchronous_reductions_by_hand_are_no_giant():
+    run = ranks(20, 20, library=None)
+    for trace in run:
+        trace.collectives.is_async[:] = True
+    assert said(RULE, *run).status is Status.PASS
+
+
+def test_nothing_between_ranks_is_not_applicable_and_counters_do_not_tell():
+    (alone,) = ranks(20)
+    alone.groups = {1: group(1)}
+    assert said(RULE, alone).status is Status.NOT_APPLICABLE
+    assert said(RULE, captured(window=range(0), steps=8)).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("fields", [{"elements": 0}, {"elements": 0, "nbytes": 0}])
+def test_flushes_that_lost_their_sizes_do_not_break_the_rule(fields):
+    for library in ("DDP", "FSDP2"):
+        finding = said(RULE, *ranks(20, 20, library=library, **fields))
+        assert finding.status in (Status.FAIL, Status.PASS)
+    device = ranks(20, library="", config=engine(2), **fields)
+    device[0].header = header(device="cuda", backend="nccl")
+    assert said(RULE, *device, giant_bytes=0, giant_share=0).status is Status.INFO
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, *ranks(20, 20), giant_bytes=100 * MIB).status is Status.PASS
+    assert said(RULE, *ranks(20, 20), held_share=0.5).status is Status.PASS
+    assert said(RULE, *ranks(20, 20, buckets=(40, 60)), giant_share=0.7).status is Status.PASS

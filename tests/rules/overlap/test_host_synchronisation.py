@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from dsprof.rules.overlap.host_synchronisation import RULE
+from dsprof.rules.rule import Status
+from dsprof.trace.device import ITEM
+from tests.factories import kineto
+from tests.factories.device import rank as device_profile
+from tests.factories.device_run import device_rank, synchronisations
+from tests.factories.trace import engine, header, said, zero_rank
+
+
+def rank(count: int = 3, idle_ms: float = 2.5, **fields):
+    return device_rank(stalls=synchronisations(count, idle_ms), **fields)
+
+
+def test_stops_in_each_step_fail():
+    finding = said(RULE, rank())
+    assert finding.status is Status.FAIL
+    assert "stops 3 times a step for the device" in finding.summary
+    assert "7.50 ms of it around these stops (7.5%)" in finding.summary
+    assert finding.config_patch is None
+
+
+def test_timers_of_deepspeed_are_named_with_a_patch():
+    config = engine()
+    config.effective["wall_clock_breakdown"] = True
+    assert said(RULE, rank(engine=config)).config_patch == {"wall_clock_breakdown": False}
+
+
+def test_few_or_cheap_stops_pass():
+    assert said(RULE, rank(count=1, idle_ms=9)).status is Status.PASS
+    assert said(RULE, rank(idle_ms=0.1)).status is Status.PASS
+    assert said(RULE, rank(count=0)).status is Status.PASS
+
+
+def test_without_times_of_a_device_it_does_not_apply():
+    assert said(RULE, zero_rank()).status is Status.NOT_APPLICABLE
+    untimed = zero_rank(head=header(device="cuda", backend="nccl"))
+    assert said(RULE, untimed).status is Status.NOT_APPLICABLE
+
+
+def reading(gap: float = 20):
+    """Four steps of 100 ms in which `.item()` is called three times and leaves gaps."""
+    events = []
+    for number in range(4):
+        at = 100 * number
+        events += [kineto.step(number, at, 100), kineto.kernel("gemm", at, 30)]
+        events.append(kineto.kernel("gemm", at + 30 + gap, 65 - gap))
+        for i in range(3):
+            events.append(kineto.span("cpu_op", ITEM, at + 20 + 5 * i, 4))
+            inner = kineto.span("cuda_runtime", "cudaStreamSynchronize", at + 21 + 5 * i, 2)
+            events.append(inner)
+    return device_profile(events, world_size=1)
+
+
+def test_a_profile_shows_item():
+    finding = said(RULE, reading())
+    assert finding.status is Status.FAIL
+    assert "stops 3 times a step for the device" in finding.summary
+    assert "20.00 ms of it around these stops" in finding.summary
+    assert finding.evidence[0].rows == ((f"{ITEM} (.item())", 3.0, 12.0),)
+    assert said(RULE, reading(gap=0)).status is Status.PASS
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, rank(), calls_per_step=4).status is Status.PASS
+    assert said(RULE, rank(), idle_share=0.1).status is Status.PASS

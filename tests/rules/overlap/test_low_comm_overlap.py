@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.overlap.low_comm_overlap import RULE
+from dsprof.rules.rule import Status
+from tests.factories.trace import (
+    captured,
+    fetch,
+    header,
+    issued,
+    ns,
+    rank_trace,
+    said,
+    span,
+    step,
+    zero_rank,
+)
+
+
+def gathering(wait: float, **fields):
+    """ZeRO-3 ranks whose gathers are in flight for 20 ms of each 100 ms, waited for from `wait`."""
+
+    def gather(number, start):
+        times = {"wait": start + wait, "waited": start + 20}
+        return [issued("all_gather", start, start + 20, **times, step=number, fetch=1)]
+
+    return zero_rank(stage=3, op="reduce_scatter", comm_ms=1, extra=gather, **fields)
+
+
+def test_hidden_communication_passes():
+    assert said(RULE, gathering(wait=17)).status is Status.PASS
+
+
+def test_waits_that_no_setting_explains_are_mentioned():
+    finding = said(RULE, gathering(wait=2))
+    assert finding.status is Status.INFO
+    assert "10% of asynchronous communication is hidden" in finding.summary
+    assert "18.0 ms" in finding.summary
+    assert "is for parameters, all_gather: started 2.0 ms before it was waited" in finding.summary
+    assert "20.0 ms in flight" in finding.summary
+    assert finding.evidence[1].rows[0][:2] == ("parameters, all_gather", 1.0)
+
+
+def test_prefetching_switched_off_fails():
+    finding = said(RULE, gathering(wait=2, zero=OFF))
+    assert finding.status is Status.FAIL
+    assert finding.config_patch == {
+        "zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}
+    }
+    assert finding.saving_ms_per_step is None, "nobody saw how many fetches there are"
+
+
+OFF = {"stage3_prefetch_bucket_size": 0}
+
+
+def fetching(count: int, elements: int = 1000):
+    """`count` fetches in the forward of each of six steps, and as many in backward."""
+    details = {"elements": elements, "kind": "fetch"}
+    return [
+        fetch(1 + n, 100 * number, 1, step=number, phase=phase, **details)
+        for number in range(6)
+        for phase in ("forward", "backward")
+        for n in range(count)
+    ]
+
+
+def test_prefetching_hides_all_fetches_but_the_first():
+    finding = said(RULE, gathering(wait=2, zero=OFF, fetches=fetching(4)))
+    hidden_ms = 18 * 7 / 8
+    assert finding.saving_ms_per_step == pytest.approx((hidden_ms / 2, hidden_ms))
+
+
+def test_the_prefetch_that_is_advised_fits_the_model():
+    finding = said(RULE, gathering(wait=2, zero=OFF, fetches=fetching(4)))
+    assert finding.config_patch == {"zero_optimization": {"stage3_prefetch_bucket_size": 2000}}
+    giant = said(RULE, gathering(wait=2, zero=OFF, fetches=fetching(4, elements=10**9)))
+    assert giant.config_patch == {"zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}}
+
+
+def test_what_is_computed_limits_what_can_be_hidden():
+    """The phases fill 90 ms of a step, of which all but 4 are spent in waits."""
+    trace = gathering(wait=2, zero=OFF, fetches=fetching(4), spans=[span("forward", 0, 1, 0)])
+    finding = said(RULE, trace)
+    assert finding.saving_ms_per_step is None, "nothing was computed in the measured steps"
+
+
+def test_waits_that_are_short_pass_however_little_is_hidden():
+    assert said(RULE, gathering(wait=2), exposed_share=0.2).status is Status.PASS
+
+
+def test_synchronous_by_design_is_informed():
+    finding = said(RULE, zero_rank())
+    assert finding.status is Status.INFO
+    assert "Intent missed" not in finding.summary
+    (row,) = finding.evidence[1].rows
+    assert row[0] == "the last bucket of a backward, all_reduce in backward"
+
+
+def test_overlap_asked_for_where_it_cannot_act_is_an_intent_missed():
+    finding = said(RULE, zero_rank(zero={"overlap_comm": True}))
+    assert "Intent missed: overlap_comm" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        zero_rank(head=header(device="cuda", backend="nccl")),
+        zero_rank(extra=lambda n, t: [issued("all_reduce", t, t + 9, step=n)]),
+        zero_rank(extra=lambda n, t: [issued("send", t, None, wait=t, waited=t + 1, step=n)]),
+    ],
+    ids=["device", "unwaited", "no end"],
+)
+def test_what_was_not_measured_is_unknown(trace):
+    assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_no_collectives_are_not_applicable():
+    trace = rank_trace(steps=[step(n, n * 9, n * 9 + 9) for n in range(6)])
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def test_a_pass_says_what_is_hidden_and_what_is_not():
+    finding = said(RULE, gathering(wait=11), overlap=0.5)
+    assert finding.status is Status.PASS
+    assert finding.summary.startswith("55% of asynchronous communication is hidden; waits")
+    assert "9.0 ms of each step (9%)" in finding.summary
+
+
+def test_an_overlap_on_both_sides_of_the_threshold_is_unknown():
+    def gather(number, start):
+        times = {"wait": start + 15, "waited": start + 22, "pending_ns": ns(start + 4)}
+        return [issued("all_gather", start, start + 20, **times, step=number)]
+
+    finding = said(RULE, zero_rank(comm_ms=1, extra=gather))
+    assert finding.status is Status.UNKNOWN
+    assert "between 0% and 65%" in finding.summary
+
+
+def test_counters_alone_do_not_tell():
+    assert said(RULE, captured(window=range(0))).status is Status.UNKNOWN

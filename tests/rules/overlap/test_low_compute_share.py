@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dsprof.rules.overlap.low_compute_share import RULE
+from dsprof.rules.rule import Status
+from tests.factories.device import busy
+from tests.factories.trace import captured, copy, header, said, span, zero_rank
+
+
+def idling(outside: float):
+    """A rank whose steps of 100 ms lie so much outside all phases."""
+    half = 50 * (1 - outside)
+    spans = [span("forward", 100 * n, 100 * n + half, n) for n in range(6)]
+    spans += [span("backward", 100 * n + half, 100 * n + 2 * half, n) for n in range(6)]
+    return zero_rank(spans=spans, comm_ms=1)
+
+
+def test_a_loop_that_does_something_else_fails():
+    finding = said(RULE, idling(0.6))
+    assert finding.status is Status.FAIL
+    assert finding.title == "Much of the step lies outside forward, backward and step"
+    assert "outside forward, backward and step" in finding.summary
+
+
+def test_waits_are_told_and_left_to_rules_of_their_own():
+    finding = said(RULE, zero_rank(comm_ms=35))
+    assert finding.status is Status.INFO
+    assert "Ranks compute for 55% of the step" in finding.summary
+    assert "35% waiting for communication, 10% outside" in finding.summary
+    shares = {row[0]: row[2] for row in finding.evidence[0].rows}
+    assert abs(sum(shares.values()) - 1) < 1e-9
+
+
+def test_copies_are_a_part():
+    copies = [copy(100 * n, 30, step=n) for n in range(6)]
+    assert "30% copies" in said(RULE, zero_rank(copies=copies)).summary
+
+
+def test_enough_computation_passes_with_the_parts():
+    finding = said(RULE, zero_rank(comm_ms=5))
+    assert finding.status is Status.PASS
+    assert "85% of the step" in finding.summary
+
+
+def test_what_was_not_measurable_is_unknown():
+    head = header(device="cuda", backend="nccl")
+    for trace in (
+        zero_rank(head=head),
+        zero_rank(spans=[]),
+        zero_rank(spans=[span("step", 100 * n, 100 * n + 5, n) for n in range(6)]),
+        captured(window=range(0), steps=8),
+    ):
+        assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_a_profile_needs_no_phases():
+    assert said(RULE, busy(compute=40, comm=20, world_size=1)).status is Status.INFO
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, zero_rank(comm_ms=35), compute_share=0.5).status is Status.PASS
+    assert said(RULE, idling(0.6), outside_share=0.7).status is Status.INFO

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from dsprof.rules.overlap.pipeline_bubble import RULE
+from dsprof.rules.rule import Status
+from tests.factories.trace import captured, engine, header, said, sync, zero_rank
+
+
+def rank(stages: int = 4, batches: int = 4, waited_ms: float = 30, **fields):
+    def extra(number, start):
+        return [sync("recv", start, waited_ms, step=number)]
+
+    config = engine(0)
+    config.pipeline_stages = stages
+    return zero_rank(stage=0, accumulation=batches, extra=extra, engine=config, **fields)
+
+
+def test_too_few_micro_batches_fail():
+    finding = said(RULE, rank())
+    assert finding.status is Status.FAIL
+    assert "With 4 stages and 4 micro-batches the bubble is 43%" in finding.summary
+    assert "wait 30% of the step" in finding.summary
+    assert "12 micro-batches or more" in finding.action
+
+
+def test_enough_micro_batches_or_short_waits_pass():
+    assert said(RULE, rank(batches=16)).status is Status.PASS
+    assert said(RULE, rank(waited_ms=5)).status is Status.PASS
+    assert said(RULE, rank(waited_ms=0)).status is Status.PASS
+
+
+def test_waits_that_were_not_measured_leave_the_schedule():
+    finding = said(RULE, rank(head=header(device="cuda", backend="nccl")))
+    assert finding.status is Status.INFO
+    assert finding.summary.endswith("43% of the schedule.")
+
+
+def test_no_pipeline_is_not_applicable():
+    assert said(RULE, zero_rank()).status is Status.NOT_APPLICABLE
+    assert said(RULE, rank(stages=1)).status is Status.NOT_APPLICABLE
+
+
+def test_counters_do_not_tell():
+    config = engine(0)
+    config.pipeline_stages = 2
+    trace = captured(window=range(0), steps=8, engine=config)
+    assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, rank(), bubble_share=0.5).status is Status.PASS
+    assert said(RULE, rank(), waited_share=0.4).status is Status.PASS

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.overlap.prefetch_misses import RULE
+from dsprof.rules.rule import Severity, Status
+from tests.factories.trace import captured, engine, fetch, header, issued, said, zero_rank
+
+PREFETCH = "stage3_prefetch_bucket_size"
+
+
+def rank(missed_mib: float = 4, ahead_mib: float = 1, wait_ms: float = 9, **fields):
+    """A rank that gathers so much when needed and so much ahead, and waits for the former."""
+    zero = fields.pop("zero", {})
+    comm, fetches = [], []
+    for number in range(6):
+        start = 100 * number
+        for place, (kind, mib) in enumerate((("fetch", missed_mib), ("prefetch", ahead_mib))):
+            key, at = 1000 + 2 * number + place, start + 12 * place
+            told = {"phase": "forward", "step": number}
+            if mib:
+                fetches.append(fetch(key, at, 1, kind=kind, **told))
+                waited = at + (wait_ms if kind == "fetch" else 0.01)
+                times = {"wait": at, "waited": waited, "nbytes": int(mib * (1 << 20))}
+                comm.append(issued("all_gather", at, waited, fetch=key, **told, **times))
+
+    def extra(number, start):
+        return [one for one in comm if one.args.step == number]
+
+    config = engine(3, **zero)
+    return zero_rank(stage=3, extra=extra, fetches=fetches, engine=config, **fields)
+
+
+def test_a_small_prefetch_bucket_fails():
+    finding = said(RULE, rank(zero={PREFETCH: 1000}))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "80% of the bytes" in finding.summary
+    assert "9.0 ms of each step (9%)" in finding.summary
+    assert finding.config_patch == {"zero_optimization": {PREFETCH: 50_000_000}}
+    assert {row[0] for row in finding.evidence[0].rows} == {
+        "parameters gathered when needed, all_gather in forward",
+        "parameters gathered ahead, all_gather in forward",
+    }
+
+
+def test_misses_at_the_default_are_information():
+    finding = said(RULE, rank())
+    assert finding.status is Status.INFO
+    assert finding.config_patch is None
+
+
+@pytest.mark.parametrize("fields", [{"ahead_mib": 16}, {"wait_ms": 1}])
+def test_what_is_gathered_ahead_or_waited_for_shortly_passes(fields):
+    assert said(RULE, rank(zero={PREFETCH: 1000}, **fields)).status is Status.PASS
+
+
+def test_prefetching_that_is_off_is_told_elsewhere():
+    finding = said(RULE, rank(zero={PREFETCH: 0}))
+    assert finding.status is Status.NOT_APPLICABLE
+    assert "low-comm-overlap" in finding.summary
+
+
+def test_without_gathers_or_stage_3_it_does_not_apply():
+    assert said(RULE, rank(missed_mib=0, ahead_mib=0)).status is Status.NOT_APPLICABLE
+    assert said(RULE, zero_rank(stage=2)).status is Status.NOT_APPLICABLE
+
+
+def test_waits_that_were_not_measured_and_counters_do_not_tell():
+    head = header(device="cuda", backend="nccl")
+    assert said(RULE, rank(head=head)).status is Status.UNKNOWN
+    assert said(RULE, captured(window=range(0), steps=8, stage=3)).status is Status.UNKNOWN
+
+
+def test_thresholds_move_the_verdict():
+    trace = rank(zero={PREFETCH: 1000})
+    assert said(RULE, trace, missed_share=0.9).status is Status.PASS
+    assert said(RULE, trace, held_share=0.2).status is Status.PASS

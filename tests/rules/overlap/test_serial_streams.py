@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from dsprof.rules.overlap.serial_streams import RULE
+from dsprof.rules.rule import Status
+from tests.factories.device import busy, rank, sampled
+from tests.factories.kineto import kernel
+from tests.factories.trace import rank_trace, said
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
+
+
+def one_stream(comm: float, compute: float = 50, stream: int = 7):
+    events = [kernel("gemm", 0, compute, stream=7), kernel(NCCL, compute, comm, stream=stream)]
+    return rank(events, world_size=1)
+
+
+def test_much_communication_on_the_stream_that_computes_fails():
+    finding = said(RULE, one_stream(50))
+    assert finding.status is Status.FAIL
+    assert "100% of communication runs on streams that also compute; 50%" in finding.summary
+
+
+def test_less_of_it_is_information_and_little_passes():
+    assert said(RULE, one_stream(15)).status is Status.INFO
+    assert said(RULE, one_stream(3)).status is Status.PASS
+
+
+def test_a_stream_of_its_own_passes():
+    assert said(RULE, one_stream(50, stream=20)).status is Status.PASS
+    assert said(RULE, busy(comm=60, world_size=1)).status is Status.PASS
+
+
+def test_a_sample_says_nothing_and_without_kernels_it_does_not_apply():
+    assert said(RULE, sampled(world_size=1)).status is Status.UNKNOWN
+    assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE
+    assert said(RULE, rank([kernel("gemm", 0, 9)], world_size=1)).status is Status.NOT_APPLICABLE
+
+
+def test_thresholds_move_the_verdict():
+    assert said(RULE, one_stream(50), shared_share=1.1).status is Status.PASS
+    assert said(RULE, one_stream(15), exposed_share=0.5).status is Status.PASS
+    assert said(RULE, one_stream(15), severe_share=0.1).status is Status.FAIL

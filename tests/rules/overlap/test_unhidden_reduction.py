@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.overlap.unhidden_reduction import RULE
+from dsprof.rules.rule import Status
+from tests.factories.device_run import device_rank, synchronisations
+from tests.factories.trace import engine, header, said, zero_rank
+
+
+def rank(stage: int = 2, buckets: int = 4, held_ms: float = 20, **zero):
+    return device_rank(engine=engine(stage, **zero), buckets=buckets, held_ms=held_ms)
+
+
+@pytest.mark.parametrize(
+    ("stage", "why"), [(1, "when backward is over"), (2, "stream that backward runs on")]
+)
+def test_overlap_that_is_off_fails_with_a_patch(stage, why):
+    finding = said(RULE, rank(stage))
+    assert finding.status is Status.FAIL
+    assert why in finding.cause
+    assert finding.config_patch == {"zero_optimization": {"overlap_comm": True}}
+    assert finding.saving_ms_per_step == (pytest.approx(7.5), pytest.approx(15))
+
+
+@pytest.mark.parametrize("key", ["contiguous_gradients", "use_multi_rank_bucket_allreduce"])
+def test_a_stop_at_each_bucket_fails_with_its_key(key):
+    stops = synchronisations(4, 0.1)
+    config = engine(2, overlap_comm=True, **{key: False})
+    finding = said(RULE, device_rank(engine=config, buckets=4, stalls=stops))
+    assert finding.status is Status.FAIL
+    assert f"{key} is false" in finding.cause
+    assert finding.config_patch == {"zero_optimization": {key: True}}
+    assert finding.evidence[0].rows[0][2] == 4.0
+
+
+def test_one_reduction_has_nothing_to_hide_behind():
+    assert said(RULE, rank(buckets=1)).saving_ms_per_step is None
+
+
+def test_overlap_that_is_on_and_short_reductions_pass():
+    assert said(RULE, rank(overlap_comm=True)).status is Status.PASS
+    assert said(RULE, rank(held_ms=2)).status is Status.PASS
+
+
+def test_a_cpu_other_stages_and_pipelines_do_not_apply():
+    assert said(RULE, zero_rank(comm_ms=30)).status is Status.NOT_APPLICABLE
+    assert said(RULE, rank(stage=3)).status is Status.NOT_APPLICABLE
+    assert said(RULE, device_rank()).status is Status.NOT_APPLICABLE
+    pipeline = engine(1)
+    pipeline.pipeline_stages = 2
+    assert said(RULE, device_rank(engine=pipeline)).status is Status.NOT_APPLICABLE
+
+
+def test_time_that_was_not_measured_is_unknown():
+    head = header(device="cuda", backend="nccl")
+    assert said(RULE, zero_rank(comm_ms=30, head=head)).status is Status.UNKNOWN
+
+
+def test_the_share_is_a_threshold():
+    assert said(RULE, rank(), held_share=0.3).status is Status.PASS

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dsprof.analysis.aggregates.run import Run
+from dsprof.rules.quality.data_quality import RULE
+from dsprof.rules.rule import Severity, Status
+from dsprof.rules.runner import judge
+from dsprof.trace.format import Trailer
+from tests.factories.trace import MS, captured, judged, said, summary, zero_rank
+
+
+def with_trailer(**fields):
+    return zero_rank(0, trailer=Trailer(reason="exit", **fields)), zero_rank(1)
+
+
+def test_a_whole_record_passes():
+    assert said(RULE, zero_rank(0), zero_rank(1)).status is Status.PASS
+
+
+def test_missing_ranks_are_named():
+    finding = said(RULE, zero_rank(1, 4))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.ranks == (0, 2, 3)
+    assert "3 of 4 ranks left no trace: 0, 2, 3" in finding.summary
+
+
+def test_many_missing_ranks_are_shortened():
+    assert "and 987 more" in said(RULE, zero_rank(0, 1000)).summary
+
+
+def test_a_rank_that_ended_badly_is_named():
+    finding = said(RULE, zero_rank(0), zero_rank(1, trailer=None))
+    assert finding.status is Status.FAIL
+    assert finding.ranks == (1,)
+    assert "rank 1 ends without a closing line" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("traces", "text"),
+    [
+        (with_trailer(dropped=1200), "1,200 events dropped"),
+        ((zero_rank(0, broken_lines=3), zero_rank(1)), "3 lines unreadable"),
+    ],
+    ids=["dropped", "broken"],
+)
+def test_lost_parts_are_counted(traces, text):
+    finding = said(RULE, *traces)
+    assert finding.status is Status.FAIL
+    assert text in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"unmatched_waits": 7}, "7 waits could not be matched"),
+        ({"budget_spent": True}, "budget on disk was spent"),
+        ({"hooks_ns": 60 * MS}, "Recording took about 5.0% of the time in steps (estimate)"),
+        ({"given_up": 3}, "3 collectives were in flight with too many others"),
+        ({"failed_hooks": {"c10d": "it broke"}}, "hook c10d switched itself off: it broke"),
+    ],
+)
+def test_what_makes_figures_less_exact_is_mentioned(fields, text):
+    finding = said(RULE, *with_trailer(**fields))
+    assert finding.status is Status.INFO
+    assert text in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [
+        (range(4, 7), "7 of 10 steps are in counters alone, and in no average"),
+        (range(0), "10 of 10 steps are in counters alone, and all that is judged"),
+    ],
+)
+def test_steps_in_counters_are_counted(window, text):
+    finding = said(RULE, *(captured(rank, window=window, steps=10) for rank in (0, 1)))
+    assert (finding.status, finding.title) == (
+        Status.INFO,
+        "Some figures are less exact than they look",
+    )
+    assert text in finding.summary
+
+
+def test_cost_below_the_threshold_is_not_mentioned():
+    assert said(RULE, *with_trailer(hooks_ns=6 * MS)).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"strangers": ("old.json: of an earlier run",)}, "Passed over 1 file: old.json"),
+        ({"clock_bound_ns": 3 * MS}, "known to 3.0 ms"),
+        ({"clock_bound_ns": None, "clock_method": "wall clocks"}, "by wall clocks"),
+    ],
+    ids=["strangers", "bound", "wall clocks"],
+)
+def test_strangers_and_clocks_are_mentioned(changes, text):
+    run = summary(zero_rank(0), zero_rank(1))
+    (finding,) = judge(run.with_part(replace(run[Run], **changes)), [RULE])
+    assert finding.status is Status.INFO
+    assert text in finding.summary
+
+
+def test_each_kind_of_gap_is_a_finding_of_its_own():
+    findings = judged(RULE, zero_rank(1, 4, trailer=None, broken_lines=1))
+    assert [finding.status for finding in findings] == [Status.FAIL] * 3
