@@ -32,7 +32,7 @@ class PipelineBubble:
         "last has left: with p stages and m micro-batches (p-1)/(m+p-1) of the time.",
         category="overlap",
         needs=(Pipelines, Steps, Transfers),
-        min_steps=2,
+        min_steps=4,
     )
     thresholds = Thresholds()
 
