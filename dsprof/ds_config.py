@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from dsprof.errors import ConfigError
 from dsprof.inputs import open_input
 
-_LARGEST_BYTES = 1 << 24
+_LARGEST_BYTES = 1 << 20  # some 1,000 times what configurations have
 _DEEPEST = 100
 _TOKEN = re.compile(
     r"""(?P<text>"(?:[^"\\]|\\.)*") | (?P<mark>[{}\[\]:,]) | (?P<space>\s+)
-    | (?P<comment>(?:\#|//)[^\n]*|/\*.*?\*/) | (?P<word>[^\s{}\[\]:,"]+|")""",
+    | (?P<comment>(?:\#|//)[^\n]*|/\*.*?\*/) | (?P<word>(?:"|/\*).*|[^\s{}\[\]:,"]+)""",
     re.VERBOSE | re.DOTALL,
-)
+)  # what opens and never closes is one word to the end: looked for once, not from each place again
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,15 @@ def read_config(path: Path) -> ConfigFile:
         raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: not a DeepSpeed configuration: it holds no object")
-    lines: dict[str, int] = {}
-    for key, line in _keys(tokens):
-        if key in lines:
+    first: dict[tuple[str, ...], int] = {}
+    for names, line in _keys(tokens):
+        if names in first:
             raise ConfigError(
-                f"{path}: line {line}: {key} stands here again (first on line {lines[key]}), which "
-                "DeepSpeed refuses; delete one"
+                f"{path}: line {line}: {'.'.join(names)} stands here again "
+                f"(first on line {first[names]}), which DeepSpeed refuses; delete one"
             )
-        lines[key] = line
+        first[names] = line
+    lines = {".".join(names): line for names, line in first.items()}
     return ConfigFile(values, lines, is_json)
 
 
@@ -114,16 +115,16 @@ def _plain(tokens: Iterable[_Token]) -> str:
     return " ".join(kept)
 
 
-def _keys(tokens: Iterable[_Token]) -> Iterator[tuple[str, int]]:
-    """Yield the dotted path and the line of each key; of lists, what they hold is passed over."""
+def _keys(tokens: Iterable[_Token]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the path and the line of each key; of lists, what they hold is passed over."""
     solid = [token for token in tokens if token.kind not in ("space", "comment")]
-    path: list[str | None] = []  # the key of each open object; None for a list
+    path: list[str | None] = []  # the key of each open object, "" of the first; None: a list
     key: str | None = None
     for token, following in zip(solid, [*solid[1:], _Token("", "", 0)], strict=True):
         if token.kind == "text" and following.text == ":":
             key = json.loads(token.text)
             if None not in path:
-                yield ".".join([*filter(None, path), key or ""]), token.line
+                yield (*(name for name in path[1:] if name is not None), key or ""), token.line
         elif token.text in ("{", "["):
             path.append(key or "" if token.text == "{" else None)
             key = None

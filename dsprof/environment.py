@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from dsprof import machine
+from dsprof.inputs import open_input
 from dsprof.machine import Accelerator, Adapter, attempt, first_line, listed
 
 REDACTED = "<redacted>"
@@ -115,6 +116,11 @@ def snapshot(environ: Mapping[str, str]) -> EnvSnapshot:
     return found
 
 
+def count(text: str) -> int:
+    """Return a rank or a number of ranks as a launcher writes it, -1 where it is none."""
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
+
+
 def effective_values(snapshot: EnvSnapshot) -> dict[str, str]:
     """Return what the C library now holds for known names, where it differs from the snapshot.
 
@@ -207,8 +213,8 @@ def _conf_values(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def _read_conf(path: Path) -> dict[str, str]:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        lines = file.read(_LARGEST_FILE_BYTES).splitlines()
+    with open_input(path) as file:
+        lines = file.read(_LARGEST_FILE_BYTES).decode(errors="replace").splitlines()
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, value in pairs if is_recorded(name.strip())}
 

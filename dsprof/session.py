@@ -164,7 +164,7 @@ class Session:
             started_epoch_ns=time.time_ns(),
             started_monotonic_ns=time.perf_counter_ns(),
             boot_id=environment.boot_id(),
-            local_rank=_number(os.environ.get("LOCAL_RANK", "")),
+            local_rank=environment.count(os.environ.get("LOCAL_RANK", "")),
             backend=str(dist.get_backend()),
             device=_device_of(torch, str(dist.get_backend())),
             versions=versions,
@@ -264,10 +264,6 @@ def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
 def _device_of(torch: Any, backend: str) -> str:
     """Return what a run computes on; torch.cuda.is_available() would spoil later forks."""
     return "cuda" if torch.cuda.is_initialized() or "nccl" in backend else "cpu"
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else -1
 
 
 def _sample_memory(at: str, step: int) -> MemorySample:

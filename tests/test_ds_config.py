@@ -71,6 +71,11 @@ def test_comments_and_trailing_commas_are_taken_as_deepspeed_takes_them(tmp_path
         ('{"a":' * 101 + "1" + "}" * 101, "nested more than 100 deep"),
         ('{"a": "\\ud800"}', "surrogates not allowed"),
         ('{"a": "' + "\\" * 9, "cannot be read as JSON"),
+        ('{"a": "' + '\\"' * 400_000, "cannot be read as JSON"),
+        ("/* " * 300_000, "cannot be read as JSON"),
+        ('{"a": 1} /* never closed', "cannot be read as JSON"),
+        ('{"a": "\\ud800"}', "cannot be read as JSON"),
+        ('{"a": 1}' + " " * (1 << 20), "too large"),
     ],
 )
 def test_what_is_no_configuration_is_said_in_one_line(tmp_path, text, message):
@@ -89,3 +94,8 @@ def test_files_that_cannot_be_opened(tmp_path):
 def test_a_key_that_is_repeated_in_another_section_is_no_repetition(tmp_path):
     config = read_config(written(tmp_path, '{"fp16": {"enabled": 1}, "bf16": {"enabled": 0}}'))
     assert list(config.lines) == ["fp16", "fp16.enabled", "bf16", "bf16.enabled"]
+
+
+def test_a_dot_in_a_key_makes_it_no_repetition(tmp_path):
+    config = read_config(written(tmp_path, '{"a": {"b": 1}, "a.b": 2, "": {"c": 3}, "c": 4}'))
+    assert config.values == {"a": {"b": 1}, "a.b": 2, "": {"c": 3}, "c": 4}

@@ -97,8 +97,9 @@ def _place(variables: Mapping[str, str]) -> _Place:
     for names in pairs:
         if all(name in variables for name in names):
             rank, world = (variables[name] for name in names)
-            if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
-                return _Place(int(rank), int(world))
+            place = _Place(environment.count(rank), environment.count(world))
+            if 0 <= place.rank < place.world_size <= LARGEST_WORLD:
+                return place
             said = f"{names[0]}={rank} and {names[1]}={world}"
             raise ConfigError(f"{said} name no rank: unset them, or start dsprof env by a launcher")
     return _Place(0, 1)
@@ -119,7 +120,6 @@ def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]
     found = environment.snapshot(os.environ)
     key = environment.run_key(os.environ, place.world_size)
     backend = backend or _usual_backend(found)
-    local_rank = os.environ.get("LOCAL_RANK", "")
     anonymize = load_config(os.environ, {}).anonymize
     header = Header(
         schema_version=SCHEMA_VERSION,
@@ -131,7 +131,7 @@ def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]
         started_epoch_ns=time.time_ns(),
         started_monotonic_ns=time.perf_counter_ns(),
         boot_id=environment.boot_id(),
-        local_rank=int(local_rank) if local_rank.isdecimal() else -1,
+        local_rank=environment.count(os.environ.get("LOCAL_RANK", "")),
         backend=backend,
         device=_DEVICES.get(backend, "cpu"),
         versions={"dsprof": __version__},

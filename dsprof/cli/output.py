@@ -38,7 +38,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 def terminal() -> dict[str, Any]:
     """Return how to render for standard output."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         return {}
     return {"width": get_terminal_size().columns, "colour": "NO_COLOR" not in os.environ}
 
@@ -50,6 +50,8 @@ def print_bytes(data: bytes) -> None:
         OutputError: it does not take them, for example because a disk is full.
         BrokenPipeError: the reader has gone.
     """
+    if sys.stdout is None:  # as after >&- in a shell
+        raise OutputError("cannot write to standard output: it is closed")
     try:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

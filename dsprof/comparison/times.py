@@ -19,7 +19,7 @@ LEAST_NS = 5_000_000_000
 def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iterator[TimeChange]:
     """Compare each part that a run has measured; runs that are `unlike` are not judged."""
     first, second = _measured(before), _measured(after)
-    tolerance = TOLERANCE * median([row.total_ns for row in first] or [0])
+    tolerance = TOLERANCE * abs(median([row.total_ns for row in first] or [0]))
     obstacle = "the runs are not of one kind" if unlike else _too_short(first, second)
     for part in PARTS:
         old, new = _samples(first, part), _samples(second, part)

@@ -56,9 +56,13 @@ def steps(summary: RunSummary) -> model.Steps:
     """Split every step and their total."""
     facts = summary[Steps]
     lengths = [facts.parts[number].total_ns for number in facts.measured]
+    measured, counted = set(facts.measured), set(facts.counted)
     return model.Steps(
         total=_parts(None, facts.total, is_counted=facts.is_counted),
-        rows=[_step_row(facts, number) for number in facts.numbers],
+        rows=[
+            _parts(number, facts.parts[number], number in measured, number in counted)
+            for number in facts.numbers
+        ],
         warmup_steps=_warmup(facts),
         method=_method(summary),
         measured_steps=len(lengths),
@@ -239,17 +243,8 @@ def _warmup(facts: Steps) -> int:
     return sum(number < min(facts.measured, default=number + 1) for number in usual)
 
 
-def _step_row(facts: Steps, number: int) -> model.StepParts:
-    return _parts(
-        number,
-        facts.parts[number],
-        is_measured=number in facts.measured,
-        is_counted=number in facts.counted,
-    )
-
-
 def _parts(
-    step: int | None, part: Parts, *, is_measured: bool = True, is_counted: bool = False
+    step: int | None, part: Parts, is_measured: bool = True, is_counted: bool = False
 ) -> model.StepParts:
     return model.StepParts(
         step=step,

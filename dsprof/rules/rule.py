@@ -31,6 +31,15 @@ class Table(msgspec.Struct, frozen=True):
     rows: tuple[tuple[Cell, ...], ...]
     caption: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse a table that no renderer could show: one may come from a file.
+
+        Raises:
+            ValueError: a row has not one cell a column.
+        """
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError("a row of a table has not one cell a column")
+
 
 class Status(str, Enum):
     """Outcome of a rule."""

@@ -21,6 +21,7 @@ from dsprof.trace.readers.reader import START_BYTES, Reader
 from dsprof.trace.source import is_there, is_zip, members
 from dsprof.trace.table import RankTrace
 
+_NATIVE = next(reader for reader in READERS if isinstance(reader, NativeReader))
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
 
 
@@ -124,7 +125,7 @@ def _read(path: Path) -> Iterable[RankTrace]:
 
 def _reader(path: Path) -> Reader:
     """Return the reader of a file; that of native traces says best what an unknown file is."""
-    return reader_of(path) or NativeReader()
+    return reader_of(path) or _NATIVE
 
 
 class _DiagnosisMarks(msgspec.Struct):

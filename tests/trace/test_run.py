@@ -40,6 +40,14 @@ def test_other_files_of_the_folder_are_not_looked_at(tmp_path: Path) -> None:
     assert find_run([tmp_path]).files == tuple(files)
 
 
+def test_a_trace_that_another_program_wrote_again_is_read(tmp_path: Path) -> None:
+    [file] = write_run(tmp_path, world_size=1)
+    events = json.loads(file.read_bytes())
+    text = ",\n".join(json.dumps(event) for event in events)
+    file.write_text(f"[\n{text}\n]")
+    assert len(next(read_run(find_run([tmp_path]))).steps) == 4
+
+
 def test_gzipped_files_are_found_and_read(tmp_path: Path) -> None:
     [plain] = write_run(tmp_path, world_size=1)
     packed = plain.with_suffix(".json.gz")

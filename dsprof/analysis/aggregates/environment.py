@@ -194,11 +194,11 @@ def _device_node(found: EnvSnapshot, local_rank: int) -> dict[str, str]:
     listed = [found.variables[name] for name in _VISIBLE if name in found.variables]
     visible = listed[0].split(",") if listed else list(map(str, range(len(found.accelerators))))
     place = 0 if len(visible) == 1 else local_rank
-    if not 0 <= place < len(visible) or len(listed) > 1 or not visible[place].isdecimal():
+    if not 0 <= place < len(visible) or len(listed) > 1:
         return {}
-    index = int(visible[place])
-    nodes = [one.numa_node for one in found.accelerators]
-    return {"": str(nodes[index])} if index < len(nodes) and nodes[index] >= 0 else {}
+    nodes = {str(index): one.numa_node for index, one in enumerate(found.accelerators)}
+    node = nodes.get(visible[place], -1)
+    return {"": str(node)} if node >= 0 else {}
 
 
 def _role(group: GroupArgs, world_size: int) -> str:

@@ -192,7 +192,7 @@ def _largest_variable(facts: EnvironmentFacts, names: Iterable[str]) -> int:
 
 
 def _largest_number(values: Iterable[str]) -> int:
-    return max((int(value) for value in values if value.isdecimal()), default=0)
+    return max(map(count, values), default=0)
 
 
 _HOSTS = "whether ranks are on several hosts"

@@ -19,7 +19,7 @@ class NativeReader(OneRankReader):
     def recognises(self, start: bytes) -> bool:
         """Say whether the first line is a trace header, of whatever version."""
         line = start[:4096]
-        return line.lstrip().startswith(b"[") and b'"cat":"header"' in line
+        return line.lstrip().startswith(b"[") and b'"cat":"header"' in line.replace(b" ", b"")
 
     def read_header(self, path: Path) -> Header:
         """Read the first line."""
