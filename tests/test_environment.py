@@ -88,6 +88,12 @@ def test_configuration_files_are_parsed(conf):
     assert values == {"NCCL_CROSS_NIC": "1", "NCCL_ALGO": "Ring,Tree"}
 
 
+def test_a_pipe_as_configuration_file_is_not_waited_for(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert environment.snapshot({"NCCL_CONF_FILE": str(pipe)}).files.get(str(pipe)) is None
+
+
 def test_absent_configuration_file_is_no_entry(tmp_path):
     environ = {"NCCL_CONF_FILE": str(tmp_path / "none"), "HOME": str(tmp_path)}
     assert str(tmp_path / "none") not in environment.snapshot(environ).files

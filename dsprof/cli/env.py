@@ -90,6 +90,9 @@ def _place(variables: Mapping[str, str]) -> _Place:
     Raises:
         ConfigError: what it says is no rank.
     """
+    from dsprof.environment import count
+    from dsprof.trace.format import LARGEST_WORLD
+
     pairs = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
     pairs.append(("PMI_RANK", "PMI_SIZE"))
     if "SLURM_STEP_ID" in variables:  # a batch script is no task, though it has these, too
@@ -97,7 +100,7 @@ def _place(variables: Mapping[str, str]) -> _Place:
     for names in pairs:
         if all(name in variables for name in names):
             rank, world = (variables[name] for name in names)
-            place = _Place(environment.count(rank), environment.count(world))
+            place = _Place(count(rank), count(world))
             if 0 <= place.rank < place.world_size <= LARGEST_WORLD:
                 return place
             said = f"{names[0]}={rank} and {names[1]}={world}"

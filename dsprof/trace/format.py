@@ -17,6 +17,7 @@ import msgspec
 from dsprof.environment import EnvSnapshot
 
 SCHEMA_VERSION = 1
+LARGEST_WORLD = 1 << 20
 
 FILE_PATTERN = "trace*.rank*.json"
 """How native trace files are found in a folder."""

@@ -9,6 +9,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.trace.format import (
+    LARGEST_WORLD,
     SCHEMA_VERSION,
     AnnotationEvent,
     BucketLayoutEvent,
@@ -41,7 +42,6 @@ _CHUNK_BYTES = 1 << 19
 _HEADER_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 24
 """The longest true line names the ranks of a group: a million of them take half of this."""
-_LARGEST_WORLD = 1 << 20
 _UNREADABLE = b"\xff"  # no JSON begins with it
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -85,7 +85,7 @@ def read_header(path: Path) -> Header:
         raise TraceError(f"{path}: line 1: damaged trace header: {error}") from None
     if not _fits(header):
         raise TraceError(f"{path}: line 1: damaged trace header: a number is beyond 64 bits")
-    if not 0 <= header.rank < header.world_size <= _LARGEST_WORLD:
+    if not 0 <= header.rank < header.world_size <= LARGEST_WORLD:
         raise TraceError(
             f"{path}: line 1: rank {header.rank} of {header.world_size} cannot be: "
             "the header is damaged"
@@ -180,12 +180,12 @@ def _add(
 
 
 def _fits(value: object) -> bool:
-    """Say whether every integer in `value`, at any depth, has 64 bits."""
+    """Say whether every integer in `value`, at any depth, and any difference has 64 bits."""
     pending = [value]
     while pending:
         value = pending.pop()
         if isinstance(value, int):
-            if not -(2**63) <= value < 2**63:
+            if not -(2**62) <= value < 2**62:
                 return False
         elif isinstance(value, msgspec.Struct):
             pending += msgspec.structs.astuple(value)

@@ -21,6 +21,13 @@ from tests.factories.diagnosis import diagnosis
 from tests.factories.trace_files import write_run
 
 SAVED = to_json(diagnosis())
+UNEVEN = {
+    "rule": "a",
+    "title": "b",
+    "status": "fail",
+    "summary": "c",
+    "evidence": [{"columns": [{"label": "d"}], "rows": [["e", "f"]]}],
+}
 
 
 def other_version(data: bytes) -> bytes:
@@ -45,6 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "saved.json": SAVED,
         "saved-version.json": other_version(SAVED),
         "saved-other.json": json.dumps({"schema_version": 1, "findings": []}).encode(),
+        "saved-row.json": json.dumps({**json.loads(SAVED), "findings": [UNEVEN]}).encode(),
         "hostile.pkl": b"\x80\x02cos\nsystem\nX\x06\x00\x00\x00touch x\x85R.pg_config pg_status",
         "cut.pkl": pickle.dumps(flight.document([flight.call(1)]))[:-20],
         "nobody.pkl": pickle.dumps(flight.document([flight.call(1)])),
@@ -81,6 +89,7 @@ REPORTS = [
     ("cut.json.pkl", r"cut\.json\.pkl: a dump that is cut or damaged"),
     ("saved-version.json", r"saved-version\.json: diagnosis of schema version 99"),
     ("saved-other.json", r"saved-other\.json: not a dsprof diagnosis"),
+    ("saved-row.json", r"saved-row\.json: not a dsprof diagnosis: a row of a table has not one"),
     ("saved.json good", r"saved\.json: a saved diagnosis is shown as it is"),
     ("saved.json --config key.yaml", r"saved\.json: a saved diagnosis is shown as it is"),
     ("good -o absent/report.html", r"cannot write absent/report\.html: there is no folder"),

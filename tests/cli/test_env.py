@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -145,3 +147,23 @@ def test_a_torch_without_accelerators_trains_with_gloo(
     done = dsprof("env", cwd=tmp_path, env=environment(tmp_path))
     assert f"torch: {version}" in done.stdout
     assert backend is None or f"judged for {backend}" in done.stdout
+
+
+@pytest.mark.parametrize("world_size", ["2000000", "9" * 5000])
+def test_a_world_that_no_report_would_read_is_refused(tmp_path: Path, world_size: str) -> None:
+    done = env(tmp_path, RANK="0", WORLD_SIZE=world_size)
+    assert done.returncode == 2
+    assert "name no rank" in done.stderr
+
+
+def test_a_local_rank_beyond_reason_is_none(tmp_path: Path) -> None:
+    assert env(tmp_path, "--backend", "gloo", LOCAL_RANK="9" * 5000).returncode in (0, 1)
+
+
+def test_a_closed_standard_output_is_said_in_one_line(tmp_path: Path) -> None:
+    command = f"exec {sys.executable} -m dsprof env --backend gloo >&-"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, check=False
+    )
+    message = b"dsprof: cannot write to standard output: it is closed\n"
+    assert (done.returncode, done.stderr) == (2, message)

@@ -151,7 +151,7 @@ RARE = {
 }
 
 
-@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
+@pytest.mark.parametrize("number", [2**62, -(2**62) - 1, 2**63, 10**30])
 @pytest.mark.parametrize("kind", RARE)
 def test_a_line_with_a_number_beyond_64_bits_is_broken(path: Path, kind: str, number: int) -> None:
     event = {"cat": kind.partition(" ")[0], "name": "forward", "args": RARE[kind]}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.environment import count
 from dsprof.rules.environment.values import is_true
 from dsprof.rules.hardware import accelerators_of_a_host, is_seen, links, models, vendors
 

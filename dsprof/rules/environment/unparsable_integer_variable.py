@@ -87,7 +87,7 @@ def _misread(facts: EnvironmentFacts) -> Iterator[_Misread]:
         if rest.strip():
             meant = value.strip().lower() in _OFF_WORDS
             yield _Misread(name, value, ranks, parsed, Severity.LOW if meant else Severity.HIGH)
-        elif re.fullmatch(r"\s*[+-]?0[0-9]+\s*", value) and int(value) != parsed:
+        elif re.fullmatch(r"\s*[+-]?0[0-9]{1,30}\s*", value) and int(value) != parsed:
             yield _Misread(name, value, ranks, parsed, Severity.MEDIUM)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 _NUMBER = re.compile(r"\s*(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_MOST_DIGITS = 30  # more than 64 bits in any base; C, too, stops at the largest number
 
 
 def strtoll(value: str) -> tuple[int, str]:
@@ -18,7 +19,8 @@ def strtoll(value: str) -> tuple[int, str]:
         base = 16
     else:
         base = 8 if digits.startswith("0") else 10
-    return int(match["sign"] + digits, base), value[match.end() :]
+    number = int(match["sign"] + digits[:_MOST_DIGITS], base)
+    return max(-(2**63), min(number, 2**63 - 1)), value[match.end() :]
 
 
 def is_true(value: str) -> bool:

@@ -83,3 +83,9 @@ def test_a_device_without_a_node_is_left_out():
 def test_odd_lists_of_cpus_are_no_error():
     for text in ("x", "1-", ",", "0-3-5"):
         assert judge(RULE, rank(0, text, text), rank(1, text, text)) == []
+
+
+def test_a_device_number_without_end_names_no_device():
+    variables = {"CUDA_VISIBLE_DEVICES": "9" * 5000, "WORLD_SIZE": "9" * 5000}
+    findings = judge(RULE, rank_trace(0, variables))
+    assert all(one.status in (Status.UNKNOWN, Status.NOT_APPLICABLE) for one in findings)

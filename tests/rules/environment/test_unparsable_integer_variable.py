@@ -31,6 +31,13 @@ def test_misread_value_fails_and_shows_what_nccl_reads(value, parsed, severity):
     assert finding.evidence[0].rows == (("NCCL_BUFFSIZE", value, parsed, "0"),)
 
 
+@pytest.mark.parametrize("digits", ["9" * 5000, "0" + "7" * 5000, "0x" + "f" * 5000])
+def test_numbers_without_end_are_the_largest_as_in_c(digits):
+    assert strtoll(digits) == (2**63 - 1, "")
+    assert strtoll("-" + digits) == (-(2**63), "")
+    assert judge(RULE, rank_trace(0, {"NCCL_BUFFSIZE": digits})) == []
+
+
 @pytest.mark.parametrize(
     "value", ["0", "1", "-2", "+4", "8388608", "0x400000", " 1", "1 ", "", "00"]
 )
