@@ -29,8 +29,11 @@ def _lines(baseline: Baseline) -> Iterator[str]:
         yield (
             f"\nCompute of {fmt.duration(hiding.compute_ns)} and a collective of "
             f"{fmt.duration(hiding.collective_ns)} take {fmt.duration(hiding.both_ns)} together:\n"
-            f"{hiding.low:.0%} to {hiding.high:.0%} of what is hidden comes back."
+            f"{hiding.low:.0%} to {hiding.high:.0%} of the time that hiding wins is lost again to "
+            "slower computation."
         )
+        if hiding.high > 1:
+            yield "More than all of it cannot be: other programs disturbed this. Measure again."
 
 
 def _longest_ns(cost: OpCost) -> float:

@@ -29,7 +29,14 @@ def _figures(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
             if name not in budget.may_be_unknown:
                 yield f"{limit.origin}: {name} could not be measured, and is not in may_be_unknown"
         elif value > limit.value:
-            yield f"{limit.origin}: {name} is {value:,.12g}, more than {limit.value:,.12g}"
+            yield f"{limit.origin}: {name} is {_exceeds(value, limit.value)}"
+
+
+def _exceeds(value: float, limit: float) -> str:
+    """Show two numbers, a share with as many digits as tell it from its limit."""
+    short = f"{value:.3g}", f"{limit:.3g}"
+    full = f"{value:,.12g}", f"{limit:,.12g}"
+    return ", more than ".join(short if value < 1 and short[0] != short[1] else full)
 
 
 def _measured(diagnosis: Diagnosis) -> dict[str, float | None]:

@@ -15,7 +15,7 @@ from dsprof.errors import DsprofError, escaped
 if TYPE_CHECKING:
     from dsprof.rules.rule import Finding, Table
 
-_KEY, _VALUE, _LINE = "key", "value", "line"
+_KEY, _VALUE, _LINE, _IN_FORCE = "key", "value", "line", "in force"
 
 
 class LintCommand:
@@ -102,7 +102,8 @@ def _rows(table: Table) -> Iterator[str]:
     for row in table.rows:
         cells = dict(zip(labels, row, strict=True))
         line = f"line {cells[_LINE]}: " if cells.get(_LINE) else ""
-        remark = f": {row[-1]}" if row[-1] else ""
+        in_force = labels[-1] == _IN_FORCE
+        remark = "" if not row[-1] else f" (in force: {row[-1]})" if in_force else f": {row[-1]}"
         value = cells[_VALUE]
         yield _shown(f"{line}{cells[_KEY]} = {value}{remark}")
 

@@ -150,7 +150,9 @@ def test_the_ranks_that_batch_sizes_fit(verdict: Verdict):
     fits = re.search(r"world divides (\d+)|world size (\d+)", verdict.good_lint)
     if fits:
         ranks = int(fits[1] or fits[2])
-        assert finding.summary.endswith(f"{'divides' if fits[1] else 'is'} {ranks:,}.")
+        assert finding.summary.endswith(
+            f"{'divides' if fits[1] and ranks > 1 else 'is'} {ranks:,}."
+        )
 
 
 @pytest.mark.parametrize("verdict", READABLE, ids=ids)

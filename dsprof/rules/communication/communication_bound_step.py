@@ -96,7 +96,7 @@ class CommunicationBoundStep:
         return self.meta.finding(
             Status.INFO,
             f"{summary} Rank {names} waits least: the others wait for it.",
-            title="Ranks wait for a late rank",
+            title="Waiting for communication is waiting for a rank",
             cause="The ranks that wait least arrive last: their own work takes longer, so that "
             "most of this is no cost of the network.",
             action=f"Look at what rank {names} does before its collectives: data loading, a slower "

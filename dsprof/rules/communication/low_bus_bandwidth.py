@@ -177,7 +177,7 @@ def _told(row: Judged) -> str:
     return (
         f"{path.op} of {transfer.nbytes / 1e6:,.3g} MB in {path.group} ({where}) moves "
         f"{transfer.busbw / 1e9:,.3g} GB/s; the quickest quarter of the calls reach "
-        f"{row.share or 0.0:.0%} of {_source(row)}."
+        f"{transfer.quick_busbw / 1e9:,.3g} GB/s, {row.share or 0.0:.0%} of {_source(row)}."
     )
 
 

@@ -81,7 +81,7 @@ class BatchSizeMismatch(ConfigRule):
         )
 
     def _some(self, settings: EngineSettings, sizes: _Sizes) -> Finding:
-        how = "is" if sizes.micro and sizes.steps else "divides"
+        how = "is" if (sizes.micro and sizes.steps) or sizes.ranks == 1 else "divides"
         return self.meta.finding(
             Status.INFO,
             f"The batch sizes fit if the number of data-parallel ranks {how} {sizes.ranks:,}.",

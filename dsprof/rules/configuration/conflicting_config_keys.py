@@ -34,7 +34,7 @@ class ConflictingConfigKeys(ConfigRule):
 
     def _finding(self, settings: EngineSettings, found: Combination) -> Finding:
         key = next(iter(found.when))
-        rows = [(one, json.dumps(settings.in_force(one))) for one in found.when if one in keys()]
+        rows = [(one, _in_force(settings, one)) for one in found.when if one in keys()]
         is_note = found.severity is Severity.NONE
         return self.meta.finding(
             Status.INFO if is_note else Status.FAIL,
@@ -46,6 +46,12 @@ class ConflictingConfigKeys(ConfigRule):
             evidence=(settings.table(rows, remark="in force"),),
             confidence="high",
         )
+
+
+def _in_force(settings: EngineSettings, key: str) -> str:
+    """Return the value in force where it is not the one that was written."""
+    value = json.dumps(settings.in_force(key))
+    return "" if settings.cells(key)[1] == value else value
 
 
 RULE = ConflictingConfigKeys()

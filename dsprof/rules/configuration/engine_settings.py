@@ -99,7 +99,7 @@ class EngineSettings:
 
     def holds(self, combination: Combination) -> bool:
         """Whether every condition holds; what cannot be told holds of nothing."""
-        if self.release < combination.since:
+        if self.release < combination.since or (combination.only_before and self.has_run):
             return False
         first = next(iter(combination.when))
         if combination.only_written and _value(self.written, first) is None:

@@ -83,6 +83,7 @@ class Combination:
     since: Release = ()
     config_patch: dict[str, Any] | None = None
     only_written: bool = False  # the first key must stand in the configuration
+    only_before: bool = False  # of a run, another rule tells it by what was sent
 
 
 REFUSED: tuple[Combination, ...] = (
@@ -262,6 +263,7 @@ AT_ODDS: tuple[Combination, ...] = (
         "use_multi_rank_bucket_allreduce false; reduce-scatter comes with stage 3",
         "nothing needs to be done",
         only_written=True,
+        only_before=True,
     ),
     Combination(
         {f"{_Z}overlap_comm": off, "engine.device": _may_wait, _STAGE: one_of(1, 2, 3)},

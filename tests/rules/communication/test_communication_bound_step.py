@@ -43,7 +43,7 @@ def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     finding = said(RULE, *ranks(35, other_ms=10))
     assert finding.status is Status.INFO
     assert finding.ranks == (1,)
-    assert finding.title == "Ranks wait for a late rank"
+    assert finding.title == "Waiting for communication is waiting for a rank"
     assert "Rank 1 waits least" in finding.summary
 
 

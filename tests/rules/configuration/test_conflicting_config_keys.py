@@ -101,3 +101,11 @@ def test_no_engine_is_not_applicable():
 
 def test_an_unrecorded_configuration_could_not_tell():
     assert ran(RULE, {})[0].status is Status.UNKNOWN
+
+
+def test_what_a_run_shows_by_its_traffic_is_told_before_it_alone():
+    written = zero(2, reduce_scatter=True)
+    about = "zero_optimization.reduce_scatter"
+    before, run = read(RULE, written), ran(RULE, written, effective=written)
+    assert [one for one in before if one.summary.startswith(about)]
+    assert not [one for one in run if one.summary.startswith(about)]
