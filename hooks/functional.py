@@ -8,6 +8,7 @@ registry has the entry.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,13 @@ import torch
 from dsprof.events import Collective
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.c10d import is_traced
-from dsprof.recorder import NOTICEABLE_NS, clock
+from dsprof.recorder import NOTICEABLE_NS, Recorder, clock
 
 _KEY = "BackendSelect"
 _NAME = "_c10d_functional::wait_tensor"
+
+_REMEMBERED = 64
+"""Storages whose collective was waited for: waiting again finds nothing, however long it takes."""
 
 
 class FunctionalWaitHook(Hook):
@@ -28,6 +32,10 @@ class FunctionalWaitHook(Hook):
     name = "functional"
 
     _library: Any = None
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._waited_for: deque[int] = deque(maxlen=_REMEMBERED)
 
     def modules(self) -> tuple[str, ...]:
         return ("torch.distributed._functional_collectives",)
@@ -75,11 +83,13 @@ class FunctionalWaitHook(Hook):
         self, tensor: torch.Tensor, start_ns: int, end_ns: int, opened: Any, *, finished: bool
     ) -> None:
         try:
-            recorder = self.recorder
-            records = recorder.take_outputs(storage(tensor))
+            recorder, address = self.recorder, storage(tensor)
+            records = recorder.take_outputs(address)
             recorder.waited_in_cpp(records, start_ns, end_ns, finished=finished, opened=opened)
-            # A second wait, or one for the second output of a collective, finds nothing to do.
-            recorder.unmatched_waits += not records and end_ns - start_ns > NOTICEABLE_NS
+            for record in records:
+                self._waited_for.extend(record.outputs)
+            if not records and address not in self._waited_for:
+                recorder.unmatched_waits += end_ns - start_ns > NOTICEABLE_NS
         except Exception as error:
             self.fail(error)
 

@@ -43,6 +43,20 @@ def test_waiting_for_nothing_is_no_unmatched_wait(install: Install) -> None:
     assert recorder.unmatched_waits == 0
 
 
+def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsprof.hooks.functional.NOTICEABLE_NS", -1)
+    recorder = install(CompleteHook, FunctionalWaitHook)
+    wait = torch.ops._c10d_functional.wait_tensor
+    both = functional.all_reduce_coalesced([torch.ones(4), torch.ones(2)], "sum", dist.group.WORLD)
+    for output in [*both, both[0]]:
+        wait(output.elem)
+    assert recorder.unmatched_waits == 0
+    wait(torch.ones(4))
+    assert recorder.unmatched_waits == 1
+
+
 def test_sparse_tensors_have_no_storage(install: Install) -> None:
     recorder = install(CompleteHook, FunctionalWaitHook)
     dist.all_reduce(torch.ones(4).to_sparse(), async_op=True).wait()
