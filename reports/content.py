@@ -28,7 +28,7 @@ class Part:
 
     key: str
     label: str
-    ns: int | None  # None: not measurable, its time stands in `other`
+    ns: int | None  # None: not measurable; its time stands in `other`, if that is known
     percent: float
 
 
@@ -42,6 +42,11 @@ class StepBar:
     fastest_ns: int | None
     slowest_ns: int | None
     slowest_rank: int | None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether any part could be measured; else only the whole is known."""
+        return any(part.ns is not None for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,13 @@ class QualityLine:
 
 
 def step_parts(step: StepParts) -> tuple[Part, ...]:
-    """Split a step into its parts in stacking order."""
+    """Split a step into its parts in stacking order.
+
+    `other` is what the rest leaves over: where no other part was measured, it is not known either.
+    """
     values = [getattr(step, f"{key}_ns") for key in PARTS]
+    if all(value is None for key, value in zip(PARTS, values, strict=True) if key != "other"):
+        values = [None] * len(values)
     percents = fmt.percentages([value or 0 for value in values])
     return tuple(map(Part, PARTS, PARTS.values(), values, percents))
 
@@ -156,6 +166,19 @@ def quality_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
     """Judge the data: what is missing, and how exact the rest is."""
     quality = diagnosis.quality
     yield _ranks_line(quality, diagnosis.run)
+    yield from _own_lines(diagnosis) if quality.is_recorded else _foreign_lines(diagnosis)
+    for hook in quality.hooks:
+        where = f" ({fmt.named_ranks(hook.ranks)})" if hook.ranks else ""
+        yield QualityLine("note", f"Hook {hook.name}", f"{hook.why}{where}")
+    for stranger in quality.strangers:
+        yield QualityLine("note", "File passed over", stranger)
+    for note in quality.notes:
+        yield QualityLine("note", "Note", note)
+
+
+def _own_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
+    """Judge what dsprof itself recorded, and what that cost."""
+    quality = diagnosis.quality
     yield _ending_line(quality)
     yield _events_line(quality)
     if quality.waits:
@@ -167,13 +190,20 @@ def quality_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
         )
     yield _clock_line(quality, _limit(diagnosis, "clock_bound_ms"))
     yield _cost_line(quality, _limit(diagnosis, "cost_share"))
-    for hook in quality.hooks:
-        where = f" (ranks {fmt.ranks(hook.ranks)})" if hook.ranks else ""
-        yield QualityLine("note", f"Hook {hook.name}", f"{hook.why}{where}")
-    for stranger in quality.strangers:
-        yield QualityLine("note", "File passed over", stranger)
-    for note in quality.notes:
-        yield QualityLine("note", "Note", note)
+
+
+def _foreign_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
+    """Judge files of other tools, which count neither what they dropped nor what they cost."""
+    quality = diagnosis.quality
+    text = "written by other tools than dsprof; what they left out is not known"
+    yield QualityLine("note", "Files", text)
+    if quality.unclean_ranks:
+        which = fmt.named_ranks(quality.unclean_ranks)
+        yield QualityLine("flaw", "End of the files", f"cut off for {which}")
+    events = _events_line(quality)
+    if events.level != "ok":
+        yield events
+    yield _clock_line(quality, _limit(diagnosis, "clock_bound_ms"))
 
 
 def _limit(diagnosis: Diagnosis, name: str) -> float:
@@ -192,15 +222,17 @@ def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
     present = f"{fmt.count(len(run.ranks))} of {fmt.count(run.world_size)} present"
     if not quality.missing_ranks:
         return QualityLine("ok", "Ranks", present)
-    missing = fmt.ranks(quality.missing_ranks)
-    return QualityLine("flaw", "Ranks", f"{present}; no trace of rank {missing}")
+    missing = fmt.named_ranks(quality.missing_ranks)
+    what = "trace" if quality.is_recorded else "file"
+    return QualityLine("flaw", "Ranks", f"{present}; no {what} of {missing}")
 
 
 def _ending_line(quality: Quality) -> QualityLine:
     if not quality.unclean_ranks:
         return QualityLine("ok", "End of the run", "every rank closed its trace")
-    which = fmt.ranks(quality.unclean_ranks)
-    text = f"rank {which} ended without closing its trace; up to half a second is missing"
+    whose = "its trace" if len(quality.unclean_ranks) == 1 else "their traces"
+    which = fmt.named_ranks(quality.unclean_ranks)
+    text = f"{which} ended without closing {whose}; up to half a second is missing"
     return QualityLine("flaw", "End of the run", text)
 
 

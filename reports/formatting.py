@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dsprof.rules.rule import Cell, ColumnKind
 
 NOT_MEASURABLE = "not measurable"
+NOT_KNOWN = "not known"
 NOTHING = "\N{EN DASH}"
 
 
@@ -59,6 +60,12 @@ def ranks(numbers: Iterable[int], at_most: int = 12) -> str:
     words = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:at_most]]
     left = sum(b - a + 1 for a, b in runs[at_most:])
     return ", ".join(words) + (f" and {left} more" if left else "")
+
+
+def named_ranks(numbers: Iterable[int]) -> str:
+    """Ranks as what they are: `rank 3`, `ranks 0-3, 7`."""
+    members = set(numbers)
+    return f"rank{'' if len(members) == 1 else 's'} {ranks(members)}"
 
 
 def interval(low: float, high: float, unit: str) -> str:

@@ -40,7 +40,7 @@ def environment() -> Environment:
         "count": fmt.count,
         "docs_page": content.docs_page,
         "duration": fmt.duration,
-        "ranks": fmt.ranks,
+        "named_ranks": fmt.named_ranks,
         "saving": content.saving,
         "share": fmt.share,
         "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),

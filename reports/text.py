@@ -8,12 +8,20 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from dsprof.diagnosis.model import Diagnosis, EnvironmentInfo, LoggedCallRow, LoggedFact
+from dsprof.diagnosis.model import (
+    CommunicationRow,
+    Diagnosis,
+    EnvironmentInfo,
+    LoggedCallRow,
+    LoggedFact,
+    Steps,
+)
 from dsprof.reports import content, tables
 from dsprof.reports import formatting as fmt
 from dsprof.reports.base import Options
 from dsprof.reports.terminal import Page, printable
 from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.rules.wording import reason
 
 TOP_COMMUNICATION = 8
 TOP_LOGGED = 16
@@ -53,15 +61,16 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
     if notes:
         yield [page.heading("Worth knowing"), *_notes(notes, page)]
     if mean.total_ns:
-        yield _step(mean, diagnosis.steps.estimated_share, page)
+        yield _step(mean, diagnosis.steps, page)
     if diagnosis.communication:
         yield _communication(diagnosis, page)
     if diagnosis.logged_calls:
         yield _logged_calls(diagnosis.logged_calls, page)
     if diagnosis.logged:
         yield _logged(diagnosis.logged, page)
-    if not mean.total_ns and not diagnosis.communication:
-        yield [page.heading("Environment"), *_environment(diagnosis.environment, page)]
+    environment = list(_environment(diagnosis.environment, page))
+    if environment and not mean.total_ns and not diagnosis.communication:
+        yield [page.heading("Environment"), *environment]
     yield [page.heading("Checks"), *_checks(diagnosis, page)]
 
 
@@ -76,8 +85,11 @@ def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
     remarks = [line for line in lines if line.level != "ok"]
     heading = page.heading("Data quality")
     if not remarks:
-        cost = next(line.text for line in lines if line.label == "Cost of dsprof")
-        return [heading, *page.wrap(f"Nothing is missing. dsprof cost {cost}.", "  ")]
+        # Without a remark the files are dsprof's own, so their cost is among the lines.
+        line = next(line.text for line in lines if line.label == "Cost of dsprof")
+        is_known = diagnosis.quality.training_cost_share is not None
+        cost = f" dsprof cost {line}." if is_known else ""
+        return [heading, *page.wrap(f"Nothing is missing.{cost}", "  ")]
     signs = {"flaw": "  ! ", "note": "  - "}
     wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
     return [heading, *itertools.chain.from_iterable(wrapped)]
@@ -92,7 +104,7 @@ def _finding(finding: Finding, number: int, step_ns: int, page: Page) -> list[st
         ("Why: ", finding.cause),
         ("Do: ", finding.action),
         ("Saves: ", content.saving(finding, step_ns)),
-        ("Ranks: ", fmt.ranks(finding.ranks)),
+        ("Rank: " if len(finding.ranks) == 1 else "Ranks: ", fmt.ranks(finding.ranks)),
     )
     for label, text in labelled:
         lines += page.wrap(text, "   ", label) if text else []
@@ -110,17 +122,20 @@ def _notes(notes: Iterable[Finding], page: Page) -> Iterator[str]:
         yield from page.wrap(f"{note.title}. {note.summary}", "  - ")
 
 
-def _step(mean: content.StepBar, estimated: float, page: Page) -> list[str]:
+def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
     bar_width = page.width - 50
     total = fmt.duration(mean.total_ns)
     lines = [f"{page.heading('Step')}  {total}, mean of all ranks and measured steps"]
+    if not mean.is_split:
+        return [*lines, *page.wrap(steps.method or fmt.NOT_MEASURABLE, "  ", "Its parts: ")]
     for part in mean.parts:
         bar = "#" * round(part.percent / 100 * bar_width)
         percent = "" if part.ns is None else f"{part.percent:.1f} %"
         lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
-    if estimated:
+    if steps.estimated_share:
         text = (
-            f"Of the exposed communication {estimated:.0%} is estimated: DDP waits in C++, at most "
+            f"Of the exposed communication {steps.estimated_share:.0%} is estimated: DDP waits in "
+            "C++, at most "
         )
         lines += page.wrap(f"{text}so long.", "  ")
     return lines
@@ -135,11 +150,22 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
     lines = [f"{page.heading('Communication')}  of one rank's {what}", head[: page.width]]
     for row in ordered[:TOP_COMMUNICATION]:
         exposed = fmt.duration(tables.per_step(row, row.exposed_ns))
-        what = f"{row.op} ({tables.group_name(row)}, {row.group_size} ranks, {row.size_class})"
-        numbers = f"  {fmt.count(row.calls_per_step):>7} {fmt.size(row.bytes_per_step):>10}"
-        lines.append(f"{numbers} {exposed:>15}  {printable(what)}"[: page.width])
+        n_bytes = tables.total_bytes(row)
+        size = fmt.NOT_KNOWN if n_bytes is None else fmt.size(n_bytes)
+        numbers = f"  {fmt.count(row.calls_per_step):>7} {size:>10}"
+        lines.append(f"{numbers} {exposed:>15}  {printable(_row_of(row))}"[: page.width])
     left = len(ordered) - TOP_COMMUNICATION
     return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
+
+
+def _row_of(row: CommunicationRow) -> str:
+    """Name a row by operation, group, ranks and size, and say which of them is not known."""
+    ranks = fmt.plural(row.group_size, "rank") if row.group_size else f"ranks {fmt.NOT_KNOWN}"
+    name = tables.group_name(row)
+    group = f"{name}, {ranks}" if name else f"group {fmt.NOT_KNOWN}"
+    is_sized = tables.total_bytes(row) is not None
+    size = row.size_class if is_sized else f"size {fmt.NOT_KNOWN}"
+    return f"{row.op} ({group}, {size})"
 
 
 def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
@@ -156,14 +182,16 @@ def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
 def _logged(facts: list[LoggedFact], page: Page) -> list[str]:
     lines = [f"{page.heading('Logs')}  what libraries say of themselves"]
     for fact in facts[:TOP_LOGGED]:
-        lines += page.wrap(f"{fact.value} (ranks {fmt.ranks(fact.ranks)})", "  ", f"{fact.kind}: ")
+        lines += page.wrap(f"{fact.value} ({fmt.named_ranks(fact.ranks)})", "  ", f"{fact.kind}: ")
     left = len(facts) - TOP_LOGGED
     return lines + ([f"  and {fmt.plural(left, 'more fact')}"] if left > 0 else [])
 
 
 def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
     for difference in info.differences:
-        held = (f"{value or 'not set'} ({fmt.ranks(r)})" for value, r in difference.values.items())
+        held = (
+            f"{value or 'not set'} ({fmt.named_ranks(r)})" for value, r in difference.values.items()
+        )
         yield from page.wrap("; ".join(held), "  ", f"differs: {difference.name}: ")
     for table in tables.environment(info):
         yield f"  {printable(table.caption)}"
@@ -174,13 +202,13 @@ def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
 
 
 def _checks(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
-    for status, label in (
-        (Status.PASS, "passed"),
-        (Status.NOT_APPLICABLE, "not applicable"),
-    ):
-        rules = [finding.rule for finding in content.with_status(diagnosis, status)]
-        if rules:
-            yield from page.wrap(", ".join(rules), "  ", f"{label} ({len(rules)}): ")
-    for status, label in ((Status.UNKNOWN, "could not tell"), (Status.ERROR, "broke")):
-        for finding in content.with_status(diagnosis, status):
-            yield from page.wrap(f"{finding.rule}: {finding.summary}", "  ", f"{label}: ")
+    if passed := [finding.rule for finding in content.with_status(diagnosis, Status.PASS)]:
+        yield from page.wrap(", ".join(passed), "  ", f"passed ({len(passed)}): ")
+    # Their names would fill a screen, and nobody can act on them: the page and the JSON hold them.
+    if others := content.with_status(diagnosis, Status.NOT_APPLICABLE):
+        yield f"  not applicable: {fmt.plural(len(others), 'rule')}"
+    for finding in content.with_status(diagnosis, Status.UNKNOWN):
+        text = f"{finding.rule}: {reason(finding.summary)}"
+        yield from page.wrap(text, "  ", "could not tell: ")
+    for finding in content.with_status(diagnosis, Status.ERROR):
+        yield from page.wrap(f"{finding.rule}: {finding.summary}", "  ", "broke: ")

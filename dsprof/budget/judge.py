@@ -8,6 +8,7 @@ from dsprof.budget.limits import SEVERITIES, Budget
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
 from dsprof.rules.rule import Finding, Status
+from dsprof.rules.wording import reason
 
 _UNDECIDED = (Status.UNKNOWN, Status.ERROR)
 
@@ -66,4 +67,5 @@ def _findings(budget: Budget, findings: list[Finding]) -> Iterator[str]:
 def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[str]:
     for one in findings:
         if one.status in _UNDECIDED and one.rule not in budget.may_be_unknown:
-            yield f"{one.rule}: could not tell, and is not in may_be_unknown: {one.summary}"
+            why = reason(one.summary)
+            yield f"{one.rule}: could not tell, and is not in may_be_unknown: {why}"

@@ -17,6 +17,7 @@ def quality(run: Run, steps: Steps) -> model.Quality:
     return model.Quality(
         missing_ranks=run.missing_ranks,
         unclean_ranks=run.unclean_ranks,
+        is_recorded=run.is_recorded,
         strangers=list(run.strangers),
         dropped_events=sum(trailer.dropped for trailer in trailers),
         broken_lines=sum(facts.broken_lines for facts in ranks),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication import communication_bound_step
@@ -21,17 +22,24 @@ def verdict(findings: Sequence[Finding], summary: RunSummary) -> str:
     steps = summary[Steps]
     failed = [finding for finding in findings if finding.status is Status.FAIL]
     if not steps.measured:
-        start = "No optimizer step was recorded"
-        return f"{start}; {failed[0].summary}" if failed else f"{start}, so no time can be judged."
+        return _without_steps(failed, is_recorded=summary[Run].is_recorded)
     waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
     grave = [f for f in failed if f.severity is not Severity.LOW or f.saving_ms_per_step]
     if lead := [*grave, *waiting, *failed]:
         rest = len(failed) - (lead[0] in failed)
-        more = f" {_others(rest)}" if rest else ""
         why = "" if failed else "No rule found a fault that a setting would mend, yet "
         title = lead[0].title if failed else _lowered(lead[0].title)
-        return f"{why}{title}: {lead[0].summary}{more}"
+        return f"{why}{title}: {lead[0].summary}{_others(rest)}"
     return f"No rule found a fault: {_anatomy(steps)}."
+
+
+def _without_steps(failed: Sequence[Finding], *, is_recorded: bool) -> str:
+    """Lead with the gravest finding; that dumps and logs hold no steps is no news."""
+    start = "No optimizer step was recorded"
+    if not failed:
+        return f"{start}, so no time can be judged."
+    no_steps = f" {start}." if is_recorded else ""
+    return f"{failed[0].summary}{_others(len(failed) - 1)}{no_steps}"
 
 
 def _lowered(title: str) -> str:
@@ -39,7 +47,9 @@ def _lowered(title: str) -> str:
 
 
 def _others(count: int) -> str:
-    return "One more finding follows." if count == 1 else f"{count} more findings follow."
+    if not count:
+        return ""
+    return " One more finding follows." if count == 1 else f" {count} more findings follow."
 
 
 def _anatomy(steps: Steps) -> str:

@@ -21,6 +21,12 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
 
 
+def reason(summary: str) -> str:
+    """Return why a rule could not tell, for a line that says already that it could not."""
+    rest = summary.removeprefix("Could not tell").lstrip(":. ")
+    return rest or summary
+
+
 PARTS = {
     "compute_ns": "forward, backward and optimizer step",
     "exposed_ns": "waits for communication",

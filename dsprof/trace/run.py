@@ -120,7 +120,10 @@ def _of_rank(path: Path, rank: int, held: Mapping[Path, RankTrace]) -> RankTrace
 
 
 def _read(path: Path) -> Iterable[RankTrace]:
-    return _reader(path).read_traces(path)
+    reader = _reader(path)
+    for trace in reader.read_traces(path):
+        trace.is_foreign = not isinstance(reader, NativeReader)
+        yield trace
 
 
 def _reader(path: Path) -> Reader:

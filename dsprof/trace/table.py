@@ -236,6 +236,7 @@ class RankTrace:
     profile: Profile | None = None  # the same, of a profiler beside this trace
     knows_durations: bool = False  # of its collectives: how long each took, not when it ran
     is_sampled: bool = False  # whoever wrote the file left events out
+    is_foreign: bool = False  # another tool wrote the file
     flight: FlightDump | None = None  # what torch's flight recorder held
     snapshot: MemorySnapshot | None = None  # the memory of a device as its allocator sees it
     log: RankLog | None = None  # what libraries said of themselves in logs

@@ -8,6 +8,7 @@ from dsprof.reports.tables.communication import (
     flushes,
     group_name,
     per_step,
+    total_bytes,
 )
 from dsprof.reports.tables.dumps import flights, logged, logged_calls
 from dsprof.reports.tables.environment import (
@@ -44,5 +45,6 @@ __all__ = [
     "steps",
     "thresholds",
     "timeline",
+    "total_bytes",
     "transfers",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.diagnosis.model import CommunicationRow, CopyRow, FetchRow, FlushRow
 from dsprof.events import ROLES
 from dsprof.reports import formatting as fmt
@@ -12,8 +13,10 @@ from dsprof.rules.rule import Table
 
 
 def group_name(row: CommunicationRow) -> str:
-    """What the group is for and how it is called, as far as each is known."""
+    """What the group is for and how it is called, as far as each is known; empty if neither is."""
     role = ROLES.get(row.role, "")
+    if row.group == "unknown":
+        return role
     if not role or row.group in (role, "world", "all ranks"):
         return role or row.group
     return f"{role}, {row.group}"
@@ -27,7 +30,7 @@ def per_step(row: CommunicationRow | CopyRow | FetchRow, total: int | None) -> f
 
 
 def _operation(row: CommunicationRow) -> str:
-    return row.op if row.op == row.requested else f"{row.op} (requested: {row.requested})"
+    return row.op if row.requested in ("", row.op) else f"{row.op} (requested: {row.requested})"
 
 
 def _members(row: CommunicationRow) -> str:
@@ -37,19 +40,31 @@ def _members(row: CommunicationRow) -> str:
     return "ranks " + "; ".join(fmt.ranks(ranks) for ranks in row.group_ranks)
 
 
+def _group(row: CommunicationRow) -> str:
+    if row.group_size:
+        return f"{group_name(row)} ({_members(row)})"
+    name = group_name(row)
+    return f"{name} (ranks {fmt.NOT_KNOWN})" if name else fmt.NOT_KNOWN
+
+
+def total_bytes(row: CommunicationRow) -> float | None:
+    """Bytes of one rank's step; None where the size of no call was recorded."""
+    return None if row.size_class == SIZE_NOT_KNOWN else row.bytes_per_step
+
+
 def _mode(row: CommunicationRow) -> str:
     return ("async" if row.is_async else "sync") + ("" if row.on_wire else ", outside c10d")
 
 
 _COLLECTIVE: tuple[Shown[CommunicationRow], ...] = (
     Shown("Operation", _operation),
-    Shown("Group (ranks)", lambda row: f"{group_name(row)} ({_members(row)})"),
+    Shown("Group (ranks)", _group),
     Shown("Phase", lambda row: row.phase),
     Shown("Size", lambda row: row.size_class),
     Shown("Type", lambda row: row.dtype),
     Shown("Mode", _mode),
     Shown("Calls", lambda row: row.calls_per_step, "count"),
-    Shown("Bytes", lambda row: row.bytes_per_step, "bytes"),
+    Shown("Bytes", total_bytes, "bytes"),
     Shown("In flight", lambda row: per_step(row, row.in_flight_ns), "ns"),
     Shown("Exposed", lambda row: per_step(row, row.exposed_ns), "ns"),
     Shown("algbw", lambda row: row.algbw, "rate"),

@@ -13,6 +13,7 @@ from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.trace.format import HookStatus, MemoryArgs, NoteArgs, Trailer
 from dsprof.trace.run import RunFiles, Stranger
 from dsprof.trace.table import RankTrace
+from tests.factories import logs
 from tests.factories.trace import (
     MS,
     captured,
@@ -28,6 +29,11 @@ from tests.factories.trace import (
     summary,
     zero_rank,
 )
+
+
+def foreign(trace: RankTrace) -> RankTrace:
+    """The trace as if another tool had written it."""
+    return replace(trace, is_foreign=True)
 
 
 def diagnosed(*traces: RankTrace, **thresholds) -> Diagnosis:
@@ -237,7 +243,7 @@ class _Case:
             "All-reduce where a reduce-scatter would do",
         ),
         _Case((rank_trace(0), rank_trace(1)), "No optimizer step was recorded, so no time"),
-        _Case((rank_trace(0),), "No optimizer step was recorded; 1 of 2 ranks left no trace"),
+        _Case((rank_trace(0),), "1 of 2 ranks left no trace: 1. No optimizer step was recorded."),
         _Case(
             (zero_rank(0, 1, head=header(0, 1, device="cuda")),), "No rule found a fault: a step"
         ),
@@ -247,6 +253,19 @@ def test_verdict_is_one_honest_sentence(case):
     sentence = diagnosed(*case.traces).verdict
     assert sentence.startswith(case.start)
     assert sentence.endswith(".")
+
+
+def test_the_verdict_on_files_without_steps_says_the_finding_and_how_many_follow():
+    lines = logs.run(logs.out_of_memory(), logs.every("Using network IB", 2))
+    made = diagnosed(*(foreign(trace) for trace in logs.read(lines)))
+    failed = [finding for finding in made.findings if finding.status is Status.FAIL]
+    assert made.verdict.startswith(failed[0].summary)
+    assert "No optimizer step" not in made.verdict
+    assert not made.quality.is_recorded
+    more = verdict([failed[0], *failed, failed[0]], summary(foreign(rank_trace(0))))
+    assert more == f"{failed[0].summary} {len(failed) + 1} more findings follow."
+    two = verdict([failed[0], failed[0]], summary(foreign(rank_trace(0))))
+    assert two == f"{failed[0].summary} One more finding follows."
 
 
 def test_steps_say_what_their_figures_are_of():

@@ -289,6 +289,49 @@ def communication(ranks: int, steps: int) -> list[CommunicationRow]:
     ]
 
 
+def unknown_collective() -> CommunicationRow:
+    """Calls in a profile that says neither their size nor their group."""
+    return CommunicationRow(
+        op="send_recv",
+        requested="",
+        group="unknown",
+        group_size=0,
+        phase="",
+        size_class="not known",
+        dtype="",
+        is_async=True,
+        on_wire=True,
+        calls=10,
+        bytes=0,
+        calls_per_step=5.0,
+        bytes_per_step=0.0,
+        in_flight_ns=None,
+        exposed_ns=None,
+        algbw=None,
+        busbw=None,
+    )
+
+
+def unsplit_steps() -> Steps:
+    """One step of 627 ms of which no part could be measured."""
+    whole = StepParts(
+        step=0,
+        compute_ns=None,
+        exposed_comm_ns=None,
+        copies_ns=None,
+        idle_ns=None,
+        other_ns=627 * MS,
+        total_ns=627 * MS,
+    )
+    method = "not measurable: events were left out of the files"
+    return Steps(total=whole, rows=[whole], measured_steps=1, method=method)
+
+
+def unsplit() -> Diagnosis:
+    """A run with such a step."""
+    return msgspec.structs.replace(diagnosis(), steps=unsplit_steps())
+
+
 def transfers(ranks: int) -> list[TransferRow]:
     """One that reaches half of what the baseline says, and one that is too small to be judged."""
     given = {"op": "all_reduce", "group": "world", "group_size": ranks, "hosts": 1, "calls": 40}

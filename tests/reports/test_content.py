@@ -93,6 +93,34 @@ def test_what_was_not_measured_is_neither_exact_nor_zero() -> None:
     assert "Waits" not in lines
 
 
+def test_files_of_other_tools_are_judged_by_what_they_tell() -> None:
+    foreign = Quality(is_recorded=False, clock_method="no file holds a time line", clock_bound_ns=0)
+    made = factory.diagnosis(quality=foreign)
+    assert [line.label for line in content.quality_lines(made)] == ["Ranks", "Files", "Clock"]
+    cut = msgspec.structs.replace(foreign, unclean_ranks=[0, 1], broken_lines=3, missing_ranks=[1])
+    lines = {line.label: line for line in content.quality_lines(factory.diagnosis(quality=cut))}
+    assert lines["Ranks"].text.endswith("; no file of rank 1")
+    assert (lines["End of the files"].level, lines["Events"].level) == ("flaw", "flaw")
+    assert lines["End of the files"].text == "cut off for ranks 0-1"
+
+
+def test_several_ranks_are_several() -> None:
+    quality = Quality(missing_ranks=[2, 3], unclean_ranks=[0, 1])
+    quality.hooks = [HookNote(name="c10d", why="not there", ranks=[0])]
+    made = factory.diagnosis(quality=quality)
+    lines = {line.label: line.text for line in content.quality_lines(made)}
+    assert lines["Ranks"].endswith("no trace of ranks 2-3")
+    assert lines["End of the run"].startswith("ranks 0-1 ended without closing their traces")
+    assert lines["Hook c10d"] == "not there (rank 0)"
+
+
+def test_what_is_left_of_nothing_is_not_known() -> None:
+    bar = content.mean_step(factory.unsplit_steps())
+    assert not bar.is_split
+    assert {(part.ns, part.percent) for part in bar.parts} == {(None, 0.0)}
+    assert content.mean_step(factory.diagnosis().steps).is_split
+
+
 @pytest.mark.parametrize(
     ("changes", "level"),
     [

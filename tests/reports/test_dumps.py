@@ -27,6 +27,10 @@ def judged(folder: Path) -> Diagnosis:
     return diagnose(find_run([folder]))
 
 
+def test_dumps_are_no_record_of_dsprof(tmp_path: Path) -> None:
+    assert not judged(tmp_path).quality.is_recorded
+
+
 def test_groups_with_something_in_flight_are_listed(tmp_path: Path) -> None:
     diagnosis = judged(tmp_path)
     table = tables.flights(diagnosis.flights)

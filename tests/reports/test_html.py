@@ -11,7 +11,7 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.model import Diagnosis, Quality
 from dsprof.reports import render
 from dsprof.reports.formatting import NOTHING
 from dsprof.reports.templates import script_safe
@@ -97,6 +97,20 @@ def test_findings_keep_their_order_and_notes_promise_no_saving(page: Element) ->
         "note-1",
     ]
     assert "could save" not in articles[2].text
+
+
+def test_a_page_on_files_of_other_tools_claims_no_complete_data() -> None:
+    shown = page_of(factory.diagnosis(quality=Quality(is_recorded=False)))
+    assert "Data of other tools" in shown.one("dl", _class="figures").text
+    for words in ("closed its trace", "none dropped", "Cost of dsprof"):
+        assert words not in shown.one("section", id="quality").text
+
+
+def test_a_step_of_which_no_part_is_known_has_no_bar() -> None:
+    step = page_of(factory.unsplit()).one("section", id="step")
+    assert "other not measurable" in step.text
+    assert "Step by step" not in step.text
+    assert not step.all("div", _class="stack")
 
 
 def test_every_rule_that_found_nothing_is_listed_with_its_reason(page: Element) -> None:

@@ -56,6 +56,19 @@ def test_a_collective_that_stands_in_for_another_names_it() -> None:
     assert operations[2] == "all_reduce"
 
 
+def test_what_a_profile_does_not_tell_of_a_collective_is_not_known() -> None:
+    table = tables.communication([factory.unknown_collective()])
+    for label, cell in {
+        "Operation": "send_recv",
+        "Group (ranks)": "not known",
+        "Size": "not known",
+        "Bytes": None,
+    }.items():
+        assert column(table, label) == [cell]
+    named = msgspec.structs.replace(factory.unknown_collective(), group="experts")
+    assert column(tables.communication([named]), "Group (ranks)") == ["experts (ranks not known)"]
+
+
 def test_a_flush_is_shown_by_itself_and_a_missing_slot_is_no_number() -> None:
     flush = MADE.flushes[0]
     rows = [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.model import Diagnosis, EnvironmentInfo, LoggedFact, Quality
 from dsprof.reports import render
 from dsprof.reports.terminal import printable
+from dsprof.rules.rule import Finding, Status
 from tests.factories import diagnosis as factory
 
 ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
@@ -56,10 +58,65 @@ def test_the_patch_is_json_that_can_be_copied() -> None:
     assert json.loads(block[0]) == factory.findings()[0].config_patch
 
 
-def test_every_rule_is_named() -> None:
+def test_every_rule_is_named_but_those_that_do_not_apply() -> None:
     shown = text(factory.diagnosis())
     hidden = [f.rule for f in factory.findings() if f.status != "info" and f.rule not in shown]
-    assert hidden == []
+    assert hidden == ["allocator-fragmentation"]
+    assert "  not applicable: 1 rule\n" in shown
+
+
+def test_that_a_rule_could_not_tell_is_said_once() -> None:
+    why = "Could not tell: events were left out."
+    finding = Finding(rule="late-rank", title="Late?", status=Status.UNKNOWN, summary=why)
+    shown = text(factory.diagnosis(findings=[finding]))
+    assert "  could not tell: late-rank: events were left out.\n" in shown
+
+
+def test_a_finding_of_one_rank_says_so() -> None:
+    finding = msgspec.structs.replace(factory.findings()[0], ranks=(2,))
+    assert "   Rank: 2\n" in text(factory.diagnosis(findings=[finding]))
+    assert "   Ranks: 0-1\n" in text(factory.diagnosis())
+
+
+def test_logged_facts_of_one_rank_say_so() -> None:
+    fact = LoggedFact(kind="version", value="NCCL 2.29.7", ranks=[0], lines=1)
+    assert "version: NCCL 2.29.7 (rank 0)" in text(factory.diagnosis(logged=[fact]))
+
+
+def test_files_of_other_tools_have_no_cost_of_dsprof() -> None:
+    made = factory.diagnosis(quality=Quality(is_recorded=False))
+    shown = " ".join(text(made).split())
+    assert "Files: written by other tools than dsprof" in shown
+    for words in ("Nothing is missing", "cost", "closed", "dropped"):
+        assert words not in shown.partition("FINDINGS")[0]
+
+
+def test_a_cost_that_was_not_measured_is_not_spoken_of() -> None:
+    quality = msgspec.structs.replace(factory.diagnosis().quality, training_cost_share=None)
+    assert "  Nothing is missing.\n" in text(factory.diagnosis(quality=quality))
+
+
+def test_a_step_of_which_no_part_is_known_is_not_all_other() -> None:
+    shown = text(factory.unsplit())
+    step = shown.partition("\nSTEP  627 ms")[2].partition("COMMUNICATION")[0]
+    assert "Its parts: not measurable: events were left out" in step
+    assert "other" not in step
+    assert "%" not in step
+
+
+def test_what_is_not_known_of_a_collective_reads_so() -> None:
+    lines = text(factory.diagnosis(communication=[factory.unknown_collective()])).splitlines()
+    row = next(line for line in lines if "send_recv" in line)
+    assert row.split()[1:3] == ["not", "known"]
+    assert row.endswith("send_recv (group not known, size not known)")
+    named = msgspec.structs.replace(factory.unknown_collective(), group="experts")
+    assert "(experts, ranks not known, size not" in text(factory.diagnosis(communication=[named]))
+
+
+@pytest.mark.parametrize("made", [EnvironmentInfo(), factory.environment()])
+def test_no_heading_stands_over_nothing(made: EnvironmentInfo) -> None:
+    shown = text(msgspec.structs.replace(factory.empty(), environment=made))
+    assert ("ENVIRONMENT" in shown) == (made != EnvironmentInfo())
 
 
 @pytest.mark.parametrize("width", [20, 60, 96, 160])

@@ -155,6 +155,16 @@ def test_ranks_that_are_silent_are_suspects_and_no_more():
     assert "after 600 s" in finding.summary
 
 
+def test_several_silent_ranks_have_logs_and_stacks_of_their_own():
+    several = one(collective_timeout, [*watchdog(0), *watchdog(3)])
+    assert several.cause.endswith("ranks 1-2: hung, ended, or their logs are not here.")
+    assert several.action.startswith("Look at the ends of the logs of ranks 1-2 and at their stack")
+    single = one(collective_timeout, [*watchdog(0), *watchdog(2)])
+    assert single.cause.endswith("rank 1: hung, ended, or its log is not here.")
+    assert "the end of the log of rank 1 and at its stack (" in single.action
+    assert single.evidence[0].caption.endswith("ranks 0, 2 wrote")
+
+
 def test_ranks_that_wait_in_an_earlier_collective():
     finding = one(collective_timeout, [*watchdog(0), *watchdog(1, seq=5)])
     assert finding.ranks == (1,)

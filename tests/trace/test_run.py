@@ -11,6 +11,7 @@ import pytest
 from dsprof.diagnosis.model import to_json
 from dsprof.errors import TraceError
 from dsprof.trace.run import find_run, is_diagnosis, read_run
+from tests.factories import kineto
 from tests.factories import trace as make
 from tests.factories.diagnosis import diagnosis
 from tests.factories.trace_files import write_run, write_trace
@@ -173,6 +174,14 @@ def test_a_missing_file_is_an_error_even_beside_good_ones(tmp_path: Path) -> Non
 def test_an_empty_folder_says_what_it_looked_for(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"no trace files \(trace\*\.rank\*\.json\)"):
         find_run([tmp_path])
+
+
+def test_only_traces_of_dsprof_are_its_own(tmp_path: Path) -> None:
+    [native] = write_run(tmp_path / "run", world_size=1)
+    profile = kineto.write(tmp_path / "profile.json", kineto.steps(1, 50, 10))
+    for path, is_foreign in ((native, False), (profile, True)):
+        [trace] = read_run(find_run([path]))
+        assert trace.is_foreign == is_foreign
 
 
 def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

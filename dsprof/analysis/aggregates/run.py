@@ -30,6 +30,7 @@ class RankFacts:
     captured: int = 0  # collectives that went into graphs of a device
     is_sampled: bool = False  # events were left out of the file
     beside: tuple[str, ...] = ()  # further files read of this rank
+    is_foreign: bool = False  # another tool wrote the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Run(Aggregate):
             captured=int(np.count_nonzero(trace.collectives.captured)),
             is_sampled=trace.is_sampled,
             beside=tuple(trace.beside),
+            is_foreign=trace.is_foreign,
         )
         return cls({trace.rank: facts})
 
@@ -79,6 +81,11 @@ class Run(Aggregate):
     def unclean_ranks(self) -> list[int]:
         """Ranks whose trace has no trailer: they were killed, or still run."""
         return sorted(rank for rank, facts in self.ranks.items() if facts.trailer is None)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether dsprof wrote the files of any rank; other tools count neither drops nor cost."""
+        return not all(facts.is_foreign for facts in self.ranks.values())
 
     @property
     def sampled_ranks(self) -> list[int]:

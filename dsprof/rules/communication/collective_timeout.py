@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dsprof.analysis.aggregates.environment import named_ranks, ranks_of
+from dsprof.analysis.aggregates.environment import named_ranks
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import named
 from dsprof.trace.log import CollectiveTimeout, LastWork, RankLog
 
 
@@ -55,10 +56,9 @@ class CollectiveTimedOut:
             f"{min(numbers.values())}" + (f" after {longest / 1000:,.0f} s." if longest else "."),
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not tell which rank did not come.",
-            action="Look at the end of the logs of "
-            + (f"{named_ranks(ranks_that(suspects))}" if suspects else "every rank")
-            + " and at its stack (py-spy dump). Give dsprof the dumps of torch's flight recorder "
-            "(TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1), which name the culprit.",
+            action=f"{_look_at(suspects)} (py-spy dump). Give dsprof the dumps of torch's flight "
+            "recorder (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1), which name the "
+            "culprit.",
             ranks=suspects,
             evidence=(_table(waiting, timeouts, last),),
             confidence="low" if suspects else "",
@@ -83,14 +83,21 @@ class CollectiveTimedOut:
         same = "All of them wait in the same collective, so no mismatch is visible. "
         if silent:
             ranks = named_ranks(ranks_that(silent))
-            return (
-                f"{same}Nothing is heard of {ranks}: hung, ended, or its log is not here.",
-                silent,
-            )
+            log = "its log is" if len(silent) == 1 else "their logs are"
+            return f"{same}Nothing is heard of {ranks}: hung, ended, or {log} not here.", silent
         return (
             f"{same}A rank of a higher number, or one that is stuck on its device, is missing.",
             (),
         )
+
+
+def _look_at(suspects: tuple[int, ...]) -> str:
+    if not suspects:
+        return "Look at the end of the log of every rank and at its stack"
+    ranks = named_ranks(ranks_that(suspects))
+    if len(suspects) == 1:
+        return f"Look at the end of the log of {ranks} and at its stack"
+    return f"Look at the ends of the logs of {ranks} and at their stacks"
 
 
 def _table(
@@ -121,8 +128,7 @@ def _table(
             Column("last enqueued"),
         ),
         rows=tuple(rows),
-        caption="As the watchdog of each rank wrote it; ranks "
-        + f"{', '.join(map(str, ranks_of(ranks_that(waiting))[:24]))} wrote",
+        caption=f"As the watchdog of each rank wrote it; {named(sorted(waiting))} wrote",
     )
 
 

@@ -60,7 +60,7 @@ class MismatchedCollective:
             severity=Severity.CRITICAL,
             cause="The ranks took different ways through the program: a condition on the rank, on "
             "data, or on a loss, or batches of different shapes.",
-            action="Compare the lines that call it below, and let all ranks take the same way.",
+            action="Compare the lines that call it, and let all ranks take the same way.",
             ranks=found.odd,
             evidence=(_table(found),),
             confidence="high",

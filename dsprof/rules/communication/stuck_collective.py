@@ -71,8 +71,11 @@ class StuckCollective:
             "in different orders."
             if in_circle
             else "The process hangs, died, or took another way through the program.",
-            action="Look at the stack of that rank's process (py-spy dump) and at the end of its "
-            "own log: what it did last stands below.",
+            action=f"Look at the stack of the process of {named(ranks)} (py-spy dump) and at the "
+            f"end of its own log.{_seen_last(ranks, flights)}"
+            if len(ranks) == 1
+            else f"Look at the stacks of the processes of {named(ranks)} (py-spy dump) and at the "
+            f"ends of their own logs.{_seen_last(ranks, flights)}",
             ranks=ranks,
             evidence=(_last_calls(ranks, flights), _groups(held_up)),
             confidence="high" if knows else "medium",
@@ -119,7 +122,9 @@ class StuckCollective:
                 title="Ranks that left no dump may be what others wait for",
                 severity=Severity.HIGH,
                 cause="A process that died writes no dump; nor does one whose watchdog hangs.",
-                action="Look at the log of that rank, and add its dump if there is one.",
+                action=f"Look at the log of {named(ranks)}, and add the dump if there is one."
+                if len(ranks) == 1
+                else f"Look at the logs of {named(ranks)}, and add their dumps if there are any.",
                 ranks=ranks,
                 evidence=(_groups(suspect),),
                 confidence="low",
@@ -141,6 +146,12 @@ class StuckCollective:
 def _call(state: GroupState) -> str:
     op = state.call.op if state.call else "collective"
     return f"{op} number {state.seq:,} of {state.label}"
+
+
+def _seen_last(ranks: Sequence[int], flights: Flights) -> str:
+    frames = {rank: flights.ranks[rank].last_frame for rank in ranks}
+    rank = next((rank for rank in ranks if frames[rank]), None)
+    return "" if rank is None else f" Rank {rank} called its last collective at {frames[rank]}."
 
 
 def _last_calls(ranks: Sequence[int], flights: Flights) -> Table:

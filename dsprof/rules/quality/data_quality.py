@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import listed
+from dsprof.rules.wording import listed, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,22 @@ class DataQuality:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report each kind of gap by itself."""
         facts = run[Run]
+        gaps = [*self._gaps(facts), *self._remarks(facts, run[Steps], thresholds)]
+        yield from gaps
+        if not gaps and not facts.is_recorded:
+            title = "No gap shows in the files"
+            text = "dsprof did not record them: what they left out is not known."
+            yield self.meta.finding(Status.PASS, text, title=title)
+
+    def _gaps(self, facts: Run) -> Iterable[Finding]:
         if facts.missing_ranks:
             yield self._missing(facts)
         if facts.unclean_ranks:
-            yield self._unclean(facts)
+            yield self._unclean(facts) if facts.is_recorded else self._cut(facts.unclean_ranks)
         if facts.sampled_ranks:
             yield self._sampled(facts.sampled_ranks)
         if lost := _lost(facts):
-            yield self._lost(lost)
-        yield from self._remarks(facts, run[Steps], thresholds)
+            yield self._lost(lost, is_recorded=facts.is_recorded)
 
     def _missing(self, run: Run) -> Finding:
         missing, world = run.missing_ranks, run.first.world_size
@@ -55,32 +62,43 @@ class DataQuality:
             severity=Severity.HIGH,
             cause="Their files were not given, are on another host, or were never written.",
             action="Give the files of all hosts together; `dsprof doctor` on the host of a missing "
-            "rank says whether recording would start there.",
+            "rank says whether recording would start there."
+            if run.is_recorded
+            else "Give the files of all ranks together.",
             ranks=tuple(missing),
             confidence="high",
         )
 
     def _unclean(self, run: Run) -> Finding:
         ranks = run.unclean_ranks
-        which = "rank" if len(ranks) == 1 else "ranks"
         return self.meta.finding(
             Status.FAIL,
-            f"The record of {which} {listed(ranks)} ends without a closing line: killed, crashed, "
+            f"The record of {named(ranks)} ends without a closing line: killed, crashed, "
             "or still running.",
             severity=Severity.MEDIUM,
             cause="A process that ends by itself closes its file; one that is killed cannot.",
-            action="Look at the last lines of that rank's own log. Everything up to the last "
-            "half second is judged here.",
+            action=f"Look at the last lines of what {named(ranks)} logged. Everything up to the "
+            "last half second is judged here.",
             ranks=tuple(ranks),
             evidence=(_last_words(run),),
             confidence="high",
         )
 
-    def _sampled(self, ranks: list[int]) -> Finding:
-        which = "rank" if len(ranks) == 1 else "ranks"
+    def _cut(self, ranks: list[int]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"Events were left out of the files of {which} {listed(ranks)}: sums are too small, "
+            f"The files of {named(ranks)} are cut off: what followed is missing.",
+            severity=Severity.MEDIUM,
+            cause="The tool that wrote them was killed, or the files were not copied whole.",
+            action="Give the files as they were first written. What is there is judged.",
+            ranks=tuple(ranks),
+            confidence="high",
+        )
+
+    def _sampled(self, ranks: list[int]) -> Finding:
+        return self.meta.finding(
+            Status.FAIL,
+            f"Events were left out of the files of {named(ranks)}: sums are too small, "
             "and no overlap, no idle time and no late rank can be told from them.",
             severity=Severity.HIGH,
             cause="The file holds far fewer events than the profiler numbered: whoever wrote it "
@@ -90,7 +108,7 @@ class DataQuality:
             confidence="high",
         )
 
-    def _lost(self, lost: dict[str, int]) -> Finding:
+    def _lost(self, lost: dict[str, int], *, is_recorded: bool) -> Finding:
         return self.meta.finding(
             Status.FAIL,
             "Parts of the record are lost: "
@@ -98,7 +116,9 @@ class DataQuality:
             + ". Sums are too small by these.",
             severity=Severity.MEDIUM,
             cause="The writer could not keep up, the disk filled, or a file was damaged.",
-            action="Record fewer steps (a capture window), or write to a faster disk.",
+            action="Record fewer steps (a capture window), or write to a faster disk."
+            if is_recorded
+            else "Give the files as they were first written.",
             confidence="high",
         )
 
@@ -108,7 +128,8 @@ class DataQuality:
             rows = tuple((text,) for text in remarks)
             yield self.meta.finding(
                 Status.INFO,
-                " ".join(remarks[:2]) + (" And more, below." if len(remarks) > 2 else ""),
+                " ".join(remarks[:2])
+                + (f" And {len(remarks) - 2} more." if len(remarks) > 2 else ""),
                 title="Some figures are less exact than they look",
                 evidence=(Table((Column("remark"),), rows),) if len(remarks) > 2 else (),
                 confidence="high",

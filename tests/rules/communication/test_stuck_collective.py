@@ -39,6 +39,10 @@ def test_a_rank_that_does_not_come_is_named_with_where_it_was_last(tmp_path: Pat
     assert "all_reduce number 3 of default_pg, which ranks 0, 2, 3 called and rank 1 did not" in (
         finding.summary
     )
+    assert finding.action.startswith("Look at the stack of the process of rank 1 (py-spy dump)")
+    assert finding.action.endswith(
+        "Rank 1 called its last collective at /home/me/train.py:77 train."
+    )
     last, groups = finding.evidence
     assert last.rows == ((1, 0, "/home/me/train.py:77 train"),)
     assert "/home/me/train.py:40 train" in groups.rows[0]
@@ -49,6 +53,7 @@ def test_a_rank_whose_dump_is_empty_is_behind_by_its_counters(tmp_path: Path) ->
     empty = make.document([], status={"0": (7, 7)})
     [finding] = check(tmp_path, {0: waiting, 1: empty})
     assert finding.ranks == (1,)
+    assert finding.action.endswith("its own log.")
 
 
 def test_who_waits_for_another_is_not_the_culprit(tmp_path: Path) -> None:
@@ -72,6 +77,7 @@ def test_ranks_that_wait_for_each_other_are_a_circle(tmp_path: Path) -> None:
     [finding] = check(tmp_path, dumps)
     assert finding.ranks == (0, 1)
     assert "different orders" in finding.cause
+    assert "stacks of the processes of ranks 0, 1 (py-spy dump)" in finding.action
 
 
 def test_a_device_that_stands_still_did_not_finish_what_others_did(tmp_path: Path) -> None:

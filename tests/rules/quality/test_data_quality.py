@@ -20,6 +20,25 @@ def test_a_whole_record_passes():
     assert said(RULE, zero_rank(0), zero_rank(1)).status is Status.PASS
 
 
+def foreign(rank, world_size=2, **fields):
+    return zero_rank(rank, world_size, is_foreign=True, **fields)
+
+
+def test_files_of_other_tools_pass_without_a_promise():
+    finding = said(RULE, foreign(0), foreign(1))
+    assert finding.status is Status.PASS
+    assert finding.title == "No gap shows in the files"
+    assert "what they left out is not known" in finding.summary
+    assert said(RULE, foreign(0), zero_rank(1)).title == "The record is complete"
+
+
+def test_gaps_in_files_of_other_tools_are_not_blamed_on_a_recording():
+    missing, cut, lost = judged(RULE, foreign(0, trailer=None, broken_lines=1))
+    assert "doctor" not in missing.action
+    assert cut.summary == "The files of rank 0 are cut off: what followed is missing."
+    assert "capture window" not in lost.action
+
+
 def test_missing_ranks_are_named():
     finding = said(RULE, zero_rank(1, 4))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
