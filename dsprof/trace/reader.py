@@ -42,6 +42,8 @@ _CHUNK_BYTES = 1 << 19
 _HEADER_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 24
 """The longest true line names the ranks of a group: a million of them take half of this."""
+_SETTINGS = (EngineEvent, EnvironmentEvent)
+"""Lines of which no number is a time."""
 _UNREADABLE = b"\xff"  # no JSON begins with it
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -180,12 +182,16 @@ def _add(
 
 
 def _fits(value: object) -> bool:
-    """Say whether every integer in `value`, at any depth, and any difference has 64 bits."""
+    """Say whether all integers in `value`, at any depth, have 64 bits, and differences of times.
+
+    DeepSpeed writes sys.maxsize for what has no limit, and so do hosts.
+    """
+    limit = 2**63 if isinstance(value, _SETTINGS) else 2**62
     pending = [value]
     while pending:
         value = pending.pop()
         if isinstance(value, int):
-            if not -(2**62) <= value < 2**62:
+            if not -limit <= value < limit:
                 return False
         elif isinstance(value, msgspec.Struct):
             pending += msgspec.structs.astuple(value)

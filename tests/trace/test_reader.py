@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,8 @@ from dsprof.trace import reader
 from dsprof.trace.format import (
     CollectiveArgs,
     CollectiveEvent,
+    EngineConfig,
+    EngineEvent,
     GroupArgs,
     GroupEvent,
     Header,
@@ -154,6 +157,8 @@ RARE = {
 @pytest.mark.parametrize("number", [2**62, -(2**62) - 1, 2**63, 10**30])
 @pytest.mark.parametrize("kind", RARE)
 def test_a_line_with_a_number_beyond_64_bits_is_broken(path: Path, kind: str, number: int) -> None:
+    if kind in ("engine", "environment"):
+        number *= 2  # settings are not subtracted from each other
     event = {"cat": kind.partition(" ")[0], "name": "forward", "args": RARE[kind]}
     line = json.dumps(event)
     last = line.rindex(": 1") + 2
@@ -162,6 +167,16 @@ def test_a_line_with_a_number_beyond_64_bits_is_broken(path: Path, kind: str, nu
         trace = read_trace(path)
         assert trace.broken_lines == broken
         assert trace.collectives.seq[:20].tolist() == list(range(20))
+
+
+def test_what_has_no_limit_is_the_largest_number(path: Path) -> None:
+    """DeepSpeed's default of stage3_model_persistence_threshold, and of hosts."""
+    engine = EngineConfig(1, effective={"threshold": sys.maxsize})
+    line = msgspec.json.encode(EngineEvent(args=engine))
+    path.write_bytes(b"[\n" + b",\n".join([*lines(), line]) + b"\n]\n")
+    trace = read_trace(path)
+    assert trace.engines == {1: engine}
+    assert trace.broken_lines == 0
 
 
 def test_the_smallest_number_stays_what_it_is(path: Path) -> None:
