@@ -119,6 +119,11 @@ class RuleMeta:
             **details,
         )
 
+    def too_few(self, steps: int, needed: int) -> Finding:
+        """Return a finding that could not tell from so few steps."""
+        after = f"{steps} step{'' if steps == 1 else 's'} after warm-up"
+        return self.finding(Status.UNKNOWN, f"Could not tell from {after}; {needed} are needed.")
+
     def _title(self, status: Status) -> str:
         if status is Status.PASS:
             return self.title

@@ -46,8 +46,7 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
         text = f"Could not tell: {', '.join(missing)} was not collected."
         return [meta.finding(Status.UNKNOWN, text)]
     if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:
-        text = f"Could not tell from {steps} steps after warm-up; {meta.min_steps} are needed."
-        return [meta.finding(Status.UNKNOWN, text)]
+        return [meta.too_few(steps, meta.min_steps)]
     try:
         findings = list(rule.check(run.only(meta.needs), thresholds))
     except Exception as error:  # noqa: BLE001 - any data may come; the report goes on

@@ -52,8 +52,7 @@ class PeriodicSlowStep:
         columns = step_columns(run[Steps])
         times = columns.total_ns
         if len(times) < thresholds.steps:
-            text = f"Could not tell from {len(times)} steps after warm-up; "
-            yield self.meta.finding(Status.UNKNOWN, f"{text}{thresholds.steps} are needed.")
+            yield self.meta.too_few(len(times), thresholds.steps)
             return
         slow = slow_places(times, thresholds.slow_share)
         excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0

@@ -53,8 +53,7 @@ class StepTimeChange:
         columns = step_columns(run[Steps])
         times = columns.total_ns
         if len(times) < thresholds.steps:
-            text = f"Could not tell from {len(times)} steps after warm-up; "
-            yield self.meta.finding(Status.UNKNOWN, f"{text}{thresholds.steps} are needed.")
+            yield self.meta.too_few(len(times), thresholds.steps)
             return
         change = change_of(times)
         if change is None or not _is_level(change, len(times), thresholds):

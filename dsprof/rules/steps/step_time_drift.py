@@ -51,8 +51,7 @@ class StepTimeDrift:
         times = columns.total_ns
         drift, change = drift_of(times), change_of(times)
         if len(times) < thresholds.steps or drift is None or change is None:
-            text = f"Could not tell from {len(times)} steps after warm-up; "
-            yield self.meta.finding(Status.UNKNOWN, f"{text}{thresholds.steps} are needed.")
+            yield self.meta.too_few(len(times), thresholds.steps)
             return
         more_ns = drift.end - drift.start
         grows = more_ns >= max(thresholds.share * drift.start, thresholds.sigmas * drift.scatter)
