@@ -37,6 +37,7 @@ class Thresholds:
     step_share: float = 0.05  # of the step: what the others wait for it, in a trace of dsprof
     turns_share: float = 0.25  # of the step: waits for ranks that take turns are worth a remark
     chance: float = 0.01  # of so many votes for one rank if all were alike
+    seconds: float = 1.0  # of measured steps together: programs beside hold a processor so long
     cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
     medium_share: float = 0.1
     severe_share: float = 0.3
@@ -254,6 +255,12 @@ def _why_not(run: RunSummary, votes: Votes, step_ns: float, thresholds: Threshol
         return (
             f"rank {rank} was last in {int(votes.votes[votes.leader])} of {votes.cast} steps, "
             "which may be chance; record more steps."
+        )
+    seconds = step_ns * len(run[Steps].measured) / 1e9
+    if is_costly and votes.late and seconds < thresholds.seconds:
+        return (
+            f"rank {rank} comes last, but the steps measured last {seconds:.1f} s together, and "
+            "another program may hold a processor for that long; record more steps."
         )
     return ""
 
