@@ -243,7 +243,8 @@ def main() -> None:
     words = " ".join(map(float.hex, losses))
     # One write: the lines of two ranks share a terminal.
     print(f"rank {dist.get_rank()} losses {words} weights {digest[:16]}", flush=True)
-    # A thread of gloo that still lets go of a tensor while Python ends would abort the process.
+    # Threads of gloo outlive the group under DeepSpeed: let them be idle when Python ends. Without
+    # this a rank aborted at its exit in some of 50 runs, dsprof or not; why was not seen.
     dist.barrier()
     dist.destroy_process_group()
 
