@@ -85,6 +85,7 @@ class Recorder:
 
     def __init__(self, on_first_collective: Callable[[], bool]) -> None:
         self.on_new_world: Callable[[], None] = _nothing  # told of each new default group
+        self.on_cpp: Callable[[], None] = _nothing  # told before C++ first communicates by itself
         self.world_listeners: list[Callable[[], None]] = []  # told of each new trace
         self.recording = False
         self.stopped = False

@@ -218,6 +218,8 @@ class ProcessGroupHook(_WireHook):
         for method in METHODS
     )
 
+    has_kernels = False  # in the dispatcher, too: they must know what a method records
+
     def begin_apart(self) -> Apart | None:
         """Count apart what the call that follows puts on record."""
         try:
@@ -230,6 +232,7 @@ class ProcessGroupHook(_WireHook):
         op = WIRE_OPS[METHODS[target.name]]
         hook, recorder, note = self, self.recorder, self.make_note(op, _as_it_is)
         is_plain, sized = op.name in _TAKES_LIST, op.sized
+        may_be_lone = is_plain or op.name in _NESTED
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
         has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
         announced = recorder.announced
@@ -241,14 +244,16 @@ class ProcessGroupHook(_WireHook):
             if recorder.device is not None:
                 recorder.device.begin()
             apart = None if type(self) is plain_group else hook.begin_apart()
-            thread = get_ident()
-            if apart is None:  # what a group in Python issues from C++, the kernel records
-                announced.add(thread)
+            # What a group in Python issues from C++, the kernel records.
+            is_announced = apart is None and hook.has_kernels
+            if is_announced:
+                announced.add(get_ident())
             issue_ns = clock()
             try:
                 work = original(self, *args, **kwargs)
             finally:
-                announced.discard(thread)
+                if is_announced:
+                    announced.discard(get_ident())
                 if apart is not None:
                     apart.end()
             return_ns = clock()
@@ -263,7 +268,9 @@ class ProcessGroupHook(_WireHook):
                     elif has_peer and len(given) > 2:
                         peer = given[1]
                     record = note(
-                        given[0] if is_list else sized(_as_lists(given, op)),
+                        given[0]
+                        if is_list
+                        else sized(_as_lists(given, op) if may_be_lone else given),
                         self,
                         getattr(options, "asyncOp", work is not None),
                         options if has_reduce_op and type(options) in _WITH_OP else None,
@@ -345,8 +352,6 @@ _HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}
 
 def _as_lists(given: Sequence[Any], op: WireOp) -> Sequence[Any]:
     """Bring the overloads that take lone tensors into the form of the operation's schema."""
-    if op.name not in _TAKES_LIST and op.name not in _NESTED:
-        return given
     args = [(a,) if isinstance(a, torch.Tensor) else a for a in given]
     position = _NESTED.get(op.name)
     if position is not None and args[position] and isinstance(args[position][0], torch.Tensor):

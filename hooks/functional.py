@@ -1,4 +1,4 @@
-"""Functional collectives: the wait that `_c10d_functional::wait_tensor` does in C++.
+"""Functional collectives: that they are in use, and their wait in `_c10d_functional::wait_tensor`.
 
 A functional collective gives its Work to a registry in C++, under the storage of each tensor that
 it writes to; `wait_tensor` takes the Works of its tensor's storage out and waits for them. Here
@@ -20,14 +20,19 @@ from dsprof.hooks.c10d import is_traced
 from dsprof.recorder import NOTICEABLE_NS, Recorder, clock
 
 _KEY = "BackendSelect"
-_NAME = "_c10d_functional::wait_tensor"
+_NAMESPACE = "_c10d_functional::"
+_WAIT = "wait_tensor"
+_SILENT = (_WAIT, "_wrap_tensor_autograd")  # of that namespace, what issues nothing
 
 _REMEMBERED = 64
 """Storages whose collective was waited for: waiting again finds nothing, however long it takes."""
 
 
-class FunctionalWaitHook(Hook):
-    """Times `wait_tensor`, in eager mode and in compiled graphs."""
+class FunctionalHook(Hook):
+    """Times `wait_tensor`, in eager mode and in compiled graphs, from the first use on.
+
+    Until a functional collective is issued nobody needs to know what a collective writes to.
+    """
 
     name = "functional"
 
@@ -36,30 +41,54 @@ class FunctionalWaitHook(Hook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._waited_for: deque[int] = deque(maxlen=_REMEMBERED)
+        self._in_use = False
 
     def modules(self) -> tuple[str, ...]:
-        return ("torch.distributed._functional_collectives",)
+        return ("torch.distributed",)
 
     def install(self, module: str) -> None:
-        """Register the kernel.
+        """Register the kernels.
 
         Raises:
-            RuntimeError: another tool already holds the kernel of the operation.
+            RuntimeError: another tool already holds the kernel of an operation.
         """
-        if torch._C._dispatch_has_kernel_for_dispatch_key(_NAME, _KEY):
-            raise RuntimeError(f"another tool holds the {_KEY} kernel of {_NAME}")
+        names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(_NAMESPACE)]
+        issuing = [n for n in names if n.removeprefix(_NAMESPACE) not in _SILENT]
+        for name in (_NAMESPACE + _WAIT, *issuing):
+            if torch._C._dispatch_has_kernel_for_dispatch_key(name, _KEY):
+                raise RuntimeError(f"another tool holds the {_KEY} kernel of {name}")
         self._library = torch.library.Library("_c10d_functional", "IMPL")
-        self._library.impl("wait_tensor", self._kernel(), _KEY, with_keyset=True)
-        self.recorder.followers += (remember_outputs,)
+        self._library.impl(_WAIT, self._wait(), _KEY, with_keyset=True)
+        for name in issuing:
+            op = name.removeprefix(_NAMESPACE)
+            self._library.impl(op, self._issue(op), _KEY, with_keyset=True)
 
     def uninstall(self) -> None:
         if self._library is not None:
             self._library._destroy()
             self._library = None
 
-    def _kernel(self) -> Callable[..., Any]:
-        redispatch = torch.ops._c10d_functional.wait_tensor.default._handle.redispatch_boxed
-        below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+    def _issue(self, name: str) -> Callable[..., Any]:
+        """Return a kernel that notices the first functional collective, before it is issued."""
+        redispatch, below = _redispatch(name)
+        recorder = self.recorder
+
+        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._in_use and (recorder.recording or recorder.arm()):
+                self._begin()
+            return redispatch(keyset & below, *args, **kwargs)
+
+        hide_from_dynamo(kernel)
+        hide_from_dynamo(FunctionalHook._begin, and_calls=True)
+        return kernel
+
+    def _begin(self) -> None:
+        self._in_use = True
+        self.recorder.followers += (remember_outputs,)
+        self.recorder.on_cpp()
+
+    def _wait(self) -> Callable[..., Any]:
+        redispatch, below = _redispatch(_WAIT)
         recorder = self.recorder
 
         def kernel(keyset: Any, tensor: torch.Tensor) -> Any:
@@ -76,7 +105,7 @@ class FunctionalWaitHook(Hook):
             return result
 
         hide_from_dynamo(kernel)
-        hide_from_dynamo(FunctionalWaitHook._waited, and_calls=True)
+        hide_from_dynamo(FunctionalHook._waited, and_calls=True)
         return kernel
 
     def _waited(
@@ -92,6 +121,13 @@ class FunctionalWaitHook(Hook):
                 recorder.unmatched_waits += end_ns - start_ns > NOTICEABLE_NS
         except Exception as error:
             self.fail(error)
+
+
+def _redispatch(name: str) -> tuple[Callable[..., Any], Any]:
+    """Return what calls an operation further down, and the keys that are left there."""
+    overload = getattr(torch.ops._c10d_functional, name).default
+    below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+    return overload._handle.redispatch_boxed, below
 
 
 def remember_outputs(record: Collective, outputs: Any) -> None:

@@ -2,14 +2,15 @@
 
 A kernel in the dispatcher costs two conversions of all arguments. It is needed for what
 communicates without a Python caller: DDP's reducer, functional collectives (DTensor, tensor
-parallelism, compiled graphs) and FSDP's start. Each of these announces itself: by an import or by
-the construction of a DDP module.
+parallelism, compiled graphs), and what DDP and FSDP send at their start. Each is noticed when it is
+used, and not when it is imported: any optimizer of torch imports all of them.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +20,15 @@ from dsprof.hooks.base import Target
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
 from dsprof.recorder import Recorder
 
-_IN_CPP = ("torch.distributed._functional_collectives", "torch.distributed.fsdp")
 _DDP = Target(
     "torch.nn.parallel.distributed",
     "DistributedDataParallel",
     "__init__",
     "announces collectives that C++ issues",
+)
+_AT_START = tuple(
+    Target("torch.distributed", "", name, "issues collectives in C++", optional=True)
+    for name in ("_broadcast_coalesced", "_verify_params_across_processes")
 )
 
 
@@ -34,6 +38,7 @@ class CompleteHook(ProcessGroupHook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._dispatcher: DispatcherHook | None = None
+        self._going_below = threading.Lock()
 
     def install(self, module: str) -> None:
         """Register the dispatcher's kernels.
@@ -49,47 +54,53 @@ class CompleteHook(ProcessGroupHook):
             self._dispatcher = None
 
     def _go_below(self) -> None:
-        if self._dispatcher is None and not self.recorder.stopped:
-            dispatcher = DispatcherHook(self.recorder)
-            dispatcher.sites = self.sites
-            try:
-                dispatcher.install("torch.distributed")
-            except Exception:
-                dispatcher.uninstall()
-                raise
-            self._dispatcher = dispatcher
+        with self._going_below:
+            if self._dispatcher is None and not self.recorder.stopped:
+                dispatcher, self.has_kernels = DispatcherHook(self.recorder), True
+                dispatcher.sites = self.sites
+                try:
+                    dispatcher.install("torch.distributed")
+                except Exception:
+                    dispatcher.uninstall()
+                    raise
+                self._dispatcher = dispatcher
 
 
 class AutomaticHook(CompleteHook):
     """Goes to the dispatcher only when something comes up that communicates from C++."""
 
-    targets = (*ProcessGroupHook.targets, _DDP)
+    targets = (*ProcessGroupHook.targets, *_AT_START, _DDP)
 
-    def modules(self) -> tuple[str, ...]:
-        return (*super().modules(), *_IN_CPP)
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        recorder.on_cpp = self._follow_below
 
     def install(self, module: str) -> None:
-        """Go to the dispatcher if `module` communicates in C++, or DDP has been at it already.
+        """Go to the dispatcher if DDP has been at it already.
 
         Raises:
             RuntimeError: another tool holds a kernel there; what Python issues is still seen.
         """
-        if module in _IN_CPP or (module == _DDP.module and dist.is_initialized() and _ddp_lives()):
+        if module == _DDP.module and dist.is_initialized() and _ddp_lives():
             self._go_below()
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        if target is not _DDP:
+        if target is not _DDP and target not in _AT_START:
             return super().wrap(target, original)
 
         @functools.wraps(original)
-        def construct(*args: Any, **kwargs: Any) -> Any:
-            try:
-                self._go_below()
-            except Exception as error:
-                self.recorder.fail(self.name, error)
+        def communicate(*args: Any, **kwargs: Any) -> Any:
+            self._follow_below()
             return original(*args, **kwargs)
 
-        return construct
+        return communicate
+
+    def _follow_below(self) -> None:
+        """Go to the dispatcher for something that is about to communicate from C++."""
+        try:
+            self._go_below()
+        except Exception as error:
+            self.recorder.fail(self.name, error)
 
 
 def _ddp_lives() -> bool:

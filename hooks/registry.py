@@ -18,7 +18,7 @@ from dsprof.hooks.deepspeed_sequence import DeepSpeedSequenceHook
 from dsprof.hooks.deepspeed_zero import DeepSpeedZeroHook
 from dsprof.hooks.dtensor import DTensorHook
 from dsprof.hooks.fsdp import FSDPHook
-from dsprof.hooks.functional import FunctionalWaitHook
+from dsprof.hooks.functional import FunctionalHook
 from dsprof.hooks.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.memory import DeviceMemoryHook
 from dsprof.hooks.pipelining import PipeliningHook
@@ -33,7 +33,7 @@ HOOKS: tuple[type[Hook], ...] = (
     WorldHook,
     BackendHook,
     CoalescingHook,
-    FunctionalWaitHook,
+    FunctionalHook,
     DdpWaitHook,
     DeepSpeedCommHook,
     DeepSpeedEngineHook,

@@ -14,7 +14,7 @@ from dsprof.events import Collective
 from dsprof.hooks import groups
 from dsprof.hooks.c10d import ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
-from dsprof.hooks.functional import FunctionalWaitHook
+from dsprof.hooks.functional import FunctionalHook
 from dsprof.hooks.interception import CompleteHook
 from dsprof.patching import PatchSet
 from dsprof.recorder import Recorder
@@ -78,7 +78,7 @@ def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type
 
 
 def test_a_functional_wait_goes_to_the_device(install: Install) -> None:
-    recorder, watch = install(CompleteHook, FunctionalWaitHook), Watch()
+    recorder, watch = install(CompleteHook, FunctionalHook), Watch()
     recorder.device = watch
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     torch.ops._c10d_functional.wait_tensor(output.elem)

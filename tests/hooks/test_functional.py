@@ -11,12 +11,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from dsprof.events import Collective
-from dsprof.hooks.functional import FunctionalWaitHook
+from dsprof.hooks.functional import FunctionalHook
 from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import Recorder
 from tests.factories.foreign_kernel import foreign_kernel
 
-MODULE = "torch.distributed._functional_collectives"
 Install = Callable[..., Recorder]
 
 
@@ -25,7 +24,7 @@ def records(recorder: Recorder) -> list[Collective]:
 
 
 def test_a_wait_finds_its_collective(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalHook)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     [pending] = recorder.unfinished()
     assert pending.waits == 0
@@ -37,7 +36,7 @@ def test_a_wait_finds_its_collective(install: Install) -> None:
 
 
 def test_waiting_for_nothing_is_no_unmatched_wait(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalHook)
     torch.ops._c10d_functional.wait_tensor(torch.ones(4))
     assert records(recorder) == []
     assert recorder.unmatched_waits == 0
@@ -47,7 +46,7 @@ def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dsprof.hooks.functional.NOTICEABLE_NS", -1)
-    recorder = install(CompleteHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalHook)
     wait = torch.ops._c10d_functional.wait_tensor
     both = functional.all_reduce_coalesced([torch.ones(4), torch.ones(2)], "sum", dist.group.WORLD)
     for output in [*both, both[0]]:
@@ -58,14 +57,14 @@ def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
 
 
 def test_sparse_tensors_have_no_storage(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalHook)
     dist.all_reduce(torch.ones(4).to_sparse(), async_op=True).wait()
     assert len(records(recorder)) == 1
     assert recorder.failures == {}
 
 
 def test_a_tensor_is_not_kept_alive(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalHook)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).elem
     alive = weakref.ref(output)
     torch.ops._c10d_functional.wait_tensor(output)
@@ -79,11 +78,11 @@ def test_the_kernel_of_another_tool_is_left_alone(install: Install) -> None:
         foreign_kernel("_c10d_functional", "wait_tensor"),
         pytest.raises(RuntimeError, match="another tool"),
     ):
-        FunctionalWaitHook(install()).install(MODULE)
+        FunctionalHook(install()).install("torch.distributed")
 
 
 def test_tracing_records_no_wait(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalWaitHook)
+    recorder = install(CompleteHook, FunctionalHook)
 
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1

@@ -68,6 +68,42 @@ def test_functional_collectives_are_seen_from_the_first_one_on(tmp_path: object)
     assert run(text, tmp_path) == expected
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        "torch.optim.AdamW([torch.nn.Parameter(tensor)])",  # imports torch._dynamo and that FSDP
+        "import torch.distributed._functional_collectives, torch.distributed.fsdp",
+    ],
+)
+def test_what_is_only_imported_sends_nothing_into_the_dispatcher(
+    what: str, tmp_path: object
+) -> None:
+    text = f"start(OUT)\n{UP}{what}\ndist.all_reduce(tensor)\nprint(seen(), in_dispatcher())"
+    assert run(text, tmp_path) == "[('all_reduce', 1)] False\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (
+            "torch.ops._c10d_functional.all_reduce(tensor, 'sum', dist.group.WORLD.group_name)",
+            "[('all_reduce', 1)] True",
+        ),
+        ("dist._broadcast_coalesced(dist.group.WORLD, [tensor], 64, 0)", "[('broadcast', 1)] True"),
+        (
+            "dist._verify_params_across_processes(dist.group.WORLD, [tensor], None)",
+            "[('all_gather', 1), ('broadcast', 2)] True",
+        ),
+    ],
+)
+def test_the_first_collective_of_all_is_seen_though_cpp_issues_it(
+    call: str, expected: str, tmp_path: object
+) -> None:
+    assert (
+        run(f"start(OUT)\n{UP}{call}\nprint(seen(), in_dispatcher())", tmp_path) == f"{expected}\n"
+    )
+
+
 CONSTRUCT = """
 from torch.nn.parallel import DistributedDataParallel
 def hook(state, bucket):
@@ -97,10 +133,10 @@ def test_what_python_issues_is_seen_where_another_tool_holds_the_dispatcher(
         library = torch.library.Library("c10d", "IMPL")
         library.impl("allreduce_", lambda *args: None, "BackendSelect")
         start(OUT)
-        import torch.distributed._functional_collectives
+        torch.ops._c10d_functional.broadcast(tensor, 0, dist.group.WORLD.group_name)
         dist.barrier()
         print(seen())
-        print([s.why for s in session.current()._status.values() if not s.installed and s.why])
+        print(session.current().recorder.failures)
     """
     lines = run(UP + textwrap.dedent(body), tmp_path).splitlines()
     assert lines[0] == "[('barrier', 1)]"
