@@ -25,6 +25,11 @@ _COORDINATOR = (
 )
 _RELEASE = "_PartitionedParameterCoordinator__release_param"
 
+_FETCHES = ("forward_fetch_submit", "backward_fetch_submit")
+_PREFETCHES = ("forward_prefetch_submit", "backward_prefetch_submit")
+_SUBMITS = frozenset(_FETCHES + _PREFETCHES)
+_WAITS = frozenset(("forward_fetch_wait", "backward_fetch_wait"))
+
 
 class DeepSpeedFetchHook(Hook):
     """Records what stage 3 gathers, waits for and lets go."""
@@ -43,58 +48,80 @@ class DeepSpeedFetchHook(Hook):
         self._wait_ns = 0
         self._fetch = 0
         hook = DeepSpeedFetchHook
-        noting = (hook._begin, hook._end, hook._end_prefetch, hook._begin_wait, hook._end_wait)
-        hide_from_dynamo(*noting, hook._record, and_calls=True)
+        noting = (hook._begin, hook._end, hook._end_prefetch, hook._end_wait, hook._record)
+        hide_from_dynamo(*noting, and_calls=True)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        if target.name == _RELEASE:
-            return self._wrap_release(original)
-        notes = self._starts() if target.name == "start_event" else self._stops()
+        wrap = {
+            "start_event": self._wrap_start,
+            "stop_event": self._wrap_stop,
+            _RELEASE: self._wrap_release,
+        }
+        return wrap[target.name](original)
+
+    def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
 
-        # Hundreds of calls a step, most of them for modules that have nothing to fetch.
+        # Hundreds of calls a step: a wait for each module, most of which wait for nothing.
         @functools.wraps(original)
-        def method(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and recorder.recording and name in notes and not hook.broken:
+        def start_event(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            if name in _WAITS:
+                hook._wait_ns = clock()
+            elif name in _SUBMITS and not is_compiling() and recorder.recording:
+                hook._begin()
+            return original(self, name, *args, **kwargs)
+
+        hide_from_dynamo(start_event)
+        return start_event
+
+    def _wrap_stop(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
+        ends = {
+            **dict.fromkeys(_FETCHES, self._end),
+            **dict.fromkeys(_PREFETCHES, self._end_prefetch),
+            **dict.fromkeys(_WAITS, self._end_wait),
+        }
+
+        @functools.wraps(original)
+        def stop_event(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            elements = args[0] if args else kwargs.get("num_elem", 0)
+            if elements and not is_compiling() and recorder.recording and not hook.broken:
                 try:
-                    notes[name](*args, **kwargs)
+                    end = ends.get(name)
+                    if end is not None:
+                        end(elements, name.startswith("forward"))
                 except Exception as error:
                     hook.fail(error)
             return original(self, name, *args, **kwargs)
 
-        hide_from_dynamo(method)
-        return method
+        hide_from_dynamo(stop_event)
+        return stop_event
 
-    def _starts(self) -> dict[str, Callable[..., None]]:
-        return _by_event(submit=self._begin, prefetch=self._begin, wait=self._begin_wait)
+    def _begin(self) -> None:
+        if self.broken:
+            return
+        try:
+            recorder = self.recorder
+            outer = self._outer = recorder.context()
+            self._fetch, self._submit_ns = next(recorder.ids), clock()
+            recorder.become(Context(outer.request, outer.requested, outer.flush, self._fetch))
+        except Exception as error:
+            self.fail(error)
 
-    def _stops(self) -> dict[str, Callable[..., None]]:
-        return _by_event(submit=self._end, prefetch=self._end_prefetch, wait=self._end_wait)
-
-    def _begin(self, forward: bool) -> None:
-        recorder = self.recorder
-        outer = self._outer = recorder.context()
-        self._fetch, self._submit_ns = next(recorder.ids), clock()
-        recorder.become(Context(outer.request, outer.requested, outer.flush, self._fetch))
-
-    def _end(self, forward: bool, elements: int) -> None:
+    def _end(self, elements: int, forward: bool) -> None:
         self.recorder.become(self._outer)
 
-    def _end_prefetch(self, forward: bool, elements: int) -> None:
+    def _end_prefetch(self, elements: int, forward: bool) -> None:
         self.recorder.become(self._outer)
         self._record("prefetch", elements, 0, self._submit_ns, forward and _in_backward())
         self._submit_ns = 0
 
-    def _begin_wait(self, forward: bool) -> None:
-        self._wait_ns = clock()
-
-    def _end_wait(self, forward: bool, elements: int) -> None:
-        if elements:
-            # DeepSpeed counts this rank's share of what it waits for.
-            whole = elements * dist.get_world_size()
-            start_ns = self._submit_ns or self._wait_ns
-            wait_ns = clock() - self._wait_ns
-            self._record("fetch", whole, wait_ns, start_ns, forward and _in_backward())
+    def _end_wait(self, elements: int, forward: bool) -> None:
+        # DeepSpeed counts this rank's share of what it waits for.
+        whole = elements * dist.get_world_size()
+        start_ns = self._submit_ns or self._wait_ns
+        wait_ns = clock() - self._wait_ns
+        self._record("fetch", whole, wait_ns, start_ns, forward and _in_backward())
         self._submit_ns = 0
 
     def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,13 +159,3 @@ class DeepSpeedFetchHook(Hook):
 def _in_backward() -> bool:
     """Say whether autograd is at work in this thread: a forward there is a recomputation."""
     return bool(torch._C._current_graph_task_id() != -1)
-
-
-def _by_event(**notes: Callable[..., None]) -> dict[str, Callable[..., None]]:
-    """Name the events of DeepSpeed that call for each note, which is told if it is of a forward."""
-    names = {"submit": "fetch_submit", "prefetch": "prefetch_submit", "wait": "fetch_wait"}
-    return {
-        f"{phase}_{names[kind]}": functools.partial(note, phase == "forward")
-        for kind, note in notes.items()
-        for phase in ("forward", "backward")
-    }
