@@ -25,7 +25,7 @@ from dsprof._version import __version__
 from dsprof.anonymize import Anonymizer
 from dsprof.config import Config
 from dsprof.disclosure import Disclosure
-from dsprof.events import MemorySample, Phase
+from dsprof.events import Phase
 from dsprof.patching import PatchSet, forget_imports, when_imported
 from dsprof.recorder import COST_SAMPLE, Recorder, clock
 from dsprof.trace.format import (
@@ -107,6 +107,8 @@ class Session:
 
     def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:
         """Begin a trace of the rank that this process is now."""
+        from dsprof.hooks.memory import MemorySampler
+
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         recorder, config = self.recorder, self.config
         run_key = environment.run_key(os.environ, self._world_size)
@@ -117,7 +119,7 @@ class Session:
             definitions=recorder.definitions,
             unfinished=recorder.unfinished,
             reduce_op_name=recorder.reduce_op_name,
-            sample_memory=_sample_memory,
+            sample_memory=MemorySampler().sample,
             prepare=self._describe_environment,
             prepare_late=self._describe_effective_environment,
             disclose=self._disclose,
@@ -264,12 +266,6 @@ def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
 def _device_of(torch: Any, backend: str) -> str:
     """Return what a run computes on; torch.cuda.is_available() would spoil later forks."""
     return "cuda" if torch.cuda.is_initialized() or "nccl" in backend else "cpu"
-
-
-def _sample_memory(at: str, step: int) -> MemorySample:
-    from dsprof.hooks.memory import sample
-
-    return sample(at, step)
 
 
 def _say(text: str) -> None:

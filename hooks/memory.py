@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import sys
+from typing import Any, NamedTuple
 
 from dsprof.events import MemorySample
 from dsprof.hooks.base import Hook
@@ -26,25 +27,59 @@ _DEVICE_COUNTERS = (
     "num_device_free",
 )
 
+_HOST_EVERY_NS = 1_000_000_000
+"""The host is looked at once a second: the kernel counts all of its memory for that."""
+
 DEVICE_TOTAL = "device_total_bytes"
 """Added to torch's counters: what the device has, whoever uses it."""
 
 
-def sample(at: str, step: int) -> MemorySample:
-    """Read the memory of this process and its host; what cannot be read stays -1."""
-    found = MemorySample(at, clock(), step)
-    found.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+class MemorySampler:
+    """Reads the memory of this process and its host; what cannot be read stays -1."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+        self._host = _Host()
+        self._host_ns = -_HOST_EVERY_NS
+
+    def sample(self, at: str, step: int) -> MemorySample:
+        """Return a sample of now; for the writer's thread."""
+        found = MemorySample(at, clock(), step)
+        found.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        with contextlib.suppress(ImportError):
+            import psutil
+
+            # Making one reads more of /proc than asking it.
+            self._process = self._process or psutil.Process()
+            found.rss_bytes = self._process.memory_info().rss
+        if found.time_ns >= self._host_ns + _HOST_EVERY_NS:
+            self._host, self._host_ns = _look_at_host(), found.time_ns
+        found.host_available_bytes, found.host_total_bytes = self._host[:2]
+        found.shm_free_bytes, found.shm_total_bytes = self._host[2:]
+        return found
+
+
+class _Host(NamedTuple):
+    """Memory that all processes of a host share, in bytes."""
+
+    available: int = -1
+    total: int = -1
+    shm_free: int = -1
+    shm_total: int = -1
+
+
+def _look_at_host() -> _Host:
+    host = _Host()
     with contextlib.suppress(OSError):
         shm = os.statvfs("/dev/shm")
-        found.shm_free_bytes = shm.f_bavail * shm.f_frsize
-        found.shm_total_bytes = shm.f_blocks * shm.f_frsize
+        shm_free, shm_total = shm.f_bavail * shm.f_frsize, shm.f_blocks * shm.f_frsize
+        host = host._replace(shm_free=shm_free, shm_total=shm_total)
     with contextlib.suppress(ImportError):
         import psutil
 
-        host = psutil.virtual_memory()
-        found.rss_bytes = psutil.Process().memory_info().rss
-        found.host_available_bytes, found.host_total_bytes = host.available, host.total
-    return found
+        memory = psutil.virtual_memory()
+        host = host._replace(available=memory.available, total=memory.total)
+    return host
 
 
 def device_counters() -> dict[str, int] | None:
