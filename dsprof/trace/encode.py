@@ -76,29 +76,21 @@ class Encoder:
         self._lanes: dict[int, int] = {}  # thread -> lane
         self._streams: dict[int | None, int] = {}  # stream of a device -> lane
         self._new_lanes: list[Event] = [self._name_lane(_STEP_LANE, "steps")]
+        self._lines: dict[type[Record], Callable[[Any], Event]] = {
+            Collective: self.collective,
+            Phase: self._phase,
+            Step: self._step,
+            Flush: self._flush,
+            Fetch: self._fetch,
+            Copy: self._copy,
+            MemorySample: self._memory,
+            Stall: self._stall,
+            DeviceStep: self._device_step,
+        }
 
     def record(self, record: Record) -> list[Event]:
         """Return the line of a record, after the names of lanes that it is first to use."""
-        line: Event
-        match record:
-            case Collective():
-                line = self.collective(record)
-            case Phase():
-                line = self._phase(record)
-            case Step():
-                line = self._step(record)
-            case Flush():
-                line = self._flush(record)
-            case Fetch():
-                line = self._fetch(record)
-            case Copy():
-                line = self._copy(record)
-            case MemorySample():
-                line = self._memory(record)
-            case Stall():
-                line = self._stall(record)
-            case DeviceStep():
-                line = self._device_step(record)
+        line = self._lines[type(record)](record)
         if not self._new_lanes:
             return [line]
         lines = [*self._new_lanes, line]
@@ -223,7 +215,21 @@ class Encoder:
         return FlushEvent(args=args, name=f"flush: {record.cause}", tid=lane, **span)
 
     def _fetch(self, record: Fetch) -> Event:
-        args = self._fields(record, FetchArgs)
+        scope = record.scope
+        args = FetchArgs(  # by name one by one: the most frequent record of ZeRO-3
+            id=record.id,
+            kind=record.kind,
+            elements=record.elements,
+            start_ns=self._at(record.start_ns),
+            end_ns=self._at(record.end_ns),
+            wait_ns=record.wait_ns,
+            is_recomputation=record.is_recomputation,
+            step=scope.step,
+            micro_step=scope.micro_step,
+            phase=scope.phase,
+            library=record.library,
+            module=record.module,
+        )
         span = self._span(record.start_ns, record.end_ns)
         return FetchEvent(args=args, name=record.kind, tid=self._thread_lane(record.thread), **span)
 
@@ -267,7 +273,7 @@ class Encoder:
             args=args, name=f"step {record.step}", tid=self._stream_lane(None), **span
         )
 
-    def _fields(self, record: Flush | Fetch | Copy, kind: type[Any]) -> Any:
+    def _fields(self, record: Flush | Copy, kind: type[Any]) -> Any:
         """Copy the fields of the same name; the scope is spread, times become relative."""
         own = {name: getattr(record, name) for name in kind.__struct_fields__ if name not in _MADE}
         scope = record.scope
