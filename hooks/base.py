@@ -70,7 +70,6 @@ class Hook:
         self.recorder = recorder
         self.failures = 0
         self.broken = False
-        hide_from_dynamo(_unseen, and_calls=True)
 
     def modules(self) -> tuple[str, ...]:
         """Return the modules that have targets, each once."""
@@ -111,7 +110,7 @@ class Hook:
             if is_compiling() or not recorder.recording or hook.broken:
                 return original(*args, **kwargs)
             try:
-                token = _unseen(before, *args, **kwargs)
+                token = before(*args, **kwargs)
             except Exception as error:
                 hook.fail(error)
                 return original(*args, **kwargs)
@@ -119,11 +118,12 @@ class Hook:
                 return original(*args, **kwargs)
             finally:
                 try:
-                    _unseen(after, token)
+                    after(token)
                 except Exception as error:
                     hook.fail(error)
 
         hide_from_dynamo(method)
+        hide_from_dynamo(_function(before), _function(after), and_calls=True)
         return method
 
     def fail(self, error: BaseException) -> None:
@@ -137,9 +137,10 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     """The half of `around` that a hook has no use for."""
 
 
-def _unseen(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `function` where torch.compile sees neither it nor what it calls."""
-    return function(*args, **kwargs)
+def _function(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function behind a method, or a partial call."""
+    call = call.func if isinstance(call, functools.partial) else call
+    return getattr(call, "__func__", call)
 
 
 def hide_from_dynamo(*functions: Callable[..., Any], and_calls: bool = False) -> None:

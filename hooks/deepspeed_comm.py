@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from dsprof.events import Context
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.off_wire import OffWire
 from dsprof.hooks.requests import begin_request
@@ -99,10 +98,14 @@ class DeepSpeedCommHook(Hook):
         def method(backend: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or hook.broken or not (recorder.recording or recorder.arm()):
                 return original(backend, *args, **kwargs)
-            begun = hook._begin(op)
-            if begun is None:
+            request = None
+            try:
+                request = begin_request(recorder, op)
+            except Exception as error:
+                hook.fail(error)
+            if request is None:  # deepspeed.comm calls it for itself
                 return original(backend, *args, **kwargs)
-            outer, context = begun
+            outer, context = request
             start_ns = clock()
             try:
                 result = original(backend, *args, **kwargs)
@@ -117,17 +120,8 @@ class DeepSpeedCommHook(Hook):
             return result
 
         hide_from_dynamo(method)
-        hide_from_dynamo(DeepSpeedCommHook._begin, OffWire.record, and_calls=True)
+        hide_from_dynamo(begin_request, OffWire.record, and_calls=True)
         return method
-
-    def _begin(self, op: str) -> tuple[Context, Context] | None:
-        """Change to the context of a request; None for a call deepspeed.comm makes for itself."""
-        try:
-            outer = begin_request(self.recorder, op)
-            return None if outer is None else (outer, self.recorder.context())
-        except Exception as error:
-            self.fail(error)
-            return None
 
     def _look_at_backend(self, step: int) -> None:
         """Patch a backend that is of no class known: deepspeed.comm only calls its methods."""

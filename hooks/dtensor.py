@@ -13,9 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.events import Context
 from dsprof.hooks.base import Hook, Target
-from dsprof.hooks.requests import begin_request, end_request
+from dsprof.hooks.requests import Request, begin_request, end_request
 from dsprof.hooks.roles import named_role
 from dsprof.recorder import Recorder
 
@@ -56,15 +55,15 @@ class DTensorHook(Hook):
 
     def _begin(
         self, change: Callable[..., str], placement: Any, tensor: Any, mesh: Any, dim: int, *to: Any
-    ) -> Context | None:
+    ) -> Request | None:
         if mesh not in self._meshes:
             self._name_groups(mesh)
         names = mesh.mesh_dim_names
         where = names[dim] if names else f"dimension {dim}"
         return begin_request(self.recorder, f"DTensor {change(placement, *to)} on {where}")
 
-    def _end(self, outer: Context | None) -> None:
-        end_request(self.recorder, outer)
+    def _end(self, request: Request | None) -> None:
+        end_request(self.recorder, request)
 
     def _name_groups(self, mesh: Any) -> None:
         """Tell the roles: where a dimension spans all ranks its group is the world's own."""

@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dsprof.events import Context, Phase
+from dsprof.events import Phase
 from dsprof.hooks.base import Hook, Target
-from dsprof.hooks.requests import begin_request, end_request
+from dsprof.hooks.requests import Request, begin_request, end_request
 from dsprof.recorder import Recorder
 
 _STAGE = ("torch.distributed.pipelining.stage", "_PipelineStageBase")
@@ -88,9 +88,9 @@ class PipeliningHook(Hook):
 
         return method
 
-    def _begin_batch(self, listed: Iterable[Any], *args: Any, **kwargs: Any) -> Context | None:
+    def _begin_batch(self, listed: Iterable[Any], *args: Any, **kwargs: Any) -> Request | None:
         known = dict.fromkeys(self._transfers[t] for t in listed if t in self._transfers)
         return begin_request(self.recorder, ", ".join(known)) if known else None
 
-    def _end_batch(self, outer: Context | None) -> None:
-        end_request(self.recorder, outer)
+    def _end_batch(self, request: Request | None) -> None:
+        end_request(self.recorder, request)

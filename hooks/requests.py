@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import NamedTuple
 
 from dsprof.events import Context
 from dsprof.recorder import Recorder
 
 
-def begin_request(recorder: Recorder, requested: str) -> Context | None:
-    """Communicate for a request from now on, in this thread; None if it serves another request.
+class Request(NamedTuple):
+    """What a thread communicates for, and what it did before, which `end_request` puts back."""
 
-    Returns what this thread communicated for before, which `end_request` puts back.
-    """
+    outer: Context
+    context: Context
+
+
+def begin_request(recorder: Recorder, requested: str) -> Request | None:
+    """Communicate for a request from now on, in this thread; None if it serves another request."""
     outer = recorder.context()
     if outer.request:
         return None
-    number = next(recorder.ids)
-    recorder.become(msgspec.structs.replace(outer, request=number, requested=requested, wire_ops=0))
-    return outer
+    number, flush, fetch = next(recorder.ids), outer.flush, outer.fetch
+    context = Context(number, requested, flush, fetch, coalesced=outer.coalesced)
+    recorder.become(context)
+    return Request(outer, context)
 
 
-def end_request(recorder: Recorder, outer: Context | None) -> None:
-    """Communicate on behalf of `outer` again."""
-    if outer is not None:
-        recorder.become(outer)
+def end_request(recorder: Recorder, request: Request | None) -> None:
+    """Communicate on behalf of others again."""
+    if request is not None:
+        recorder.become(request.outer)

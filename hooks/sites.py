@@ -17,6 +17,9 @@ _PASSED_OVER = (
     *("contextlib", "functools", "threading", "typing_extensions"),  # what they wrap calls with
 )
 
+_HEIGHTS = 4
+"""So many frames are looked at before the whole stack is."""
+
 LOOK_EVERY = 16
 """Every so many calls the whole stack is walked, whatever is known of it."""
 
@@ -25,9 +28,9 @@ class Sites:
     """Finds and numbers calling sites.
 
     A walk up the stack makes an object of each frame that it looks at, which is most of its cost.
-    So it is remembered how far up the site was for a path through the libraries, known by the
-    code positions of two of its frames; every so often a walk checks that. A path that was wrong
-    once is walked from then on.
+    So it is remembered how far up sites were for a path through the libraries, known by the code
+    positions of two of its frames: only those frames are looked at, the nearest first. Every so
+    often a walk checks that, and learns how far up sites are, too.
 
     A file is looked at once: `_files` maps its name to None when it is to be passed over, else to
     its known sites by code position. The line of a position is computed for new sites only.
@@ -37,7 +40,7 @@ class Sites:
         self._recorder = recorder
         self._files: dict[str, dict[int, int] | None] = {}
         self._inner = tuple(_inner_paths())
-        self._heights: dict[tuple[int, int], int] = {}  # of the site on a path, 0: varies
+        self._heights: dict[tuple[int, int], tuple[int, ...]] = {}  # of sites on a path, ascending
         self._next_look = itertools.count().__next__
         self.above = self._finder()
         """Return the number of the site of a call, 0 if there is none.
@@ -56,18 +59,20 @@ class Sites:
                 path = (frame_at(depth + 4).f_lasti, frame_at(depth + 8).f_lasti)
             except ValueError:  # a short stack; in a thread of C++ the call has no frame at all
                 return walk(_ancestor(frame_at(), depth + 1))[0]
-            height = heights.get(path)
-            if height and next_look() % LOOK_EVERY:
+            known = heights.get(path, ())
+            if known and next_look() % LOOK_EVERY:
                 try:
-                    frame = frame_at(depth + height)
-                    code = frame.f_code
-                    return files[code.co_filename][  # type: ignore[index]
-                        code.co_firstlineno << 24 | frame.f_lasti
-                    ]
-                except (KeyError, TypeError, ValueError):  # a new site, or another stack
+                    for height in known:
+                        frame = frame_at(depth + height)
+                        code = frame.f_code
+                        sites = files[code.co_filename]
+                        if sites is not None:
+                            return sites[code.co_firstlineno << 24 | frame.f_lasti]
+                except (KeyError, ValueError):  # a new site, or a shorter stack
                     pass
             site, seen = walk(frame_at(depth + 1))
-            heights[path] = seen + 1 if height in (None, seen + 1) else 0
+            if site and seen + 1 not in known:
+                heights[path] = tuple(sorted((*known, seen + 1)))[:_HEIGHTS]
             return site
 
         return above
