@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import sys
@@ -87,8 +88,12 @@ def device_counters() -> dict[str, int] | None:
     cuda = sys.modules["torch"].cuda
     if not cuda.is_initialized():
         return None
-    counters = cuda.memory_stats()
-    found = {name: int(counters[name]) for name in _DEVICE_COUNTERS if name in counters}
+    counters = cuda.memory_stats_as_nested_dict()  # memory_stats flattens hundreds for these few
+    found = {}
+    for name in _DEVICE_COUNTERS:
+        value = functools.reduce(lambda level, key: level.get(key, {}), name.split("."), counters)
+        if isinstance(value, int):
+            found[name] = value
     # Properties are read from the driver once, and kept by torch.
     found[DEVICE_TOTAL] = int(cuda.get_device_properties(cuda.current_device()).total_memory)
     return found

@@ -13,7 +13,12 @@ from dsprof.hooks.memory import DEVICE_TOTAL, MemorySampler, device_counters
 def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(
         is_initialized=lambda: True,
-        memory_stats=lambda: {"num_ooms": 3, "of no interest": 1},
+        memory_stats_as_nested_dict=lambda: {
+            "num_ooms": 3,
+            "allocated_bytes": {"all": {"current": 7, "freed": 1}, "small_pool": {"current": 2}},
+            "active_bytes": {"all": {}},
+            "of no interest": 1,
+        },
         current_device=lambda: 2,
         get_device_properties=lambda device: SimpleNamespace(total_memory=device * 10**10),
     )
@@ -22,7 +27,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_counters_come_with_the_size_of_the_current_device(cuda: SimpleNamespace) -> None:
-    assert device_counters() == {"num_ooms": 3, DEVICE_TOTAL: 2 * 10**10}
+    assert device_counters() == {
+        "num_ooms": 3,
+        "allocated_bytes.all.current": 7,
+        DEVICE_TOTAL: 2 * 10**10,
+    }
 
 
 def test_nothing_is_read_before_cuda_is_in_use(cuda: SimpleNamespace) -> None:
