@@ -278,7 +278,11 @@ class Recorder:
         with self._tables:
             for key, (work, record) in list(itertools.islice(self.in_flight.items(), most)):
                 is_here = record.thread == thread or now - record.issue_ns > FOREIGN_AFTER_NS
-                if is_here and _is_completed(work):
+                try:
+                    is_done = is_here and work.is_completed()
+                except Exception:
+                    is_done = True
+                if is_done:
                     if self.in_flight.pop(key, None) is not None:  # not just waited for elsewhere
                         record.done_ns = record.done_ns or now
                         self._let_go(key, work, record)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from dsprof.events import Collective
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.groups import Groups
 from dsprof.hooks.sites import Sites
 from dsprof.hooks.wire import METHODS, WIRE_OPS, WireOp
@@ -37,7 +38,6 @@ class _WireHook(Hook):
         super().__init__(recorder)
         self.groups = Groups.of(recorder)
         self.sites = Sites(recorder)
-        self.dtypes = _DtypeNames()
         recorder.reduce_op_name = reduce_op_name
 
     def make_note(
@@ -48,7 +48,7 @@ class _WireHook(Hook):
         A closure and not a method: it runs for each collective, and names bound here cost less
         than attributes. Its caller stands one frame below whoever issued the collective.
         """
-        recorder, dtypes = self.recorder, self.dtypes
+        recorder, dtypes = self.recorder, DTYPES
         context_of, next_id = recorder.contexts.get, recorder.ids.__next__
         group_state, site_above = self.groups.state, self.sites.above
         in_flight, blocking = recorder.in_flight, recorder.blocking
@@ -375,14 +375,6 @@ def reduce_op_name(value: Any) -> str:
 def is_traced(tensor: torch.Tensor) -> bool:
     """Tell whether a collective on `tensor` is only traced: nothing is sent then."""
     return tensor.is_meta or type(tensor).__name__ == "FakeTensor"
-
-
-class _DtypeNames(dict[torch.dtype, tuple[str, int]]):
-    """Name and size in bytes of each dtype; `str(dtype)` alone costs more than a lookup."""
-
-    def __missing__(self, dtype: torch.dtype) -> tuple[str, int]:
-        known = self[dtype] = (str(dtype).removeprefix("torch."), dtype.itemsize)
-        return known
 
 
 def _as_it_is(work: Any) -> Any:

@@ -5,14 +5,16 @@ The methods are stable since DeepSpeed 0.12; the bucket's attributes were rename
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from dsprof.events import Context, Flush
 from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.memory import add_device_sample
 from dsprof.recorder import Recorder, clock
 
@@ -21,17 +23,6 @@ _STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _STAGE_3_FLUSH = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
 _EPILOGUE = "independent_gradient_partition_epilogue"
-
-
-class _Bucket(NamedTuple):
-    """What is about to be reduced."""
-
-    stage: int
-    elements: int
-    capacity: int
-    dtype: torch.dtype
-    parameters: int
-    slot: int
 
 
 class DeepSpeedZeroHook(Hook):
@@ -53,17 +44,12 @@ class DeepSpeedZeroHook(Hook):
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _EPILOGUE:
             return self.around(original, self._begin_epilogue, self._end_epilogue)
-        find: dict[str, Callable[..., list[_Bucket]]] = {
-            "reduce_ipg_grads": _buckets_1_2,
-            _STAGE_3_FLUSH: _buckets_3,
-            "allreduce_bucket": _buckets_0,
+        find: dict[str, Callable[..., list[Flush]]] = {
+            "reduce_ipg_grads": self._flushes_1_2,
+            _STAGE_3_FLUSH: self._flushes_3,
+            "allreduce_bucket": self._flushes_0,
         }
-        buckets = find[target.name]
-
-        def before(owner: Any, *args: Any, **kwargs: Any) -> _Flushing:
-            return self._begin(buckets(owner, *args, **kwargs))
-
-        return self.around(original, before, self._end)
+        return self.around(original, functools.partial(self._begin, find[target.name]), self._end)
 
     def _begin_epilogue(self, *args: Any, **kwargs: Any) -> None:
         self._in_epilogue = True
@@ -71,88 +57,96 @@ class DeepSpeedZeroHook(Hook):
     def _end_epilogue(self, _: None) -> None:
         self._in_epilogue = False
 
-    def _begin(self, buckets: list[_Bucket]) -> _Flushing:
-        recorder = self.recorder
-        outer, flush = recorder.context(), next(recorder.ids)
-        context = Context(outer.request, outer.requested, flush, outer.fetch)
-        recorder.become(context)
-        return outer, context, buckets, clock()
+    def _begin(self, find: Callable[..., list[Flush]], *args: Any, **kwargs: Any) -> _Flushing:
+        recorder, flushes = self.recorder, find(*args, **kwargs)
+        outer = recorder.context()
+        number = flushes[0].id if flushes else next(recorder.ids)
+        recorder.become(Context(outer.request, outer.requested, number, outer.fetch))
+        return outer, flushes
 
     def _end(self, flushing: _Flushing) -> None:
-        outer, context, buckets, start_ns = flushing
+        outer, flushes = flushing
         recorder = self.recorder
         recorder.become(outer)
-        end_ns, flush = clock(), context.flush
-        for bucket in buckets:
-            recorder.add(self._record(flush, bucket, start_ns, end_ns))
-            flush = next(recorder.ids)
-        if buckets:
+        end_ns = clock()
+        for flush in flushes:
+            flush.end_ns = end_ns
+            recorder.add(flush)
+        if flushes:
             add_device_sample(self, "flush", recorder.scope.step)
 
-    def _record(self, flush: int, bucket: _Bucket, start_ns: int, end_ns: int) -> Flush:
-        at_end = self._in_epilogue or bucket.stage == 0
+    def _flush(
+        self,
+        stage: int,
+        elements: int,
+        dtype: torch.dtype,
+        parameters: int,
+        capacity: int = 0,
+        slot: int = -1,
+    ) -> Flush:
+        """Return the record of a flush that begins."""
+        name, item_bytes = DTYPES[dtype]
         return Flush(
-            id=flush,
-            stage=bucket.stage,
-            elements=bucket.elements,
-            capacity=bucket.capacity,
-            nbytes=bucket.elements * bucket.dtype.itemsize,
-            dtype=str(bucket.dtype).removeprefix("torch."),
-            parameters=bucket.parameters,
-            cause="end of backward" if at_end else "full",
-            slot=bucket.slot,
+            id=next(self.recorder.ids),
+            stage=stage,
+            elements=elements,
+            capacity=capacity,
+            nbytes=elements * item_bytes,
+            dtype=name,
+            parameters=parameters,
+            cause="end of backward" if self._in_epilogue or stage == 0 else "full",
+            slot=slot,
             scope=self.recorder.scope,
-            start_ns=start_ns,
-            end_ns=end_ns,
+            start_ns=clock(),
+            end_ns=0,
             thread=get_ident(),
         )
 
+    # -- what is about to be reduced ----------------------------------------------------------
 
-_Flushing = tuple[Context, Context, list[_Bucket], int]
+    def _flushes_1_2(self, optimizer: Any, comm_dtype: torch.dtype | None = None) -> list[Flush]:
+        """One bucket, or all that hold gradients."""
+        stage = 2 if optimizer.partition_gradients else 1
+        capacity = int(optimizer.reduce_bucket_size)
+        has_slots = bool(optimizer.overlap_comm)
+        if not hasattr(optimizer, "ipg_buckets"):  # before DeepSpeed 0.17
+            elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
+            slot, dtype = (
+                optimizer.ipg_index if has_slots else -1,
+                optimizer.communication_data_type,
+            )
+            return [self._flush(stage, elements, dtype, count, capacity, slot)] if elements else []
+        buckets = optimizer.ipg_buckets
+        flushes = []
+        for dtype in buckets if comm_dtype is None else (comm_dtype,):
+            bucket = buckets[dtype]
+            if bucket.elements:
+                slot = bucket.index if has_slots else -1
+                count = len(bucket.params)
+                flushes.append(self._flush(stage, bucket.elements, dtype, count, capacity, slot))
+        return flushes
+
+    def _flushes_3(
+        self, optimizer: Any, communication_data_type: torch.dtype | None = None
+    ) -> list[Flush]:
+        """The bucket of stage 3, unless it is empty."""
+        if hasattr(optimizer, "ipg_buckets"):
+            dtype = communication_data_type
+            bucket = optimizer.ipg_buckets[dtype]
+            elements, count = bucket.elements, len(bucket.params)
+        else:  # before DeepSpeed 0.17
+            dtype = optimizer.communication_data_type
+            elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
+        capacity = int(optimizer.reduce_bucket_size)
+        return [self._flush(3, elements, dtype, count, capacity)] if elements else []
+
+    def _flushes_0(
+        self, engine: Any, bucket: Sequence[torch.Tensor], *args: Any, **kwargs: Any
+    ) -> list[Flush]:
+        """The gradients that an engine reduces itself, as one bucket without a bound."""
+        elements = sum(tensor.numel() for tensor in bucket)
+        dtype = engine.communication_data_type
+        return [self._flush(0, elements, dtype, len(bucket))] if elements else []
 
 
-def _buckets_1_2(optimizer: Any, comm_dtype: torch.dtype | None = None) -> list[_Bucket]:
-    """Return the buckets that `reduce_ipg_grads` will reduce: one, or all that hold gradients."""
-    stage = 2 if optimizer.partition_gradients else 1
-    capacity = int(optimizer.reduce_bucket_size)
-    has_slots = bool(optimizer.overlap_comm)
-    if not hasattr(optimizer, "ipg_buckets"):  # before DeepSpeed 0.17
-        elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
-        slot = optimizer.ipg_index if has_slots else -1
-        bucket = _Bucket(stage, elements, capacity, optimizer.communication_data_type, count, slot)
-        return [bucket] if elements else []
-    dtypes = [comm_dtype] if comm_dtype is not None else list(optimizer.ipg_buckets)
-    return [
-        _Bucket(
-            stage,
-            bucket.elements,
-            capacity,
-            dtype,
-            len(bucket.params),
-            bucket.index if has_slots else -1,
-        )
-        for dtype, bucket in ((dtype, optimizer.ipg_buckets[dtype]) for dtype in dtypes)
-        if bucket.elements
-    ]
-
-
-def _buckets_3(optimizer: Any, communication_data_type: torch.dtype | None = None) -> list[_Bucket]:
-    """Return the bucket that stage 3 will reduce; none when it is empty."""
-    capacity = int(optimizer.reduce_bucket_size)
-    if hasattr(optimizer, "ipg_buckets"):
-        bucket = optimizer.ipg_buckets[communication_data_type]
-        elements, count = bucket.elements, len(bucket.params)
-        dtype = communication_data_type
-    else:  # before DeepSpeed 0.17
-        elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
-        dtype = optimizer.communication_data_type
-    return [_Bucket(3, elements, capacity, dtype, count, -1)] if elements else []
-
-
-def _buckets_0(
-    engine: Any, bucket: Sequence[torch.Tensor], *args: Any, **kwargs: Any
-) -> list[_Bucket]:
-    """Return the gradients that an engine reduces itself, as one bucket without a bound."""
-    elements = sum(tensor.numel() for tensor in bucket)
-    dtype = engine.communication_data_type
-    return [_Bucket(0, elements, 0, dtype, len(bucket), -1)] if elements else []
+_Flushing = tuple[Context, list[Flush]]

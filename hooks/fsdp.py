@@ -17,6 +17,7 @@ import torch
 from dsprof.events import Context, Fetch, Flush, Phase
 from dsprof.hooks import loop
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
+from dsprof.hooks.dtypes import DTYPES
 from dsprof.recorder import Recorder, clock
 
 _V2 = "torch.distributed.fsdp._fully_shard"
@@ -262,7 +263,7 @@ def _flush(doing: _Doing, hook: Hook) -> Flush:
         elements=unit.elements,
         capacity=0,
         nbytes=unit.elements * unit.dtype.itemsize,
-        dtype=str(unit.dtype).removeprefix("torch."),
+        dtype=DTYPES[unit.dtype][0],
         parameters=unit.parameters,
         cause="end of module",
         slot=-1,

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from dsprof.events import Collective, Context
 from dsprof.hooks.c10d import is_traced
+from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.groups import Groups
 from dsprof.hooks.python_works import PythonWorks
 from dsprof.hooks.sites import Sites
@@ -64,7 +65,7 @@ class OffWire:
             _nbytes(tensors) * scale,
             sum(tensor.numel() for tensor in tensors) * scale,
             len(tensors),
-            str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
+            DTYPES[tensors[0].dtype][0] if tensors else "",
             is_async,
             None,
             -1,
