@@ -1,7 +1,7 @@
 """late-rank: one rank reaches its collectives last, and the others wait for it in theirs.
 
-Two instruments tell it. A trace of dsprof holds when each rank entered each collective: steps vote.
-A profile holds how long each communication kernel ran: those of the last to arrive are shortest.
+A trace of dsprof holds when each rank entered each collective: steps vote. A profile holds how long
+each communication kernel ran instead: `late_rank_kernels` judges by that.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.device import Device, RankDevice
+from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.lateness import Lateness, Votes, lateness, vote
 from dsprof.analysis.matching import Matched
 from dsprof.analysis.own_time import OwnTime, excess, own_times
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
 from dsprof.rules.wording import named
@@ -29,18 +30,15 @@ _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(KernelThresholds):
     """When a rank is called late."""
 
-    communication_ratio: float = 0.6  # its time in communication kernels / median of the others
-    waited_share: float = 0.02  # of the time profiled: what the others wait for it
     step_share: float = 0.05  # of the step: what the others wait for it, in a trace of dsprof
     turns_share: float = 0.25  # of the step: waits for ranks that take turns are worth a remark
     chance: float = 0.01  # of so many votes for one rank if all were alike
     seconds: float = 1.0  # of measured steps together: programs beside hold a processor so long
     cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
     medium_share: float = 0.1
-    severe_share: float = 0.3
 
 
 class LateRank:
@@ -62,7 +60,7 @@ class LateRank:
             text = "One rank has nobody to wait for."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif run[Device].ranks and not run[Device].is_beside:
-            yield from self._by_kernels(run, thresholds)
+            yield from judge_kernels(self.meta, run, thresholds)
         else:
             yield from self._by_arrivals(run, thresholds)
 
@@ -149,84 +147,6 @@ class LateRank:
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
             confidence="high" if late.stride == 1 and not run[Run].clock_bound_ns else "medium",
         )
-
-    def _by_kernels(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Name the rank whose communication kernels are far shorter than those of all others."""
-        device, facts = run[Device], run[Run]
-        if problem := _undecidable(device, facts):
-            status, text = problem
-            yield self.meta.finding(status, text)
-            return
-        spent = {rank: row.communication_ns for rank, row in device.ranks.items()}
-        late = min(spent, key=lambda rank: (spent[rank], rank))
-        others = sorted(ns for rank, ns in spent.items() if rank != late)
-        usual = others[len(others) // 2]
-        waited = (usual - spent[late]) / max(device.ranks[late].span_ns, 1)
-        if spent[late] > thresholds.communication_ratio * others[0]:
-            return
-        if waited < thresholds.waited_share:
-            return
-        yield self._finding(late, usual - spent[late], waited, device.ranks, thresholds)
-
-    def _finding(
-        self,
-        late: int,
-        waited_ns: int,
-        share: float,
-        ranks: dict[int, RankDevice],
-        thresholds: Thresholds,
-    ) -> Finding:
-        severe = share >= thresholds.severe_share
-        return self.meta.finding(
-            Status.FAIL,
-            f"The others wait {waited_ns / 1e6:,.1f} ms for rank {late} in collectives, "
-            f"{share:.0%} of the time recorded.",
-            severity=Severity.HIGH if severe else Severity.MEDIUM,
-            cause=f"Kernels of collectives begin when a rank arrives and end together. Those of "
-            f"rank {late} are by far the shortest: it arrives last.",
-            action=f"Look at what rank {late} does on the host before its collectives: data "
-            "loading, an uneven shard, other programs, a slower processor.",
-            ranks=(late,),
-            evidence=(_by_rank(ranks),),
-            confidence="high" if severe else "medium",
-        )
-
-
-def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
-    if device.is_sampled:
-        return Status.UNKNOWN, "Could not tell: events were left out of the files."
-    if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
-        count = len(missing)
-        text = f"Could not tell: {count} of {run.first.world_size} ranks left no times, and one "
-        return Status.UNKNOWN, text + "of them may be the late one."
-    if not any(row.communication_kernels for row in device.ranks.values()):
-        return Status.NOT_APPLICABLE, "No kernel communicates."
-    return None
-
-
-def _by_rank(ranks: dict[int, RankDevice]) -> Table:
-    shortest = sorted(ranks, key=lambda rank: ranks[rank].communication_ns)[:16]
-    return Table(
-        columns=(
-            Column("rank"),
-            Column("in communication kernels", "ns"),
-            Column("kernels", "count"),
-            Column("idle", "ns"),
-            Column("compute", "ns"),
-        ),
-        rows=tuple(
-            (
-                rank,
-                ranks[rank].communication_ns,
-                ranks[rank].communication_kernels,
-                ranks[rank].idle_ns,
-                ranks[rank].compute_ns,
-            )
-            for rank in shortest
-        ),
-        caption="The rank with the shortest communication first; numbers of kernels may differ by "
-        "where each rank's recording begins",
-    )
 
 
 def _alike(arrivals: Arrivals) -> list[list[Matched]]:

@@ -1,0 +1,92 @@
+"""late-rank in profiles: kernels of collectives begin when a rank arrives and end together.
+
+So those of the last to arrive are by far the shortest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.device import Device, RankDevice
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+
+@dataclass(frozen=True, slots=True)
+class KernelThresholds:
+    """When a rank is called late in profiles."""
+
+    communication_ratio: float = 0.6  # its time in communication kernels / median of the others
+    waited_share: float = 0.02  # of the time profiled: what the others wait for it
+    severe_share: float = 0.3
+
+
+def judge_kernels(
+    meta: RuleMeta, run: RunSummary, thresholds: KernelThresholds
+) -> Iterable[Finding]:
+    """Name the rank whose communication kernels are far shorter than those of all others."""
+    device, facts = run[Device], run[Run]
+    if problem := _undecidable(device, facts):
+        status, text = problem
+        yield meta.finding(status, text)
+        return
+    spent = {rank: row.communication_ns for rank, row in device.ranks.items()}
+    late = min(spent, key=lambda rank: (spent[rank], rank))
+    others = sorted(ns for rank, ns in spent.items() if rank != late)
+    waited_ns = others[len(others) // 2] - spent[late]
+    share = waited_ns / max(device.ranks[late].span_ns, 1)
+    if spent[late] > thresholds.communication_ratio * others[0] or share < thresholds.waited_share:
+        return
+    severe = share >= thresholds.severe_share
+    yield meta.finding(
+        Status.FAIL,
+        f"The others wait {waited_ns / 1e6:,.1f} ms for rank {late} in collectives, "
+        f"{share:.0%} of the time recorded.",
+        severity=Severity.HIGH if severe else Severity.MEDIUM,
+        cause=f"Kernels of collectives begin when a rank arrives and end together. Those of "
+        f"rank {late} are by far the shortest: it arrives last.",
+        action=f"Look at what rank {late} does on the host before its collectives: data "
+        "loading, an uneven shard, other programs, a slower processor.",
+        ranks=(late,),
+        evidence=(_by_rank(device.ranks),),
+        confidence="high" if severe else "medium",
+    )
+
+
+def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
+    if device.is_sampled:
+        return Status.UNKNOWN, "Could not tell: events were left out of the files."
+    if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
+        count = len(missing)
+        text = f"Could not tell: {count} of {run.first.world_size} ranks left no times, and one "
+        return Status.UNKNOWN, text + "of them may be the late one."
+    if not any(row.communication_kernels for row in device.ranks.values()):
+        return Status.NOT_APPLICABLE, "No kernel communicates."
+    return None
+
+
+def _by_rank(ranks: dict[int, RankDevice]) -> Table:
+    shortest = sorted(ranks, key=lambda rank: ranks[rank].communication_ns)[:16]
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("in communication kernels", "ns"),
+            Column("kernels", "count"),
+            Column("idle", "ns"),
+            Column("compute", "ns"),
+        ),
+        rows=tuple(
+            (
+                rank,
+                ranks[rank].communication_ns,
+                ranks[rank].communication_kernels,
+                ranks[rank].idle_ns,
+                ranks[rank].compute_ns,
+            )
+            for rank in shortest
+        ),
+        caption="The rank with the shortest communication first; numbers of kernels may differ by "
+        "where each rank's recording begins",
+    )
