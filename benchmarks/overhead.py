@@ -15,6 +15,7 @@ from statistics import median
 from tests.dist.launch import environment, launch
 
 HERE = Path(__file__).parent
+DEAREST = 6  # hooks that are named
 HEAVY = ("plotly", "jinja2", "yaml", "psutil", "rich", "dask")
 IMPORT = f"""
 import sys, time, torch
@@ -52,6 +53,27 @@ def training_rows() -> Iterator[Row]:
                 f"{writer_ms:.2f} ms",
                 f"{(thread_ms + writer_ms) / wall_ms:+.2%}",
             )
+
+
+def hook_rows() -> Iterator[Row]:
+    """Yield what hooks take of a step, the dearest ones by name; and what that is of the step."""
+    for training in TRAININGS:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "hooks.json"
+            launch(HERE / "overhead_hooks.py", args=[out, training], timeout=600).check()
+            result = json.loads(out.read_text())
+        found, clocks = result["dsprof"], result["clocks"]["hooks"]
+        spent = {
+            name: (one["us"] - clocks.get(name, {"us": 0.0})["us"], one["calls"])
+            for name, one in found["hooks"].items()
+        }
+        hooks_ms, wall_ms = sum(us for us, _ in spent.values()) / 1e3, found["wall_ms"]
+        writer_ms = found["writer_ms"]
+        share = f"{(hooks_ms + writer_ms) / wall_ms:.2%} of {wall_ms:.0f} ms"
+        yield (training, "all hooks", "", f"{hooks_ms:.2f} ms", f"{writer_ms:.2f} ms", share)
+        for name in sorted(spent, key=lambda name: -spent[name][0])[:DEAREST]:
+            us, calls = spent[name]
+            yield (training, f"`{name}`", f"{calls:.0f}", f"{us / 1e3:.2f} ms", "", "")
 
 
 def rounds(variant: list[dict], what: str) -> list[float]:
@@ -117,6 +139,8 @@ def print_table(head: Row, rows: Iterator[Row]) -> None:
 def main() -> None:
     measured = ("wall / bare (range)", "training thread", "writer", "CPU / step")
     print_table(("training", "recorder", *measured), training_rows())
+    head = ("training", "hook", "calls / step", "training thread", "writer", "CPU / step")
+    print_table(head, hook_rows())
     print_table(("one collective", "issue", "wait", "together", "goal"), call_rows())
     print_table(("import", "cost", "limit"), import_rows())
 
