@@ -1,15 +1,18 @@
 """The vocabulary: what hooks record, as flat structs of ints, short strings and each other.
 
-All times are `time.perf_counter_ns()` of the recording process. No record holds a tensor, a group,
+All times are `clock()` of the recording process. No record holds a tensor, a group,
 a module or a Work: `Group` and `Scope` are our own small descriptions of them. `gc=False` keeps
 the garbage collector from walking a million records; it is safe because none refers to a cycle.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
+
+clock = time.perf_counter_ns
 
 ROLES = {
     "data": "data parallel",

@@ -25,9 +25,9 @@ from dsprof._version import __version__
 from dsprof.anonymize import Anonymizer
 from dsprof.config import Config
 from dsprof.disclosure import Disclosure
-from dsprof.events import Phase
+from dsprof.events import Phase, clock
 from dsprof.patching import PatchSet, forget_imports, when_imported
-from dsprof.recorder import COST_SAMPLE, Recorder, clock
+from dsprof.recorder import COST_SAMPLE, Recorder
 from dsprof.trace.format import (
     FILE_PATTERN,
     SCHEMA_VERSION,
@@ -117,7 +117,7 @@ class Session:
         source = Source(
             records=recorder.buffer,
             definitions=recorder.definitions,
-            unfinished=recorder.unfinished,
+            unfinished=recorder.in_flight.unfinished,
             reduce_op_name=recorder.reduce_op_name,
             sample_memory=MemorySampler().sample,
             prepare=self._describe_environment,
@@ -220,9 +220,9 @@ class Session:
             reason=reason,
             steps=recorder.steps,
             dropped=recorder.dropped,
-            unmatched_waits=recorder.unmatched_waits,
+            unmatched_waits=recorder.in_flight.unmatched_waits,
             lost_stalls=recorder.lost_stalls,
-            given_up=recorder.given_up,
+            given_up=recorder.in_flight.given_up,
             hooks_ns=recorder.sampled_cost_ns * COST_SAMPLE,
             failed_hooks=recorder.failures,
         )

@@ -78,7 +78,7 @@ class BackendHook(ProcessGroupHook):
             is_python = works.learn(work)
             record = note(tensors, issuer, is_async, reduce_op, peer, work, issue_ns, return_ns)
             if is_python:
-                recorder.lend(work)
+                recorder.in_flight.lend(work)
             return record
 
         return note_unseen

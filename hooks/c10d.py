@@ -18,13 +18,14 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from dsprof.events import Collective
+from dsprof.events import Collective, clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.groups import Groups
 from dsprof.hooks.sites import Sites
 from dsprof.hooks.wire import METHODS, WIRE_OPS, WireOp
-from dsprof.recorder import COST_SAMPLE, NOBODY, Recorder, clock
+from dsprof.in_flight import InFlight
+from dsprof.recorder import COST_SAMPLE, NOBODY, Recorder
 
 _KEY = "BackendSelect"
 
@@ -48,12 +49,12 @@ class _WireHook(Hook):
         A closure and not a method: it runs for each collective, and names bound here cost less
         than attributes. Its caller stands one frame below whoever issued the collective.
         """
-        recorder, dtypes = self.recorder, DTYPES
+        recorder, in_flight = self.recorder, self.recorder.in_flight
         context_of, next_id = recorder.contexts.get, recorder.ids.__next__
         group_state, site_above = self.groups.state, self.sites.above
-        in_flight, blocking = recorder.in_flight, recorder.blocking
+        works, blocking = in_flight.works, in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
-        plain, next_sample = torch.Tensor, recorder.cost_samples.__next__
+        plain, dtypes, next_sample = torch.Tensor, DTYPES, recorder.cost_samples.__next__
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -87,8 +88,8 @@ class _WireHook(Hook):
                 if per_rank:
                     nbytes *= group.size
                     elements *= group.size
-            if in_flight:
-                recorder.poll()
+            if works:
+                in_flight.poll()
             if peer >= 0:
                 peer = group.ranks[peer]
             thread = get_ident()
@@ -118,9 +119,9 @@ class _WireHook(Hook):
                 if is_async:
                     work = unbox(work)
                     key = id(work)
-                    if key in in_flight:  # a library's one Work for all that is done at once
-                        recorder.add(in_flight[key][1])
-                    in_flight[key] = (work, record)
+                    if key in works:  # a library's one Work for all that is done at once
+                        recorder.add(works[key][1])
+                    works[key] = (work, record)
                 else:
                     # The library waits for it at once, in this thread.
                     if thread in blocking:
@@ -136,8 +137,8 @@ class _WireHook(Hook):
                 recorder.sampled_cost_ns += clock() - return_ns
             return record
 
-        tell = Recorder.tell_followers
-        own = (note, op.sized, Groups.state, self.sites.above, Recorder.poll, Recorder.add, tell)
+        tell = InFlight.tell_followers
+        own = (note, op.sized, Groups.state, self.sites.above, InFlight.poll, Recorder.add, tell)
         hide_from_dynamo(*own, and_calls=True)
         return note
 
@@ -174,6 +175,7 @@ class DispatcherHook(_WireHook):
         redispatch = overload._handle.redispatch_boxed
         below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
         recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
+        in_flight = recorder.in_flight
         unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
         at = _positions(overload._schema)
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
@@ -181,8 +183,8 @@ class DispatcherHook(_WireHook):
         def kernel(keyset: Any, *args: Any) -> Any:
             if get_ident() in announced or (not recorder.recording and not recorder.arm()):
                 return redispatch(keyset & below, *args)
-            if recorder.device is not None:
-                recorder.device.begin()
+            if in_flight.device is not None:
+                in_flight.device.begin()
             issue_ns = clock()
             result = redispatch(keyset & below, *args)
             return_ns = clock()
@@ -200,8 +202,8 @@ class DispatcherHook(_WireHook):
                         issue_ns,
                         return_ns,
                     )
-                    if recorder.followers:
-                        recorder.tell_followers(record, args[0])
+                    if in_flight.followers:
+                        in_flight.tell_followers(record, args[0])
                 except Exception as error:
                     self.fail(error)
             return result
@@ -235,14 +237,14 @@ class ProcessGroupHook(_WireHook):
         may_be_lone = is_plain or op.name in _NESTED
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
         has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
-        announced = recorder.announced
+        announced, in_flight = recorder.announced, recorder.in_flight
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if hook.broken or (not recorder.recording and not recorder.arm()):
                 return original(self, *args, **kwargs)
-            if recorder.device is not None:
-                recorder.device.begin()
+            if in_flight.device is not None:
+                in_flight.device.begin()
             apart = None if type(self) is plain_group else hook.begin_apart()
             # What a group in Python issues from C++, the kernel records.
             is_announced = apart is None and hook.has_kernels
@@ -279,8 +281,8 @@ class ProcessGroupHook(_WireHook):
                         issue_ns,
                         return_ns,
                     )
-                    if recorder.followers:
-                        recorder.tell_followers(record, given[0] if given else ())
+                    if in_flight.followers:
+                        in_flight.tell_followers(record, given[0] if given else ())
                 except Exception as error:
                     hook.fail(error)
             return work

@@ -66,7 +66,7 @@ class CoalescingHook(Hook):
     def _end(self, work: Any) -> None:
         collected = self._close()
         if collected is not None and work is not None:
-            self.recorder.join(collected.context.coalesced, work)
+            self.recorder.in_flight.join(collected.context.coalesced, work)
 
     def _close(self) -> Apart | None:
         collected = self._open.pop(get_ident(), None)

@@ -16,14 +16,15 @@ from typing import Any
 
 import torch
 
-from dsprof.events import Collective
+from dsprof.events import Collective, clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.device import Device, TorchCuda, key_of
 from dsprof.hooks.device_clock import DeviceClock, Mark, elapsed_ns
 from dsprof.hooks.stalls import Held, Stalls
 from dsprof.hooks.stream_waits import TARGETS, StreamWaits
 from dsprof.hooks.streams import Streams
-from dsprof.recorder import FOREIGN_AFTER_NS, Recorder, clock
+from dsprof.in_flight import FOREIGN_AFTER_NS
+from dsprof.recorder import Recorder
 from dsprof.trace.format import NoteArgs
 
 _WAIT = "lets the current stream wait for the collective"
@@ -53,6 +54,7 @@ class CudaHook(Hook):
 
     def __init__(self, recorder: Recorder, device: Device | None = None) -> None:
         super().__init__(recorder)
+        self._in_flight = recorder.in_flight
         self.device = device or TorchCuda()
         self.streams = Streams()
         self.stalls = Stalls(self.device, recorder)
@@ -82,10 +84,10 @@ class CudaHook(Hook):
     def uninstall(self) -> None:
         """Let go of everything; what the device has not passed by now stays unknown."""
         recorder = self.recorder
-        recorder.device = None
+        self._in_flight.device = None
         self._handing.clear()
-        for key in list(recorder.enqueued):
-            if (record := recorder.enqueued.pop(key, None)) is not None:
+        for key in list(self._in_flight.enqueued):
+            if (record := self._in_flight.enqueued.pop(key, None)) is not None:
                 recorder.add(record)
         if self.device.in_use() and not self.stalls.is_capturing():
             self.stalls.settle(key_of(self.device.current_stream()))
@@ -113,7 +115,7 @@ class CudaHook(Hook):
                 self._follow(record, work)
         except Exception as error:
             self.fail(error)
-        if recorder.enqueued.get(id(work)) is not record:
+        if self._in_flight.enqueued.get(id(work)) is not record:
             recorder.add(record)
 
     def _follow(self, record: Collective, work: Any) -> None:
@@ -125,8 +127,8 @@ class CudaHook(Hook):
             self.recorder.captured += 1
             self._say_captured()
             return
-        if self.recorder.device is None:
-            self.recorder.device = self
+        if self._in_flight.device is None:
+            self._in_flight.device = self
             self.stalls.mark_step(-1, stream)
         if work is not None:
             self._keep(record, work, begun)
@@ -137,11 +139,11 @@ class CudaHook(Hook):
 
     def _keep(self, record: Collective, work: Any, issue: Mark | None) -> None:
         self._flights[id(work)] = self._handing[get_ident()] = Flight(record, work, issue)
-        self.recorder.enqueued[id(work)] = record
+        self._in_flight.enqueued[id(work)] = record
 
     def join(self, coalesced: int, work: Any) -> None:
         """`work` stands for a batch: its last collective has it, and the others go."""
-        enqueued = self.recorder.enqueued
+        enqueued = self._in_flight.enqueued
         batch = [
             (key, record)
             for key, record in list(enqueued.items())
@@ -165,9 +167,9 @@ class CudaHook(Hook):
     def _gone(self, key: int, _: object) -> None:
         """A Work is gone; if its record is still here, C++ alone may yet wait for it."""
         flight = self._flights.pop(key, None)
-        if flight is not None and self.recorder.enqueued.pop(key, None) is not None:
+        if flight is not None and self._in_flight.enqueued.pop(key, None) is not None:
             self._unheld[flight.record.id] = flight.issue
-            self.recorder.unheld.put(flight.record)
+            self._in_flight.unheld.put(flight.record)
 
     # -- waits for a Work ---------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class CudaHook(Hook):
 
     def wait(self, work: Any, call: Callable[[], Any]) -> Any:
         """Return what `call` does, which waits for `work`; time it on the waiting stream."""
-        record = self.recorder.enqueued.pop(id(work), None)
+        record = self._in_flight.enqueued.pop(id(work), None)
         if record is None:  # waited for before, or captured
             return call()
         try:
@@ -240,11 +242,11 @@ class CudaHook(Hook):
         self.streams.give(end.key, mine[-1].id)
 
     def _wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder, is_compiling = self.recorder, torch.compiler.is_compiling
+        is_compiling = torch.compiler.is_compiling
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or recorder.device is None or not self.holds(work):
+            if is_compiling() or self._in_flight.device is None or not self.holds(work):
                 return original(work, *args, **kwargs)
             return self.wait(work, functools.partial(original, work, *args, **kwargs))
 
@@ -264,14 +266,14 @@ class CudaHook(Hook):
 
     def step_ended(self, step: int) -> None:
         """Mark the end of a step, and read back what the device has passed."""
-        if self.recorder.device is None or self.broken:
+        if self._in_flight.device is None or self.broken:
             return
         now = clock()
         for thread, flight in list(self._handing.items()):
             if thread == get_ident() or now - flight.record.issue_ns > FOREIGN_AFTER_NS:
                 self._handing.pop(thread, None)
                 self._let_go(flight)
-        kept = {record.id for record in self.recorder.unheld.records()}
+        kept = {record.id for record in self._in_flight.unheld.records()}
         for number in [number for number in list(self._unheld) if number not in kept]:
             self.stalls.give_back(self._unheld.pop(number, None))
         try:

@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.events import Phase
+from dsprof.events import Phase, clock
 from dsprof.hooks import loop
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.groups import Groups
-from dsprof.recorder import Recorder, clock
+from dsprof.recorder import Recorder
 from dsprof.trace.format import BucketLayout
 
 _LOOKS = 6

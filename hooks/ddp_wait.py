@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from dsprof.events import Collective
+from dsprof.events import Collective, clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.recorder import clock
 
 _task = torch._C._current_graph_task_id
 _DDP = "torch.nn.parallel.distributed"
@@ -56,8 +55,9 @@ class DdpWaitHook(Hook):
     def _begin(self) -> None:
         """Follow collectives from now on: DDP is in use."""
         try:
-            if self._follow not in self.recorder.followers:
-                self.recorder.followers += (self._follow,)
+            in_flight = self.recorder.in_flight
+            if self._follow not in in_flight.followers:
+                in_flight.followers += (self._follow,)
         except Exception as error:
             self.fail(error)
 
@@ -73,8 +73,9 @@ class DdpWaitHook(Hook):
     def _gradients_ready(self, first_ns: int) -> None:
         try:
             ready_ns = clock()
-            self.recorder.poll_all()
-            device = self.recorder.device
+            in_flight = self.recorder.in_flight
+            in_flight.poll_all()
+            device = in_flight.device
             opened = device.open() if device is not None else None
             self._queue(lambda: self._waited(first_ns, ready_ns, clock(), opened))
         except Exception as error:
@@ -83,12 +84,12 @@ class DdpWaitHook(Hook):
     def _waited(self, first_ns: int, ready_ns: int, end_ns: int, opened: Any = None) -> None:
         """Note the wait for what was issued since `first_ns`; it began with the last issue."""
         try:
-            recorder, thread = self.recorder, get_ident()
-            records = recorder.take_unheld(
+            in_flight, thread = self.recorder.in_flight, get_ident()
+            records = in_flight.take_unheld(
                 lambda record: record.issue_ns >= first_ns and record.thread == thread
             )
             if records:
                 start_ns = max(ready_ns, records[-1].return_ns)
-                recorder.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
+                in_flight.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
         except Exception as error:
             self.fail(error)

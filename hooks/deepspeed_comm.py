@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
+from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.off_wire import OffWire
 from dsprof.hooks.requests import begin_request
 from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.patching import Patch
-from dsprof.recorder import Recorder, clock
+from dsprof.recorder import Recorder
 
 _METHODS = (
     "all_gather",

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from dsprof.events import Copy, Scope
+from dsprof.events import Copy, Scope, clock
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
-from dsprof.recorder import Recorder, clock
+from dsprof.recorder import Recorder
 
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")

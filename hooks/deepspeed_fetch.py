@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dsprof.events import Context, Fetch
+from dsprof.events import Context, Fetch, clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.recorder import NOBODY, Recorder, clock
+from dsprof.recorder import NOBODY, Recorder
 
 _PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
 _COORDINATOR = (

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from dsprof.events import Context, Flush
+from dsprof.events import Context, Flush, clock
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.memory import add_device_sample
-from dsprof.recorder import Recorder, clock
+from dsprof.recorder import Recorder
 
 _STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
 _STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")

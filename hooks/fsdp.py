@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dsprof.events import Context, Fetch, Flush, Phase
+from dsprof.events import Context, Fetch, Flush, Phase, clock
 from dsprof.hooks import loop
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.dtypes import DTYPES
-from dsprof.recorder import Recorder, clock
+from dsprof.recorder import Recorder
 
 _V2 = "torch.distributed.fsdp._fully_shard"
 _GROUP = (f"{_V2}._fsdp_param_group", "FSDPParamGroup")

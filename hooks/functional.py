@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from dsprof.events import Collective
+from dsprof.events import Collective, clock
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.c10d import is_traced
-from dsprof.recorder import NOTICEABLE_NS, Recorder, clock
+from dsprof.in_flight import NOTICEABLE_NS
+from dsprof.recorder import Recorder
 
 _KEY = "BackendSelect"
 _NAMESPACE = "_c10d_functional::"
@@ -84,17 +85,17 @@ class FunctionalHook(Hook):
 
     def _begin(self) -> None:
         self._in_use = True
-        self.recorder.followers += (remember_outputs,)
+        self.recorder.in_flight.followers += (remember_outputs,)
         self.recorder.on_cpp()
 
     def _wait(self) -> Callable[..., Any]:
         redispatch, below = _redispatch(_WAIT)
-        recorder = self.recorder
+        recorder, in_flight = self.recorder, self.recorder.in_flight
 
         def kernel(keyset: Any, tensor: torch.Tensor) -> Any:
             if not recorder.recording or self.broken or is_traced(tensor):
                 return redispatch(keyset & below, tensor)
-            opened = recorder.device.open() if recorder.device is not None else None
+            opened = in_flight.device.open() if in_flight.device is not None else None
             start_ns = clock()
             try:
                 result = redispatch(keyset & below, tensor)
@@ -112,13 +113,13 @@ class FunctionalHook(Hook):
         self, tensor: torch.Tensor, start_ns: int, end_ns: int, opened: Any, *, finished: bool
     ) -> None:
         try:
-            recorder, address = self.recorder, storage(tensor)
-            records = recorder.take_outputs(address)
-            recorder.waited_in_cpp(records, start_ns, end_ns, finished=finished, opened=opened)
+            in_flight, address = self.recorder.in_flight, storage(tensor)
+            records = in_flight.take_outputs(address)
+            in_flight.waited_in_cpp(records, start_ns, end_ns, finished=finished, opened=opened)
             for record in records:
                 self._waited_for.extend(record.outputs)
             if not records and address not in self._waited_for:
-                recorder.unmatched_waits += end_ns - start_ns > NOTICEABLE_NS
+                in_flight.unmatched_waits += end_ns - start_ns > NOTICEABLE_NS
         except Exception as error:
             self.fail(error)
 

@@ -9,9 +9,8 @@ import resource
 import sys
 from typing import Any, NamedTuple
 
-from dsprof.events import MemorySample
+from dsprof.events import MemorySample, clock
 from dsprof.hooks.base import Hook
-from dsprof.recorder import clock
 
 _DEVICE_COUNTERS = (
     "allocated_bytes.all.current",

@@ -80,7 +80,7 @@ class OffWire:
         if is_async:
             record.pending_ns = end_ns
             self._works.learn(handle)
-            self._recorder.expect(handle, record)
+            self._recorder.in_flight.expect(handle, record)
         else:
             record.done_ns = end_ns
             record.blocked_ns = end_ns - start_ns

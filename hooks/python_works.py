@@ -7,10 +7,11 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from dsprof.events import clock
 from dsprof.hooks.base import hide_from_dynamo
 from dsprof.hooks.work import WorkHook
 from dsprof.patching import Patch, PatchSet
-from dsprof.recorder import Recorder, clock
+from dsprof.recorder import Recorder
 
 
 class PythonWorks:
@@ -37,7 +38,7 @@ class PythonWorks:
         self._patches.revert()
 
     def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self._recorder
+        recorder, in_flight = self._recorder, self._recorder.in_flight
 
         @functools.wraps(original)
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,10 +49,10 @@ class PythonWorks:
                 return result
             finally:
                 # A wait that it handed on to another Work has been noted there.
-                if recorder.recording and recorder.is_awaited(self):
+                if recorder.recording and in_flight.is_awaited(self):
                     end_ns = clock()
-                    recorder.waited(self, start_ns, end_ns, finished)
-                    recorder.inner_waits[get_ident()] = end_ns  # a Work in C++ may be around us
+                    in_flight.waited(self, start_ns, end_ns, finished)
+                    in_flight.inner_waits[get_ident()] = end_ns  # a Work in C++ may be around us
 
         hide_from_dynamo(wait)
         return wait

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from dsprof.events import DeviceStep, Scope, Stall
+from dsprof.events import DeviceStep, Scope, Stall, clock
 from dsprof.hooks.device import Device, Stream, StreamKey, key_of
 from dsprof.hooks.device_clock import DeviceClock, Mark, elapsed_ns
-from dsprof.recorder import Recorder, clock
+from dsprof.recorder import Recorder
 
 MOST_STEP_ENDS = 16
 MOST_HELD = 20_000

@@ -11,13 +11,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.events import Scope
+from dsprof.events import Scope, clock
 from dsprof.hooks.base import After, Before, Hook, Target
 from dsprof.hooks.device import Device, Stream, StreamKey, key_of
 from dsprof.hooks.device_clock import Mark
 from dsprof.hooks.stalls import ALL_STREAMS, Held, Stalls
 from dsprof.hooks.streams import Streams, Tail
-from dsprof.recorder import clock
 
 _STREAMS = "torch.cuda.streams"
 _GRAPHS = "torch.cuda.graphs"
@@ -98,7 +97,7 @@ class StreamWaits:
         return capture
 
     def _is_off(self) -> bool:
-        return self._hook.recorder.device is None or self._stalls.is_capturing()
+        return self._hook.recorder.in_flight.device is None or self._stalls.is_capturing()
 
     # -- a stream waits for an event ----------------------------------------------------------
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.recorder import Recorder, clock
+from dsprof.in_flight import InFlight
 
 _C10D = "torch._C._distributed_c10d"
 _DEFAULT = object()
@@ -34,7 +35,8 @@ class WorkHook(Hook):
     )
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder, waited = self.recorder, self.recorder.waited
+        recorder, in_flight = self.recorder, self.recorder.in_flight
+        waited = in_flight.waited
         # Dynamo inlines a patched method, and knows this function.
         is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -43,9 +45,9 @@ class WorkHook(Hook):
         def wait(self: Any, timeout: Any = _DEFAULT) -> Any:
             if is_compiling() or not recorder.recording:
                 return original(self) if timeout is _DEFAULT else original(self, timeout)
-            if recorder.device is not None and recorder.device.holds(self):
+            if in_flight.device is not None and in_flight.device.holds(self):
                 given = () if timeout is _DEFAULT else (timeout,)
-                return recorder.device.wait(self, functools.partial(original, self, *given))
+                return in_flight.device.wait(self, functools.partial(original, self, *given))
             start_ns = clock()
             try:
                 result = original(self) if timeout is _DEFAULT else original(self, timeout)
@@ -56,5 +58,5 @@ class WorkHook(Hook):
             return result
 
         hide_from_dynamo(wait)
-        hide_from_dynamo(Recorder.waited, and_calls=True)
+        hide_from_dynamo(InFlight.waited, and_calls=True)
         return wait

@@ -412,4 +412,4 @@ def test_the_session_leaves_nothing_in_flight(tmp_path: Path) -> None:
     recorder = session.current().recorder  # type: ignore[union-attr]
     dsprof.disable()
     assert recorder.stopped
-    assert recorder.in_flight == {}
+    assert recorder.in_flight.works == {}

@@ -175,8 +175,8 @@ class Nccl:
     def issue(self, ms: float, *, is_async: bool = False) -> tuple[int, Work | None]:
         """Return the id of a collective that takes `ms`, and its Work."""
         recorder, host = self.hook.recorder, self.host
-        if recorder.device is not None:
-            recorder.device.begin()
+        if recorder.in_flight.device is not None:
+            recorder.in_flight.device.begin()
         issue_ns = host.clock()
         work = None
         if is_async:
@@ -199,13 +199,13 @@ class Nccl:
     def wait(self, work: Work | None) -> None:
         """What `WorkHook` does with a wait."""
         assert work is not None
-        device = self.hook.recorder.device
+        device = self.hook.recorder.in_flight.device
         call: Callable[[], bool] = work.wait
         if device is not None and device.holds(work):
             device.wait(work, call)
         else:
             call()
-            self.hook.recorder.unmatched_waits += 1
+            self.hook.recorder.in_flight.unmatched_waits += 1
 
     def step(self, number: int) -> None:
         """End a step: what `Recorder.end_step` does for a device."""

@@ -65,7 +65,9 @@ def library(group: None) -> Any:
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [r for r in recorder.buffer if isinstance(r, Collective)] + recorder.unfinished()
+    return [
+        r for r in recorder.buffer if isinstance(r, Collective)
+    ] + recorder.in_flight.unfinished()
 
 
 def seen(recorder: Recorder) -> list[tuple[str, int, int]]:
@@ -81,7 +83,7 @@ def test_a_direct_call_is_counted_with_its_group(install: Install, kind: type[Ho
     dist.all_reduce(torch.zeros(4))
     assert seen(recorder) == [("all_reduce", 16, 1), ("all_reduce", 8, 2), ("all_reduce", 16, 3)]
     assert len({record.group.id for record in collectives(recorder)}) == 1
-    assert recorder.unmatched_waits == 0
+    assert recorder.in_flight.unmatched_waits == 0
     assert recorder.failures == {}
 
 
@@ -106,7 +108,7 @@ def test_a_library_in_python_is_recorded_and_timed(
     assert [record.is_async for record in collectives(recorder)] == [False, True]
     assert all(record.blocked_ns >= 50e6 for record in collectives(recorder))
     assert {record.group.backend for record in collectives(recorder)} == {"library"}
-    assert recorder.unmatched_waits == 0
+    assert recorder.in_flight.unmatched_waits == 0
     assert recorder.failures == {}
 
 
@@ -118,7 +120,7 @@ def test_what_a_library_hands_on_is_recorded_once(
     dist.broadcast(torch.zeros(4), 0, group=library)
     dist.broadcast(torch.zeros(4), 0)
     assert seen(recorder) == [("broadcast", 16, 1), ("broadcast", 16, 2)]
-    assert recorder.unmatched_waits == 0
+    assert recorder.in_flight.unmatched_waits == 0
 
 
 def test_a_library_defined_later_is_seen(install: Install) -> None:
@@ -135,7 +137,7 @@ def test_a_library_defined_later_is_seen(install: Install) -> None:
 def test_a_work_that_nobody_waits_for_is_not_kept(install: Install, library: Any) -> None:
     recorder = install(CompleteHook, BackendHook)
     dist.all_reduce(torch.zeros(4), group=library, async_op=True)
-    assert recorder.in_flight == {}
+    assert recorder.in_flight.works == {}
     assert seen(recorder) == [("all_reduce", 16, 1)]
 
 
@@ -185,4 +187,4 @@ def test_a_new_name_that_torch_maps_to_an_old_override_is_counted_once(
     recorder = install(kind, BackendHook)
     dist.all_to_all_single(torch.zeros(8), torch.zeros(8), group=library)
     assert seen(recorder) == [("all_to_all_single", 32, 1)]
-    assert recorder.unmatched_waits == 0
+    assert recorder.in_flight.unmatched_waits == 0

@@ -67,7 +67,9 @@ OPERATIONS: list[tuple[str, Callable[[], Any], int, int]] = [
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [r for r in recorder.buffer if isinstance(r, Collective)] + recorder.unfinished()
+    return [
+        r for r in recorder.buffer if isinstance(r, Collective)
+    ] + recorder.in_flight.unfinished()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -125,8 +127,8 @@ def test_sync_and_async(install: Install, kind: type) -> None:
     found = collectives(recorder)
     assert [(record.is_async, record.waits) for record in found] == [(False, 1), (True, 1)]
     assert all(r.issue_ns <= r.return_ns <= r.wait_ns <= r.waited_ns for r in found)
-    assert recorder.unmatched_waits == 0
-    assert recorder.unfinished() == []
+    assert recorder.in_flight.unmatched_waits == 0
+    assert recorder.in_flight.unfinished() == []
 
 
 @pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
@@ -209,7 +211,7 @@ def test_another_tool_in_the_slot_is_respected(install: Install) -> None:
 @pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_an_inner_failure_leaves_the_run_alone(install: Install, kind: type) -> None:
     recorder = install(kind)
-    recorder.poll = None  # type: ignore[method-assign, assignment]
+    recorder.in_flight.poll = None  # type: ignore[method-assign, assignment]
     data = torch.ones(4)
     works = [dist.all_reduce(data, async_op=True) for _ in range(5)]
     assert None not in works
@@ -218,10 +220,10 @@ def test_an_inner_failure_leaves_the_run_alone(install: Install, kind: type) -> 
 
 def test_one_odd_call_does_not_blind_the_hook(install: Install) -> None:
     recorder = install(DispatcherHook)
-    recorder.poll = None  # type: ignore[method-assign, assignment]
+    recorder.in_flight.poll = None  # type: ignore[method-assign, assignment]
     first = dist.all_reduce(tensor(), async_op=True)
     dist.all_reduce(tensor(), async_op=True)  # fails inside: something is in flight to be polled
-    del recorder.poll
+    del recorder.in_flight.poll
     first.wait()
     before = len(collectives(recorder))
     dist.all_reduce(tensor())
@@ -272,6 +274,6 @@ def test_a_bare_call_leaves_no_reference_to_its_tensor(install: Install, kind: t
 def test_followers_hear_of_what_python_issues(install: Install, kind: type) -> None:
     recorder = install(kind)
     told: list[str] = []
-    recorder.followers += (lambda record, outputs: told.append(record.op),)
+    recorder.in_flight.followers += (lambda record, outputs: told.append(record.op),)
     dist.all_reduce(torch.ones(4), async_op=True).wait()
     assert told == ["all_reduce"]

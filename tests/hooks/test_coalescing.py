@@ -56,7 +56,7 @@ def test_operations_of_a_batch_are_marked_and_one_has_the_wait(
     assert numbers[0]
     assert numbers[4] == 0
     assert [record.waits for record in found] == [0, 1, 0, 1, 1]
-    assert (recorder.in_flight, recorder.unmatched_waits) == ({}, 0)
+    assert (recorder.in_flight.works, recorder.in_flight.unmatched_waits) == ({}, 0)
     assert recorder.failures == {}
 
 
@@ -66,8 +66,8 @@ def test_a_wait_that_takes_its_time_is_matched(
 ) -> None:
     recorder = install(kind, CoalescingHook)
     (work,) = exchange()
-    recorder.waited(work, 0, 10**9, True)
-    assert recorder.unmatched_waits == 0
+    recorder.in_flight.waited(work, 0, 10**9, True)
+    assert recorder.in_flight.unmatched_waits == 0
     assert [record.blocked_ns for record in collectives(recorder)][-1] == 10**9
 
 
@@ -113,5 +113,5 @@ def test_on_a_device_the_wait_for_a_batch_holds_the_stream(machine: Machine) -> 
     machine.nccl.wait(work)
     (stall,) = [stall for stall in machine.read_back() if stall.kind == "wait"]
     assert stall.collective == kept[-1][0]
-    assert recorder.enqueued == {}
+    assert recorder.in_flight.enqueued == {}
     assert recorder.failures == {}

@@ -266,7 +266,7 @@ def test_nothing_is_asked_or_enqueued_while_a_graph_is_captured(machine: Machine
     machine.graph.capture_end()
     assert (machine.device.made, machine.host.asked_while_capturing) == (made, 0)
     assert [r.captured for r in machine.collectives()[-2:]] == [True, True]
-    assert machine.recorder.unmatched_waits == 0
+    assert machine.recorder.in_flight.unmatched_waits == 0
     notes = [d for d in machine.recorder.definitions if isinstance(d, NoteArgs)]
     assert len(notes) == 1
     assert machine.recorder.failures == {}
@@ -287,26 +287,26 @@ def test_a_capture_in_another_thread_holds_questions_back(machine: Machine) -> N
 def test_a_work_is_let_go_of_once_its_caller_has_it(machine: Machine) -> None:
     machine.warm()
     number, work = machine.nccl.issue(5, is_async=True)
-    assert [r.id for r in machine.recorder.unfinished()] == [number]
+    assert [r.id for r in machine.recorder.in_flight.unfinished()] == [number]
     work = None  # the caller drops it, and never waits
     machine.nccl.all_reduce(1)
     gc.collect()
     assert work is None
-    assert machine.recorder.enqueued == {}
-    (record,) = machine.recorder.unheld.records()  # until the end of the next step
+    assert machine.recorder.in_flight.enqueued == {}
+    (record,) = machine.recorder.in_flight.unheld.records()  # until the end of the next step
     assert (record.id, record.waits) == (number, 0)
-    machine.recorder.unheld.end_step(99)
+    machine.recorder.in_flight.unheld.end_step(99)
     assert machine.collectives()[-1] is record
 
 
 def wait_in_cpp(machine: Machine, done: float) -> None:
     """What the hooks of functional collectives and of DDP do around a wait in C++."""
     recorder, host = machine.recorder, machine.host
-    opened = recorder.device.open()
+    opened = recorder.in_flight.device.open()
     start_ns = host.clock()
     host.current.free = max(host.current.free, done)
-    records = recorder.unheld.take(lambda record: True)
-    recorder.waited_in_cpp(records, start_ns, host.clock(), opened=opened)
+    records = recorder.in_flight.unheld.take(lambda record: True)
+    recorder.in_flight.waited_in_cpp(records, start_ns, host.clock(), opened=opened)
 
 
 def test_a_wait_in_cpp_is_for_what_nobody_in_python_holds(machine: Machine) -> None:
@@ -342,7 +342,7 @@ def test_marks_of_waits_in_cpp_are_used_again(machine: Machine) -> None:
         if number % 2:  # else they are never waited for
             wait_in_cpp(machine, machine.nccl.own.free)
         machine.drain()
-        machine.recorder.unheld.end_step(number + 1)
+        machine.recorder.in_flight.unheld.end_step(number + 1)
         machine.nccl.step(number)
     assert machine.device.made < 20
     before = len(machine.stalls())
@@ -357,7 +357,7 @@ def test_a_work_is_waited_for_twice(machine: Machine) -> None:
     machine.nccl.wait(work)
     machine.nccl.wait(work)
     assert [r.id for r in machine.collectives()].count(number) == 1
-    assert machine.recorder.unmatched_waits == 0
+    assert machine.recorder.in_flight.unmatched_waits == 0
     assert len(machine.read_back()) == 1
 
 
@@ -369,7 +369,7 @@ def test_a_wait_that_raises_raises(machine: Machine) -> None:
         raise RuntimeError("aborted")
 
     with pytest.raises(RuntimeError, match="aborted"):
-        machine.recorder.device.wait(work, fails)
+        machine.recorder.in_flight.device.wait(work, fails)
     assert machine.collectives()[-1].id == number
 
 
@@ -378,7 +378,7 @@ def test_a_device_that_is_not_in_use_is_not_touched(machine: Machine) -> None:
     machine.nccl.all_reduce(1)
     machine.nccl.step(0)
     assert len(machine.collectives()) == 1
-    assert machine.recorder.device is None
+    assert machine.recorder.in_flight.device is None
     machine.hook.uninstall()
     assert machine.recorder.failures == {}
 
@@ -408,5 +408,5 @@ def test_the_end_reads_back_what_is_passed_and_hands_over_what_flies(machine: Ma
     machine.hook.uninstall()
     assert len(machine.stalls()) == 1
     assert machine.collectives()[-1].id == flying
-    assert machine.recorder.device is None
+    assert machine.recorder.in_flight.device is None
     del work

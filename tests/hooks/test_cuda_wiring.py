@@ -57,19 +57,19 @@ class Watch:
 def test_a_device_group_goes_to_the_device_with_its_work(install, kind, monkeypatch) -> None:
     monkeypatch.setattr(groups, "_HOST_BACKENDS", ())
     recorder, watch = install(kind), Watch()
-    recorder.device, recorder.on_device = watch, watch.issued
+    recorder.in_flight.device, recorder.on_device = watch, watch.issued
     work = dist.barrier(async_op=True)
     assert work is watch.works[0]
     work.wait()
     assert watch.calls == ["begin", "barrier", "wait"]
     assert not recorder.buffer
-    assert recorder.unmatched_waits == 0
+    assert recorder.in_flight.unmatched_waits == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type) -> None:
     recorder, watch = install(kind), Watch()
-    recorder.device, recorder.on_device = watch, watch.issued
+    recorder.in_flight.device, recorder.on_device = watch, watch.issued
     dist.all_reduce(torch.zeros(4))
     assert watch.calls == ["begin"]
     (record,) = recorder.buffer
@@ -79,7 +79,7 @@ def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type
 
 def test_a_functional_wait_goes_to_the_device(install: Install) -> None:
     recorder, watch = install(CompleteHook, FunctionalHook), Watch()
-    recorder.device = watch
+    recorder.in_flight.device = watch
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     torch.ops._c10d_functional.wait_tensor(output.elem)
     assert watch.calls == ["begin", "open", "opened", "all_reduce"]

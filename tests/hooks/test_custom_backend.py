@@ -40,7 +40,9 @@ class Site(Backend):  # type: ignore[misc, valid-type]
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [r for r in recorder.buffer if isinstance(r, Collective)] + recorder.unfinished()
+    return [
+        r for r in recorder.buffer if isinstance(r, Collective)
+    ] + recorder.in_flight.unfinished()
 
 
 def test_it_is_timed_and_marked_as_not_on_the_wire(install: Install) -> None:
@@ -58,7 +60,7 @@ def test_it_is_timed_and_marked_as_not_on_the_wire(install: Install) -> None:
     assert sync.blocked_ns >= 50e6
     assert later.blocked_ns >= 50e6
     assert later.return_ns - later.issue_ns < later.blocked_ns
-    assert recorder.unmatched_waits == 0
+    assert recorder.in_flight.unmatched_waits == 0
     assert recorder.failures == {}
 
 

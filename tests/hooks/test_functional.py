@@ -26,7 +26,7 @@ def records(recorder: Recorder) -> list[Collective]:
 def test_a_wait_finds_its_collective(install: Install) -> None:
     recorder = install(CompleteHook, FunctionalHook)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
-    [pending] = recorder.unfinished()
+    [pending] = recorder.in_flight.unfinished()
     assert pending.waits == 0
     torch.ops._c10d_functional.wait_tensor(output.elem[2:])
     assert records(recorder) == [pending]
@@ -39,7 +39,7 @@ def test_waiting_for_nothing_is_no_unmatched_wait(install: Install) -> None:
     recorder = install(CompleteHook, FunctionalHook)
     torch.ops._c10d_functional.wait_tensor(torch.ones(4))
     assert records(recorder) == []
-    assert recorder.unmatched_waits == 0
+    assert recorder.in_flight.unmatched_waits == 0
 
 
 def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
@@ -51,9 +51,9 @@ def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
     both = functional.all_reduce_coalesced([torch.ones(4), torch.ones(2)], "sum", dist.group.WORLD)
     for output in [*both, both[0]]:
         wait(output.elem)
-    assert recorder.unmatched_waits == 0
+    assert recorder.in_flight.unmatched_waits == 0
     wait(torch.ones(4))
-    assert recorder.unmatched_waits == 1
+    assert recorder.in_flight.unmatched_waits == 1
 
 
 def test_sparse_tensors_have_no_storage(install: Install) -> None:
@@ -91,4 +91,4 @@ def test_tracing_records_no_wait(install: Install) -> None:
     for _ in range(2):
         compiled(torch.ones(4))
     assert [record.waits for record in records(recorder)] == [1, 1]
-    assert recorder.unfinished() == []
+    assert recorder.in_flight.unfinished() == []

@@ -25,7 +25,8 @@ def in_dispatcher():
 
 def seen():
     recorder = session.current().recorder
-    collectives = [r for r in [*recorder.buffer, *recorder.unfinished()] if hasattr(r, "seq")]
+    records = [*recorder.buffer, *recorder.in_flight.unfinished()]
+    collectives = [record for record in records if hasattr(record, "seq")]
     return sorted((record.op, record.seq) for record in collectives)
 
 def keep_records():
