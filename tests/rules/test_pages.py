@@ -35,3 +35,9 @@ def test_pages_link_to_files_that_are_there() -> None:
     for page in PAGES.glob("*.md"):
         for target in re.findall(r"\]\(([^)#:]+\.md)", page.read_text()):
             assert (PAGES / target).is_file(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
+def test_a_page_says_on_which_backends_the_rule_holds(rule: Rule) -> None:
+    text = (PAGES / f"{rule.meta.id}.md").read_text()
+    assert re.search(r"## Backends\n\S|\bit holds (for|on) ", text, re.IGNORECASE)
