@@ -95,7 +95,7 @@ class InFlight:
         with self._tables:
             for key, (work, record) in list(itertools.islice(self.works.items(), most)):
                 is_here = record.thread == thread or now - record.issue_ns > FOREIGN_AFTER_NS
-                try:
+                try:  # as `_is_completed`, but in line: it runs more often than all else here
                     is_done = is_here and work.is_completed()
                 except Exception:
                     is_done = True
