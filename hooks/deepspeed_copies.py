@@ -7,7 +7,6 @@ an accelerator a copy may go on after its method has returned.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from dsprof.events import Copy, Scope, clock
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.recorder import Recorder
 
-_ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
 _STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")
 _COORDINATOR = (
@@ -42,7 +40,6 @@ class DeepSpeedCopiesHook(Hook):
 
     name = "deepspeed.copies"
     targets = (
-        Target(*_ENGINE, "forward", "tells parameters that live on the host"),
         Target(*_STAGE_1_2, "async_accumulate_grad_in_cpu_via_gpu", "adds up gradients"),
         Target(*_STAGE_1_2, "async_inplace_copy_grad_to_fp32_buffer_from_gpu", "copies gradients"),
         Target(*_STAGE_1_2, "copy_grads_in_partition", "copies gradients kept in fp32"),
@@ -56,9 +53,9 @@ class DeepSpeedCopiesHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._engines: weakref.WeakSet[Any] = weakref.WeakSet()
         self._on_host: set[int] = set()  # `ds_id` of parameters, which no two engines share
         self._after_step: _Begun | None = None
+        recorder.engine_listeners.append(self._learn)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _GATHER:
@@ -71,7 +68,6 @@ class DeepSpeedCopiesHook(Hook):
     @property
     def _around(self) -> dict[str, tuple[Before, After]]:
         return {
-            "forward": (self._learn, nothing),
             "_optimizer_step": (_which_group, self._begin_parameters),
             "unscale_and_clip_grads": (self._end_parameters, nothing),
             "reset_cpu_buffers": (self._end_parameters, nothing),
@@ -109,10 +105,7 @@ class DeepSpeedCopiesHook(Hook):
 
     # -- stage 3: parameters that live on the host --------------------------------------------
 
-    def _learn(self, engine: Any, *args: Any, **kwargs: Any) -> None:
-        if engine in self._engines:
-            return
-        self._engines.add(engine)
+    def _learn(self, engine: Any) -> None:
         offload = engine.zero_offload_param()
         if offload is not None and str(getattr(offload.device, "value", "")) != "none":
             self._on_host |= {p.ds_id for p in engine.module.parameters() if hasattr(p, "ds_id")}

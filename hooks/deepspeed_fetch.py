@@ -101,10 +101,10 @@ class DeepSpeedFetchHook(Hook):
         if self.broken:
             return
         try:
-            recorder = self.recorder
-            outer = self._outer = recorder.context()
-            self._fetch, self._submit_ns = next(recorder.ids), clock()
-            recorder.become(Context(outer.request, outer.requested, outer.flush, self._fetch))
+            contexts, thread = self.recorder.contexts, get_ident()
+            outer = self._outer = contexts.get(thread, NOBODY)
+            self._fetch, self._submit_ns = next(self.recorder.ids), clock()
+            contexts[thread] = Context(outer.request, outer.requested, outer.flush, self._fetch)
         except Exception as error:
             self.fail(error)
 

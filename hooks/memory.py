@@ -6,8 +6,9 @@ import contextlib
 import functools
 import os
 import resource
-import sys
 from typing import Any, NamedTuple
+
+import torch
 
 from dsprof.events import MemorySample, clock
 from dsprof.hooks.base import Hook
@@ -82,11 +83,9 @@ def _look_at_host() -> _Host:
     return host
 
 
-def device_counters() -> dict[str, int] | None:
-    """Return the allocator's counters of the current device, None before CUDA is in use."""
-    cuda = sys.modules["torch"].cuda
-    if not cuda.is_initialized():
-        return None
+def device_counters() -> dict[str, int]:
+    """Return the allocator's counters of the current device, which must be in use."""
+    cuda = torch.cuda
     counters = cuda.memory_stats_as_nested_dict()  # memory_stats flattens hundreds for these few
     found = {}
     for name in _DEVICE_COUNTERS:
@@ -118,8 +117,8 @@ class DeviceMemoryHook(Hook):
 def add_device_sample(hook: Hook, at: str, step: int) -> None:
     """Record the device allocator's counters, if a device is in use."""
     try:
-        counters = device_counters()
-        if counters:
-            hook.recorder.add(MemorySample(at, clock(), step, device=counters))
+        if torch.cuda.is_initialized():
+            sample = MemorySample(at, clock(), step, device=device_counters())
+            hook.recorder.add(sample)
     except Exception as error:
         hook.fail(error)

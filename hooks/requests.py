@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import NamedTuple
 
 from dsprof.events import Context
-from dsprof.recorder import Recorder
+from dsprof.recorder import NOBODY, Recorder
 
 
 class Request(NamedTuple):
@@ -17,12 +18,12 @@ class Request(NamedTuple):
 
 def begin_request(recorder: Recorder, requested: str) -> Request | None:
     """Communicate for a request from now on, in this thread; None if it serves another request."""
-    outer = recorder.context()
+    contexts, thread = recorder.contexts, get_ident()
+    outer = contexts.get(thread, NOBODY)
     if outer.request:
         return None
     number, flush, fetch = next(recorder.ids), outer.flush, outer.fetch
-    context = Context(number, requested, flush, fetch, coalesced=outer.coalesced)
-    recorder.become(context)
+    context = contexts[thread] = Context(number, requested, flush, fetch, 0, outer.coalesced)
     return Request(outer, context)
 
 

@@ -140,6 +140,6 @@ def test_parameters_on_the_host_are_copied_for_a_gather(
     on = methods(recorder)
     params = [param(1, "NOT_AVAILABLE"), param(2, "AVAILABLE"), param(3, "NOT_AVAILABLE", True)]
     gather = on._PartitionedParameterCoordinator__all_gather_params_
-    on.forward(Engine(device, params))
+    recorder.meet_engine(Engine(device, params))
     gather(None, params, True)
     assert copies(recorder) == [("parameter", "to device", 16)] * count

@@ -6,7 +6,9 @@ import psutil
 import pytest
 import torch
 
-from dsprof.hooks.memory import DEVICE_TOTAL, MemorySampler, device_counters
+from dsprof.events import MemorySample
+from dsprof.hooks.memory import DEVICE_TOTAL, DeviceMemoryHook, MemorySampler, device_counters
+from dsprof.recorder import Recorder
 
 
 @pytest.fixture
@@ -35,8 +37,17 @@ def test_counters_come_with_the_size_of_the_current_device(cuda: SimpleNamespace
 
 
 def test_nothing_is_read_before_cuda_is_in_use(cuda: SimpleNamespace) -> None:
+    recorder = Recorder(lambda: True)
+    hook = DeviceMemoryHook(recorder)
     cuda.is_initialized = lambda: False
-    assert device_counters() is None
+    hook.sample_step(1)
+    assert not recorder.buffer
+    cuda.is_initialized = lambda: True
+    hook.sample_step(2)
+    (sample,) = recorder.buffer
+    assert isinstance(sample, MemorySample)
+    assert (sample.step, sample.device) == (2, device_counters())
+    assert not recorder.failures
 
 
 def test_the_process_is_read_each_time_and_the_host_once_a_second(
