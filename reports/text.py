@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from dsprof.diagnosis.model import (
@@ -207,8 +207,19 @@ def _checks(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
     # Their names would fill a screen, and nobody can act on them: the page and the JSON hold them.
     if others := content.with_status(diagnosis, Status.NOT_APPLICABLE):
         yield f"  not applicable: {fmt.plural(len(others), 'rule')}"
-    for finding in content.with_status(diagnosis, Status.UNKNOWN):
-        text = f"{finding.rule}: {reason(finding.summary)}"
+    for text in _untold(content.with_status(diagnosis, Status.UNKNOWN)):
         yield from page.wrap(text, "  ", "could not tell: ")
     for finding in content.with_status(diagnosis, Status.ERROR):
         yield from page.wrap(f"{finding.rule}: {finding.summary}", "  ", "broke: ")
+
+
+def _untold(findings: Iterable[Finding]) -> Iterator[str]:
+    """Say why rules could not tell; rules that lack the same are counted, not named."""
+    lacking: defaultdict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        lacking[reason(finding.summary).partition(";")[0].rstrip(".")].append(finding)
+    for common, alike in lacking.items():
+        reasons = {reason(finding.summary) for finding in alike}
+        why = reasons.pop() if len(reasons) == 1 else f"{common}."
+        rules = {finding.rule for finding in alike}
+        yield f"{alike[0].rule if len(rules) == 1 else fmt.plural(len(rules), 'rule')}: {why}"

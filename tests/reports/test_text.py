@@ -72,6 +72,23 @@ def test_that_a_rule_could_not_tell_is_said_once() -> None:
     assert "  could not tell: late-rank: events were left out.\n" in shown
 
 
+def unknown(rule: str, why: str) -> Finding:
+    return Finding(rule=rule, title="?", status=Status.UNKNOWN, summary=f"Could not tell: {why}")
+
+
+def test_rules_that_lack_the_same_are_told_in_one_line() -> None:
+    short = "from 0 steps after warm-up;"
+    found = [unknown(f"rule-{n}", f"{short} {n % 3} are needed.") for n in range(26)]
+    found += [unknown("late-rank", "events were left out.")]
+    found += [unknown(f"variable-{n}", "no environment; none at all.") for n in range(4)]
+    shown = text(factory.diagnosis(findings=found))
+    assert [line for line in shown.splitlines() if "could not tell" in line] == [
+        "  could not tell: 26 rules: from 0 steps after warm-up.",
+        "  could not tell: late-rank: events were left out.",
+        "  could not tell: 4 rules: no environment; none at all.",
+    ]
+
+
 def test_a_finding_of_one_rank_says_so() -> None:
     finding = msgspec.structs.replace(factory.findings()[0], ranks=(2,))
     assert "   Rank: 2\n" in text(factory.diagnosis(findings=[finding]))
