@@ -103,6 +103,7 @@ class RuleMeta:
     category: str  # "communication", "overlap", "memory", "configuration", "environment", "quality"
     needs: tuple[type[Aggregate], ...]
     min_steps: int = 0  # fewer recorded steps: could not tell
+    left_to: str = ""  # a rule that says more of the same ranks: where it fails, no remark here
 
     def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:
         """Return a finding of this rule; `details` are the further fields of `Finding`.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,13 +31,14 @@ def judge(
     `thresholds` replaces a rule's own by its id. Rules that come first own the exposed time that
     they would save: the sum of all savings stays below what was measured.
     """
-    given = thresholds or {}
+    rules, given = list(rules), thresholds or {}
     findings = [
         finding
         for rule in rules
         for finding in _answer(rule, run, given.get(rule.meta.id, rule.thresholds))
     ]
-    return sorted(_owned_once(findings, _exposed_ms(run)), key=_place)
+    told_once = _told_once(findings, {rule.meta.id: rule.meta.left_to for rule in rules})
+    return sorted(_owned_once(told_once, _exposed_ms(run)), key=_place)
 
 
 def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
@@ -68,6 +70,24 @@ def _exposed_ms(run: RunSummary) -> dict[str, float]:
             before = exposed.get(use.purpose, 0.0)
             exposed[use.purpose] = before + traffic.per_step(volume.exposed_ns) / 1e6
     return exposed
+
+
+def _told_once(findings: Sequence[Finding], left_to: Mapping[str, str]) -> Iterable[Finding]:
+    """Take back remarks on ranks of which the rule that they are left to tells a fault."""
+    faults: defaultdict[str, set[int]] = defaultdict(set)
+    for finding in findings:
+        if finding.status is Status.FAIL:
+            faults[finding.rule].update(finding.ranks)
+    for finding in findings:
+        teller = left_to[finding.rule]
+        if finding.status is Status.INFO and faults[teller] & set(finding.ranks):
+            yield msgspec.structs.replace(
+                finding,
+                status=Status.NOT_APPLICABLE,
+                summary=f"{finding.summary} The finding of {teller} tells it.",
+            )
+        else:
+            yield finding
 
 
 def _owned_once(findings: Iterable[Finding], free_ms: dict[str, float]) -> Iterable[Finding]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -116,6 +116,28 @@ def test_savings_of_one_kind_never_exceed_what_that_kind_exposed():
         [Spoken("a", Status.FAIL, **claims), Spoken("b", Status.FAIL, **claims)],
     )
     assert [finding.saving_ms_per_step for finding in findings] == [(3.0, 5.0), (0.75, 1.25)]
+
+
+def told(status, remark_ranks, fault_ranks=(1,)):
+    """Return how a remark ends that is left to a rule with a fault of some ranks."""
+    remark = Spoken("remark", status, ranks=remark_ranks)
+    remark.meta = replace(remark.meta, left_to="fault")
+    rules = [remark, Spoken("fault", Status.FAIL, ranks=fault_ranks)]
+    return next(f for f in judge(summary(zero_rank()), rules) if f.rule == "remark")
+
+
+def test_a_remark_is_not_made_of_what_another_rule_tells():
+    finding = told(Status.INFO, (1, 2))
+    assert finding.status is Status.NOT_APPLICABLE
+    assert finding.summary == "text The finding of fault tells it."
+    assert told(Status.INFO, (2,)).status is Status.INFO
+    assert told(Status.INFO, ()).status is Status.INFO
+    assert told(Status.FAIL, (1,)).status is Status.FAIL
+
+
+def test_every_rule_that_remarks_are_left_to_is_there():
+    ids = {rule.meta.id for rule in RULES}
+    assert {rule.meta.left_to for rule in RULES} - {""} <= ids
 
 
 def test_the_most_valuable_comes_first():

@@ -38,6 +38,7 @@ class CommunicationBoundStep:
         category="communication",
         needs=(Run, Steps, Traffic),
         min_steps=2,
+        left_to="late-rank",
     )
     thresholds = Thresholds()
 

@@ -102,6 +102,8 @@ def test_the_late_rank_is_named(name: str, late: int) -> None:
     diagnosis = judged(name)
     finding = rule(diagnosis, "late-rank")
     assert (finding.status, finding.ranks) == (Status.FAIL, (late,))
+    remarks = [f for f in diagnosis.findings if f.status is Status.INFO]
+    assert not any(late in remark.ranks for remark in remarks)  # told once
     # Windows that open at different times are no mismatch of collectives.
     assert not any("mismatch" in f.summary.lower() for f in diagnosis.findings)
 
