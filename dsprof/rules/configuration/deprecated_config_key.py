@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys, remarks
-from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
+from dsprof.rules.knowledge.deepspeed import ZERO, fate_of_retired, retired
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
 
 
@@ -25,10 +25,9 @@ class DeprecatedConfigKey(ConfigRule):
 
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """List old names, each with the new one."""
-        paths = [path for path, _ in settings.paths()]
-        old = [p for p in paths if fate_of_retired(p, settings.release) == "deprecated"]
-        if old:
-            rows = [(path, retired()[path].instead) for path in old]
+        rows = list(_old(settings))
+        if rows:
+            old = [path for path, _ in rows]
             yield self.meta.finding(
                 Status.INFO,
                 f"{named_keys(old)} {'is' if len(old) == 1 else 'are'} deprecated.",
@@ -36,6 +35,15 @@ class DeprecatedConfigKey(ConfigRule):
                 evidence=(settings.table(rows, remark="instead"),),
                 confidence="high",
             )
+
+
+def _old(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+    """Yield what is written in an old way, and the new one."""
+    for path, value in settings.paths():
+        if fate_of_retired(path, settings.release) == "deprecated":
+            yield path, retired()[path].instead
+        elif path == ZERO and isinstance(value, bool):
+            yield path, f'{{"stage": {int(value)}}}'
 
 
 RULE = DeprecatedConfigKey()

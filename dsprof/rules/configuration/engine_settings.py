@@ -101,6 +101,8 @@ class EngineSettings:
         """Whether every condition holds; what cannot be told holds of nothing."""
         if self.release < combination.since or (combination.only_before and self.has_run):
             return False
+        if combination.before is not None and self.release >= combination.before:
+            return False
         first = next(iter(combination.when))
         if combination.only_written and _value(self.written, first) is None:
             return False

@@ -81,6 +81,7 @@ class Combination:
     do: str
     severity: Severity = Severity.NONE  # NONE: worth knowing, no fault
     since: Release = ()
+    before: Release | None = None  # the first release of which it no longer holds
     config_patch: dict[str, Any] | None = None
     only_written: bool = False  # the first key must stand in the configuration
     only_before: bool = False  # of a run, another rule tells it by what was sent
@@ -193,6 +194,15 @@ REFUSED: tuple[Combination, ...] = (
 
 AT_ODDS: tuple[Combination, ...] = (
     Combination(
+        {"optimizer.type": _is_muon, f"{_Z}reduce_scatter": on, _STAGE: one_of(1, 2)},
+        "before 0.19.3 a matrix that lies in the parts of two ranks is updated by gradients of "
+        "which a part was not reduced",
+        "set zero_optimization.reduce_scatter to false, or take DeepSpeed 0.19.3",
+        Severity.HIGH,
+        before=(0, 19, 3),
+        config_patch={"zero_optimization": {"reduce_scatter": False}},
+    ),
+    Combination(
         {
             f"{_Z}overlap_comm": on,
             f"{_Z}contiguous_gradients": off,
@@ -211,6 +221,7 @@ AT_ODDS: tuple[Combination, ...] = (
             f"{_Z}overlap_comm": on,
             f"{_Z}use_multi_rank_bucket_allreduce": off,
             f"{_Z}contiguous_gradients": on,
+            f"{_Z}reduce_scatter": on,
             "engine.device": _may_wait,
             _STAGE: one_of(1, 2),
         },
@@ -220,15 +231,31 @@ AT_ODDS: tuple[Combination, ...] = (
         Severity.MEDIUM,
         config_patch={"zero_optimization": {"use_multi_rank_bucket_allreduce": True}},
     ),
+    *(
+        Combination(
+            {
+                f"{_Z}{key}": one_of(True, False),
+                f"{_Z}contiguous_gradients": off,
+                f"{_Z}offload_optimizer.device": one_of("none"),
+                _STAGE: one_of(1, 2),
+            },
+            "has no effect while contiguous_gradients is false: whole buckets are sent by "
+            "all_reduce",
+            "delete the key, or set contiguous_gradients to true",
+            only_written=True,
+        )
+        for key in ("use_multi_rank_bucket_allreduce", "reduce_scatter")
+    ),
     Combination(
         {
-            f"{_Z}use_multi_rank_bucket_allreduce": off,
-            f"{_Z}contiguous_gradients": off,
-            f"{_Z}offload_optimizer.device": one_of("none"),
+            f"{_Z}use_multi_rank_bucket_allreduce": one_of(True, False),
+            f"{_Z}reduce_scatter": off,
+            f"{_Z}contiguous_gradients": on,
             _STAGE: one_of(1, 2),
         },
-        "has no effect while contiguous_gradients is false: whole buckets are sent by all_reduce",
-        "set contiguous_gradients to true for reduces to the owning ranks",
+        "has no effect while reduce_scatter is false: whole buckets are sent by all_reduce",
+        "delete the key, or set reduce_scatter to true",
+        only_written=True,
     ),
     Combination(
         {f"{_Z}overlap_comm": on, "engine.kind": one_of("PipelineEngine"), _STAGE: one_of(1, 2)},
@@ -258,7 +285,7 @@ AT_ODDS: tuple[Combination, ...] = (
         config_patch={"flops_profiler": {"enabled": False}},
     ),
     Combination(
-        {f"{_Z}reduce_scatter": on, _STAGE: one_of(1, 2)},
+        {f"{_Z}reduce_scatter": on, f"{_Z}contiguous_gradients": on, _STAGE: one_of(1, 2)},
         "stages 1 and 2 reduce gradients by all_reduce, or by reduce with "
         "use_multi_rank_bucket_allreduce false; reduce-scatter comes with stage 3",
         "nothing needs to be done",

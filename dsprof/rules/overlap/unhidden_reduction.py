@@ -21,8 +21,6 @@ _BACKWARD_SHARE = 0.5
 """Of the time of a step in which nothing is waited for; backward computes twice what forward does,
 and some of it comes before the first bucket is there."""
 
-_NEEDED = ("contiguous_gradients", "use_multi_rank_bucket_allreduce")
-
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -111,13 +109,20 @@ def _not_applicable(run: RunSummary, engines: Engines) -> str:
 
 def _patch(engines: Engines) -> dict[str, Any]:
     """Return the keys of zero_optimization that keep reductions from overlapping, as advised."""
-    patch = {key: True for key in _NEEDED if engines.zero(key, True) is False}
+    patch = dict.fromkeys(_stops(engines), True)
     return patch if engines.zero("overlap_comm") else {"overlap_comm": True, **patch}
+
+
+def _stops(engines: Engines) -> list[str]:
+    """Return the keys whose false makes each bucket wait for the device."""
+    split = ["use_multi_rank_bucket_allreduce"] if engines.zero("reduce_scatter", True) else []
+    keys = ["contiguous_gradients", *split]
+    return [key for key in keys if engines.zero(key, True) is False]
 
 
 def _cause(engines: Engines) -> str:
     if engines.zero("overlap_comm"):
-        off = [key for key in _NEEDED if engines.zero(key, True) is False]
+        off = _stops(engines)
         return (
             f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} false: with overlap_comm "
             "DeepSpeed then waits for the whole device at each bucket."

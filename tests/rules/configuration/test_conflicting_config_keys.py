@@ -25,13 +25,22 @@ SYNCHRONISED = [
     (zero(2, **SPLIT, offload_optimizer={"device": "cpu"}), "use_multi_rank_bucket_allreduce"),
     (zero(1, **APART), "contiguous_gradients"),
 ]
-NOTES = {
-    "zero_optimization.use_multi_rank_bucket_allreduce": {
-        **zero(2, contiguous_gradients=False, use_multi_rank_bucket_allreduce=False),
-    },
-    "zero_optimization.reduce_scatter": zero(2, reduce_scatter=True, overlap_comm=True),
-    "zero_optimization.overlap_comm": zero(2),
-}
+NOTES = [
+    (
+        "use_multi_rank_bucket_allreduce: has no effect while contiguous_gradients",
+        zero(2, contiguous_gradients=False, use_multi_rank_bucket_allreduce=False),
+    ),
+    (
+        "use_multi_rank_bucket_allreduce: has no effect while reduce_scatter",
+        zero(1, reduce_scatter=False, use_multi_rank_bucket_allreduce=True),
+    ),
+    (
+        "reduce_scatter: has no effect while contiguous_gradients",
+        zero(1, contiguous_gradients=False, reduce_scatter=False),
+    ),
+    ("reduce_scatter: stages 1 and 2", zero(2, reduce_scatter=True, overlap_comm=True)),
+    ("overlap_comm: off", zero(2)),
+]
 
 
 @pytest.mark.parametrize(("key", "case"), FAULTS.items())
@@ -42,10 +51,22 @@ def test_settings_at_odds_fail(key, case):
     assert next(iter(rows([finding]))) == key
 
 
-@pytest.mark.parametrize(("key", "written"), NOTES.items())
-def test_what_is_so_by_design_is_information(key, written):
+@pytest.mark.parametrize(("start", "written"), NOTES)
+def test_what_is_so_by_design_is_information(start, written):
     notes = with_status(read(RULE, written), Status.INFO)
-    assert any(note.summary.startswith(f"{key}: ") for note in notes)
+    assert any(note.summary.startswith(f"zero_optimization.{start}") for note in notes)
+
+
+@pytest.mark.parametrize(("release", "fails"), [("0.19.2", True), ("0.19.3", False)])
+def test_muon_needs_whole_gradients_up_to_a_release(release, fails):
+    written = zero(2, overlap_comm=True) | {"optimizer": {"type": "Muon"}}
+    faults = with_status(read(RULE, written, release), Status.FAIL)
+    assert [fault.severity for fault in faults] == [Severity.HIGH] * fails
+
+
+def test_without_reduce_scatter_no_bucket_synchronises():
+    notes = read(RULE, zero(2, **SPLIT, reduce_scatter=False))
+    assert {note.status for note in notes} == {Status.INFO}
 
 
 @pytest.mark.parametrize(("device", "status"), [("cpu", Status.PASS), ("cuda:1", Status.FAIL)])

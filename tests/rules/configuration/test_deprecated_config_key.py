@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from dsprof.rules.configuration.deprecated_config_key import RULE
 from dsprof.rules.rule import Status
 from tests.factories.ds_config import ran, read, rows, without_engine, zero
@@ -12,6 +14,12 @@ def test_old_names_are_information_with_the_new_one():
         "zero_optimization.cpu_offload": 'offload_optimizer: {"device": "cpu"}',
         "bfloat16": "bf16",
     }
+
+
+@pytest.mark.parametrize(("written", "stage"), [(True, 1), (False, 0)])
+def test_the_very_first_form_is_old(written, stage):
+    (finding,) = read(RULE, {"zero_optimization": written})
+    assert rows([finding]) == {"zero_optimization": f'{{"stage": {stage}}}'}
 
 
 def test_new_names_pass():

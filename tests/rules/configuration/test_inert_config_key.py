@@ -23,6 +23,7 @@ LEFTOVERS = [
     (3, "use_multi_rank_bucket_allreduce", False),
     (3, "round_robin_gradients", True),
     (1, "allgather_partitions", True),
+    (1, "legacy_stage1", False),
     (2, "allgather_bucket_size", 2e8),
     (3, "allgather_bucket_size", 2e8),
 ]

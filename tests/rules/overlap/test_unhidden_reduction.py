@@ -34,6 +34,11 @@ def test_a_stop_at_each_bucket_fails_with_its_key(key):
     assert finding.evidence[0].rows[0][2] == 4.0
 
 
+def test_whole_buckets_stop_nothing():
+    keys = {"reduce_scatter": False, "use_multi_rank_bucket_allreduce": False}
+    assert said(RULE, rank(overlap_comm=True, **keys)).status is Status.PASS
+
+
 def test_one_reduction_has_nothing_to_hide_behind():
     assert said(RULE, rank(buckets=1)).saving_ms_per_step is None
 
