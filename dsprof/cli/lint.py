@@ -13,6 +13,7 @@ from dsprof.cli.versions import version_of
 from dsprof.errors import DsprofError, escaped
 
 if TYPE_CHECKING:
+    from dsprof.ds_config import ConfigFile
     from dsprof.rules.rule import Finding, Table
 
 _KEY, _VALUE, _LINE, _IN_FORCE = "key", "value", "line", "in force"
@@ -66,18 +67,22 @@ def _lint(path: Path, version: str) -> int:
         print(f"dsprof: {error}", file=sys.stderr)
         return 2
     findings = lint(config, version)
-    print_bytes("\n".join([*_report(path, version, config.is_json, findings), "", ""]).encode())
+    print_bytes("\n".join([*_report(path, version, config, findings), "", ""]).encode())
     return 1 if any(finding.status in (Status.FAIL, Status.ERROR) for finding in findings) else 0
 
 
-def _report(path: Path, version: str, is_json: bool, found: Sequence[Finding]) -> Iterator[str]:
+def _report(
+    path: Path, version: str, config: ConfigFile, found: Sequence[Finding]
+) -> Iterator[str]:
     from dsprof.rules.rule import Status
 
     release = f"DeepSpeed {version}" if version else "the newest DeepSpeed that dsprof knows"
     faults = sum(finding.status is Status.FAIL for finding in found)
     counted = f"{faults} fault{'' if faults == 1 else 's'}" if faults else "no faults"
     yield f"{_shown(path)}: {counted} ({release})"
-    if not is_json:
+    if not config.values:
+        yield "  note  the file sets nothing: DeepSpeed would take its defaults"
+    if not config.is_json:
         yield "  note  Hjson: DeepSpeed reads it, transformers and accelerate take JSON alone"
     labels = {Status.FAIL: "fail", Status.INFO: "note", Status.ERROR: "broke"}
     for finding in found:

@@ -59,6 +59,16 @@ def test_the_release_can_be_chosen(folder):
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
 
+def test_an_empty_file_sets_nothing(tmp_path):
+    (tmp_path / "empty.json").write_text("{}")
+    done = dsprof("lint", "empty.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "empty.json: no faults" in done.stdout
+    assert "note  the file sets nothing" in done.stdout
+    assert "DeepSpeed needs one of them. [batch-size-mismatch]" in done.stdout
+    assert "could not tell" not in done.stdout
+
+
 def test_hjson_is_named(folder):
     done = dsprof("lint", "hjson.json", cwd=folder)
     assert (done.returncode, "Hjson" in done.stdout) == (0, True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
+from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RankClock, RunSummary
@@ -45,4 +46,6 @@ def facts_of(*traces: RankTrace) -> EnvironmentFacts:
 
 def judge(rule: Rule, *traces: RankTrace) -> list[Finding]:
     """What `rule` finds in a run of these ranks, with its own thresholds."""
-    return list(rule.check(RunSummary([facts_of(*traces), Logs()]), rule.thresholds))
+    engines = reduce(Engines.merge, (Engines.collect(trace, RankClock()) for trace in traces))
+    run = RunSummary([facts_of(*traces), engines, Logs()])
+    return list(rule.check(run, rule.thresholds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -21,7 +21,7 @@ class Engines(Aggregate):
     engines: tuple[EngineConfig, ...]  # by number
     deepspeed: str = ""  # version
     device: str = ""  # of the rank: "cuda:0"
-    lines: Mapping[str, int] = field(default_factory=dict)  # of dotted keys, where a file was read
+    lines: Mapping[str, int] | None = None  # of dotted keys; None: no file was read
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Engines:
@@ -39,6 +39,11 @@ class Engines(Aggregate):
     def main(self) -> EngineConfig | None:
         """The engine built first: the one that trains, in all but unusual scripts."""
         return self.engines[0] if self.engines else None
+
+    @property
+    def is_written_known(self) -> bool:
+        """Whether it is known what the user wrote; a file that sets nothing is known."""
+        return self.lines is not None or bool(self.main and self.main.written)
 
     @property
     def stage(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
@@ -46,7 +47,7 @@ class CommsLoggerEnabled:
         why="The logger synchronises the device after every operation, so that no communication "
         "overlaps with computation, and it keeps every latency for ever.",
         category="configuration",
-        needs=(EnvironmentFacts, Logs),
+        needs=(Engines, EnvironmentFacts, Logs),
     )
     thresholds = NoThresholds()
 
@@ -60,7 +61,7 @@ class CommsLoggerEnabled:
         if engine is None:
             yield self.meta.finding(Status.NOT_APPLICABLE, "No DeepSpeed engine was recorded.")
             return
-        if not engine.written:
+        if not run[Engines].is_written_known:
             unread = "The DeepSpeed configuration as written was not recorded."
             yield self.meta.finding(Status.UNKNOWN, unread)
             return

@@ -24,10 +24,11 @@ class ConfigRule(ABC):
         if engines.main is None:
             text = "No DeepSpeed engine was recorded."
             return [self.meta.finding(Status.NOT_APPLICABLE, text)]
-        if not engines.main.written:
+        if not engines.is_written_known:
             text = "The DeepSpeed configuration as written was not recorded."
             return [self.meta.finding(Status.UNKNOWN, text)]
-        settings = EngineSettings(engines.main, engines.lines, engines.deepspeed, engines.device)
+        lines = engines.lines or {}
+        settings = EngineSettings(engines.main, lines, engines.deepspeed, engines.device)
         return self.judge(settings, thresholds)
 
     @abstractmethod
