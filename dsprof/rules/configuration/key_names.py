@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from functools import lru_cache
 
 from dsprof.rules.knowledge.deepspeed import (
     ZERO,
@@ -10,8 +10,10 @@ from dsprof.rules.knowledge.deepspeed import (
     fate_of_unknown,
     keys,
     known_keys,
+    places,
     section_of,
 )
+from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.releases import Release
 
 
@@ -28,18 +30,19 @@ def meant_by(path: str, release: Release, similarity: float) -> str:
     section, name = section_of(path), path.rpartition(".")[2]
     if (place := _place(name, release)) is not None and name not in path.split(".")[:-1]:
         return f"belongs under {place}" if place else "belongs at the top level"
-    known = list(known_keys(section, release))
-    near = get_close_matches(name, known, n=1, cutoff=similarity)
-    return f"did you mean {near[0]}?" if near else ""
+    near = _near_names(section, release).nearest(name, similarity)
+    return f"did you mean {near}?" if near else ""
+
+
+@lru_cache(maxsize=256)
+def _near_names(section: str, release: Release) -> NearNames:
+    return NearNames(known_keys(section, release))
 
 
 def _place(name: str, release: Release) -> str | None:
     """Return the section of a key that was put elsewhere; None if there is none, or several."""
-    places = {
-        section_of(path)
-        for path, key in keys().items()
-        if path.rpartition(".")[2] == name and release > key.not_in
-    }
-    if ZERO in places:
+    paths = places().get(name, ())
+    found = {section_of(path) for path in paths if release > keys()[path].not_in}
+    if ZERO in found:
         return ZERO
-    return places.pop() if len(places) == 1 else None
+    return found.pop() if len(found) == 1 else None

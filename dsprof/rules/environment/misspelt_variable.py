@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
+from functools import cache
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
@@ -15,6 +15,7 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.variables import is_known, known_names, retired_names
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table, worst
 
@@ -98,7 +99,12 @@ def _instead(name: str, similarity: float) -> str:
         return retired_names()[name]
     if not name.startswith(_CHECKED_PREFIXES) or is_known(name):
         return ""
-    return next(iter(get_close_matches(name, known_names(), n=1, cutoff=similarity)), "")
+    return _known().nearest(name, similarity)
+
+
+@cache
+def _known() -> NearNames:
+    return NearNames(known_names())
 
 
 def _advice(instead: str) -> str:

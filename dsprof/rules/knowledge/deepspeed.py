@@ -14,8 +14,9 @@ Read in the sources of 0.12.6 and the last releases of 0.13 to 0.19; the newest 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
@@ -69,11 +70,23 @@ def retired() -> Mapping[str, Retired]:
     }
 
 
-def known_keys(section: str, of: Release) -> Iterator[str]:
-    """Yield the keys of a section that a release reads, or may read, without the section."""
-    for path, key in keys().items():
-        if section_of(path) == section and of > key.not_in:
-            yield path.rpartition(".")[2]
+@lru_cache(maxsize=256)  # a configuration may have any number of sections
+def known_keys(section: str, of: Release) -> frozenset[str]:
+    """Return the keys of a section that a release reads, or may read, without the section."""
+    return frozenset(
+        path.rpartition(".")[2]
+        for path, key in keys().items()
+        if section_of(path) == section and of > key.not_in
+    )
+
+
+@cache
+def places() -> Mapping[str, Sequence[str]]:
+    """Return the dotted keys by what they are called in their sections."""
+    found = defaultdict(list)
+    for path in keys():
+        found[path.rpartition(".")[2]].append(path)
+    return found
 
 
 def fate_of_unknown(section: str, of: Release) -> Fate | None:
