@@ -168,14 +168,15 @@ def _values(side: _Values | list[Any]) -> list[Any]:
 
 
 def _tensors(value: Any) -> Iterator[list[Any]]:
-    """Yield the tensors in nested lists of them."""
-    if not isinstance(value, list):
-        return
-    if len(value) == _NAMED_TENSOR and isinstance(value[5], str):
-        yield value
-        return
-    for inner in value:
-        yield from _tensors(inner)
+    """Yield the tensors in nested lists of them, in no order."""
+    rest = [value]  # a file may nest deeper than Python calls
+    while rest:
+        one = rest.pop()
+        if isinstance(one, list):
+            if len(one) == _NAMED_TENSOR and isinstance(one[5], str):
+                yield one
+            else:
+                rest += one
 
 
 def _sums(values: list[Any]) -> tuple[int, int]:

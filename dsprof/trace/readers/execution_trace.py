@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,7 @@ class ExecutionTraceReader(OneRankReader):
         calls = NodeCalls(groups)
         with Source(path) as source:
             nodes = _Nodes(source)
-            for node in nodes:
-                rows.add(calls.of(node))
+            rows.add(chain.from_iterable(map(calls.of, nodes)))
             trace = RankTrace(str(path), _header(path, nodes.head, calls), rows.build())
             trace.nbytes = source.nbytes
         trace.groups = groups.by_number()

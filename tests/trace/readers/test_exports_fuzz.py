@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
+from dsprof.trace.readers.calls import GroupTable
+from dsprof.trace.readers.execution_nodes import Node, NodeCalls
 from dsprof.trace.run import find_run, is_diagnosis, read_run
 from dsprof.trace.table import RankTrace
 from tests.factories import exports as make
@@ -155,6 +157,39 @@ def test_anything_at_all(path: Path, data: bytes) -> None:
     read(path, b'{"metadata": {"inspector_output_format_version": ""}}' + data)
     read(path, b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [' + data)
     read(path, b"SQLite format 3\x00" + data + b"StringIds")
+
+
+def test_many_collectives_are_read_in_chunks(path: Path) -> None:
+    """Rows that are made one by one take 100 us and 5 kB each, and the file is read three times."""
+    span = make.node("gloo:all_reduce", [], []) | {"id": 1, "ctrl_deps": 1}  # its own parent
+    path.write_bytes(make.execution_trace([make.groups(2), *[span] * 30_000]))
+    begun = time.process_time()
+    (trace,) = read(path) or []
+    assert time.process_time() - begun < 4
+    assert len(trace.collectives) == 30_000
+
+
+@pytest.mark.parametrize("levels", [900, 1_000_000])
+@pytest.mark.parametrize("name", ["record_param_comms", "gloo:all_reduce"])
+def test_arguments_nested_without_end(path: Path, name: str, levels: int) -> None:
+    node = json.dumps(make.node(name, ["here"], ["String"]))
+    nested = node.replace('"here"', "[" * levels + "]" * levels, 1).encode()
+    read(
+        path,
+        make.execution_trace([make.groups(2)]).replace(
+            b'"nodes": [', b'"nodes": [' + nested + b", "
+        ),
+    )
+
+
+def test_tensors_nested_deeper_than_python_calls() -> None:
+    """From 3.12 on msgspec decodes deeper lists than Python's own calls may go."""
+    nested = make.tensor(7)
+    for _ in range(5_000):
+        nested = [nested]
+    node = Node(name="gloo:all_reduce", inputs=[nested])
+    (call,) = NodeCalls(GroupTable()).of(node)
+    assert call.elements == 7
 
 
 @fuzz
