@@ -57,6 +57,7 @@ class Recorder:
         self.definitions: deque[Any] = deque()  # structs of dsprof.trace.format, written first
         self.in_flight = InFlight(self.add, self.fail)
         self.announced: set[int] = set()  # threads in a method that records the collective itself
+        self.noted_below: dict[int, int] = {}  # thread -> when a kernel last recorded for it
         self.on_device: Callable[[Collective, Any], None] = self._on_no_device
         self.lost_stalls = 0
         self.captured = 0  # collectives that went into graphs of a device

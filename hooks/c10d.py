@@ -177,6 +177,7 @@ class DispatcherHook(_WireHook):
         recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
         in_flight = recorder.in_flight
         unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
+        noted_below = recorder.noted_below
         at = _positions(overload._schema)
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
 
@@ -202,6 +203,7 @@ class DispatcherHook(_WireHook):
                         issue_ns,
                         return_ns,
                     )
+                    noted_below[get_ident()] = return_ns
                     if in_flight.followers:
                         in_flight.tell_followers(record, args[0])
                 except Exception as error:
@@ -238,6 +240,7 @@ class ProcessGroupHook(_WireHook):
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
         has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
         announced, in_flight = recorder.announced, recorder.in_flight
+        noted_below = recorder.noted_below
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -247,7 +250,8 @@ class ProcessGroupHook(_WireHook):
                 in_flight.device.begin()
             apart = None if type(self) is plain_group else hook.begin_apart()
             # What a group in Python issues from C++, the kernel records.
-            is_announced = apart is None and hook.has_kernels
+            had_kernels = hook.has_kernels
+            is_announced = apart is None and had_kernels
             if is_announced:
                 announced.add(get_ident())
             issue_ns = clock()
@@ -259,7 +263,12 @@ class ProcessGroupHook(_WireHook):
                 if apart is not None:
                     apart.end()
             return_ns = clock()
-            if apart is None or not apart.is_on_record:
+            if apart is not None:
+                is_on_record = apart.is_on_record
+            else:  # by a kernel, if another thread has brought kernels in meanwhile
+                came = hook.has_kernels is not had_kernels
+                is_on_record = came and noted_below.get(get_ident(), 0) >= issue_ns
+            if not is_on_record:
                 try:
                     given = (*args, *kwargs.values()) if kwargs else args
                     is_list = is_plain and type(given[0]) is list

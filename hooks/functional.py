@@ -8,6 +8,7 @@ registry has the entry.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +22,9 @@ from dsprof.in_flight import NOTICEABLE_NS
 from dsprof.recorder import Recorder
 
 _KEY = "BackendSelect"
-_NAMESPACE = "_c10d_functional::"
-_WAIT = "wait_tensor"
-_SILENT = (_WAIT, "_wrap_tensor_autograd")  # of that namespace, what issues nothing
+_NAMESPACES = ("_c10d_functional", "_dtensor")
+_WAIT = "_c10d_functional::wait_tensor"
+_SILENT = (_WAIT, "_c10d_functional::_wrap_tensor_autograd")  # of these, what issues nothing
 
 _REMEMBERED = 64
 """Storages whose collective was waited for: waiting again finds nothing, however long it takes."""
@@ -37,10 +38,10 @@ class FunctionalHook(Hook):
 
     name = "functional"
 
-    _library: Any = None
-
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
+        self._libraries: list[Any] = []
+        self._beginning = threading.RLock()
         self._waited_for: deque[int] = deque(maxlen=_REMEMBERED)
         self._in_use = False
 
@@ -53,21 +54,21 @@ class FunctionalHook(Hook):
         Raises:
             RuntimeError: another tool already holds the kernel of an operation.
         """
-        names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(_NAMESPACE)]
-        issuing = [n for n in names if n.removeprefix(_NAMESPACE) not in _SILENT]
-        for name in (_NAMESPACE + _WAIT, *issuing):
+        names = [n for n in torch._C._dispatch_get_all_op_names() if _namespace(n) in _NAMESPACES]
+        for name in names:
             if torch._C._dispatch_has_kernel_for_dispatch_key(name, _KEY):
                 raise RuntimeError(f"another tool holds the {_KEY} kernel of {name}")
-        self._library = torch.library.Library("_c10d_functional", "IMPL")
-        self._library.impl(_WAIT, self._wait(), _KEY, with_keyset=True)
-        for name in issuing:
-            op = name.removeprefix(_NAMESPACE)
-            self._library.impl(op, self._issue(op), _KEY, with_keyset=True)
+        for namespace in _NAMESPACES:
+            library = torch.library.Library(namespace, "IMPL")
+            self._libraries.append(library)
+            for name in (n for n in names if _namespace(n) == namespace):
+                if name == _WAIT or name not in _SILENT:
+                    kernel = self._wait() if name == _WAIT else self._issue(name)
+                    library.impl(name.partition("::")[2], kernel, _KEY, with_keyset=True)
 
     def uninstall(self) -> None:
-        if self._library is not None:
-            self._library._destroy()
-            self._library = None
+        while self._libraries:
+            self._libraries.pop()._destroy()
 
     def _issue(self, name: str) -> Callable[..., Any]:
         """Return a kernel that notices the first functional collective, before it is issued."""
@@ -84,9 +85,12 @@ class FunctionalHook(Hook):
         return kernel
 
     def _begin(self) -> None:
-        self._in_use = True
-        self.recorder.in_flight.followers += (remember_outputs,)
-        self.recorder.on_cpp()
+        """Follow what functional collectives issue; threads that issue meanwhile wait for it."""
+        with self._beginning:
+            if not self._in_use:
+                self.recorder.in_flight.followers += (remember_outputs,)
+                self.recorder.on_cpp()
+                self._in_use = True
 
     def _wait(self) -> Callable[..., Any]:
         redispatch, below = _redispatch(_WAIT)
@@ -124,11 +128,16 @@ class FunctionalHook(Hook):
             self.fail(error)
 
 
+def _namespace(name: str) -> str:
+    return name.partition("::")[0]
+
+
 def _redispatch(name: str) -> tuple[Callable[..., Any], Any]:
     """Return what calls an operation further down, and the keys that are left there."""
-    overload = getattr(torch.ops._c10d_functional, name).default
+    operation, _, overload = name.partition("::")[2].partition(".")
+    packet = getattr(getattr(torch.ops, _namespace(name)), operation)
     below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
-    return overload._handle.redispatch_boxed, below
+    return getattr(packet, overload or "default")._handle.redispatch_boxed, below
 
 
 def remember_outputs(record: Collective, outputs: Any) -> None:

@@ -23,7 +23,7 @@ from dsprof.recorder import Recorder
 _DDP = Target(
     "torch.nn.parallel.distributed",
     "DistributedDataParallel",
-    "__init__",
+    "_ddp_init_helper",  # as pickle and deepcopy do, too, which call no __init__
     "announces collectives that C++ issues",
 )
 _AT_START = tuple(
@@ -38,7 +38,7 @@ class CompleteHook(ProcessGroupHook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._dispatcher: DispatcherHook | None = None
-        self._going_below = threading.Lock()
+        self._going_below = threading.RLock()  # a signal handler may communicate, too
 
     def install(self, module: str) -> None:
         """Register the dispatcher's kernels.
@@ -49,21 +49,21 @@ class CompleteHook(ProcessGroupHook):
         self._go_below()
 
     def uninstall(self) -> None:
-        if self._dispatcher is not None:
-            self._dispatcher.uninstall()
-            self._dispatcher = None
+        with self._going_below:
+            dispatcher, self._dispatcher = self._dispatcher, None
+            if dispatcher is not None:
+                dispatcher.uninstall()
 
     def _go_below(self) -> None:
         with self._going_below:
             if self._dispatcher is None and not self.recorder.stopped:
-                dispatcher, self.has_kernels = DispatcherHook(self.recorder), True
-                dispatcher.sites = self.sites
+                dispatcher = self._dispatcher = DispatcherHook(self.recorder)
+                dispatcher.sites, self.has_kernels = self.sites, True
                 try:
                     dispatcher.install("torch.distributed")
                 except Exception:
-                    dispatcher.uninstall()
+                    self.uninstall()
                     raise
-                self._dispatcher = dispatcher
 
 
 class AutomaticHook(CompleteHook):

@@ -95,6 +95,11 @@ def test_what_is_only_imported_sends_nothing_into_the_dispatcher(
             "dist._verify_params_across_processes(dist.group.WORLD, [tensor], None)",
             "[('all_gather', 1), ('broadcast', 2)] True",
         ),
+        (
+            "torch.ops._dtensor.shard_dim_alltoall("
+            "tensor.view(4, 2), 0, 1, dist.group.WORLD.group_name)",
+            "[('all_to_all_single', 1)] True",
+        ),
     ],
 )
 def test_the_first_collective_of_all_is_seen_though_cpp_issues_it(
@@ -121,6 +126,63 @@ def test_ddp_brings_the_dispatcher_in(late: bool, tmp_path: object) -> None:
     steps = [CONSTRUCT, "start(OUT)\n"] if late else ["start(OUT)\n", CONSTRUCT]
     text = UP + "".join(steps) + "print(in_dispatcher())"
     assert run(text, tmp_path) == "True\n"
+
+
+def test_ddp_that_comes_out_of_a_pickle_brings_the_dispatcher_in(tmp_path: object) -> None:
+    body = """
+        import copy
+        from torch.nn.parallel import DistributedDataParallel
+        model = DistributedDataParallel(torch.nn.Linear(2, 2), init_sync=False)
+        state = copy.copy(model.__getstate__())
+        del model
+        start(OUT)
+        print(in_dispatcher())
+        DistributedDataParallel.__new__(DistributedDataParallel).__setstate__(state)
+        print(in_dispatcher())
+    """
+    assert run(UP + textwrap.dedent(body), tmp_path) == "False\nTrue\n"
+
+
+def test_a_thread_waits_for_the_one_that_brings_the_dispatcher_in(tmp_path: object) -> None:
+    """Without that it would communicate unseen meanwhile."""
+    body = """
+        import threading, time
+        from dsprof.hooks.c10d import DispatcherHook
+        install, begun = DispatcherHook.install, threading.Event()
+        def slow(hook, module):
+            begun.set()
+            time.sleep(0.2)
+            install(hook, module)
+        DispatcherHook.install = slow
+        def reduce():
+            torch.ops._c10d_functional.all_reduce(tensor, "sum", dist.group.WORLD.group_name)
+        start(OUT)
+        first = threading.Thread(target=reduce)
+        first.start()
+        begun.wait()
+        reduce()
+        first.join()
+        print(seen())
+    """
+    expected = "[('all_reduce', 1), ('all_reduce', 2)]\n"
+    assert run(UP + textwrap.dedent(body), tmp_path) == expected
+
+
+def test_what_is_under_way_as_the_dispatcher_comes_in_is_recorded_once(tmp_path: object) -> None:
+    body = """
+        issue = dist.ProcessGroup.allreduce
+        def allreduce(*args):
+            if session.current():  # as another thread would
+                session.current().recorder.on_cpp()
+            return issue(*args)
+        dist.ProcessGroup.allreduce = allreduce
+        start(OUT)
+        for _ in range(2):
+            dist.all_reduce(tensor)
+        print(seen(), in_dispatcher())
+    """
+    expected = "[('all_reduce', 1), ('all_reduce', 2)] True\n"
+    assert run(UP + textwrap.dedent(body), tmp_path) == expected
 
 
 def test_a_late_start_without_ddp_stays_out_of_the_dispatcher(tmp_path: object) -> None:
