@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dsprof.rules.rule import Cell, ColumnKind
+from dsprof.rules.wording import shortened
 
 NOT_MEASURABLE = "not measurable"
 NOT_KNOWN = "not known"
+LONGEST_TEXT = 1000  # in a cell: paths are long, a value of 100,000 characters hides the rest
 NOTHING = "\N{EN DASH}"
 
 
@@ -83,7 +85,7 @@ def cell(value: Cell, kind: ColumnKind) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return value
+        return shortened(value, LONGEST_TEXT)
     return _NUMBERS[kind](value)
 
 

@@ -190,13 +190,14 @@ def _logged(facts: list[LoggedFact], page: Page) -> list[str]:
 def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
     for difference in info.differences:
         held = (
-            f"{value or 'not set'} ({fmt.named_ranks(r)})" for value, r in difference.values.items()
+            f"{fmt.cell(value or 'not set', 'text')} ({fmt.named_ranks(r)})"
+            for value, r in difference.values.items()
         )
         yield from page.wrap("; ".join(held), "  ", f"differs: {difference.name}: ")
     for table in tables.environment(info):
         yield f"  {printable(table.caption)}"
         for cells, count in Counter(table.rows).items():
-            name, value = map(str, cells)
+            name, value = (fmt.cell(cell, "text") for cell in cells)
             times = f" ({count} times)" if count > 1 else ""
             yield from page.wrap(f"{value}{times}", "    ", f"{printable(name)}: ")
 

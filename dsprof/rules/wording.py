@@ -21,6 +21,11 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
 
 
+def shortened(text: str, at_most: int = 60) -> str:
+    """Cut what somebody wrote to a length that a sentence bears, and say how long it is."""
+    return text if len(text) <= at_most else f"{text[:at_most]}… ({len(text):,} characters)"
+
+
 def reason(summary: str) -> str:
     """Return why a rule could not tell, for a line that says already that it could not."""
     rest = summary.removeprefix("Could not tell").lstrip(":. ")

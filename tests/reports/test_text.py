@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Diagnosis, EnvironmentInfo, LoggedFact, Quality
+from dsprof.diagnosis.model import Diagnosis, Difference, EnvironmentInfo, LoggedFact, Quality
 from dsprof.reports import render
 from dsprof.reports.terminal import printable
 from dsprof.rules.rule import Finding, Status
@@ -70,6 +70,20 @@ def test_that_a_rule_could_not_tell_is_said_once() -> None:
     finding = Finding(rule="late-rank", title="Late?", status=Status.UNKNOWN, summary=why)
     shown = text(factory.diagnosis(findings=[finding]))
     assert "  could not tell: late-rank: events were left out.\n" in shown
+
+
+def test_a_value_of_any_length_leaves_the_rest_to_be_read() -> None:
+    long = "y" * 100_000
+    differing = Difference(name="NCCL_NET", values={long: [0], "": [1]})
+    info = EnvironmentInfo(variables={"LONG": long}, differences=[differing])
+    made = msgspec.structs.replace(factory.empty(), environment=info)
+    shown = text(made)
+    assert len(shown) < 5_000
+    assert " ".join(shown.split()).count("(100,000 characters)") == 2
+    page = render(made, "html").decode()
+    assert "y" * 1_000 + "… (100,000 characters)" in page
+    assert "y" * 1_001 not in page
+    assert render(made, "json").decode().count(long) == 2
 
 
 def unknown(rule: str, why: str) -> Finding:

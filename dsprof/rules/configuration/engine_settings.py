@@ -11,6 +11,7 @@ from dsprof.rules.knowledge.combinations import Combination
 from dsprof.rules.knowledge.deepspeed import NEWEST, ZERO
 from dsprof.rules.knowledge.releases import Release, release
 from dsprof.rules.rule import Cell, Column, Table
+from dsprof.rules.wording import shortened
 from dsprof.trace.format import EngineConfig
 
 AUTO = "auto"
@@ -31,7 +32,6 @@ _DEFAULTS: Mapping[str, Any] = {
     f"{ZERO}.use_multi_rank_bucket_allreduce": True,
     f"{ZERO}.offload_optimizer.device": "none",
 }
-_LONGEST_VALUE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,8 @@ class EngineSettings:
         """Return the first cells of a row: key, value and, where it is known, the line."""
         value = _value(self.written, path)
         shown = "not set" if value is None else json.dumps(value, default=str)
-        if len(shown) > _LONGEST_VALUE:
-            shown = f"{shown[: _LONGEST_VALUE - 1]}…"
         line: list[Cell] = [self.lines.get(path)] if self.lines else []
-        return [path, shown, *line]
+        return [path, shortened(shown), *line]
 
     def table(self, rows: Sequence[tuple[str, str]], *, remark: str) -> Table:
         """Return a table of keys, each with a remark."""

@@ -26,6 +26,7 @@ from dsprof.rules.rule import (
     Status,
     Table,
 )
+from dsprof.rules.wording import shortened
 
 _LISTED = 64
 """dsprof lists as many devices; where there are more, one may be missing from the list."""
@@ -170,7 +171,7 @@ def _is_wide(choice: _Choice) -> bool:
 
 
 def _written(choice: _Choice) -> str:
-    return f"{choice.name}={choice.value}"
+    return f"{choice.name}={shortened(choice.value)}"
 
 
 def _table(choices: list[_Choice]) -> Table:

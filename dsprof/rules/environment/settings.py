@@ -37,6 +37,7 @@ from dsprof.rules.rule import (
     Table,
     worst,
 )
+from dsprof.rules.wording import shortened
 
 _MOST_IN_A_SENTENCE = 3
 
@@ -91,7 +92,7 @@ class Use(NamedTuple):
         """The variable as one sets it, or the fact as one says it."""
         if self.name in _HOST_NAMES:
             return f"{_HOST_NAMES[self.name]} is {self.shown}"
-        return f"{self.name}={self.value}" if self.value else f"{self.name} (not set)"
+        return f"{self.name}={shortened(self.value)}" if self.value else f"{self.name} (not set)"
 
     @property
     def shown(self) -> str:

@@ -24,6 +24,7 @@ from dsprof.rules.rule import (
     Table,
     worst,
 )
+from dsprof.rules.wording import shortened
 
 
 def _is_set(value: str) -> bool:
@@ -158,7 +159,8 @@ class SyncDebugVariable:
                 Status.FAIL,
                 f"On during the run: {names}.",
                 severity=worst(use.switch.severity for use in acting),
-                cause=f"{acting[0].switch.name}={acting[0].value}: {acting[0].switch.effect}.",
+                cause=f"{acting[0].switch.name}={shortened(acting[0].value)}: "
+                f"{acting[0].switch.effect}.",
                 action=f"Unset {names} and measure again.",
                 evidence=(_table(acting),),
                 ranks=ranks_of(union(use.ranks for use in acting)),

@@ -27,6 +27,7 @@ from dsprof.rules.rule import (
     Table,
     worst,
 )
+from dsprof.rules.wording import shortened
 
 Values = dict[str, RankSet]
 
@@ -184,7 +185,9 @@ _FACETS = (
 
 
 def _written(held: Values) -> str:
-    return "; ".join(f"{value} on {named_ranks(ranks)}" for value, ranks in sorted(held.items()))
+    return "; ".join(
+        f"{shortened(value)} on {named_ranks(ranks)}" for value, ranks in sorted(held.items())
+    )
 
 
 def _table(found: Mapping[_Facet, Values]) -> Table:

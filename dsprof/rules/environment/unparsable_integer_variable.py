@@ -26,6 +26,7 @@ from dsprof.rules.rule import (
     Table,
     worst,
 )
+from dsprof.rules.wording import shortened
 
 _OFF_WORDS = frozenset(("false", "no", "off", "n", "f", "none", "disable", "disabled"))
 
@@ -63,7 +64,7 @@ class UnparsableIntegerVariable:
             return
         first = misread[0]
         others = f"; {len(misread) - 1} more are misread" if len(misread) > 1 else ""
-        summary = f"{first.name}={first.value} is read as {first.parsed}{others}."
+        summary = f"{first.name}={shortened(first.value)} is read as {first.parsed}{others}."
         if not facts.uses_nccl:
             summary += " This run did not use NCCL."
         yield self.meta.finding(

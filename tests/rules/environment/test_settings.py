@@ -45,6 +45,15 @@ def test_every_row_can_be_asked(row):
     assert len(row.backends) == 1, "no row is for every backend"
 
 
+@pytest.mark.parametrize("rule", ["NCCL_ALGO", "NCCL_BUFFSIZE"])
+def test_a_long_value_is_cut_in_a_sentence_and_whole_in_the_evidence(rule):
+    value = "9" * 100_000
+    (finding,) = found("forced-algorithm", {}, {rule: value})
+    assert f"{rule}={'9' * 60}… (100,000 characters)" in finding.summary
+    assert len(finding.summary) < 500
+    assert value in finding.evidence[0].rows[0]
+
+
 @pytest.mark.parametrize(
     ("test", "value", "expected"),
     [
