@@ -175,7 +175,7 @@ def _told(row: Judged) -> str:
     transfer, path = row.transfer, row.transfer.path
     where = f"across {path.nodes} hosts" if path.nodes > 1 else "within a host"
     return (
-        f"{path.op} of {transfer.nbytes / 1e6:,.3g} MB in {path.group} ({where}) moves "
+        f"{path.op} of {transfer.nbytes / 2**20:,.3g} MiB in {path.group} ({where}) moves "
         f"{transfer.busbw / 1e9:,.3g} GB/s; the quickest quarter of the calls reach "
         f"{transfer.quick_busbw / 1e9:,.3g} GB/s, {row.share or 0.0:.0%} of {_source(row)}."
     )

@@ -83,7 +83,7 @@ def test_transfers_slower_than_the_baseline_fail():
     finding = against(ACROSS, *ranks(took_ms=20))
     assert finding.status is Status.FAIL
     assert finding.severity is Severity.MEDIUM
-    assert "all_reduce of 4 MB in world (across 2 hosts) moves 0.2 GB/s" in finding.summary
+    assert "all_reduce of 3.81 MiB in world (across 2 hosts) moves 0.2 GB/s" in finding.summary
     assert "reach 0.2 GB/s, 20% of the 0.976 GB/s of the baseline" in finding.summary
     (row,) = finding.evidence[0].rows
     assert row[0] == "all_reduce"
