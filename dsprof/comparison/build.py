@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from dsprof._version import __version__
 from dsprof.comparison import settings
 from dsprof.comparison.findings import finding_changes
 from dsprof.comparison.kinds import unlike
-from dsprof.comparison.model import Comparison, Side
+from dsprof.comparison.model import Change, Comparison, Side
 from dsprof.comparison.times import time_changes
 from dsprof.comparison.traffic import kind_changes, operation_changes
 from dsprof.comparison.verdict import verdict
@@ -16,23 +18,31 @@ from dsprof.diagnosis.model import Diagnosis
 def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comparison:
     """Say what changed from one run to another; `names` is how the user calls them."""
     reasons = list(unlike(before, after))
+    sides = {"before": before, "after": after}
+    unrecorded = [side for side, made in sides.items() if not settings.are_recorded(made)]
     comparison = Comparison(
         before=_side(names[0], before),
         after=_side(names[1], after),
         dsprof_version=__version__,
         unlike=reasons,
-        configuration=settings.changes(
-            settings.configuration(before), settings.configuration(after)
-        ),
-        environment=settings.changes(settings.environment(before), settings.environment(after)),
-        versions=settings.changes(settings.versions(before), settings.versions(after)),
+        unrecorded=unrecorded,
         operations=operation_changes(before, after),
         kinds=kind_changes(before, after),
         times=list(time_changes(before, after, reasons)),
         findings=list(finding_changes(before.findings, after.findings)),
     )
+    if not unrecorded:
+        comparison.configuration = _changes(settings.configuration, before, after)
+        comparison.environment = _changes(settings.environment, before, after)
+        comparison.versions = _changes(settings.versions, before, after)
     comparison.verdict = verdict(comparison)
     return comparison
+
+
+def _changes(
+    of: Callable[[Diagnosis], Mapping[str, str]], before: Diagnosis, after: Diagnosis
+) -> list[Change]:
+    return settings.changes(of(before), of(after))
 
 
 def _side(name: str, diagnosis: Diagnosis) -> Side:

@@ -101,6 +101,7 @@ class Comparison(_Part):
     schema_version: int = SCHEMA_VERSION
     dsprof_version: str = ""
     unlike: list[str] = []  # why times do not compare: the runs are not of one kind
+    unrecorded: list[str] = []  # "before", "after": its settings are not known, and not compared
     configuration: list[Change] = []
     environment: list[Change] = []
     versions: list[Change] = []

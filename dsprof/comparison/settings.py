@@ -24,6 +24,12 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]
     ]
 
 
+def are_recorded(diagnosis: Diagnosis) -> bool:
+    """Whether a run says anything of what was set; profiles of other tools do not."""
+    found = diagnosis.environment
+    return bool(found.versions or found.variables or found.limits or found.written_config)
+
+
 def configuration(diagnosis: Diagnosis) -> dict[str, str]:
     """Return the DeepSpeed configuration as dotted keys: what is in force, else as written."""
     found = diagnosis.environment

@@ -75,6 +75,9 @@ def _findings(comparison: Comparison) -> Iterator[str]:
 
 
 def _settings(comparison: Comparison) -> str:
+    if comparison.unrecorded:
+        runs = " and ".join(comparison.unrecorded)
+        return f"what was set is not compared: it was not recorded {runs}"
     parts = (
         ("in the configuration", comparison.configuration),
         ("in the environment", comparison.environment),

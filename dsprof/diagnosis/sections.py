@@ -191,7 +191,8 @@ def _setup(engines: Engines) -> str:
     if engines.main is None:
         return ""
     accumulation = f"accumulation {engines.accumulation}"
-    return f"DeepSpeed ZeRO-{engines.stage}, {engines.precision}, {accumulation}"
+    others = f", the first of {n} engines" if (n := len(engines.engines)) > 1 else ""
+    return f"DeepSpeed ZeRO-{engines.stage}, {engines.precision}, {accumulation}{others}"
 
 
 def _method(summary: RunSummary) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from dsprof.comparison.build import compare
 from dsprof.comparison.model import Change, Comparison, TimeChange
-from dsprof.diagnosis.model import CommunicationRow, Diagnosis, Steps
+from dsprof.diagnosis.model import CommunicationRow, Diagnosis, EnvironmentInfo, Steps
 from dsprof.rules.rule import Finding, Severity, Status
 from tests.factories import diagnosis as factory
 
@@ -50,6 +50,14 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert {one.judgement for one in made.times} <= {"same", "not told apart"}
     assert "; the same calls and bytes; " in made.verdict
     assert "nothing was set differently." in made.verdict
+
+
+@pytest.mark.parametrize(("sides", "told"), [((True, False), "after"), ((False, True), "before")])
+def test_settings_that_were_not_recorded_are_not_called_equal_or_changed(sides, told) -> None:
+    runs = [run() if is_there else run(environment=EnvironmentInfo()) for is_there in sides]
+    made = compared(*runs)
+    assert (made.unrecorded, made.environment, made.versions) == ([told], [], [])
+    assert made.verdict.endswith(f"it was not recorded {told}.")
 
 
 def test_a_longer_part_is_found_and_the_others_are_not() -> None:

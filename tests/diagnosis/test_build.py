@@ -10,7 +10,7 @@ from dsprof.diagnosis.verdict import verdict
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
 from dsprof.rules.rule import Finding, Severity, Status
-from dsprof.trace.format import HookStatus, MemoryArgs, NoteArgs, Trailer
+from dsprof.trace.format import EngineConfig, HookStatus, MemoryArgs, NoteArgs, Trailer
 from dsprof.trace.run import RunFiles, Stranger
 from dsprof.trace.table import RankTrace
 from tests.factories import logs
@@ -84,6 +84,12 @@ def test_run_says_who_and_what():
     assert (run.world_size, run.ranks, run.hosts, run.steps) == (2, [0, 1], ["node-a"], 6)
     assert run.setup == "DeepSpeed ZeRO-2, bf16, accumulation 2"
     assert run.started == "2023-11-14T22:13:20Z"
+
+
+def test_a_report_by_one_of_several_engines_says_so():
+    trace = zero_rank(0)
+    run = diagnosed(replace(trace, engines={**trace.engines, 2: EngineConfig(2)})).run
+    assert run.setup.endswith(", the first of 2 engines")
 
 
 def test_parts_of_each_step_add_up_and_warmup_is_shown_but_not_counted():

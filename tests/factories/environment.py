@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -23,10 +23,12 @@ def rank_trace(
     backend: str = "nccl",
     device: str = "cuda",
     engine: Mapping[str, Any] | None = None,
+    others: Sequence[Mapping[str, Any]] = (),
     recorded: bool = True,
     **environment: Any,
 ) -> RankTrace:
-    """A trace with nothing in it but its environment and, given `engine`, a DeepSpeed engine."""
+    """A trace with nothing in it but its environment and, given `engine`, DeepSpeed engines."""
+    engines = () if engine is None else (engine, *others)
     header = Header(1, "run-1", rank, 2, "node-a", 100, 0, 0, backend=backend, device=device)
     found = EnvSnapshot(variables=dict(variables or {}), **environment)
     return RankTrace(
@@ -34,7 +36,7 @@ def rank_trace(
         header=header,
         collectives=CollectivesBuilder().build(),
         environment=found if recorded else None,
-        engines={} if engine is None else {1: EngineConfig(1, written=dict(engine))},
+        engines={n: EngineConfig(n, written=dict(one)) for n, one in enumerate(engines, 1)},
     )
 
 

@@ -41,9 +41,9 @@ class Engines(Aggregate):
         return self.engines[0] if self.engines else None
 
     @property
-    def is_written_known(self) -> bool:
-        """Whether it is known what the user wrote; a file that sets nothing is known."""
-        return self.lines is not None or bool(self.main and self.main.written)
+    def known(self) -> list[EngineConfig]:
+        """Those of which it is known what the user wrote; a file that sets nothing is known."""
+        return [one for one in self.engines if one.written or self.lines is not None]
 
     @property
     def stage(self) -> int | None:

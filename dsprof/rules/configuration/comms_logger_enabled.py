@@ -54,19 +54,21 @@ class CommsLoggerEnabled:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report a logger that the configuration turns on, on purpose or by its mere presence."""
         facts = run[EnvironmentFacts]
-        engine = facts.first_engine
+        written = [engine.written for engine in run[Engines].known]
         if run[Logs].calls():
             yield self._heard(run[Logs], facts)
             return
-        if engine is None:
+        if run[Engines].main is None:
             yield self.meta.finding(Status.NOT_APPLICABLE, "No DeepSpeed engine was recorded.")
             return
-        if not run[Engines].is_written_known:
+        if not written:
             unread = "The DeepSpeed configuration as written was not recorded."
             yield self.meta.finding(Status.UNKNOWN, unread)
             return
-        if "comms_logger" in engine.written:
-            yield self._running(facts, engine.written["comms_logger"])
+        # The logger is one for all engines of a process.
+        blocks = [one["comms_logger"] for one in written if "comms_logger" in one]
+        if blocks:
+            yield self._running(facts, blocks[0])
 
     def _heard(self, logs: Logs, facts: EnvironmentFacts) -> Finding:
         """Say what its output proves: that it ran, and which of its figures are wrong."""

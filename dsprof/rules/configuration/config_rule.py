@@ -6,31 +6,55 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
+from dsprof.trace.format import EngineConfig
 
 
 class ConfigRule(ABC):
-    """A rule that reads nothing but the settings of the first engine."""
+    """A rule that reads nothing but the settings of engines."""
 
     meta: RuleMeta
     thresholds: Any = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
-        """Judge the settings, if they were recorded."""
+        """Judge the settings of each engine, if they were recorded; equal ones once."""
         engines = run[Engines]
         if engines.main is None:
-            text = "No DeepSpeed engine was recorded."
-            return [self.meta.finding(Status.NOT_APPLICABLE, text)]
-        if not engines.is_written_known:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "No DeepSpeed engine was recorded.")
+            return
+        different = _different(engines.known)
+        if not different:
             text = "The DeepSpeed configuration as written was not recorded."
-            return [self.meta.finding(Status.UNKNOWN, text)]
+            yield self.meta.finding(Status.UNKNOWN, text)
         lines = engines.lines or {}
-        settings = EngineSettings(engines.main, lines, engines.deepspeed, engines.device)
-        return self.judge(settings, thresholds)
+        for engine in different:
+            settings = EngineSettings(engine, lines, engines.deepspeed, engines.device)
+            which = f"Engine {engine.engine}: " if len(different) > 1 else ""
+            for finding in self.judge(settings, thresholds):
+                yield msgspec.structs.replace(finding, summary=f"{which}{finding.summary}")
 
     @abstractmethod
     def judge(self, settings: EngineSettings, thresholds: Any) -> Iterable[Finding]:
         """Yield what there is to say."""
+
+
+def _different(engines: Iterable[EngineConfig]) -> list[EngineConfig]:
+    """Return the first engine of each configuration."""
+    found: list[EngineConfig] = []
+    for engine in engines:
+        if not any(_is_alike(engine, other) for other in found):
+            found.append(engine)
+    return found
+
+
+def _is_alike(engine: EngineConfig, other: EngineConfig) -> bool:
+    return (engine.written, engine.effective, engine.kind) == (
+        other.written,
+        other.effective,
+        other.kind,
+    )

@@ -52,6 +52,12 @@ def test_no_block_passes():
     assert judge(RULE, rank_trace(0, engine=ZERO)) == []
 
 
+def test_the_block_of_any_engine_counts():
+    logged = {**ZERO, "comms_logger": {}}
+    (finding,) = judge(RULE, rank_trace(0, engine=ZERO, others=[logged]))
+    assert finding.status is Status.FAIL
+
+
 def test_no_engine_is_not_applicable():
     (finding,) = judge(RULE, rank_trace(0))
     assert finding.status is Status.NOT_APPLICABLE

@@ -4,7 +4,9 @@ import pytest
 
 from dsprof.rules.configuration.conflicting_config_keys import RULE
 from dsprof.rules.rule import Severity, Status
+from dsprof.trace.format import EngineConfig
 from tests.factories.ds_config import ran, read, rows, with_status, without_engine, zero
+from tests.factories.trace import header, judged, rank_trace
 
 SPLIT = {"overlap_comm": True, "use_multi_rank_bucket_allreduce": False}
 APART = {"overlap_comm": True, "contiguous_gradients": False}
@@ -114,6 +116,14 @@ def test_a_pipeline_engine_does_not_overlap():
     written = zero(1, overlap_comm=True)
     (finding,) = ran(RULE, written, effective=effective, kind="PipelineEngine")
     assert (finding.status, "pipeline" in finding.summary) == (Status.INFO, True)
+
+
+def test_each_engine_is_judged_and_equal_ones_once():
+    written = [zero(3), zero(2, **APART), zero(2, **APART)]
+    engines = {n: EngineConfig(n, one) for n, one in enumerate(written, 1)}
+    trace = rank_trace(engines=engines, head=header(device="cuda:0"))
+    (finding,) = with_status(judged(RULE, trace), Status.FAIL)
+    assert finding.summary.startswith("Engine 2: zero_optimization.overlap_comm")
 
 
 def test_no_engine_is_not_applicable():
