@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any, cast
@@ -45,6 +46,7 @@ class Groups:
         self._by_key: dict[str, GroupState] = {}
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
+        self._describing = threading.RLock()
         recorder.step_listeners.append(self._look_again)
 
     @classmethod
@@ -59,7 +61,8 @@ class Groups:
         state = self._by_id.get(id(pg))
         if state is not None and state.ref() is pg:
             return state
-        return self._describe(pg)
+        with self._describing:  # two counters for one group would number collectives twice
+            return self._describe(pg)
 
     def _describe(self, pg: Any) -> GroupState:
         self._follow_generation()

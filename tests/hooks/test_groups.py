@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from typing import Any
+
+import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from dsprof.hooks.groups import Groups
+from dsprof.hooks import groups as module
+from dsprof.hooks.groups import Groups, GroupState
 from dsprof.recorder import Recorder
 from dsprof.trace.format import GroupArgs
 
@@ -45,3 +51,27 @@ def test_the_world_after_a_restart_is_another_group() -> None:
         keys.append(groups.state(dist.group.WORLD).group.key)
         dist.destroy_process_group()
     assert keys[0] != keys[1]
+
+
+@pytest.mark.usefixtures("group")
+def test_threads_that_meet_a_group_at_once_count_its_collectives_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups, states = Groups(Recorder(lambda: True)), list[GroupState]()
+    both, label = threading.Barrier(2), module._label
+
+    def slow_label(*args: Any) -> str:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.2)
+        return label(*args)
+
+    monkeypatch.setattr(module, "_label", slow_label)
+    meet = [
+        threading.Thread(target=lambda: states.append(groups.state(dist.group.WORLD)))
+        for _ in range(2)
+    ]
+    for thread in meet:
+        thread.start()
+    for thread in meet:
+        thread.join()
+    assert states[0] is states[1]

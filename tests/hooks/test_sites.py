@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 
 from dsprof.hooks.sites import LOOK_EVERY, Sites
@@ -68,6 +69,21 @@ def test_a_path_that_looks_like_another_is_found_out() -> None:
     for _ in range(3 * LOOK_EVERY):
         assert file_of(near()) == "near.py"
         assert file_of(far()) == "far.py"
+
+
+@pytest.mark.parametrize("a_step", [4, 8, 12, 16, 32])
+def test_a_path_is_found_out_however_many_collectives_a_step_has(a_step: int) -> None:
+    call, file_of = setup()
+    far = below(call, *LIBRARY, INSIDE, "far.py")
+    near = below(call, *LIBRARY, "near.py", "far.py")
+
+    def step() -> str:
+        for _ in range(a_step - 1):
+            far()
+        return file_of(near())
+
+    far()
+    assert [step() for _ in range(2 * LOOK_EVERY)][LOOK_EVERY:] == ["near.py"] * LOOK_EVERY
 
 
 def test_no_site_at_all() -> None:
