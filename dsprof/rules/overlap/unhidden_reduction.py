@@ -55,8 +55,23 @@ class UnhiddenReduction:
         if not gradients or held is None:
             text = "Could not tell: how long gradients hold the step was not measured."
             yield self.meta.finding(Status.UNKNOWN, text)
-        elif patch and share_of_step(held, run[Steps]) >= thresholds.held_share:
+        elif share_of_step(held, run[Steps]) < thresholds.held_share:
+            return
+        elif patch:
             yield self._judged(run, gradients, held, patch)
+        elif calls_per_step(gradients) > 1:
+            yield self._by_design(run, held)
+
+    def _by_design(self, run: RunSummary, held: float) -> Finding:
+        return self.meta.finding(
+            Status.INFO,
+            f"{_held_words(run, held)}, and no key is to blame.",
+            title="ZeRO hides one bucket at a time",
+            cause="Before each bucket DeepSpeed makes backward wait for the reduction of the one "
+            "before (DeepSpeed#8364).",
+            action="No setting changes it; fewer bytes do.",
+            confidence="medium",
+        )
 
     def _judged(
         self, run: RunSummary, gradients: AnyCalls, held: float, patch: dict[str, Any]
@@ -72,8 +87,7 @@ class UnhiddenReduction:
         )
         return self.meta.finding(
             Status.FAIL,
-            f"Gradients hold the step {held:.1f} ms ({share_of_step(held, run[Steps]):.0%}) at "
-            f"stage {engines.stage}.",
+            f"{_held_words(run, held)}.",
             severity=Severity.MEDIUM,
             cause=_cause(engines),
             action="Set "
@@ -85,6 +99,11 @@ class UnhiddenReduction:
             saving_from="gradients",
             confidence="medium",
         )
+
+
+def _held_words(run: RunSummary, held: float) -> str:
+    share = share_of_step(held, run[Steps])
+    return f"Gradients hold the step {held:.1f} ms ({share:.0%}) at stage {run[Engines].stage}"
 
 
 def _saving(run: RunSummary, gradients: AnyCalls) -> Range | None:
