@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsprof.reports import content
 from dsprof.reports import formatting as fmt
+from dsprof.reports.tables.listing import bounded
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,6 +37,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
+        "bounded": bounded,
         "cell": fmt.cell,
         "count": fmt.count,
         "docs_page": content.docs_page,

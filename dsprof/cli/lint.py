@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from dsprof.ds_config import ConfigFile
     from dsprof.rules.rule import Finding, Table
 
+_MOST_ROWS = 200
 _KEY, _VALUE, _LINE, _IN_FORCE = "key", "value", "line", "in force"
 
 
@@ -96,7 +98,9 @@ def _lines(label: str, finding: Finding) -> Iterator[str]:
     yield f"  {label}  {_shown(finding.summary)} [{finding.rule}]"
     tables = [table for table in finding.evidence if table.columns[0].label == _KEY]
     for table in tables:
-        yield from (f"          {row}" for row in _rows(table))
+        yield from (f"          {row}" for row in islice(_rows(table), _MOST_ROWS))
+        if (left := len(table.rows) - _MOST_ROWS) > 0:
+            yield f"          and {left:,} more"
     said = [str(row[-1]) for table in tables for row in table.rows if row[-1]]
     if finding.action and not any(remark in finding.action for remark in said):
         yield f"        Do: {_shown(finding.action)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dsprof.analysis.series import Floats
 from dsprof.analysis.step_columns import StepColumns
@@ -24,6 +24,15 @@ def named(ranks: Sequence[int]) -> str:
 def shortened(text: str, at_most: int = 60) -> str:
     """Cut what somebody wrote to a length that a sentence bears, and say how long it is."""
     return text if len(text) <= at_most else f"{text[:at_most]}… ({len(text):,} characters)"
+
+
+def remarks(rows: Iterable[tuple[str, str]]) -> str:
+    """Join names and remarks to a sentence, the first twelve: the evidence holds all."""
+    said = [f"{name}: {remark}" for name, remark in rows]
+    if len(said) > _MOST_NAMED:
+        said[_MOST_NAMED:] = [f"and {len(said) - _MOST_NAMED:,} more"]
+    text = "; ".join(said)
+    return text if text.endswith("?") else f"{text}."
 
 
 def reason(summary: str) -> str:

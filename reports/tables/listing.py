@@ -26,12 +26,18 @@ class Shown(Generic[R]):
 
 def listing(caption: str, columns: Sequence[Shown[R]], things: Iterable[R]) -> Table:
     """Return a table with a row for each thing, MAX_ROWS at most."""
-    kept = list(things)
-    if len(kept) > MAX_ROWS:
-        caption += f" ({fmt.count(len(kept) - MAX_ROWS)} more rows left out)"
     heads = tuple(Column(column.label, column.kind) for column in columns)
-    rows = tuple(tuple(column.of(one) for column in columns) for one in kept[:MAX_ROWS])
-    return Table(heads, rows, caption)
+    rows = tuple(tuple(column.of(one) for column in columns) for one in things)
+    return bounded(Table(heads, rows, caption))
+
+
+def bounded(table: Table) -> Table:
+    """Return a table with MAX_ROWS at most, which says how many it left out."""
+    left = len(table.rows) - MAX_ROWS
+    if left <= 0:
+        return table
+    caption = f"{table.caption} ({fmt.count(left)} more rows left out)".lstrip()
+    return Table(table.columns, table.rows[:MAX_ROWS], caption)
 
 
 def pairs(caption: str, things: Iterable[tuple[str, str]]) -> Table:

@@ -69,6 +69,17 @@ def test_an_empty_file_sets_nothing(tmp_path):
     assert "could not tell" not in done.stdout
 
 
+def test_thousands_of_keys_are_counted_and_not_listed(tmp_path):
+    strange = {f"key_{number}": 1 for number in range(3000)}
+    near = {f"train_batch_siz{number}": 1 for number in range(1000)}
+    (tmp_path / "many.json").write_text(json.dumps({**GOOD, **strange, **near}))
+    done = dsprof("lint", "many.json", cwd=tmp_path)
+    assert "DeepSpeed does not read key_0, key_1 and 2998 more." in done.stdout
+    assert "          and 2,800 more\n" in done.stdout
+    assert "          and 800 more\n" in done.stdout
+    assert len(done.stdout) < 50_000
+
+
 def test_hjson_is_named(folder):
     done = dsprof("lint", "hjson.json", cwd=folder)
     assert (done.returncode, "Hjson" in done.stdout) == (0, True)

@@ -213,6 +213,14 @@ def test_every_figure_has_a_label_and_its_numbers(page: Element) -> None:
         assert len(figure.one("details").one("tbody").children) > 0
 
 
+def test_evidence_of_thousands_of_rows_keeps_the_page_light() -> None:
+    table = Table((Column("variable"),), tuple((f"NAME_{n}_",) for n in range(5000)))
+    finding = msgspec.structs.replace(factory.findings()[0], evidence=(table,))
+    page = render(factory.diagnosis(findings=[finding]), "html").decode()
+    assert "(4,800 more rows left out)" in page
+    assert page.count("NAME_") == 200
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_text_of_a_run_injects_no_element_and_no_attribute(attack: str) -> None:
     harmless, attacked = page_of(factory.hostile("x")), page_of(factory.hostile(attack))

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys, remarks
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed import ZERO, fate_of_retired, retired
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
+from dsprof.rules.wording import remarks
 
 
 class DeprecatedConfigKey(ConfigRule):

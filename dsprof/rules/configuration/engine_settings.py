@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,12 +140,6 @@ def named_keys(paths: Sequence[str]) -> str:
     if len(paths) <= 2:
         return " and ".join(paths)
     return f"{', '.join(paths[:2])} and {len(paths) - 2} more"
-
-
-def remarks(rows: Iterable[tuple[str, str]]) -> str:
-    """Join keys and remarks to a sentence."""
-    text = "; ".join(f"{path}: {remark}" for path, remark in rows)
-    return text if text.endswith("?") else f"{text}."
 
 
 def _number(stage: Any) -> Any:

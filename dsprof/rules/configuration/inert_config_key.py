@@ -7,9 +7,10 @@ from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys, remarks
+from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed import ZERO, keys
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
+from dsprof.rules.wording import remarks
 
 _ZENFLOW = f"{ZERO}.zenflow"
 _READ_BY_ZENFLOW = f"{ZERO}.allgather_bucket_size"

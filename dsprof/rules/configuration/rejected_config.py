@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys, remarks
+from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys
 from dsprof.rules.configuration.key_names import fate_of, meant_by
 from dsprof.rules.knowledge.combinations import REFUSED
 from dsprof.rules.knowledge.deepspeed import (
@@ -20,6 +20,7 @@ from dsprof.rules.knowledge.deepspeed import (
 )
 from dsprof.rules.knowledge.kinds import WORDS, fits
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
+from dsprof.rules.wording import remarks
 
 _SIMILARITY = 0.6  # the key is refused anyway: a hint may be bold
 

@@ -10,11 +10,11 @@ from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import (
     EngineSettings,
     named_keys,
-    remarks,
 )
 from dsprof.rules.configuration.key_names import fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+from dsprof.rules.wording import remarks
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.variables import is_known, known_names, retired_names
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table, worst
+from dsprof.rules.wording import remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class MisspeltVariable:
             f"{suspects[0].name}{others}: set, but read by no library.",
             severity=severity,
             cause="A misspelt or retired name is ignored without a message.",
-            action="; ".join(f"{name}: {what}" for name, what in advice.items()) + ".",
+            action=remarks(advice.items()),
             evidence=(_table(suspects),),
             ranks=ranks_of(union(suspect.ranks for suspect in suspects)),
             confidence="medium",

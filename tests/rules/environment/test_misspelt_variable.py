@@ -42,6 +42,13 @@ def test_one_name_with_two_values_is_advised_once():
     assert len(finding.evidence[0].rows) == 2
 
 
+def test_of_many_names_the_first_are_advised_and_all_are_evidence():
+    (finding,) = judge(RULE, rank_trace(0, {f"NCCL_BUFFSIZE{n}": "1" for n in range(5000)}))
+    assert finding.action.endswith("; and 4,988 more.")
+    assert len(finding.action) < 1_000
+    assert len(finding.evidence[0].rows) == 5000
+
+
 @pytest.mark.parametrize(
     "name",
     [
