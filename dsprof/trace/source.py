@@ -7,12 +7,14 @@ unpacked to disk, so a name inside an archive can lead nowhere.
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 import os
 import struct
 import zipfile
 import zlib
 from contextlib import ExitStack
+from functools import lru_cache
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import cast
@@ -23,9 +25,12 @@ from dsprof.inputs import open_input
 LARGEST_EXPANSION = 300
 """Traces shrink 10 to 40 times; what shrinks more than this is made to fill a reader's memory."""
 _HARMLESS_BYTES = 1 << 26  # a small file may expand by any factor up to here
-_MOST_MEMBERS = 100_000
+_MOST_MEMBERS = 1 << 15  # four files of each of 8,000 ranks
+
+_MOST_ARCHIVES = 8  # of which the directories are kept
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError, zipfile.BadZipFile, ValueError)
 _UNUSABLE = (*_DAMAGE, RuntimeError, NotImplementedError, struct.error)
 
@@ -70,11 +75,8 @@ class Source:
             pass
         data = b"".join(parts)
         self._given += len(data)
-        if self._given > max(_HARMLESS_BYTES, LARGEST_EXPANSION * self.nbytes):
-            raise TraceError(
-                f"{self._path}: expands to more than {LARGEST_EXPANSION} times its size, which no "
-                "trace does; unpack it yourself if it is to be trusted"
-            )
+        if self._given > _largest(self.nbytes):
+            raise _bomb(self._path)
         return data
 
     @property
@@ -89,18 +91,46 @@ class Source:
 
     def _open(self, path: Path, member: str) -> tuple[BufferedIOBase, int]:
         file = self._opened.enter_context(open_input(path))
-        nbytes = os.fstat(file.fileno()).st_size
+        nbytes, _ = _version(file)
         stream: BufferedIOBase = file
         if member:
-            archive = self._opened.enter_context(zipfile.ZipFile(file))
-            try:
-                stream = cast(BufferedIOBase, self._opened.enter_context(archive.open(member)))
-            except KeyError:
-                raise ValueError("no such file in the zip") from None
+            info = _directory(path, _version(file)).get(member)
+            if info is None:
+                raise ValueError("no such file in the zip")
+            nbytes = info.compress_size
+            archive = self._opened.enter_context(zipfile.ZipFile(io.BytesIO(_EMPTY_ZIP)))
+            archive.fp = file  # its directory is known: to read it for each member takes hours
+            stream = cast(BufferedIOBase, self._opened.enter_context(archive.open(info)))
             start = stream.peek(2)[:2]  # type: ignore[attr-defined]
         else:
             start = file.peek(2)[:2]
         return (gzip.GzipFile(fileobj=stream) if start == _GZIP else stream), nbytes
+
+
+def _largest(nbytes: int) -> int:
+    return max(_HARMLESS_BYTES, LARGEST_EXPANSION * nbytes)
+
+
+def _bomb(path: Path) -> TraceError:
+    return TraceError(
+        f"{path}: expands to more than {LARGEST_EXPANSION} times its size, which no trace does; "
+        "unpack it yourself if it is to be trusted"
+    )
+
+
+def _version(file: BufferedReader) -> tuple[int, int]:
+    """Return the size of a file, and when it was written."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=_MOST_ARCHIVES)
+def _directory(path: Path, _version: tuple[int, int]) -> dict[str, zipfile.ZipInfo]:
+    """Return the files in a zip by their names."""
+    with open_input(path) as file, zipfile.ZipFile(file) as archive:
+        # A member without a name has no last letter for `is_dir` to look at.
+        infos = [info for info in archive.infolist() if info.filename and not info.is_dir()]
+    return {info.filename: info for info in infos}
 
 
 def read_start(path: Path, size: int) -> bytes:
@@ -139,13 +169,15 @@ def members(path: Path) -> list[Path]:
         TraceError: the zip is damaged, or a name in it would lead out of it.
     """
     try:
-        with open_input(path) as file, zipfile.ZipFile(file) as archive:
-            # A member without a name has no last letter for `is_dir` to look at.
-            infos = [info for info in archive.infolist() if info.filename and not info.is_dir()]
+        with open_input(path) as file:
+            nbytes, _ = version = _version(file)
+            infos = list(_directory(path, version).values())
     except _UNUSABLE as error:
         raise TraceError(f"{path}: a damaged zip: {error}") from None
     if len(infos) > _MOST_MEMBERS:
         raise TraceError(f"{path}: a zip of {len(infos):,} files is no run")
+    if sum(info.file_size for info in infos) > _largest(nbytes):
+        raise _bomb(path)
     names = [info.filename for info in infos]
     if strange := [name for name in names if _leads_out(name)]:
         raise TraceError(f"{path}: a name in the zip leads out of it: {strange[0]}")

@@ -6,7 +6,9 @@ import gzip
 import io
 import json
 import os
+import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
+from dsprof.trace.format import Header
 from dsprof.trace.run import find_run, is_diagnosis, read_rank
 from dsprof.trace.table import RankTrace
 from tests.factories import kineto as make
@@ -156,14 +159,15 @@ def test_names_in_a_zip_lead_nowhere(tmp_path: Path, name: str) -> None:
         find_run([tmp_path / "run.zip"])
 
 
-def zipped() -> bytes:
+def zipped(files: Mapping[str, bytes]) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("rank0.json", WHOLE)
+        for name, data in files.items():
+            archive.writestr(name, data)
     return file.getvalue()
 
 
-ZIPPED = zipped()
+ZIPPED = zipped({"rank0.json": WHOLE})
 
 
 @fuzz
@@ -173,3 +177,38 @@ def test_a_damaged_zip(path: Path, position: int, byte: int) -> None:
     data = bytearray(ZIPPED)
     data[position] = byte
     read(path, bytes(data))
+
+
+@pytest.mark.parametrize("nothing", [b"", b"x", ZIPPED, gzip.compress(ZIPPED)])
+def test_a_zip_of_many_files_reads_its_directory_once(path: Path, nothing: bytes) -> None:
+    files = {f"{i}.json": nothing for i in range(1_500)}
+    path.write_bytes(zipped(files | {"rank0.json": WHOLE}))
+    begun = time.process_time()
+    assert read_rank(*one(path)).rank == 0
+    assert time.process_time() - begun < 3
+
+
+def one(path: Path) -> tuple[Path, Header]:
+    run = find_run([path])
+    return run.files[0], run.headers[0]
+
+
+def test_a_zip_that_was_written_anew_is_read_anew(path: Path) -> None:
+    path.write_bytes(zipped({"a.json": WHOLE}))
+    assert one(path)[0].name == "a.json"
+    path.write_bytes(zipped({"another.json": WHOLE}))
+    assert one(path)[0].name == "another.json"
+
+
+def test_a_zip_of_more_files_than_a_run_has(path: Path) -> None:
+    path.write_bytes(zipped({str(i): b"" for i in range(40_000)}))
+    with pytest.raises(TraceError, match="a zip of 40,000 files is no run"):
+        find_run([path])
+
+
+def test_bombs_that_are_small_each(path: Path) -> None:
+    event = b'{"ph":"X","ts":1,"dur":1,"cat":"kernel","name":"k"},'
+    trace = b'{"schemaVersion": 1, "traceEvents": [' + event * 400_000
+    path.write_bytes(zipped(dict.fromkeys([f"rank{i}.json" for i in range(4)], trace)))
+    with pytest.raises(TraceError, match="expands to more than 300 times its size"):
+        find_run([path])
