@@ -47,7 +47,7 @@ class OversizedBucket:
         title="Buffers of gradients are no larger than is useful",
         failing_title="Buffers of gradients take device memory that nothing needs",
         why="ZeRO allocates reduce_bucket_size elements, once or twice, whether gradients fill "
-        "them or not: at the default, 1 or 2 GiB in half precision.",
+        "them or not: at the default, 0.9 or 1.9 GiB in half precision.",
         category="memory",
         needs=(Engines, Memory, Run),
     )
