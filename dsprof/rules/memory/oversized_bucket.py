@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.memory.counters import PEAK_RESERVED, gib, retries
+from dsprof.rules.memory.gradient_buffers import GradientBuffers, gradient_buffers
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
 
@@ -23,16 +22,6 @@ class Thresholds:
     wasted_share: float = 0.02  # of the reserved memory at its peak
     pressed_share: float = 0.1  # of it, where allocations had to be tried again
     fewest_elements: int = 50_000_000  # smaller buckets are slow on fast links
-
-
-class _Buffers(NamedTuple):
-    capacity: int  # elements of one
-    slots: int
-    item_bytes: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.capacity * self.slots * self.item_bytes
 
 
 class OversizedBucket:
@@ -55,7 +44,7 @@ class OversizedBucket:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Compare with all gradients; under pressure, with the memory in use."""
-        engines, buffers = run[Engines], _buffers(run[Engines])
+        engines, buffers = run[Engines], gradient_buffers(run[Engines])
         peaks = [m.device_max.get(PEAK_RESERVED, 0) for m in run[Memory].ranks.values()]
         if run[Run].is_cpu:
             text = "The run was on CPUs: pages of a buffer that are never touched cost nothing."
@@ -76,7 +65,7 @@ class OversizedBucket:
                 yield self._pressed(engines, buffers, max(peaks), thresholds)
 
     def _wasted(
-        self, run: RunSummary, buffers: _Buffers, needed: int, wasted: int, peak: int
+        self, run: RunSummary, buffers: GradientBuffers, needed: int, wasted: int, peak: int
     ) -> Finding:
         is_short = _pressed(run)
         return self.meta.finding(
@@ -94,7 +83,7 @@ class OversizedBucket:
         )
 
     def _pressed(
-        self, engines: Engines, buffers: _Buffers, peak: int, thresholds: Thresholds
+        self, engines: Engines, buffers: GradientBuffers, peak: int, thresholds: Thresholds
     ) -> Finding:
         smaller = max(buffers.capacity // 4, thresholds.fewest_elements)
         freed = (buffers.capacity - smaller) * buffers.slots * buffers.item_bytes
@@ -112,22 +101,11 @@ class OversizedBucket:
         )
 
 
-def _buffers(engines: Engines) -> _Buffers | None:
-    capacity = engines.zero("reduce_bucket_size")
-    if not engines.stage or engines.main is None or not engines.zero("contiguous_gradients", True):
-        return None
-    if not isinstance(capacity, (int, float)) or capacity <= 0:
-        return None
-    count = 2 if engines.stage < 3 and engines.zero("overlap_comm") else 1
-    size = ITEM_BYTES.get(communication_dtype(engines.main), 4)
-    return _Buffers(int(capacity), count, size)
-
-
 def _pressed(run: RunSummary) -> bool:
     return any(map(retries, run[Memory].ranks.values()))
 
 
-def _table(engines: Engines, buffers: _Buffers, peak: int) -> Table:
+def _table(engines: Engines, buffers: GradientBuffers, peak: int) -> Table:
     return Table(
         columns=(
             Column("reduce_bucket_size", "count"),

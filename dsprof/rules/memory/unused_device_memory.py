@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
+from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.rule import Column, Finding, RuleMeta, Status, Table
 
 
@@ -28,7 +29,7 @@ class Thresholds:
 class _Option(NamedTuple):
     what: str
     needs_bytes: int
-    patch: dict[str, object]
+    patch: dict[str, object]  # {} where the rule cannot tell whether it would save time
 
 
 class UnusedDeviceMemory:
@@ -71,7 +72,7 @@ class UnusedDeviceMemory:
     def _unused(self, run: RunSummary, rank: int, total: int, peak: int, room: int) -> Finding:
         options = _options(run)
         fitting = [option for option in options if option.needs_bytes <= room]
-        best = fitting[0] if fitting else None
+        best = next((option for option in fitting if option.patch), None)
         others = "a larger micro-batch, or less recomputation of activations"
         return self.meta.finding(
             Status.INFO,
@@ -89,7 +90,7 @@ class UnusedDeviceMemory:
 
 
 def _options(run: RunSummary) -> list[_Option]:
-    """Return what a lower stage would need in addition, that which saves most first."""
+    """Return what a lower stage and a larger bucket would need in addition, the best first."""
     engines, world = run[Engines], _data_ranks(run[Traffic])
     engine = engines.main
     if engine is None or not engines.stage or world < 2:
@@ -105,6 +106,10 @@ def _options(run: RunSummary) -> list[_Option]:
     hpz = engines.zero("zero_hpz_partition_size", 1)
     if isinstance(hpz, int) and hpz > 1:
         found.clear()  # hpZ has bought less traffic with memory already
+    buffers = gradient_buffers(engines)
+    if buffers and buffers.capacity < engine.parameters:
+        larger = f"reduce_bucket_size of {2 * buffers.capacity:,}"
+        found.append(_Option(larger, buffers.nbytes, {}))
     return found
 
 

@@ -47,6 +47,13 @@ def test_where_nothing_lower_fits_batches_may(trace):
     assert "larger micro-batch" in finding.action
 
 
+@pytest.mark.parametrize(("overlap", "needs"), [(False, 0.2e9), (True, 0.4e9)])
+def test_room_for_a_larger_bucket_is_known_and_not_advised(overlap, needs):
+    finding = said(RULE, run(30, 2, reduce_bucket_size=10**8, overlap_comm=overlap))
+    assert finding.evidence[0].rows[-1][:2] == ("reduce_bucket_size of 200,000,000", needs)
+    assert (finding.evidence[0].rows[-1][3], finding.config_patch) == (True, None)
+
+
 def test_a_full_device_passes():
     assert said(RULE, run(30), run(60, rank=1)).status is Status.PASS
 

@@ -1,0 +1,33 @@
+"""The buffers in which ZeRO gathers gradients before it reduces them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
+
+
+class GradientBuffers(NamedTuple):
+    """What one rank allocates."""
+
+    capacity: int  # elements of one
+    slots: int
+    item_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        return self.capacity * self.slots * self.item_bytes
+
+
+def gradient_buffers(engines: Engines) -> GradientBuffers | None:
+    """Return the buffers of the first engine; None without ZeRO or contiguous gradients."""
+    capacity = engines.zero("reduce_bucket_size")
+    if not engines.stage or engines.main is None or not engines.zero("contiguous_gradients", True):
+        return None
+    if not isinstance(capacity, (int, float)) or capacity <= 0:
+        return None
+    count = 2 if engines.stage < 3 and engines.zero("overlap_comm") else 1
+    size = ITEM_BYTES.get(communication_dtype(engines.main), 4)
+    return GradientBuffers(int(capacity), count, size)
