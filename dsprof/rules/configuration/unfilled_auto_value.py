@@ -39,7 +39,8 @@ class UnfilledAutoValue(ConfigRule):
             if settings.has_run
             else f'{count} {"is" if len(paths) == 1 else "are"} "auto" ({named_keys(paths)}): '
             "valid through transformers or accelerate alone.",
-            action="Write a value where DeepSpeed is used by itself.",
+            action="Write a value where DeepSpeed is used by itself: it takes its default without "
+            "a word, or ends with an error.",
             evidence=(settings.table([(p, _meaning(settings, p)) for p in paths], remark="means"),),
             confidence="high",
         )
