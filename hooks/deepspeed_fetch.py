@@ -102,7 +102,8 @@ class DeepSpeedFetchHook(Hook):
             return
         try:
             contexts, thread = self.recorder.contexts, get_ident()
-            outer = self._outer = contexts.get(thread, NOBODY)
+            outer = contexts.get(thread, NOBODY)
+            outer = self._outer = NOBODY if outer.fetch else outer  # of a fetch that raised
             self._fetch, self._submit_ns = next(self.recorder.ids), clock()
             contexts[thread] = Context(outer.request, outer.requested, outer.flush, self._fetch)
         except Exception as error:

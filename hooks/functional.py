@@ -54,6 +54,13 @@ class FunctionalHook(Hook):
         Raises:
             RuntimeError: another tool already holds the kernel of an operation.
         """
+        try:
+            self._register()
+        except Exception:
+            self.recorder.on_cpp()  # the first functional collective would not be noticed
+            raise
+
+    def _register(self) -> None:
         names = [n for n in torch._C._dispatch_get_all_op_names() if _namespace(n) in _NAMESPACES]
         for name in names:
             if torch._C._dispatch_has_kernel_for_dispatch_key(name, _KEY):

@@ -80,6 +80,13 @@ def test_a_forward_within_backward_is_a_recomputation(recorder: Recorder) -> Non
     assert seen == [False, False, True, False]
 
 
+def test_a_fetch_that_raised_ends_with_the_next_one(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    stage3.start(stage3, "forward_fetch_submit")
+    stage3.gather("forward_fetch_submit", 10)
+    assert recorder.context() is NOBODY
+
+
 def test_a_prefetch_has_an_id_of_its_own(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
     inside = stage3.gather("backward_prefetch_submit", 30)

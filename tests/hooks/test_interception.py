@@ -185,6 +185,19 @@ def test_what_is_under_way_as_the_dispatcher_comes_in_is_recorded_once(tmp_path:
     assert run(UP + textwrap.dedent(body), tmp_path) == expected
 
 
+def test_functional_collectives_are_seen_where_another_tool_holds_one_of_them(
+    tmp_path: object,
+) -> None:
+    body = """
+        library = torch.library.Library("_c10d_functional", "IMPL")
+        library.impl("broadcast", lambda *args: None, "BackendSelect")
+        start(OUT)
+        torch.ops._c10d_functional.all_reduce(tensor, "sum", dist.group.WORLD.group_name)
+        print(seen())
+    """
+    assert run(UP + textwrap.dedent(body), tmp_path) == "[('all_reduce', 1)]\n"
+
+
 def test_a_late_start_without_ddp_stays_out_of_the_dispatcher(tmp_path: object) -> None:
     assert run(UP + "start(OUT)\nprint(in_dispatcher())", tmp_path) == "False\n"
 
