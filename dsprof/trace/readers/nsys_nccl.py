@@ -39,6 +39,7 @@ _HEADER_BYTES = 32  # domain, schema, size of the payload, and one more number, 
 _THREAD_BITS = 24
 _MOST_ROWS = 1_000_000
 _MOST_NAMES = 10_000
+_LONGEST_NAME = 100
 
 Kernel = tuple[int, int, int]  # process, stream, start
 
@@ -105,8 +106,9 @@ def _ranges(tables: Tables) -> dict[int, list[tuple[int, Issue]]]:
     if tables.has("NVTX_EVENTS", "binaryData"):
         blob = f"substr(n.binaryData, 1, {4 * _HEADER_BYTES})"
     query = (
-        f"SELECT n.start, n.globalTid, {text}, {blob} FROM NVTX_EVENTS n {join} "
-        f"WHERE {text} LIKE 'nccl%' ORDER BY n.start LIMIT {_MOST_ROWS}"
+        f"SELECT n.start, n.globalTid, substr({text}, 1, {_LONGEST_NAME}), {blob} "
+        f"FROM NVTX_EVENTS n {join} WHERE typeof(n.start) = 'integer' AND {text} LIKE 'nccl%' "
+        f"ORDER BY n.start LIMIT {_MOST_ROWS}"
     )
     schemas = _schemas(tables)
     sizes: dict[int, int] = {}

@@ -98,6 +98,7 @@ def _with_work(tables: Tables) -> dict[int, Process]:
         query = (
             f"SELECT {process}, deviceId, min(start) FROM {table} "
             "WHERE typeof(start) = 'integer' AND typeof(end) = 'integer' AND end >= start "
+            f"AND typeof({process}) = 'integer' AND typeof(deviceId) = 'integer' "
             f"GROUP BY {process}, deviceId"
         )
         for row in tables.rows(query):
@@ -137,7 +138,7 @@ def _started(tables: Tables) -> int:
 def _device_names(tables: Tables) -> str:
     if not tables.has("TARGET_INFO_GPU", "name"):
         return ""
-    names = tables.rows("SELECT DISTINCT name FROM TARGET_INFO_GPU LIMIT 16")
+    names = tables.rows("SELECT DISTINCT substr(name, 1, 200) FROM TARGET_INFO_GPU LIMIT 16")
     return ", ".join(sorted(str(name) for (name,) in names))[:200]
 
 

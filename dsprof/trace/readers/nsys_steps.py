@@ -13,6 +13,7 @@ from dsprof.trace.readers.sqlite import Tables
 _NAME = re.compile(r"(ProfilerStep|step|iteration|iter)[ _:#=]*(\d{1,9})", re.I)
 _THREAD_BITS = 24
 _MOST_STEPS = 1_000_000
+_LONGEST_NAME = 100
 _LONGEST_NS = 10**16
 
 
@@ -28,7 +29,7 @@ def steps_of(ranges: Iterable[Range], process: int, origin_ns: int) -> list[Step
     found: defaultdict[str, dict[int, StepArgs]] = defaultdict(dict)
     for start, end, thread, text in ranges:
         name = _NAME.fullmatch(str(text).strip())
-        if name is None or not all(type(one) is int for one in (start, end, thread)):
+        if name is None:
             continue
         if thread >> _THREAD_BITS << _THREAD_BITS != process or not start <= end < _LONGEST_NS:
             continue
@@ -48,8 +49,10 @@ def step_ranges(tables: Tables) -> list[Range]:
         text, join = "coalesce(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
     wanted = " OR ".join(f"{text} LIKE '{name}%'" for name in ("ProfilerStep", "step", "iter"))
     query = (
-        f"SELECT n.start, n.end, n.globalTid, {text} FROM NVTX_EVENTS n {join} "
-        f"WHERE n.end IS NOT NULL AND ({wanted}) LIMIT {_MOST_STEPS}"
+        f"SELECT n.start, n.end, n.globalTid, substr({text}, 1, {_LONGEST_NAME}) "
+        f"FROM NVTX_EVENTS n {join} "
+        "WHERE typeof(n.start) = 'integer' AND typeof(n.end) = 'integer' "
+        f"AND typeof(n.globalTid) = 'integer' AND ({wanted}) LIMIT {_MOST_STEPS}"
     )
     return list(tables.rows(query))
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dsprof.trace.readers.sqlite import Tables
 
+Row = tuple[Any, ...]
 _IntArray = npt.NDArray[np.int64]
 
 KERNEL, COPY, GRAPH = range(3)
@@ -102,7 +104,7 @@ def _table(tables: Tables, table: str, kind: int, words: dict[str, int]) -> Iter
     process, name = process_column(tables, table), _name_column(tables, table)
     stream = "streamId" if tables.has(table, "streamId") else "-1"
     query = f"SELECT {process}, deviceId, {stream}, {name}, {kind}, start, end FROM {table}"
-    rows = tables.rows(query)
+    rows = _sound(tables, tables.rows(query))
     codes: dict[int, int] = {}
     while chunk := list(islice(rows, _CHUNK)):
         columns = _numbers(tables, chunk)
@@ -114,10 +116,18 @@ def _table(tables: Tables, table: str, kind: int, words: dict[str, int]) -> Iter
         yield columns
 
 
-def _numbers(tables: Tables, chunk: list[tuple[object, ...]]) -> _IntArray:
-    """Return rows of integers with sound times; what else a damaged file holds is counted."""
-    sound = [row for row in chunk if all(type(value) is int for value in row)]
-    columns = np.array(sound, np.int64).reshape(-1, 7)
+def _sound(tables: Tables, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows of integers; others, of which a chunk may fill any memory, are counted."""
+    for row in rows:
+        if all(type(value) is int for value in row):
+            yield row
+        else:
+            tables.broken += 1
+
+
+def _numbers(tables: Tables, chunk: list[Row]) -> _IntArray:
+    """Return rows with sound times; what else a damaged file holds is counted."""
+    columns = np.array(chunk, np.int64).reshape(-1, 7)
     start, end = columns[:, 5], columns[:, 6]
     good = (start > -_LONGEST_NS) & (end >= start) & (end < _LONGEST_NS)
     tables.broken += len(chunk) - int(np.count_nonzero(good))

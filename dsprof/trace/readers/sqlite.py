@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,10 +23,13 @@ MAGIC = b"SQLite format 3\x00"
 
 _DAMAGE = (sqlite3.Error, UnicodeDecodeError)  # the latter where a message quotes the damage
 _BLOCK_BYTES = 1 << 22
-_LARGEST_VALUE_BYTES = 1 << 24
-_INSTRUCTIONS_ASKED = 100_000
+_LARGEST_VALUE_BYTES = 1 << 20
+_INSTRUCTIONS_ASKED = 10_000
 _INSTRUCTIONS_FREE = 5_000_000
 _INSTRUCTIONS_A_BYTE = 20
+_FREE_S = 1.0
+_S_A_BYTE = 4e-7
+"""CPU time: an instruction may copy a large value, which any number of rows can name."""
 
 
 class Tables:
@@ -43,6 +47,7 @@ class Tables:
         try:
             self.nbytes, plain, nbytes = self._plain()
             self._left = (_INSTRUCTIONS_FREE + _INSTRUCTIONS_A_BYTE * nbytes) // _INSTRUCTIONS_ASKED
+            self._until_s = time.thread_time() + _FREE_S + _S_A_BYTE * nbytes
             self._connection = self._connect(plain)
             self._columns = self._read_columns()
         except (*_DAMAGE, OSError) as error:
@@ -98,7 +103,7 @@ class Tables:
 
     def _is_spent(self) -> bool:
         self._left -= 1
-        return self._left < 0
+        return self._left < 0 or time.thread_time() > self._until_s
 
     def _read_columns(self) -> dict[str, set[str]]:
         plain = (

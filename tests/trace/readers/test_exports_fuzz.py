@@ -8,6 +8,7 @@ import os
 import sqlite3
 import tempfile
 import time
+import tracemalloc
 from functools import cache
 from pathlib import Path
 
@@ -257,6 +258,50 @@ def test_views_and_generated_columns_are_never_run(path: Path) -> None:
     assert time.process_time() - begun < 5  # the view has no end
     assert trace.device is not None
     assert len(trace.device) == 121
+
+
+def named_often(path: Path, name: str, rows: int) -> None:
+    """An export with a name that is stored once and stands in many rows."""
+    path.write_bytes(export())
+    with sqlite3.connect(path) as file:
+        file.execute("INSERT INTO StringIds VALUES (5000, ?)", [name])
+        query = "INSERT INTO NVTX_EVENTS (start, end, globalTid, textId) VALUES (?, ?, 1, 5000)"
+        file.executemany(query, [(i, i + 1) for i in range(rows)])
+    file.close()
+
+
+def test_a_long_name_in_many_rows_takes_no_memory(path: Path) -> None:
+    named_often(path, "step 1" + "x" * 400_000, 300)
+    tracemalloc.start()
+    try:
+        read(path)
+        assert tracemalloc.get_traced_memory()[1] < 40e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_name_in_many_rows_takes_bounded_time(path: Path) -> None:
+    named_often(path, "step 1" + "x" * 900_000, 50_000)
+    begun = time.process_time()
+    traces = read(path) or []
+    assert time.process_time() - begun < 10  # it is opened three times
+    assert all(trace.trailer is None for trace in traces)
+
+
+def test_large_values_where_numbers_belong_take_no_memory(path: Path) -> None:
+    large = b"x" * 500_000
+    path.write_bytes(export())
+    with sqlite3.connect(path) as file:
+        row = [large] * 7
+        file.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?,?)", [row] * 9)
+    file.close()
+    tracemalloc.start()
+    try:
+        (trace,) = read(path) or []
+        assert tracemalloc.get_traced_memory()[1] < 15e6
+    finally:
+        tracemalloc.stop()
+    assert (len(trace.steps), trace.broken_lines) == (9, 9)
 
 
 def bomb(levels: int = 17, children: int = 300) -> bytes:
