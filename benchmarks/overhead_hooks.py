@@ -131,7 +131,7 @@ def main() -> None:
     end()
     if dist.get_rank() == 0:
         args.out.write_text(json.dumps(result))
-    dist.barrier()
+    dist.barrier()  # as in examples/deepspeed_zero.py
     dist.destroy_process_group()
 
 

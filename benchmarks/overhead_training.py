@@ -190,8 +190,8 @@ def main() -> None:
     result = {name: run(args.training, scale, args.rounds) for name, scale in SCALES.items()}
     if dist.get_rank() == 0:
         args.out.write_text(json.dumps(result))
-    # Threads of gloo outlive the group under DeepSpeed: let them be idle when Python ends. Without
-    # this a rank aborted at its exit in some of 50 runs, dsprof or not; why was not seen.
+    # A gloo thread that lets go of a tensor while Python ends aborts the process, dsprof or not: it
+    # takes the GIL there. A barrier has no tensor, and by its end those before it are let go of.
     dist.barrier()
     dist.destroy_process_group()
 

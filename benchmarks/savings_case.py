@@ -106,6 +106,7 @@ def main() -> None:
     rounds = compare(before, case.make(args.case, patch), args.rounds, args.seconds)
     if dist.get_rank() == 0:
         (args.out / "measured.json").write_text(json.dumps(rounds))
+    dist.barrier()  # as in examples/deepspeed_zero.py
     dist.destroy_process_group()
 
 

@@ -122,8 +122,8 @@ def main() -> None:
             engine.step()
         if dist.get_rank() == 0 and (step + 1) % 5 == 0:
             print(f"step {step + 1:3d}  loss {loss.item():.3f}", flush=True)
-    # Threads of gloo outlive the group under DeepSpeed: let them be idle when Python ends. Without
-    # this a rank aborted at its exit in some of 50 runs, dsprof or not; why was not seen.
+    # A gloo thread that lets go of a tensor while Python ends aborts the process, dsprof or not: it
+    # takes the GIL there. A barrier has no tensor, and by its end those before it are let go of.
     dist.barrier()
     dist.destroy_process_group()
 

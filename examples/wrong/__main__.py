@@ -26,6 +26,7 @@ def main() -> None:
     step = CASES[args.case].make(args.case, args.patch)
     for _ in range(args.steps):
         step()
+    dist.barrier()  # as in examples/deepspeed_zero.py
     dist.destroy_process_group()
 
 
