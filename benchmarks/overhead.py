@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tests.dist.launch import environment, launch
 
@@ -33,11 +34,7 @@ TRAININGS = ("ZeRO-2", "ZeRO-3", "DDP", "FSDP2")
 def training_rows() -> Iterator[Row]:
     """Yield a row for each way to train and each recorder, two ranks over gloo."""
     for training in TRAININGS:
-        # A process each: what one imports changes where dsprof looks in the next.
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "training.json"
-            launch(HERE / "overhead_training.py", args=[out, training], timeout=1800).check()
-            scales = json.loads(out.read_text())
+        scales = trained("overhead_training.py", training)
         real, small = scales["real"], scales["small"]
         wall_ms = median(rounds(real["bare"], "wall_ms"))
         yield (training, "bare", f"{wall_ms:.0f} ms", "", "", "")
@@ -58,10 +55,7 @@ def training_rows() -> Iterator[Row]:
 def hook_rows() -> Iterator[Row]:
     """Yield what hooks take of a step, the dearest ones by name; and what that is of the step."""
     for training in TRAININGS:
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "hooks.json"
-            launch(HERE / "overhead_hooks.py", args=[out, training], timeout=600).check()
-            result = json.loads(out.read_text())
+        result = trained("overhead_hooks.py", training)
         found, clocks = result["dsprof"], result["clocks"]["hooks"]
         spent = {
             name: (one["us"] - clocks.get(name, {"us": 0.0})["us"], one["calls"])
@@ -74,6 +68,17 @@ def hook_rows() -> Iterator[Row]:
         for name in sorted(spent, key=lambda name: -spent[name][0])[:DEAREST]:
             us, calls = spent[name]
             yield (training, f"`{name}`", f"{calls:.0f}", f"{us / 1e3:.2f} ms", "", "")
+
+
+def trained(program: str, training: str) -> Any:
+    """Return what a program measured of one way to train, in processes of its own.
+
+    For what one uses changes where dsprof looks in the next.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "measured.json"
+        launch(HERE / program, args=[out, training], timeout=1800).check()
+        return json.loads(out.read_text())
 
 
 def rounds(variant: list[dict], what: str) -> list[float]:
