@@ -51,6 +51,7 @@ class Scope(msgspec.Struct, gc=False, frozen=True):
     micro_step: int
     phase: str  # "forward", "backward", "step", "" outside all of them
     engine: int = -1  # number of the DeepSpeed engine whose phase it is
+    site: int = 0  # from where the user called what the phase is of, 0 when unknown
 
 
 class Context(msgspec.Struct, gc=False):

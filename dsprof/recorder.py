@@ -64,6 +64,7 @@ class Recorder:
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
         self.cost_samples = itertools.count(1)
         self.groups: Any = None  # the hooks' own, shared between them
+        self.sites: Any = None  # likewise
         self.group_ids = itertools.count(1)
         self.site_ids = itertools.count(1)
         self.dropped = 0
@@ -136,17 +137,18 @@ class Recorder:
 
     # -- steps and phases ---------------------------------------------------------------------
 
-    def enter(self, phase: str, engine: int = -1, micro_step: int = -1) -> Phase:
+    def enter(self, phase: str, engine: int = -1, micro_step: int = -1, site: int = 0) -> Phase:
         """Begin a phase; give what it returns to `leave`.
 
         `micro_step` is that of the engine where engines take turns; by default the last one.
+        `site` is from where the user began it.
         """
         outer = self.scope
         now = clock()
         if outer.step < 0:
             self.step_start_ns = now
         micro_step = outer.micro_step if micro_step < 0 else micro_step
-        scope = self.scope = Scope(max(outer.step, 0), micro_step, phase, engine)
+        scope = self.scope = Scope(max(outer.step, 0), micro_step, phase, engine, site)
         entered = Phase(phase, scope, now, 0, get_ident())
         self.phases.append(entered)
         return entered
@@ -160,12 +162,12 @@ class Recorder:
         self.phases = others
         outer = self.phases[-1].scope if self.phases else _OUTSIDE
         scope = self.scope
-        self.scope = Scope(scope.step, scope.micro_step, outer.phase, outer.engine)
+        self.scope = Scope(scope.step, scope.micro_step, outer.phase, outer.engine, outer.site)
 
     def end_micro_step(self) -> None:
         """Count a micro-step that ended without an optimizer step."""
         scope = self.scope
-        self.scope = Scope(scope.step, scope.micro_step + 1, scope.phase, scope.engine)
+        self.scope = Scope(scope.step, scope.micro_step + 1, scope.phase, scope.engine, scope.site)
 
     def end_step(self, source: str, engine: int = -1, micro_steps: int = 0) -> None:
         """Count an optimizer step; of several sources of steps only the best one counts.
@@ -186,7 +188,7 @@ class Recorder:
         self.in_flight.unheld.end_step(step)
         self.step_start_ns = now
         self.steps += 1
-        self.scope = Scope(step + 1, 0, scope.phase, scope.engine)
+        self.scope = Scope(step + 1, 0, scope.phase, scope.engine, scope.site)
         for listener in self.step_listeners:
             self._guarded(listener.__qualname__, listener, step)
 

@@ -38,7 +38,7 @@ class _WireHook(Hook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self.groups = Groups.of(recorder)
-        self.sites = Sites(recorder)
+        self.sites = Sites.of(recorder)
         recorder.reduce_op_name = reduce_op_name
 
     def make_note(
@@ -92,9 +92,12 @@ class _WireHook(Hook):
                 in_flight.poll()
             if peer >= 0:
                 peer = group.ranks[peer]
-            thread = get_ident()
+            thread, scope = get_ident(), recorder.scope
             context = context_of(thread, NOBODY)
             context.wire_ops += 1
+            # A flush belongs to the line that called backward, of which autograd's own thread has
+            # no frame; and where there is one, the walk up to it costs more than the record.
+            site = (context.flush and scope.site) or site_above(2) or scope.site
             record = Collective(
                 next_id(),
                 name,
@@ -107,8 +110,8 @@ class _WireHook(Hook):
                 is_async,
                 reduce_op,
                 peer,
-                site_above(2),
-                recorder.scope,
+                site,
+                scope,
                 context,
                 thread,
                 issue_ns,

@@ -18,6 +18,7 @@ from dsprof.events import Phase
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.deepspeed_config import describe
 from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS, Schedule
+from dsprof.hooks.sites import Sites
 from dsprof.recorder import Recorder
 
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
@@ -62,6 +63,7 @@ class DeepSpeedEngineHook(Hook):
         super().__init__(recorder)
         self._engines: weakref.WeakKeyDictionary[Any, Progress] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
+        self._sites = Sites.of(recorder)
 
     def wrap(self, target: Target, original: Any) -> Any:
         if target.name == "__init__":
@@ -139,7 +141,8 @@ class DeepSpeedEngineHook(Hook):
         scope = self.recorder.scope
         if scope.phase == phase and scope.engine == progress.number:
             return None
-        return self.recorder.enter(phase, progress.number, progress.micro_step)
+        site = self._sites.here() if phase == "backward" else 0
+        return self.recorder.enter(phase, progress.number, progress.micro_step, site)
 
     def _end(self, begun: Phase | None) -> None:
         if begun is not None:

@@ -47,9 +47,12 @@ class DeepSpeedFetchHook(Hook):
         self._submit_ns = 0
         self._wait_ns = 0
         self._fetch = 0
+        self._release: Fetch | None = None  # that goes on as long as nothing is fetched
         hook = DeepSpeedFetchHook
         noting = (hook._begin, hook._end, hook._end_prefetch, hook._end_wait, hook._record)
-        hide_from_dynamo(*noting, and_calls=True)
+        hide_from_dynamo(*noting, hook._released, hook._end_release, and_calls=True)
+        recorder.step_listeners.append(self._end_release)
+        recorder.world_listeners.append(self._forget)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         wrap = {
@@ -66,6 +69,8 @@ class DeepSpeedFetchHook(Hook):
         @functools.wraps(original)
         def start_event(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
             if name in _WAITS:
+                if hook._release is not None:
+                    hook._end_release()
                 hook._wait_ns = clock()
             elif name in _SUBMITS and not is_compiling() and recorder.recording:
                 hook._begin()
@@ -137,13 +142,33 @@ class DeepSpeedFetchHook(Hook):
             result = original(self, *args, **kwargs)
             try:
                 if param.ds_status is not status:
-                    hook._record("release", param.ds_numel, 0, start_ns)
+                    hook._released(param.ds_numel, start_ns)
             except Exception as error:
                 hook.fail(error)
             return result
 
         hide_from_dynamo(release)
         return release
+
+    def _released(self, elements: int, start_ns: int) -> None:
+        """Count a parameter to the release that goes on, or begin one."""
+        recorder, release, thread = self.recorder, self._release, get_ident()
+        if release is not None and release.scope is recorder.scope and release.thread == thread:
+            release.elements += elements
+            release.end_ns = clock()
+            return
+        self._end_release()
+        number, scope = next(recorder.ids), recorder.scope
+        self._release = Fetch(number, "release", elements, 0, scope, start_ns, clock(), thread)
+
+    def _end_release(self, step: int = -1) -> None:
+        """Hand over the release that goes on: something is fetched, or a step has ended."""
+        release, self._release = self._release, None
+        if release is not None:
+            self.recorder.add(release)
+
+    def _forget(self) -> None:
+        self._release = None
 
     def _record(
         self, kind: str, elements: int, wait_ns: int, start_ns: int, recomputing: bool = False

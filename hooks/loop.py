@@ -7,6 +7,7 @@ DDP or FSDP model or the next backward begins. An engine of DeepSpeed marks its 
 from __future__ import annotations
 
 from dsprof.events import Phase
+from dsprof.hooks.sites import Sites
 from dsprof.recorder import Recorder
 
 
@@ -38,7 +39,7 @@ def begin_backward(recorder: Recorder) -> Phase | None:
     if loop.has_engine or recorder.scope.phase == "backward":
         return None
     _end_micro_step(recorder)
-    return recorder.enter("backward")
+    return recorder.enter("backward", site=Sites.of(recorder).here())
 
 
 def end_backward(recorder: Recorder, phase: Phase | None) -> None:

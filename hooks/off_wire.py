@@ -30,7 +30,7 @@ class OffWire:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._groups = Groups.of(recorder)
-        self._sites = Sites(recorder)
+        self._sites = Sites.of(recorder)
         self._works = PythonWorks(recorder)
 
     def release(self) -> None:

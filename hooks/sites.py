@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import cast
 
 from dsprof.recorder import Recorder
 from dsprof.trace.format import SiteArgs
@@ -79,6 +80,17 @@ class Sites:
             return site
 
         return above
+
+    @classmethod
+    def of(cls, recorder: Recorder) -> Sites:
+        """Return the one that all hooks of `recorder` share."""
+        if recorder.sites is None:
+            recorder.sites = cls(recorder)
+        return cast(Sites, recorder.sites)
+
+    def here(self) -> int:
+        """Return the number of the site from which the caller was called, however far up."""
+        return self._walk(sys._getframe(1))[0]
 
     def _forget(self) -> None:
         """Define all sites again, in a new trace."""

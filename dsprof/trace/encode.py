@@ -142,40 +142,42 @@ class Encoder:
         return time_ns - self._start_ns if time_ns else 0
 
     def _collective_args(self, record: Collective) -> CollectiveArgs:
-        at, context, scope = self._at, record.context, record.scope
+        start_ns, context, scope = self._start_ns, record.context, record.scope
+        reduce_op, lane = record.reduce_op, self._lanes.get(record.thread)
+        # By position and without calls, for it is the most frequent record: a third of the time.
         return CollectiveArgs(
-            id=record.id,
-            group=record.group.id,
-            seq=record.seq,
-            nbytes=record.nbytes,
-            elements=record.elements,
-            issue_ns=at(record.issue_ns),
-            tensors=record.tensors,
-            dtype=record.dtype,
-            requested=context.requested,
-            request=context.request,
-            is_async=bool(record.is_async),
-            reduce_op=self._reduce_op_name(record.reduce_op),
-            peer=record.peer,
-            site=record.site,
-            step=scope.step,
-            micro_step=scope.micro_step,
-            phase=scope.phase,
-            flush=context.flush,
-            fetch=context.fetch,
-            thread=self._thread_lane(record.thread),
-            stream=record.stream,
-            return_ns=at(record.return_ns),
-            pending_ns=at(record.pending_ns),
-            done_ns=at(record.done_ns),
-            wait_ns=at(record.wait_ns),
-            waited_ns=at(record.waited_ns),
-            blocked_ns=record.blocked_ns,
-            waits=record.waits,
-            on_wire=record.on_wire,
-            captured=record.captured,
-            is_estimated=record.is_estimated,
-            coalesced=context.coalesced,
+            record.id,
+            record.group.id,
+            record.seq,
+            record.nbytes,
+            record.elements,
+            record.issue_ns - start_ns,
+            record.tensors,
+            record.dtype,
+            context.requested,
+            context.request,
+            bool(record.is_async),
+            "" if reduce_op is None else self._reduce_op_name(reduce_op),
+            record.peer,
+            record.site,
+            scope.step,
+            scope.micro_step,
+            scope.phase,
+            context.flush,
+            context.fetch,
+            self._thread_lane(record.thread) if lane is None else lane,
+            record.stream,
+            record.return_ns and record.return_ns - start_ns,
+            record.pending_ns and record.pending_ns - start_ns,
+            record.done_ns and record.done_ns - start_ns,
+            record.wait_ns and record.wait_ns - start_ns,
+            record.waited_ns and record.waited_ns - start_ns,
+            record.blocked_ns,
+            record.waits,
+            record.on_wire,
+            record.captured,
+            record.is_estimated,
+            context.coalesced,
         )
 
     def _span(self, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -215,23 +217,29 @@ class Encoder:
         return FlushEvent(args=args, name=f"flush: {record.cause}", tid=lane, **span)
 
     def _fetch(self, record: Fetch) -> Event:
-        scope = record.scope
-        args = FetchArgs(  # by name one by one: the most frequent record of ZeRO-3
-            id=record.id,
-            kind=record.kind,
-            elements=record.elements,
-            start_ns=self._at(record.start_ns),
-            end_ns=self._at(record.end_ns),
-            wait_ns=record.wait_ns,
-            is_recomputation=record.is_recomputation,
-            step=scope.step,
-            micro_step=scope.micro_step,
-            phase=scope.phase,
-            library=record.library,
-            module=record.module,
+        scope, start_ns, end_ns = record.scope, record.start_ns, record.end_ns
+        args = FetchArgs(  # by position, as collectives: the most frequent record of ZeRO-3
+            record.id,
+            record.kind,
+            record.elements,
+            start_ns - self._start_ns,
+            end_ns - self._start_ns,
+            record.wait_ns,
+            record.is_recomputation,
+            scope.step,
+            scope.micro_step,
+            scope.phase,
+            record.library,
+            record.module,
         )
-        span = self._span(record.start_ns, record.end_ns)
-        return FetchEvent(args=args, name=record.kind, tid=self._thread_lane(record.thread), **span)
+        return FetchEvent(
+            args=args,
+            name=record.kind,
+            pid=self._rank,
+            tid=self._thread_lane(record.thread),
+            ts=args.start_ns / 1000,
+            dur=(end_ns - start_ns) / 1000,
+        )
 
     def _copy(self, record: Copy) -> Event:
         args = self._fields(record, CopyArgs)

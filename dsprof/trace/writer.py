@@ -32,7 +32,7 @@ from dsprof.trace.format import (
     TrailerEvent,
 )
 
-INTERVAL_S = 0.25
+INTERVAL_S = 0.4
 CHUNK_RECORDS = 1000
 OPEN_AFTER_NS = 300_000_000
 """A collective in flight for so long is written as open, in case the process gets killed."""
@@ -193,9 +193,11 @@ class TraceWriter:
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             lines = self._define(definitions.popleft() for _ in range(len(definitions)))
-            count = min(len(records), CHUNK_RECORDS)
-            for _ in range(count):
+            newest_step = self._step
+            for _ in range(min(len(records), CHUNK_RECORDS)):
                 lines.extend(self._take(records.popleft()))
+            if self._step != newest_step:  # one for them all: memory is that of now
+                lines += self._lines.record(self._source.sample_memory("step", self._step))
             self._write(lines)
         self.cpu_ns = time.thread_time_ns()
 
@@ -226,9 +228,7 @@ class TraceWriter:
         if self._step < 0:
             self._write(self._define(self._source.prepare_late()))
         self._step = record.step
-        sample = self._source.sample_memory("step", record.step)
-        lines = [*self._lines.record(record), *self._lines.record(sample)]
-        return lines + self._counter_lines(record.step)
+        return self._lines.record(record) + self._counter_lines(record.step)
 
     def _counter_lines(self, before: int) -> list[Event]:
         """Return the counters of finished steps: a late wait may still change the newest one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dsprof.events import Collective
+from dsprof.events import Collective, Context
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
 from dsprof.hooks.interception import CompleteHook
+from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.wire import METHODS, WIRE_OPS
-from dsprof.recorder import COST_SAMPLE, Recorder
+from dsprof.recorder import COST_SAMPLE, NOBODY, Recorder
 from dsprof.trace.format import SiteArgs
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import WORLD_SIZE
@@ -152,6 +154,27 @@ def test_the_site_is_the_line_outside_torch(install: Install, kind: type) -> Non
     assert site.file == __file__
     assert site.function == "test_the_site_is_the_line_outside_torch"
     assert site.line == test_the_site_is_the_line_outside_torch.__code__.co_firstlineno + 3
+
+
+def test_in_backward_the_site_is_the_line_that_called_it(install: Install) -> None:
+    recorder = install(CompleteHook, TrainingLoopHook)
+
+    def reduce(gradient: torch.Tensor) -> None:
+        thread = threading.Thread(target=dist.all_reduce, args=(gradient,))  # no frame of ours
+        thread.start()
+        thread.join()
+        recorder.become(Context(flush=7))
+        dist.all_reduce(gradient)
+        recorder.become(NOBODY)
+        dist.all_reduce(gradient)
+
+    weight = torch.ones(4, requires_grad=True)
+    weight.register_hook(reduce)
+    weight.sum().backward()
+    sites = {d.id: d for d in recorder.definitions if isinstance(d, SiteArgs)}
+    lines = [sites[record.site].function for record in collectives(recorder)]
+    here = "test_in_backward_the_site_is_the_line_that_called_it"
+    assert lines == [here, here, "reduce"]
 
 
 def test_functional_collectives_are_seen_by_the_dispatcher(install: Install) -> None:

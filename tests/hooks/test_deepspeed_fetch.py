@@ -101,18 +101,35 @@ def test_a_module_with_nothing_to_wait_for_is_no_fetch(recorder: Recorder) -> No
     assert fetches(recorder) == []
 
 
+def release(self: Any, param: Any) -> None:
+    param.ds_status = "not available"
+
+
 def test_a_release_counts_if_it_let_something_go(recorder: Recorder) -> None:
-    recorder_calls = Stage3(recorder)
+    stage3 = Stage3(recorder)
     param = SimpleNamespace(ds_status="available", ds_numel=7)
-    recorder_calls.release_param(recorder_calls, param)
+    stage3.release_param(stage3, param)
+    recorder.end_step("deepspeed")
     assert fetches(recorder) == []
-
-    def release(self: Any, param: Any) -> None:
-        param.ds_status = "not available"
-
-    target = recorder_calls.hook.targets[-1]
-    recorder_calls.hook.wrap(target, release)(recorder_calls, param)
+    stage3.hook.wrap(stage3.hook.targets[-1], release)(stage3, param)
+    recorder.end_step("deepspeed")
     assert fetches(recorder) == [("release", 7)]
+
+
+def test_what_is_let_go_between_two_fetches_is_one_release(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    let_go = stage3.hook.wrap(stage3.hook.targets[-1], release)
+    for elements in (7, 5):
+        let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=elements))
+    stage3.wait("forward_fetch_wait", 0)
+    assert fetches(recorder) == [("release", 12)]
+    let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=3))
+    recorder.enter("backward")
+    let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=2))
+    recorder.end_step("deepspeed")
+    assert fetches(recorder)[1:] == [("release", 3), ("release", 2)]
+    phases = [r.scope.phase for r in recorder.buffer if isinstance(r, Fetch)]
+    assert phases == ["", "", "backward"]
 
 
 def test_a_parameter_of_another_release_makes_the_hook_inert(recorder: Recorder) -> None:

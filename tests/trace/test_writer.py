@@ -103,6 +103,46 @@ def test_everything_written_is_read_back(tmp_path: Path) -> None:
     assert trace.broken_lines == 0
 
 
+def test_each_field_is_written_under_its_own_name(tmp_path: Path) -> None:
+    times = {
+        name: START_NS + place * 100
+        for place, name in enumerate(
+            ("issue_ns", "return_ns", "pending_ns", "done_ns", "wait_ns", "waited_ns"), 1
+        )
+    }
+    record = Collective(
+        id=3, op="reduce", group=GROUP, seq=4, nbytes=5, elements=6, tensors=7, dtype="int8",
+        is_async=True, reduce_op="MAX", peer=8, site=9, thread=10, stream=11, blocked_ns=12,
+        waits=13, on_wire=False, captured=True, is_estimated=True,
+        scope=Scope(step=14, micro_step=15, phase="step"),
+        context=Context(request=16, requested="all_reduce", flush=17, fetch=18, coalesced=19),
+        **times,
+    )  # fmt: skip
+    fetch = Fetch(
+        id=20, kind="prefetch", elements=21, wait_ns=22, scope=record.scope, thread=10,
+        start_ns=START_NS + 700, end_ns=START_NS + 900, is_recomputation=True,
+        library="FSDP2", module="head",
+    )  # fmt: skip
+    run = Run(tmp_path)
+    run.records.extend([record, fetch])
+    run.close()
+    events = {event["cat"]: event for event in json.loads(run.writer.path.read_text())}
+    assert events["comm"]["args"] == {
+        "id": 3, "group": 1, "seq": 4, "nbytes": 5, "elements": 6, "tensors": 7, "dtype": "int8",
+        "is_async": True, "reduce_op": "MAX", "peer": 8, "site": 9, "stream": 11, "blocked_ns": 12,
+        "waits": 13, "on_wire": False, "captured": True, "is_estimated": True, "step": 14,
+        "micro_step": 15, "phase": "step", "request": 16, "requested": "all_reduce", "flush": 17,
+        "fetch": 18, "coalesced": 19, "thread": 2,
+        **{name: time_ns - START_NS for name, time_ns in times.items()},
+    }  # fmt: skip
+    assert events["fetch"]["args"] == {
+        "id": 20, "kind": "prefetch", "elements": 21, "wait_ns": 22, "step": 14, "micro_step": 15,
+        "phase": "step", "start_ns": 700, "end_ns": 900, "is_recomputation": True,
+        "library": "FSDP2", "module": "head",
+    }  # fmt: skip
+    assert (events["fetch"]["ts"], events["fetch"]["dur"]) == (0.7, 0.2)
+
+
 def test_the_file_is_a_chrome_trace(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.records.extend(collective(number, 0) for number in range(1, 4))
