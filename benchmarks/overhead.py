@@ -3,6 +3,7 @@
 python -m benchmarks.overhead
 """
 
+import itertools
 import json
 import operator
 import subprocess
@@ -35,13 +36,13 @@ def training_rows() -> Iterator[Row]:
     """Yield a row for each way to train and each recorder, two ranks over gloo."""
     for training in TRAININGS:
         scales = trained("overhead_training.py", training)
-        real, small = scales["real"], scales["small"]
-        wall_ms = median(rounds(real["bare"], "wall_ms"))
+        half, small = scales["half"], scales["small"]
+        wall_ms = median(rounds(half["bare"], "wall_ms"))
         yield (training, "bare", f"{wall_ms:.0f} ms", "", "", "")
-        for name in list(real)[1:]:
-            walls = sorted(against_bare(real, name, "wall_ms", operator.truediv))
+        for name in list(half)[1:]:
+            walls = sorted(against_bare(half, name, "wall_ms", operator.truediv))
             thread_ms = median(against_bare(small, name, "thread_ms", operator.sub))
-            writer_ms = median(rounds(real[name], "writer_ms"))
+            writer_ms = median(rounds(half[name], "writer_ms"))
             yield (
                 training,
                 name,
@@ -54,8 +55,8 @@ def training_rows() -> Iterator[Row]:
 
 def hook_rows() -> Iterator[Row]:
     """Yield what hooks take of a step, the dearest ones by name; and what that is of the step."""
-    for training in TRAININGS:
-        result = trained("overhead_hooks.py", training)
+    for training, scale in itertools.product(TRAININGS, ("half", "demo")):
+        result = trained("overhead_hooks.py", training, scale)
         found, clocks = result["dsprof"], result["clocks"]["hooks"]
         spent = {
             name: (one["us"] - clocks.get(name, {"us": 0.0})["us"], one["calls"])
@@ -64,20 +65,21 @@ def hook_rows() -> Iterator[Row]:
         hooks_ms, wall_ms = sum(us for us, _ in spent.values()) / 1e3, found["wall_ms"]
         writer_ms = found["writer_ms"]
         share = f"{(hooks_ms + writer_ms) / wall_ms:.2%} of {wall_ms:.0f} ms"
+        training = f"{training}, {scale}"
         yield (training, "all hooks", "", f"{hooks_ms:.2f} ms", f"{writer_ms:.2f} ms", share)
         for name in sorted(spent, key=lambda name: -spent[name][0])[:DEAREST]:
             us, calls = spent[name]
             yield (training, f"`{name}`", f"{calls:.0f}", f"{us / 1e3:.2f} ms", "", "")
 
 
-def trained(program: str, training: str) -> Any:
+def trained(program: str, *training: str) -> Any:
     """Return what a program measured of one way to train, in processes of its own.
 
     For what one uses changes where dsprof looks in the next.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "measured.json"
-        launch(HERE / program, args=[out, training], timeout=1800).check()
+        launch(HERE / program, args=[out, *training], timeout=1800).check()
         return json.loads(out.read_text())
 
 

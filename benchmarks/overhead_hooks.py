@@ -123,9 +123,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("training", choices=TRAININGS)
+    parser.add_argument("scale", choices=SCALES)
     args = parser.parse_args()
     deepspeed.init_distributed(dist_backend="gloo")
-    step, end = TRAININGS[args.training](SCALES["real"])
+    step, end = TRAININGS[args.training](SCALES[args.scale])
     # The clocks first: hooks change where some libraries go for good.
     result = {"clocks": measure(step, with_hooks=False), "dsprof": measure(step, with_hooks=True)}
     end()

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, NamedTuple
 
 from dsprof.events import Copy, Scope, clock
-from dsprof.hooks.base import After, Before, Hook, Target, nothing
+from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo, nothing
 from dsprof.recorder import Recorder
 
 _STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
@@ -55,13 +55,14 @@ class DeepSpeedCopiesHook(Hook):
         super().__init__(recorder)
         self._on_host: set[int] = set()  # `ds_id` of parameters, which no two engines share
         self._after_step: _Begun | None = None
+        self._offloads = False  # any engine, anything
         recorder.engine_listeners.append(self._learn)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _GATHER:
-            return self._wrap_gather(original)
+            return self._if_offloading(original, self._timed(original, self._gathered))
         if target.name in _MEASURES:
-            return self._timed(original, _MEASURES[target.name])
+            return self._if_offloading(original, self._timed(original, _MEASURES[target.name]))
         before, after = self._around[target.name]
         return self.around(original, before, after)
 
@@ -72,6 +73,19 @@ class DeepSpeedCopiesHook(Hook):
             "unscale_and_clip_grads": (self._end_parameters, nothing),
             "reset_cpu_buffers": (self._end_parameters, nothing),
         }
+
+    def _if_offloading(
+        self, original: Callable[..., Any], timed: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        hook = self
+
+        # Called for each parameter or fetch; most runs have nothing on the host.
+        @functools.wraps(original)
+        def copies(*args: Any, **kwargs: Any) -> Any:
+            return timed(*args, **kwargs) if hook._offloads else original(*args, **kwargs)
+
+        hide_from_dynamo(copies)
+        return copies
 
     def _timed(self, original: Callable[..., Any], measure: Before) -> Callable[..., Any]:
         """Wrap a method that copies; `measure` says what, from its arguments, or None."""
@@ -103,22 +117,14 @@ class DeepSpeedCopiesHook(Hook):
         if begun is not None and begun[1] is self.recorder.scope:
             self._record(begun)
 
-    # -- stage 3: parameters that live on the host --------------------------------------------
-
     def _learn(self, engine: Any) -> None:
-        offload = engine.zero_offload_param()
-        if offload is not None and str(getattr(offload.device, "value", "")) != "none":
+        if _offloads(engine.zero_offload_param()):
+            self._offloads = True
             self._on_host |= {p.ds_id for p in engine.module.parameters() if hasattr(p, "ds_id")}
+        if _offloads(engine.zero_offload_optimizer()):
+            self._offloads = True
 
-    def _wrap_gather(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        timed, on_host = self._timed(original, self._gathered), self._on_host
-
-        # Called for each fetch; most runs have no parameters on the host.
-        @functools.wraps(original)
-        def gather(*args: Any, **kwargs: Any) -> Any:
-            return timed(*args, **kwargs) if on_host else original(*args, **kwargs)
-
-        return gather
+    # -- stage 3: parameters that live on the host --------------------------------------------
 
     def _gathered(
         self, coordinator: Any, params: Iterable[Any], *args: Any, **kwargs: Any
@@ -129,6 +135,11 @@ class DeepSpeedCopiesHook(Hook):
             if p.ds_id in self._on_host and not p.ds_persist and p.ds_status.name == "NOT_AVAILABLE"
         )
         return _Moved("parameter", "to device", nbytes) if nbytes else None
+
+
+def _offloads(section: Any) -> bool:
+    """Tell whether a section of the configuration, if it is there, puts something elsewhere."""
+    return section is not None and str(getattr(section.device, "value", "")) != "none"
 
 
 def _which_group(optimizer: Any, group_no: int) -> tuple[Any, int]:

@@ -63,7 +63,7 @@ class DeepSpeedFetchHook(Hook):
         return wrap[target.name](original)
 
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
 
         # Hundreds of calls a step: a wait for each module, most of which wait for nothing.
         @functools.wraps(original)
@@ -80,7 +80,7 @@ class DeepSpeedFetchHook(Hook):
         return start_event
 
     def _wrap_stop(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
         ends = {
             **dict.fromkeys(_FETCHES, self._end),
             **dict.fromkeys(_PREFETCHES, self._end_prefetch),
@@ -131,7 +131,7 @@ class DeepSpeedFetchHook(Hook):
         self._submit_ns = 0
 
     def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
 
         @functools.wraps(original)
         def release(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,8 +26,20 @@ def copies(recorder: Recorder) -> list[tuple[str, str, int]]:
     return [(r.what, r.direction, r.nbytes) for r in recorder.buffer if isinstance(r, Copy)]
 
 
-def methods(recorder: Recorder) -> Any:
+class Engine:
+    """An engine whose optimizer states or parameters live on the host, or do not."""
+
+    def __init__(
+        self, params: Sequence[Any] = (), *, parameters: str = "none", states: str = "none"
+    ) -> None:
+        self.module = SimpleNamespace(parameters=lambda: params)
+        self.zero_offload_param = lambda: SimpleNamespace(device=SimpleNamespace(value=parameters))
+        self.zero_offload_optimizer = lambda: SimpleNamespace(device=SimpleNamespace(value=states))
+
+
+def methods(recorder: Recorder, states: str = "cpu") -> Any:
     hook = DeepSpeedCopiesHook(recorder)
+    recorder.meet_engine(Engine(states=states))
     wrapped = {t.name: hook.wrap(t, lambda *args, **kwargs: None) for t in hook.targets}
     return SimpleNamespace(**wrapped)
 
@@ -89,8 +102,9 @@ def test_a_step_that_was_left_ends_no_copy(recorder: Recorder) -> None:
     assert copies(recorder) == []
 
 
-def test_nothing_is_copied_without_offload(recorder: Recorder) -> None:
-    on = methods(recorder)
+@pytest.mark.parametrize("states_of_another", ["none", "cpu"])
+def test_nothing_is_copied_without_offload(recorder: Recorder, states_of_another: str) -> None:
+    on = methods(recorder, states_of_another)
     recorder.enter("step")
     on._optimizer_step(stage_2(cpu_offload=False), 0)
     on.reset_cpu_buffers(stage_2(cpu_offload=False))
@@ -119,14 +133,6 @@ def test_stage_3_keeps_gradients_twice_and_returns_parameters(
     assert copies(recorder) == [("gradient", "to host", 30), ("parameter", "to device", 10)]
 
 
-class Engine:
-    """An engine whose parameters live on the host, or do not."""
-
-    def __init__(self, device: str, params: list[Any]) -> None:
-        self.module = SimpleNamespace(parameters=lambda: params)
-        self.zero_offload_param = lambda: SimpleNamespace(device=SimpleNamespace(value=device))
-
-
 @pytest.mark.parametrize(("device", "count"), [("cpu", 1), ("none", 0)])
 def test_parameters_on_the_host_are_copied_for_a_gather(
     recorder: Recorder, device: str, count: int
@@ -140,6 +146,6 @@ def test_parameters_on_the_host_are_copied_for_a_gather(
     on = methods(recorder)
     params = [param(1, "NOT_AVAILABLE"), param(2, "AVAILABLE"), param(3, "NOT_AVAILABLE", True)]
     gather = on._PartitionedParameterCoordinator__all_gather_params_
-    recorder.meet_engine(Engine(device, params))
+    recorder.meet_engine(Engine(params, parameters=device))
     gather(None, params, True)
     assert copies(recorder) == [("parameter", "to device", 16)] * count
