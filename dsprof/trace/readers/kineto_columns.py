@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from dsprof.trace.readers.kineto_events import (
     DEVICE_CATEGORIES,
     KERNEL,
     STEP_PREFIX,
+    STOP_ENDINGS,
     Args,
     Metadata,
     TraceEvent,
@@ -51,6 +52,31 @@ class _Kind(NamedTuple):
     is_usual: bool
 
 
+class _Kinds(dict[tuple[str, str, bool], int]):
+    """Numbers what is seen by name, category and whether a collective is named; `rows` by number.
+
+    A dictionary that fills itself, because it is asked for each event of a device.
+    """
+
+    def __init__(self, words: Vocabulary) -> None:
+        super().__init__()
+        self.rows: list[_Kind] = []
+        self._words = words
+
+    def __missing__(self, key: tuple[str, str, bool]) -> int:
+        number = self[key] = len(self.rows)
+        self.rows.append(self._describe(*key))
+        return number
+
+    def _describe(self, name: str, category: str, is_named: bool) -> _Kind:
+        if DEVICE_CATEGORIES[category] != KERNEL:
+            return _Kind(self._words[name], self._words[""], COPY, False)
+        library = library_of(name) or ("named by the profiler" if is_named else "")
+        kind = COMMUNICATION if library else COMPUTE
+        usual = kind == COMMUNICATION and is_usual(name)
+        return _Kind(self._words[name], self._words[library], kind, usual)
+
+
 class Columns:
     """Collects what the events of one rank say; times in ns since `origin_us`."""
 
@@ -59,7 +85,7 @@ class Columns:
         self._words = Vocabulary()
         self._parts: list[npt.NDArray[np.int64]] = []
         self._stops: list[npt.NDArray[np.int64]] = []
-        self._kinds: dict[tuple[str, str, bool], _Kind] = {}
+        self._kinds = _Kinds(self._words)
         self._calls: list[Call] = []
         self._cpu_calls: list[Call] = []
         self._issues = Issues()
@@ -81,7 +107,8 @@ class Columns:
                 self._host_call(event)
         if on_device:
             self._parts.append(self._device_rows(on_device))
-        if stops := [e for e in events if is_stop(e.name) and e.ph == "X"]:
+        stops = [e for e in events if e.name.endswith(STOP_ENDINGS) and e.ph == "X"]
+        if stops := [event for event in stops if is_stop(event.name)]:
             self._stops.append(self._stop_rows(stops))
 
     def trace(self, path: str, header: Header, meta: Metadata) -> RankTrace:
@@ -108,11 +135,14 @@ class Columns:
         return trace
 
     def _count(self, events: Sequence[TraceEvent]) -> None:
-        """Count the events that torch numbered, and keep the highest number."""
+        """Count the events that torch numbered, in one of its schemas; keep the highest number."""
         for number in (_NUMBER, _OLD_NUMBER):
             numbers = np.fromiter(map(number, events), np.int64, len(events))
-            self._numbered += int(np.count_nonzero(numbers >= 0))
-            self._highest = max(self._highest, int(numbers.max(initial=-1)))
+            highest = int(numbers.max(initial=-1))
+            if highest >= 0:
+                self._numbered += int(np.count_nonzero(numbers >= 0))
+                self._highest = max(self._highest, highest)
+                return
 
     def _activity(self, table: npt.NDArray[np.int64]) -> DeviceActivity:
         name, library, kind, stream, start, end, usual = table.T
@@ -133,9 +163,12 @@ class Columns:
 
     def _device_rows(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
         """Return a row each: name, library, kind, stream, start, end, usual."""
-        kinds = [self._kind(event) for event in events]
-        streams = [self._stream(event) for event in events]
-        name, library, kind, is_usual = np.array(kinds, np.int64).T
+        keys = [(e.name, e.cat, e.args.collective is not None) for e in events]
+        kinds = np.fromiter(map(self._kinds.__getitem__, keys), np.int64, len(keys))
+        name, library, kind, is_usual = np.array(self._kinds.rows, np.int64)[kinds].T
+        streams: list[Any] = [event.args.stream for event in events]
+        if set(map(type, streams)) != {int}:
+            streams = [self._stream(event) for event in events]
         start, end = self._times(events)
         is_sound = start > _DAMAGED
         self._damaged += len(events) - int(np.count_nonzero(is_sound))
@@ -158,21 +191,6 @@ class Columns:
         self._damaged += len(events) - int(np.count_nonzero(is_sound))
         rows: npt.NDArray[np.int64] = np.stack([names, *times])[:, is_sound]
         return rows
-
-    def _kind(self, event: TraceEvent) -> _Kind:
-        key = event.name, event.cat, event.args.collective is not None
-        known = self._kinds.get(key)
-        if known is None:
-            known = self._kinds[key] = self._new_kind(*key)
-        return known
-
-    def _new_kind(self, name: str, category: str, is_named: bool) -> _Kind:
-        if DEVICE_CATEGORIES[category] != KERNEL:
-            return _Kind(self._words[name], self._words[""], COPY, False)
-        library = library_of(name) or ("named by the profiler" if is_named else "")
-        kind = COMMUNICATION if library else COMPUTE
-        usual = kind == COMMUNICATION and is_usual(name)
-        return _Kind(self._words[name], self._words[library], kind, usual)
 
     def _stream(self, event: TraceEvent) -> int:
         stream = event.args.stream

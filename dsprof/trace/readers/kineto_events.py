@@ -26,6 +26,10 @@ DEVICE_CATEGORIES = {
 }
 
 
+STOP_ENDINGS = (ITEM, "Synchronize")
+"""How the names of stops end, and few others: for a first look at many."""
+
+
 def is_stop(name: str) -> bool:
     """Say whether the host waits for the device in a call of this name."""
     return name == ITEM or (name.endswith("Synchronize") and name.startswith(("cuda", "hip")))
