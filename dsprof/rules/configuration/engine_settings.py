@@ -99,9 +99,7 @@ class EngineSettings:
 
     def holds(self, combination: Combination) -> bool:
         """Whether every condition holds; what cannot be told holds of nothing."""
-        if self.release < combination.since or (combination.only_before and self.has_run):
-            return False
-        if combination.before is not None and self.release >= combination.before:
+        if not combination.concerns(self.release) or (combination.only_before and self.has_run):
             return False
         first = next(iter(combination.when))
         if combination.only_written and _value(self.written, first) is None:

@@ -1,6 +1,7 @@
 """Settings of DeepSpeed that do not go together, or that do something else than they say.
 
-Read in the sources of DeepSpeed 0.19.8; `since` is the first release of which it is known.
+Read in the sources of DeepSpeed 0.19.8; `since` is the first release of which it is known. What is
+said of overlap_comm before 0.19 was read in those of 0.16.9 to 0.18.9.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ def _is_no_stage(value: Any) -> bool:
     return value not in (0, 1, 2, 3)
 
 
+def _is_split(value: Any) -> bool:
+    return _is_number(value) and value > 1
+
+
 def _is_object(value: Any) -> bool:
     return isinstance(value, Mapping)
 
@@ -85,6 +90,10 @@ class Combination:
     config_patch: dict[str, Any] | None = None
     only_written: bool = False  # the first key must stand in the configuration
     only_before: bool = False  # of a run, another rule tells it by what was sent
+
+    def concerns(self, of: Release) -> bool:
+        """Whether it is so in a release."""
+        return self.since <= of and (self.before is None or of < self.before)
 
 
 REFUSED: tuple[Combination, ...] = (
@@ -192,7 +201,46 @@ REFUSED: tuple[Combination, ...] = (
 """What stops the engine at its construction."""
 
 
+_OVERLAPPED: Mapping[str, Condition] = {
+    f"{_Z}overlap_comm": on,
+    f"{_Z}contiguous_gradients": on,
+    "engine.device": _may_wait,
+    _STAGE: one_of(1, 2),
+}
+
+NEVER_OVERLAPS = Combination(
+    _OVERLAPPED,
+    "from 0.17.5 to 0.18.4 backward waits for the reduction of each bucket, so that hardly "
+    "anything overlaps (DeepSpeed#7804)",
+    "take DeepSpeed 0.19.0 or later",
+    Severity.MEDIUM,
+    since=(0, 17, 5),
+    before=(0, 18, 5),
+)
+
+
 AT_ODDS: tuple[Combination, ...] = (
+    Combination(
+        _OVERLAPPED,
+        "from 0.17.2 to 0.17.4 backward writes into the bucket that is being reduced, which "
+        "changes gradients without a word (DeepSpeed#7188)",
+        "take DeepSpeed 0.19.0 or later, or set overlap_comm to false",
+        Severity.HIGH,
+        since=(0, 17, 2),
+        before=(0, 17, 5),
+        config_patch={"zero_optimization": {"overlap_comm": False}},
+    ),
+    NEVER_OVERLAPS,
+    Combination(
+        _OVERLAPPED,
+        "from 0.18.5 to 0.18.9 memory may be given away while the reduction still uses it: losses "
+        "of NaN were seen (DeepSpeed#7965)",
+        "take DeepSpeed 0.19.0 or later, or set overlap_comm to false",
+        Severity.MEDIUM,
+        since=(0, 18, 5),
+        before=(0, 19, 0),
+        config_patch={"zero_optimization": {"overlap_comm": False}},
+    ),
     Combination(
         {"optimizer.type": _is_muon, f"{_Z}reduce_scatter": on, _STAGE: one_of(1, 2)},
         "before 0.19.3 a matrix that lies in the parts of two ranks is updated by gradients of "
@@ -261,6 +309,21 @@ AT_ODDS: tuple[Combination, ...] = (
         {f"{_Z}overlap_comm": on, "engine.kind": one_of("PipelineEngine"), _STAGE: one_of(1, 2)},
         "a pipeline engine switches it off",
         "delete the key",
+        only_written=True,
+    ),
+    Combination(
+        {"pipeline": _is_object, f"{_Z}overlap_comm": on, _STAGE: one_of(1, 2)},
+        "a pipeline engine, which a PipelineModule makes, switches overlap_comm off",
+        "delete overlap_comm if the model is a PipelineModule",
+        only_written=True,
+        only_before=True,
+    ),
+    Combination(
+        {"tensor_parallel.autotp_size": _is_split},
+        "the ranks that share a layer must be given the same data; in the first forward the engine "
+        "compares it, and ends with 'Data inconsistency within the TP group' where it differs",
+        "shard the data by the data-parallel rank and not by the global one: a sampler with "
+        "num_replicas = world size / autotp_size and rank = global rank // autotp_size",
         only_written=True,
     ),
     Combination(

@@ -14,6 +14,8 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wire import Wire
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import AnyCalls, calls_per_step, held_ms, least_held_ms, share_of_step
+from dsprof.rules.knowledge.combinations import NEVER_OVERLAPS
+from dsprof.rules.knowledge.releases import release
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, hiding_saves
 
@@ -63,13 +65,21 @@ class UnhiddenReduction:
             yield self._by_design(run, held)
 
     def _by_design(self, run: RunSummary, held: float) -> Finding:
+        of = release(run[Engines].deepspeed)
+        never_overlaps = of is not None and NEVER_OVERLAPS.concerns(of)
         return self.meta.finding(
             Status.INFO,
             f"{_held_words(run, held)}, and no key is to blame.",
-            title="ZeRO hides one bucket at a time",
-            cause="Before each bucket DeepSpeed makes backward wait for the reduction of the one "
+            title=f"This release hides no bucket (DeepSpeed {run[Engines].deepspeed})"
+            if never_overlaps
+            else "ZeRO hides one bucket at a time",
+            cause="Backward waits for the reduction of each bucket (DeepSpeed#7804)."
+            if never_overlaps
+            else "Before each bucket DeepSpeed makes backward wait for the reduction of the one "
             "before (DeepSpeed#8364).",
-            action="No setting changes it; fewer bytes do.",
+            action="Take DeepSpeed 0.19.0 or later, which waits for the bucket before."
+            if never_overlaps
+            else "No setting changes it; fewer bytes do.",
             confidence="medium",
         )
 

@@ -66,6 +66,51 @@ def test_muon_needs_whole_gradients_up_to_a_release(release, fails):
     assert [fault.severity for fault in faults] == [Severity.HIGH] * fails
 
 
+@pytest.mark.parametrize(
+    ("release", "severities"),
+    [
+        ("0.17.1", []),
+        ("0.17.2", [Severity.HIGH]),
+        ("0.17.5", [Severity.MEDIUM]),
+        ("0.18.4", [Severity.MEDIUM]),
+        ("0.18.5", [Severity.MEDIUM]),
+        ("0.19.0", []),
+        ("", []),  # not known: the newest is asked
+    ],
+)
+def test_overlap_comm_was_at_fault_in_some_releases(release, severities):
+    faults = with_status(read(RULE, zero(2, overlap_comm=True), release), Status.FAIL)
+    assert [fault.severity for fault in faults] == severities
+
+
+@pytest.mark.parametrize("keys", [{}, APART, {"overlap_comm": False}])
+def test_such_a_release_is_no_fault_where_nothing_overlaps(keys):
+    faults = with_status(read(RULE, zero(2, **keys), "0.18.4"), Status.FAIL)
+    assert not [fault for fault in faults if "7804" in fault.summary]
+
+
+def test_a_cpu_has_no_streams_to_mix_up():
+    written = zero(2, overlap_comm=True)
+    (finding,) = ran(RULE, written, "0.17.3", device="cpu", effective=written)
+    assert finding.status is Status.PASS
+
+
+@pytest.mark.parametrize(("size", "notes"), [(2, 1), (1, 0), (0, 0), ("auto", 0), ("2", 0)])
+def test_tensor_parallel_ranks_need_the_same_data(size, notes):
+    written = {**zero(1, overlap_comm=True), "tensor_parallel": {"autotp_size": size}}
+    found = with_status(read(RULE, written), Status.INFO)
+    assert len(found) == notes
+    assert all("Data inconsistency" in note.summary for note in found)
+
+
+def test_a_pipeline_section_is_told_before_the_engine_is_known():
+    written = {**zero(1, overlap_comm=True), "pipeline": {"stages": 2}}
+    (note,) = with_status(read(RULE, written), Status.INFO)
+    assert "PipelineModule" in note.summary
+    (kind,) = with_status(ran(RULE, written, effective=written, kind="PipelineEngine"), Status.INFO)
+    assert "switches it off" in kind.summary
+
+
 def test_without_reduce_scatter_no_bucket_synchronises():
     notes = read(RULE, zero(2, **SPLIT, reduce_scatter=False))
     assert {note.status for note in notes} == {Status.INFO}

@@ -49,6 +49,16 @@ def test_what_holds_with_every_key_set_is_information():
     assert (finding.saving_ms_per_step, "8364" in finding.cause) == (None, True)
 
 
+@pytest.mark.parametrize(
+    ("release", "names_it"), [("0.18.4", True), ("0.18.5", False), ("", False)]
+)
+def test_a_release_that_hides_nothing_is_named(release, names_it):
+    trace = rank(overlap_comm=True)
+    trace.header.versions["deepspeed"] = release
+    finding = said(RULE, trace)
+    assert (finding.status, "7804" in finding.cause) == (Status.INFO, names_it)
+
+
 def test_short_reductions_and_one_bucket_pass():
     assert said(RULE, rank(held_ms=2)).status is Status.PASS
     assert said(RULE, rank(buckets=1, overlap_comm=True)).status is Status.PASS
