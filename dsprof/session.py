@@ -27,7 +27,7 @@ from dsprof.config import Config
 from dsprof.disclosure import Disclosure
 from dsprof.events import Phase, clock
 from dsprof.patching import PatchSet, forget_imports, when_imported
-from dsprof.recorder import COST_SAMPLE, Recorder
+from dsprof.recorder import Recorder
 from dsprof.trace.format import (
     FILE_PATTERN,
     SCHEMA_VERSION,
@@ -223,7 +223,7 @@ class Session:
             unmatched_waits=recorder.in_flight.unmatched_waits,
             lost_stalls=recorder.lost_stalls,
             given_up=recorder.in_flight.given_up,
-            hooks_ns=recorder.sampled_cost_ns * COST_SAMPLE,
+            hooks_ns=recorder.cost_ns(),
             failed_hooks=recorder.failures,
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from threading import get_ident
+from time import thread_time_ns
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,6 +67,9 @@ class _WireHook(Hook):
             issue_ns: int,
             return_ns: int,
         ) -> Collective | None:
+            is_sample = not next_sample() % COST_SAMPLE
+            if is_sample:  # by the CPU, for others may take it from this thread in between
+                begin_ns = thread_time_ns()
             state = group_state(pg)
             group = state.group
             on_host = state.is_host
@@ -136,8 +140,9 @@ class _WireHook(Hook):
                 recorder.add(record)
             else:
                 recorder.on_device(record, work if work is None else unbox(work))
-            if not next_sample() % COST_SAMPLE:
-                recorder.sampled_cost_ns += clock() - return_ns
+            if is_sample:
+                recorder.samples += 1
+                recorder.sampled_cost_ns += thread_time_ns() - begin_ns
             return record
 
         tell = InFlight.tell_followers
