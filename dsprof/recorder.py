@@ -77,7 +77,7 @@ class Recorder:
         self.loop = Loop()
         self.step_source = ""
         self.step_listeners: list[Callable[[int], None]] = []
-        self.engine_listeners: list[Callable[[Any], None]] = []  # told of each DeepSpeed engine
+        self.engine_listeners: list[Callable[[Any, int], None]] = []  # told of each DeepSpeed engine
         self.roles: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of groups
         self.reduce_op_name: Callable[[Any], str] = str
         self._on_first_collective = on_first_collective
@@ -204,10 +204,10 @@ class Recorder:
         for listener in self.step_listeners:
             self._guarded(listener.__qualname__, listener, step)
 
-    def meet_engine(self, engine: Any) -> None:
-        """Tell listeners of a DeepSpeed engine that is met for the first time."""
+    def meet_engine(self, engine: Any, number: int) -> None:
+        """Tell listeners of a DeepSpeed engine that is met for the first time, and its number."""
         for listener in self.engine_listeners:
-            self._guarded(listener.__qualname__, listener, engine)
+            self._guarded(listener.__qualname__, listener, engine, number)
 
     def _guarded(self, name: str, call: Callable[..., None], *args: Any) -> None:
         """Do what must not fail the step of the user, nor what else follows it."""

@@ -117,7 +117,7 @@ class DeepSpeedCopiesHook(Hook):
         if begun is not None and begun[1] is self.recorder.scope:
             self._record(begun)
 
-    def _learn(self, engine: Any) -> None:
+    def _learn(self, engine: Any, number: int) -> None:
         if _offloads(engine.zero_offload_param()):
             self._offloads = True
             self._on_host |= {p.ds_id for p in engine.module.parameters() if hasattr(p, "ds_id")}

@@ -202,6 +202,6 @@ class DeepSpeedEngineHook(Hook):
         progress = self._engines.get(engine)
         if progress is None:
             progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
-            self.recorder.meet_engine(engine)
+            self.recorder.meet_engine(engine, progress.number)
             self.recorder.define(describe(engine, progress.number))
         return progress

@@ -7,6 +7,7 @@ its two methods are called around each fetch in any case.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -24,11 +25,15 @@ _COORDINATOR = (
     "PartitionedParameterCoordinator",
 )
 _RELEASE = "_PartitionedParameterCoordinator__release_param"
+_IN_FLIGHT = "_PartitionedParameterCoordinator__inflight_param_registry"
 
 _FETCHES = ("forward_fetch_submit", "backward_fetch_submit")
 _PREFETCHES = ("forward_prefetch_submit", "backward_prefetch_submit")
 _SUBMITS = frozenset(_FETCHES + _PREFETCHES)
 _WAITS = frozenset(("forward_fetch_wait", "backward_fetch_wait"))
+
+_NO_ENGINE = -1
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id  # -1 unless autograd is at work
 
 
 class DeepSpeedFetchHook(Hook):
@@ -48,9 +53,14 @@ class DeepSpeedFetchHook(Hook):
         self._wait_ns = 0
         self._fetch = 0
         self._release: Fetch | None = None  # that goes on as long as nothing is fetched
+        self._shares: dict[int, int] = {}  # engine -> ranks that a parameter is shared out over
+        # Of engines whose parameters differ in that: what is being gathered.
+        self._in_flight: dict[int, weakref.ref[Any]] = {}
+        self._in_flight_elements = 0
         hook = DeepSpeedFetchHook
-        noting = (hook._begin, hook._end, hook._end_prefetch, hook._end_wait, hook._record)
+        noting = (hook._begin, hook._end, hook._record, hook._note_in_flight, hook._share)
         hide_from_dynamo(*noting, hook._released, hook._end_release, and_calls=True)
+        recorder.engine_listeners.append(self._learn)
         recorder.step_listeners.append(self._end_release)
         recorder.world_listeners.append(self._forget)
 
@@ -71,6 +81,8 @@ class DeepSpeedFetchHook(Hook):
             if name in _WAITS:
                 if hook._release is not None:
                     hook._end_release()
+                if hook._in_flight:
+                    hook._note_in_flight()
                 hook._wait_ns = clock()
             elif name in _SUBMITS and not is_compiling() and recorder.recording:
                 hook._begin()
@@ -83,20 +95,19 @@ class DeepSpeedFetchHook(Hook):
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
         ends = {
             **dict.fromkeys(_FETCHES, self._end),
-            **dict.fromkeys(_PREFETCHES, self._end_prefetch),
-            **dict.fromkeys(_WAITS, self._end_wait),
+            **dict.fromkeys((*_PREFETCHES, *_WAITS), self._record),
         }
 
         @functools.wraps(original)
         def stop_event(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            elements = args[0] if args else kwargs.get("num_elem", 0)
-            if elements and not is_compiling() and recorder.recording and not hook.broken:
-                try:
-                    end = ends.get(name)
-                    if end is not None:
-                        end(elements, name.startswith("forward"))
-                except Exception as error:
-                    hook.fail(error)
+            end = ends.get(name)
+            if end is not None:
+                elements = args[0] if args else kwargs.get("num_elem", 0)
+                if elements and not is_compiling() and recorder.recording and not hook.broken:
+                    try:
+                        end(elements, name)
+                    except Exception as error:
+                        hook.fail(error)
             return original(self, name, *args, **kwargs)
 
         hide_from_dynamo(stop_event)
@@ -114,21 +125,63 @@ class DeepSpeedFetchHook(Hook):
         except Exception as error:
             self.fail(error)
 
-    def _end(self, elements: int, forward: bool) -> None:
+    def _end(self, elements: int, name: str) -> None:
         self.recorder.become(self._outer)
 
-    def _end_prefetch(self, elements: int, forward: bool) -> None:
-        self.recorder.become(self._outer)
-        self._record("prefetch", elements, 0, self._submit_ns, forward and _in_backward())
-        self._submit_ns = 0
+    def _record(self, elements: int, name: str) -> None:
+        """Record a prefetch that was submitted, or a fetch that was waited for.
 
-    def _end_wait(self, elements: int, forward: bool) -> None:
-        # DeepSpeed counts this rank's share of what it waits for.
-        whole = elements * dist.get_world_size()
-        start_ns = self._submit_ns or self._wait_ns
-        wait_ns = clock() - self._wait_ns
-        self._record("fetch", whole, wait_ns, start_ns, forward and _in_backward())
-        self._submit_ns = 0
+        One function and few calls: it runs for each gather of a step.
+        """
+        now, recorder = clock(), self.recorder
+        scope, start_ns = recorder.scope, self._submit_ns
+        if name in _WAITS:
+            kind, wait_ns, start_ns = "fetch", now - self._wait_ns, start_ns or self._wait_ns
+            engine = scope.engine
+            if self._in_flight and engine in self._in_flight:
+                elements = self._in_flight_elements - self._sum_in_flight()
+            else:  # DeepSpeed counts this rank's share of what it waits for.
+                elements *= self._shares.get(engine) or self._share(engine)
+        else:
+            kind, wait_ns = "prefetch", 0
+            recorder.become(self._outer)
+        number = self._fetch or next(recorder.ids)
+        self._fetch = self._submit_ns = 0
+        again = name.startswith("forward") and _graph_task() != -1  # within backward
+        thread = get_ident()
+        recorder.add(Fetch(number, kind, elements, wait_ns, scope, start_ns, now, thread, again))
+
+    # -- how large the whole of a share is -----------------------------------------------------
+
+    def _learn(self, engine: Any, number: int) -> None:
+        """Note over how many ranks the parameters of an engine are shared out."""
+        sharded = (p for p in engine.module.parameters() if hasattr(p, "ds_process_group"))
+        groups = {id(p.ds_process_group): p.ds_process_group for p in sharded}
+        sizes = {dist.get_world_size(group) for group in groups.values()}
+        if sizes:
+            # Outside the phases of all engines the one that was met last is the best guess.
+            self._shares[number] = self._shares[_NO_ENGINE] = max(sizes)
+        if len(sizes) > 1:  # experts, beside what all ranks share
+            coordinator = engine.optimizer.parameter_offload.get_param_coordinator()
+            self._in_flight[number] = weakref.ref(getattr(coordinator, _IN_FLIGHT))
+
+    def _share(self, engine: int) -> int:
+        """Return the ranks that parameters of an engine unknown by now are shared out over."""
+        ranks = self._shares.get(_NO_ENGINE) or dist.get_world_size()
+        return self._shares.setdefault(engine, ranks)
+
+    def _note_in_flight(self) -> None:
+        """Remember how much is being gathered before the wait for some of it."""
+        try:
+            self._in_flight_elements = self._sum_in_flight()
+        except Exception as error:
+            self.fail(error)
+
+    def _sum_in_flight(self) -> int:
+        """Return the elements that are being gathered for the engine whose phase it is."""
+        found = self._in_flight.get(self.recorder.scope.engine)
+        in_flight = found() if found is not None else None
+        return sum(param.ds_numel for param in in_flight or ())
 
     def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
@@ -169,19 +222,3 @@ class DeepSpeedFetchHook(Hook):
 
     def _forget(self) -> None:
         self._release = None
-
-    def _record(
-        self, kind: str, elements: int, wait_ns: int, start_ns: int, recomputing: bool = False
-    ) -> None:
-        recorder = self.recorder
-        fetch = self._fetch or next(recorder.ids)
-        self._fetch = 0
-        scope, thread = recorder.scope, get_ident()
-        recorder.add(
-            Fetch(fetch, kind, elements, wait_ns, scope, start_ns, clock(), thread, recomputing)
-        )
-
-
-def _in_backward() -> bool:
-    """Say whether autograd is at work in this thread: a forward there is a recomputation."""
-    return bool(torch._C._current_graph_task_id() != -1)

@@ -39,7 +39,7 @@ class Engine:
 
 def methods(recorder: Recorder, states: str = "cpu") -> Any:
     hook = DeepSpeedCopiesHook(recorder)
-    recorder.meet_engine(Engine(states=states))
+    recorder.meet_engine(Engine(states=states), 0)
     wrapped = {t.name: hook.wrap(t, lambda *args, **kwargs: None) for t in hook.targets}
     return SimpleNamespace(**wrapped)
 
@@ -146,6 +146,6 @@ def test_parameters_on_the_host_are_copied_for_a_gather(
     on = methods(recorder)
     params = [param(1, "NOT_AVAILABLE"), param(2, "AVAILABLE"), param(3, "NOT_AVAILABLE", True)]
     gather = on._PartitionedParameterCoordinator__all_gather_params_
-    recorder.meet_engine(Engine(params, parameters=device))
+    recorder.meet_engine(Engine(params, parameters=device), 0)
     gather(None, params, True)
     assert copies(recorder) == [("parameter", "to device", 16)] * count

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dsprof.events import Fetch
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
@@ -34,8 +36,9 @@ class Stage3:
         self.stop(self, event, elements)
         return inside
 
-    def wait(self, event: str, elements: int) -> None:
+    def wait(self, event: str, elements: int, *, done: Callable[[], object] = list) -> None:
         self.start(self, event)
+        done()
         self.stop(self, event, elements)
 
 
@@ -44,6 +47,10 @@ def recorder() -> Recorder:
     recorder = Recorder(lambda: True)
     assert recorder.arm()
     return recorder
+
+
+class Registry(list[Any]):
+    """What is being gathered; a plain list cannot be referred to weakly."""
 
 
 def fetches(recorder: Recorder) -> list[tuple[str, int]]:
@@ -61,6 +68,54 @@ def test_a_fetch_spans_its_gather_and_its_wait(recorder: Recorder) -> None:
     assert (fetch.kind, fetch.elements) == ("fetch", 10 * WORLD_SIZE)
     assert 0 < fetch.wait_ns < fetch.end_ns - fetch.start_ns
     assert recorder.context() is NOBODY
+
+
+def engine(*params: Any, in_flight: Any = None) -> Any:
+    """An engine whose parameters are shared out over groups, and what it gathers."""
+    private = "_PartitionedParameterCoordinator__inflight_param_registry"
+    coordinator = SimpleNamespace(**{private: in_flight})
+    return SimpleNamespace(
+        module=SimpleNamespace(parameters=lambda: params),
+        optimizer=SimpleNamespace(
+            parameter_offload=SimpleNamespace(get_param_coordinator=lambda: coordinator)
+        ),
+    )
+
+
+def param(group: Any, elements: int = 1) -> Any:
+    return SimpleNamespace(ds_process_group=group, ds_numel=elements)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_share_is_multiplied_by_the_ranks_that_share_a_parameter(recorder: Recorder) -> None:
+    stage3, pair, four = Stage3(recorder), dist.new_group([0, 1]), dist.new_group([0, 1, 2, 3])
+    recorder.meet_engine(engine(param(pair), SimpleNamespace()), 0)
+    recorder.meet_engine(engine(param(four)), 1)
+    recorder.meet_engine(engine(SimpleNamespace()), 2)  # nothing is sharded
+    for number in (0, 1):
+        entered = recorder.enter("forward", number)
+        stage3.wait("forward_fetch_wait", 10)
+        recorder.leave(entered)
+    stage3.wait("forward_fetch_wait", 10)
+    assert [elements for _, elements in fetches(recorder)] == [20, 40, 40]
+
+
+@pytest.mark.usefixtures("group")
+def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    dense, expert = param(dist.group.WORLD, 80), param(dist.new_group([0, 1]), 30)
+    in_flight = Registry((expert, dense))
+    recorder.meet_engine(engine(dense, expert, in_flight=in_flight), 0)
+    recorder.enter("forward", 0)
+    stage3.wait("forward_fetch_wait", 15, done=lambda: in_flight.remove(expert))
+    stage3.wait("forward_fetch_wait", 10, done=in_flight.clear)
+    assert fetches(recorder) == [("fetch", 30), ("fetch", 80)]
+
+
+def test_an_engine_of_another_release_is_no_harm(recorder: Recorder) -> None:
+    Stage3(recorder)
+    recorder.meet_engine(SimpleNamespace(module=None), 0)
+    assert recorder.failures
 
 
 @pytest.mark.usefixtures("group")

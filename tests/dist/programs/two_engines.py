@@ -18,9 +18,7 @@ def engine(stage: int, accumulation: int) -> deepspeed.DeepSpeedEngine:
         "bf16": {"enabled": True},
         "zero_optimization": {"stage": stage},
     }
-    made, *_ = deepspeed.initialize(
-        model=model, model_parameters=model.parameters(), config=config
-    )
+    made, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     return made
 
 

@@ -215,9 +215,7 @@ def functional_collectives() -> None:
 def functional_collectives_with_gradients() -> None:
     group = dist.group.WORLD
     gathered = functional.all_gather_tensor_autograd(ones().requires_grad_(), 0, group)
-    scattered = functional.reduce_scatter_tensor_autograd(
-        flat().requires_grad_(), "sum", 0, group
-    )
+    scattered = functional.reduce_scatter_tensor_autograd(flat().requires_grad_(), "sum", 0, group)
     exchanged = functional.all_to_all_single_autograd(flat().requires_grad_(), None, None, group)
     (gathered.sum() + scattered.sum() + exchanged.sum()).backward()
 
