@@ -77,7 +77,7 @@ class Recorder:
         self.loop = Loop()
         self.step_source = ""
         self.step_listeners: list[Callable[[int], None]] = []
-        self.engine_listeners: list[Callable[[Any, int], None]] = []  # told of each DeepSpeed engine
+        self.engine_listeners: list[Callable[[Any, int], None]] = []  # DeepSpeed
         self.roles: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of groups
         self.reduce_op_name: Callable[[Any], str] = str
         self._on_first_collective = on_first_collective
