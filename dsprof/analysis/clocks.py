@@ -1,29 +1,30 @@
 """One time line for all ranks, and how far it can be trusted.
 
 Ranks of one host and boot read the same monotonic clock. Hosts are tied by collectives that no
-rank leaves before every rank has entered: if rank i arrived at a_i and left at e_i on its own
-clock, then `a_i - e_j <= o_j - o_i <= e_i - a_j` for the offsets o of i and j.
+rank leaves before every rank has entered (`clock_ties`); those of a device by when it ran them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from dsprof.analysis.clock_ties import Bounds, Seen, Tie, bounds, joined, tie
 from dsprof.analysis.collectives import SYNCHRONISING, family
-from dsprof.analysis.steps import HOST, on_host_clock
+from dsprof.analysis.device import on_device_clock
+from dsprof.analysis.sampling import sample
+from dsprof.analysis.steps import is_timed
 from dsprof.analysis.summary import RankClock
-from dsprof.analysis.timeline import completion
+from dsprof.analysis.timeline import Array, completion
 from dsprof.trace.format import Header
 from dsprof.trace.table import RankTrace
 
 SAMPLES_PER_GROUP = 512
 
 Node = tuple[str, str]  # host and boot
-Key = tuple[str, int]  # process group and number of the collective in it
+Groups = dict[str, Seen]  # by the key of the process group
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class ClockSamples:
-    """When one rank entered and left synchronising collectives, on its host's monotonic clock."""
+    """Synchronising collectives of one rank, on its host's clock, by the key of their group."""
 
     header: Header
-    times_ns: Mapping[Key, tuple[int, int]]
+    seen: Groups
 
 
 def shared_clock(headers: Sequence[Header]) -> Alignment | None:
@@ -61,92 +62,126 @@ def shared_clock(headers: Sequence[Header]) -> Alignment | None:
 
 
 def unread_samples(headers: Sequence[Header]) -> list[ClockSamples] | None:
-    """Return the samples of ranks of whom none can have any; None where a file must be read.
-
-    Only collectives on a host's clock give samples: those of devices say when kernels ran.
-    """
-    if any(header.device == HOST and header.boot_id for header in headers):
+    """Return the samples of ranks of whom none can have any; None where a file must be read."""
+    if any(header.started_monotonic_ns and header.boot_id for header in headers):
         return None
     return [ClockSamples(header, {}) for header in headers]
 
 
 def clock_samples(trace: RankTrace) -> ClockSamples:
-    """Choose at most `SAMPLES_PER_GROUP` synchronising collectives of each group.
+    """Choose about `SAMPLES_PER_GROUP` synchronising collectives of each group.
 
     The choice depends on their numbers alone, so that all ranks choose the same.
     """
+    trace = on_device_clock(trace)
     rows, start = trace.collectives, trace.header.started_monotonic_ns
     codes = [code for code, word in enumerate(rows.words) if family(word) in SYNCHRONISING]
-    _, done = completion(rows)
-    usable = np.isin(rows.op, codes) & (done > 0) & on_host_clock(trace) & rows.on_wire
-    times: dict[Key, tuple[int, int]] = {}
+    earliest, latest = _ends(trace)
+    usable = np.isin(rows.op, codes) & (latest > 0) & rows.on_wire & ~rows.is_untimed
+    seen: Groups = {}
     for number, group in trace.groups.items():
         mine = np.flatnonzero(usable & (rows.group == number))
-        stride = 1 << max(0, math.ceil(math.log2(max(len(mine), 1) / SAMPLES_PER_GROUP)))
-        for i in mine[rows.seq[mine] % stride == 0]:
-            key = (group.key, int(rows.seq[i]))
-            times[key] = (start + int(rows.issue_ns[i]), start + int(done[i]))
-    return ClockSamples(trace.header, times)
+        mine, _ = sample(rows.seq, mine, SAMPLES_PER_GROUP)
+        seq, first, counts = np.unique(rows.seq[mine], return_index=True, return_counts=True)
+        once = counts == 1  # a number that comes twice tells nothing
+        if once.any():
+            mine = mine[first[once]]
+            arrive = rows.issue_ns[mine].astype(np.int64)
+            ends = start + earliest[mine], start + latest[mine]
+            seen[group.key] = Seen(
+                seq[once].astype(np.int64), start + arrive, *ends, latest[mine] - arrive
+            )
+    return ClockSamples(trace.header, seen)
+
+
+def _ends(trace: RankTrace) -> tuple[Array, Array]:
+    """Return between what each collective ended on this rank; 0 where that was not seen.
+
+    A host comes back from a collective when it gets a processor, which may be long after: of its
+    calls only the latest end is believed.
+    """
+    rows = trace.collectives
+    arrive, none = rows.issue_ns.astype(np.int64), np.zeros(len(rows), np.int64)
+    if not is_timed(trace):  # nor are profiles: they count from where they begin
+        return none, none
+    earliest, latest = completion(rows)
+    if not trace.is_device_timed:
+        return arrive, latest
+    earliest = np.where(rows.is_estimated, arrive, earliest)
+    return earliest, np.where(latest > 0, latest + rows.bound_ns, 0)
 
 
 def align(samples: Iterable[ClockSamples]) -> Alignment:
     """Align ranks of several hosts; hosts that no collective ties are set by their wall clocks."""
-    samples = list(samples)
-    offsets = _tie_hosts(samples)
-    reference = samples[0].header
-    clocks: dict[int, RankClock] = {}
-    loose: set[str] = set()
-    for sample in samples:
-        header = sample.header
-        if (tied := offsets.get(_node(header))) is not None:
-            offset, bound = tied
-            begun = header.started_monotonic_ns - reference.started_monotonic_ns
-            clocks[header.rank] = RankClock(begun + offset, bound)
-        else:
-            loose.add(header.host)
-            begun = header.started_epoch_ns - reference.started_epoch_ns
-            clocks[header.rank] = RankClock(begun, None)
-    if loose:
-        hosts = ", ".join(sorted(host or "hosts without a name" for host in loose)[:4])
-        return Alignment(clocks, f"wall clocks, of unknown error, for {hosts}", None)
+    headers: list[Header] = []
+    hosts: dict[Node, Groups] = {}
+    for rank in samples:
+        headers.append(rank.header)
+        if rank.header.boot_id:
+            _add(hosts.setdefault(_node(rank.header), {}), rank.seen)
+    ties = _tie_hosts(hosts, _node(headers[0]))
+    clocks = {header.rank: _clock(header, headers[0], ties) for header in headers}
+    if loose := {h.host for h in headers if clocks[h.rank].bound_ns is None}:
+        names = ", ".join(sorted(host or "hosts without a name" for host in loose)[:4])
+        return Alignment(clocks, f"wall clocks, of unknown error, for {names}", None)
     bound = max(clock.bound_ns or 0 for clock in clocks.values())
     return Alignment(clocks, "several hosts: tied by the ends of collectives", bound)
+
+
+def _add(host: Groups, seen: Mapping[str, Seen]) -> None:
+    for key, more in seen.items():
+        host[key] = joined([host[key], more]) if key in host else more
+
+
+def _clock(header: Header, reference: Header, ties: Mapping[Node, Tie]) -> RankClock:
+    if (found := ties.get(_node(header))) is None:
+        return RankClock(header.started_epoch_ns - reference.started_epoch_ns, None)
+    base = int(found.offset[0])
+    begun = header.started_monotonic_ns - reference.started_monotonic_ns
+    added = (found.offset - base).tolist()
+    at = (found.at - header.started_monotonic_ns).tolist()
+    drift = tuple(zip(at, added, strict=True)) if any(added) else ()
+    return RankClock(begun + base, found.bound_ns, drift)
 
 
 def _node(header: Header) -> Node:
     return header.host, header.boot_id
 
 
-def _tie_hosts(samples: Sequence[ClockSamples]) -> dict[Node, tuple[int, int]]:
-    """Return offset and bound of each host that is tied to the first, directly or by others."""
-    hosts: dict[Node, dict[Key, tuple[int, int]]] = {}
-    for sample in samples:
-        if sample.header.boot_id:
-            merged = hosts.setdefault(_node(sample.header), {})
-            for key, (arrive, end) in sample.times_ns.items():
-                # The last arrival and the first end of a host bind the tightest.
-                other = merged.get(key, (arrive, end))
-                merged[key] = (max(arrive, other[0]), min(end, other[1]))
-    reference = _node(samples[0].header)
-    tied = {reference: (0, 0)} if reference in hosts else {}
+def _tie_hosts(hosts: Mapping[Node, Groups], reference: Node) -> dict[Node, Tie]:
+    """Return how each host is tied to `reference`, directly or by way of others."""
+    whole: Groups = {}
+    for host in hosts.values():
+        _add(whole, host)
+    itself = Tie(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
+    tied = {reference: itself} if reference in hosts else {}
     frontier = list(tied)
     while frontier:
         known = frontier.pop(0)
-        for node in hosts.keys() - tied.keys():
-            if (tie := _tie(hosts[known], hosts[node])) is not None:
-                tied[node] = (tied[known][0] + tie[0], tied[known][1] + tie[1])
+        for node in sorted(hosts.keys() - tied.keys()):
+            if (found := _bounds(hosts[known], hosts[node], whole)) is not None:
+                tied[node] = _through(tied[known], tie(found))
                 frontier.append(node)
     return tied
 
 
-def _tie(
-    one: Mapping[Key, tuple[int, int]], other: Mapping[Key, tuple[int, int]]
-) -> tuple[int, int] | None:
-    """Return the offset of `other` to `one` and its bound, from the collectives that both saw."""
-    shared = one.keys() & other.keys()
-    if not shared:
+def _bounds(one: Groups, other: Groups, whole: Groups) -> Bounds | None:
+    """Return what the collectives that both hosts saw tell; None without any."""
+    found = []
+    for key in sorted(one.keys() & other.keys()):
+        seq, here, there = np.intersect1d(
+            one[key].seq, other[key].seq, assume_unique=True, return_indices=True
+        )
+        shortest = whole[key].shortest[np.searchsorted(whole[key].seq, seq)]
+        found.append(bounds(one[key].take(here), other[key].take(there), shortest))
+    if not any(len(part.at) for part in found):
         return None
-    low = max(one[key][0] - other[key][1] for key in shared)
-    high = min(one[key][1] - other[key][0] for key in shared)
-    # Clocks that drift leave no single offset that fits all: the gap is then part of the error.
-    return (low + high) // 2, abs(high - low + 1) // 2
+    return Bounds(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+
+def _through(known: Tie, more: Tie) -> Tie:
+    """Tie a clock to the reference by way of one that is tied to it already."""
+    there = more.at + more.offset
+    base = int(known.offset[0])
+    added = np.rint(np.interp(there, known.at, known.offset - base)).astype(np.int64) + base
+    return Tie(more.at, more.offset + added, known.bound_ns + more.bound_ns)

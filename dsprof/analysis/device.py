@@ -57,12 +57,13 @@ class _Stalls:
     start_ns: Array
     end_ns: Array
     issued_ns: Array
+    bound_ns: Array
 
     @classmethod
     def of(cls, stalls: Iterable[StallArgs]) -> _Stalls:
         placed = [stall for stall in stalls if stall.end_ns]
         kinds = np.array([stall.kind for stall in placed], np.str_)
-        names = ("stream", "awaited", "collective", "start_ns", "end_ns", "issued_ns")
+        names = ("stream", "awaited", "collective", "start_ns", "end_ns", "issued_ns", "bound_ns")
         columns = (np.array([getattr(one, name) for one in placed], np.int64) for name in names)
         return cls(
             (kinds == "collective") | (kinds == "wait"),
@@ -108,7 +109,9 @@ def _collectives(rows: Collectives, stalls: _Stalls) -> Collectives:
     start, end, issued = stalls.start_ns[mine], stalls.end_ns[mine], stalls.issued_ns[mine]
     exposed_from, exposed_ns = _exposed(stalls, mine)
     may_overlap = stalls.is_wait[mine] | stalls.is_side[mine]
-    begin = np.where(issued > 0, np.minimum(issued, start), start)
+    # Where nobody marked when its stream came to it, that was when the host enqueued it, or later.
+    enqueued = np.where(stalls.is_wait[mine], rows.issue_ns[place], start)
+    begin = np.minimum(np.where(issued > 0, issued, enqueued), start)
     # What held its stream ended with the stall, to the moment; else it had ended before.
     pending = np.where(stalls.is_wait[mine] & (end <= start), begin, end)
     columns: dict[str, Any] = {
@@ -120,6 +123,7 @@ def _collectives(rows: Collectives, stalls: _Stalls) -> Collectives:
         "waited_ns": np.where(may_overlap, exposed_from + exposed_ns, end),
         "blocked_ns": exposed_ns,
         "waits": np.ones(len(mine), np.int64),
+        "bound_ns": stalls.bound_ns[mine],
     }
     is_async = rows.is_async.copy()
     is_untimed = (rows.done_ns == 0) & rows.on_wire & ~rows.is_open

@@ -44,6 +44,7 @@ class Rows:
     held_from: Array  # the caller made no progress from here...
     held_until: Array  # ...to here
     undisturbed: BoolArray  # nothing but its transfer kept it in flight, once all had come
+    bound_ns: Array  # its times may be later by so much, on the clock of its own host
 
     def __len__(self) -> int:
         return len(self.seq)
@@ -160,6 +161,7 @@ def _aligned(
         ends = times["done"]
         times = {name: column - ends for name, column in times.items()}
     doubt = _doubt(times["arrive"], times["done"], [ranks[rank] for rank in placed], by_ends)
+    doubt = doubt + _placement(times["arrive"], stack["bound_ns"])
     return Matched(
         group=facts,
         ranks=tuple(placed),
@@ -190,6 +192,12 @@ def _doubt(arrive: Array, done: Array, ranks: Sequence[RankArrivals], by_ends: b
     last = np.argmax(arrive, axis=0)
     same = node[:, None] == node[last][None, :]
     return np.where(same, 0, bound[:, None] + bound[last][None, :]).astype(np.int64)
+
+
+def _placement(arrive: Array, bound_ns: Array) -> Array:
+    """Return the doubt about when a device was where it was, for each rank against the last."""
+    last = np.argmax(arrive, axis=0)
+    return np.maximum(bound_ns, np.take_along_axis(bound_ns, last[None, :], axis=0))
 
 
 def _shift(

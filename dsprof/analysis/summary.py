@@ -11,19 +11,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from dsprof.trace.table import RankTrace
+import numpy as np
+
+from dsprof.trace.table import IntArray, RankTrace
 
 
 @dataclass(frozen=True, slots=True)
 class RankClock:
-    """How a rank's trace times map to the time line of the run: `run_ns = trace_ns + offset_ns`.
+    """How a rank's trace times map to the time line of the run.
 
-    The true offset lies within `bound_ns` of `offset_ns`: 0 on the host and boot of the reference,
-    None where the error is not known.
+    `run_ns = trace_ns + offset_ns`, and where two clocks drift apart what `drift` says: pairs of a
+    trace time and of what is added then, ascending, with straight lines between them. The error is
+    at most `bound_ns`: 0 on the host and boot of the reference, None where it is not known.
     """
 
     offset_ns: int = 0
     bound_ns: int | None = 0
+    drift: tuple[tuple[int, int], ...] = ()
+
+    def on_run(self, trace_ns: IntArray) -> IntArray:
+        """Return times of the trace on the time line of the run."""
+        shifted: IntArray = trace_ns.astype(np.int64) + self.offset_ns
+        if not self.drift:
+            return shifted
+        at, added = zip(*self.drift, strict=True)
+        shifted += np.rint(np.interp(trace_ns, at, added)).astype(np.int64)
+        return shifted
 
 
 A = TypeVar("A", bound="Aggregate")

@@ -94,6 +94,7 @@ class Collectives:
     is_estimated: BoolArray  # blocked and waited for in C++; both are upper bounds
     is_open: BoolArray  # still in flight when the file ended
     is_untimed: BoolArray  # a device ran it, and how long that took is not known
+    bound_ns: IntArray  # its times may be later by so much: a device's, on the host's clock
 
     def __len__(self) -> int:
         return len(self.op)
@@ -165,8 +166,9 @@ class CollectivesBuilder:
             parts = self._parts.pop(name, [])
             columns[name] = np.concatenate(parts) if parts else np.zeros(0, _dtype(name))
         _complete_batches(columns)
-        untimed = np.zeros(len(columns["op"]), np.bool_)
-        return Collectives(words=list(self._vocabulary), is_untimed=untimed, **columns)
+        count = len(columns["op"])
+        columns |= {"is_untimed": np.zeros(count, np.bool_), "bound_ns": np.zeros(count, np.int64)}
+        return Collectives(words=list(self._vocabulary), **columns)
 
 
 def _complete_batches(columns: dict[str, npt.NDArray[Any]]) -> None:

@@ -8,14 +8,25 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates import arrivals as module
-from dsprof.analysis.aggregates.arrivals import Arrivals, sample
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.clocks import Alignment
 from dsprof.analysis.lateness import lateness, split_waits
 from dsprof.analysis.matching import Matched
+from dsprof.analysis.sampling import sample
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.table import RankTrace
-from tests.factories.trace import MS, group, header, issued, rank_trace, sync
+from tests.factories.trace import (
+    MS,
+    enqueued,
+    group,
+    header,
+    issued,
+    ns,
+    rank_trace,
+    stall,
+    sync,
+)
 
 
 def arrivals(*traces: RankTrace, bounds: dict[int, int | None] | None = None) -> Arrivals:
@@ -160,3 +171,21 @@ def test_a_number_that_comes_twice_on_a_rank_is_left_out():
     twice = rank(0, 10, 20, 30)
     twice.collectives.seq[1] = 0
     assert matched(twice, rank(1, 60, 60, 60)).seq.tolist() == [2]
+
+
+def on_device(number: int, *arrive: float, bound: float) -> RankTrace:
+    """As `rank`, with a device that is placed up to `bound` ms too early."""
+    comm = [enqueued("all_reduce", 100 * k, seq=k, step=k) for k in range(len(arrive))]
+    stalls = [
+        stall(call, "collective", 100 * k + at, 100 * k + 90, bound_ns=ns(bound))
+        for k, (call, at) in enumerate(zip(comm, arrive, strict=True))
+    ]
+    return rank_trace(number, comm=comm, stalls=stalls, head=header(number, device="cuda"))
+
+
+def test_what_the_place_of_a_device_leaves_open_is_not_interpreted():
+    """One host, one clock, and yet rank 1 may have come up to 3 ms later than said."""
+    one = matched(on_device(0, 10, 10, bound=0), on_device(1, 12, 60, bound=3))
+    assert (split_waits(one).waited_ns[0] / MS).tolist() == [0, 50]
+    exact = matched(on_device(0, 10, bound=0), on_device(1, 12, bound=0))
+    assert split_waits(exact).waited_ns[0, 0] == 2 * MS

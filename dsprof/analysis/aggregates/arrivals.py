@@ -10,6 +10,7 @@ import numpy as np
 
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.matching import GroupFacts, Matched, RankArrivals, Rows, match
+from dsprof.analysis.sampling import sample
 from dsprof.analysis.steps import is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, blocked, completion
@@ -45,7 +46,7 @@ class Arrivals(Aggregate):
         arrivals = RankArrivals(
             node=(trace.header.host, trace.header.boot_id),
             bound_ns=clock.bound_ns,
-            rows=_rows(trace, chosen, names, clock.offset_ns),
+            rows=_rows(trace, chosen, names, clock),
             stride=stride,
             is_numbered=trace.device is None,
             before_ns=_before_phases(trace),
@@ -62,22 +63,6 @@ class Arrivals(Aggregate):
         return match(self.ranks, self.groups)
 
 
-def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
-    """Return at most about `most` of the chosen rows, and one in how many that is.
-
-    Chosen by a hash of the number alone: all ranks choose the same, and no period of the program
-    hides behind that of the sample.
-    """
-    stride = 1
-    while len(chosen) > most * stride:
-        stride *= 2
-    mixed = (seq[chosen].astype(np.int64) * _MIX) & 0xFFFFFFFF
-    return chosen[mixed < (1 << 32) // stride], stride
-
-
-_MIX = 2_654_435_761  # Knuth's multiplicative hash
-
-
 def _usable(trace: RankTrace) -> BoolArray:
     """Say which rows have a known start, a known end, and need all ranks of their group."""
     rows = trace.collectives
@@ -89,7 +74,7 @@ def _usable(trace: RankTrace) -> BoolArray:
     return np.asarray(is_group & ended & rows.on_wire & ~np.isin(rows.group, alone), np.bool_)
 
 
-def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], offset_ns: int) -> Rows:
+def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], clock: RankClock) -> Rows:
     rows = trace.collectives
     arrive, done = rows.issue_ns[chosen].astype(np.int64), _ends(trace)[chosen].astype(np.int64)
     # A profiler does not see who waits for a kernel: it holds its stream all its time.
@@ -102,11 +87,12 @@ def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], offset_ns: int
         step=rows.step[chosen].astype(np.int64),
         op=_kinds(trace)[rows.op[chosen]],
         nbytes=rows.nbytes[chosen].astype(np.int64),
-        arrive=arrive + offset_ns,
-        done=done + offset_ns,
-        held_from=held[0] + offset_ns,
-        held_until=held[1] + offset_ns,
+        arrive=clock.on_run(arrive),
+        done=clock.on_run(done),
+        held_from=clock.on_run(held[0]),
+        held_until=clock.on_run(held[1]),
         undisturbed=undisturbed(trace)[chosen],
+        bound_ns=rows.bound_ns[chosen].astype(np.int64),
     )
 
 

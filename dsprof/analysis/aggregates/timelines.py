@@ -125,12 +125,13 @@ class _Artist:
 
     def __init__(self, trace: RankTrace, clock: RankClock) -> None:
         self._trace = trace
-        self._shift_ns = clock.offset_ns
+        self._clock = clock
         self._done_ns = completion(trace.collectives)[1]
         self._held = blocked(trace.collectives)
 
     def draw(self, step: StepArgs) -> StepDetail:
-        shift = self._shift_ns
+        begun = np.array([step.start_ns], np.int64)
+        shift = int(self._clock.on_run(begun)[0]) - step.start_ns
         bars: list[Bar] = []
         left_out = 0
         for lane in (self._phases(step), self._collectives(step), self._blocked(step)):
