@@ -68,6 +68,7 @@ def facts(root: Path = ROOT) -> dict[str, str]:
     """Read what the kernel says of the machine and of where this process may run."""
     probes: dict[str, Callable[[Path], str]] = {
         "kernel": lambda root: os.uname().release,
+        "architecture": lambda root: os.uname().machine,
         "vendor": lambda root: first_line(root / "sys/class/dmi/id/sys_vendor"),
         "product": lambda root: first_line(root / "sys/class/dmi/id/product_name"),
         "cpu_vendor": lambda root: _cpu(root, "vendor_id"),

@@ -45,6 +45,7 @@ from dsprof.rules.configuration import (
 )
 from dsprof.rules.environment import (
     bootstrap_interface,
+    defective_release,
     deprecated_variable,
     disabled_transport,
     forced_algorithm,
@@ -156,6 +157,7 @@ RULES: tuple[Rule, ...] = (
     incomplete_platform_profile.RULE,
     unequal_hosts.RULE,
     wrong_communication_library.RULE,
+    defective_release.RULE,
     bootstrap_interface.RULE,
     host_setting.RULE,
     misplaced_process.RULE,

@@ -67,6 +67,7 @@ def aws_efa() -> dict[str, Any]:
         ],
         "machine": {
             "vendor": "Amazon EC2",
+            "architecture": "x86_64",
             "modules": "efa ib_core",
             "iommu": "default",
             "virtual": "yes",

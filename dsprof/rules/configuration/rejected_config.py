@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.rules.configuration.config_rule import ConfigRule
@@ -19,10 +20,15 @@ from dsprof.rules.knowledge.deepspeed import (
     sections,
 )
 from dsprof.rules.knowledge.kinds import WORDS, fits
-from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
+from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.wording import remarks
 
-_SIMILARITY = 0.6  # the key is refused anyway: a hint may be bold
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How like a known key a refused one must be for a hint: it may be bold."""
+
+    similarity: float = 0.6  # difflib ratio
 
 
 class RejectedConfig(ConfigRule):
@@ -38,13 +44,15 @@ class RejectedConfig(ConfigRule):
         needs=(Engines,),
     )
 
-    def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
+    thresholds = Thresholds()
+
+    def judge(self, settings: EngineSettings, thresholds: Thresholds) -> Iterable[Finding]:
         """Report what the release refuses, or of an engine that runs, what a later one will."""
         if settings.has_run:
             if rows := list(_refused_later(settings)):
                 yield self._later(settings, rows)
         elif rows := [
-            *_refused_keys(settings),
+            *_refused_keys(settings, thresholds.similarity),
             *_mistyped(settings),
             *_refused_values(settings),
         ]:
@@ -73,12 +81,12 @@ class RejectedConfig(ConfigRule):
         )
 
 
-def _refused_keys(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+def _refused_keys(settings: EngineSettings, similarity: float) -> Iterator[tuple[str, str]]:
     for path, _ in settings.paths():
         if fate_of_retired(path, settings.release) == "refused":
             yield path, f"removed; {retired()[path].instead}"
         elif path not in retired() and fate_of(path, settings.release) == "refused":
-            hint = meant_by(path, settings.release, _SIMILARITY) or "delete it"
+            hint = meant_by(path, settings.release, similarity) or "delete it"
             yield path, f"{section_of(path)} knows no such key; {hint}"
 
 

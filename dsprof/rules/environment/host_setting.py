@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.rules.environment.settings import SettingsRule
 from dsprof.rules.rule import RuleMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What a host should allow at least; -1 of a host is no limit."""
+
+    shm_bytes: int = 1 << 30  # size of /dev/shm
+    memlock_bytes: int = 16 << 30  # locked memory, where hosts are connected by RDMA
+    open_files: int = 65_536  # with more than 64 ranks
+
 
 RULE = SettingsRule(
     RuleMeta(
@@ -15,5 +27,6 @@ RULE = SettingsRule(
         "What fails then is far from the cause: a bus error, a hang, or TCP in place of RDMA.",
         category="environment",
         needs=(EnvironmentFacts,),
-    )
+    ),
+    Thresholds(),
 )

@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.environment import count
 from dsprof.rules.environment.values import is_true
 from dsprof.rules.hardware import accelerators_of_a_host, is_seen, links, models, vendors
+from dsprof.rules.knowledge.releases import version
 
 Answer = bool | None
 
@@ -86,12 +87,6 @@ def tensor_parallel(facts: EnvironmentFacts) -> Answer:
     if {"tensor", "sequence", "context", "model"} & facts.roles.keys():
         return True
     return False if facts.roles and "" not in facts.roles else None
-
-
-def version(text: str) -> tuple[int, ...]:
-    """Return the numbers a version begins with: "2.28.9+cuda13" is (2, 28, 9)."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _by_link(facts: EnvironmentFacts, wanted: tuple[str, ...]) -> Answer:
@@ -175,6 +170,32 @@ def _is_before(name: str, *release: int) -> Callable[[EnvironmentFacts], Answer]
     return ask
 
 
+def _arm(facts: EnvironmentFacts) -> Answer:
+    """Whether the hosts have ARM processors, whose kernel names no vendor of the CPUs."""
+    if known := facts.machine.get("architecture"):
+        return bool({"aarch64", "arm64"} & known.keys())
+    return False if facts.machine.get("cpu_vendor") else None
+
+
+def _uses_rccl(facts: EnvironmentFacts) -> Answer:
+    """Whether torch was built for ROCm; it tells of one of CUDA and HIP alone."""
+    if "hip" in facts.versions:
+        return True
+    return False if "cuda" in facts.versions or "nvidia" in vendors(facts) else None
+
+
+def _kernel(*least: int) -> Callable[[EnvironmentFacts], Answer]:
+    def ask(facts: EnvironmentFacts) -> Answer:
+        known = facts.machine.get("kernel")
+        return any(version(text) >= least for text in known) if known else None
+
+    return ask
+
+
+def _is_off(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: any(not is_true(value) for value in facts.variables.get(name, ()))
+
+
 def _rocm(*least: int) -> Callable[[EnvironmentFacts], Answer]:
     def ask(facts: EnvironmentFacts) -> Answer:
         known = [*facts.machine.get("rocm", ()), *facts.versions.get("hip", ())]
@@ -238,4 +259,8 @@ QUESTIONS = {
     "deepspeed": Question(_has_deepspeed, ""),
     "tensor-parallel": Question(tensor_parallel, "whether layers are split over ranks"),
     "rocm-7.13": Question(_rocm(7, 13), "the release of ROCm"),
+    "rccl": Question(_uses_rccl, "whether torch was built for ROCm"),
+    "arm": Question(_arm, "the processors of the hosts"),
+    "kernel-6.8": Question(_kernel(6, 8), "the kernel of the hosts"),
+    "blocking-calls": Question(_is_off("TORCH_NCCL_USE_COMM_NONBLOCKING"), ""),
 }

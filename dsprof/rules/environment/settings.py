@@ -2,8 +2,9 @@
 
 A row says: where all questions of `where` are true, each `name` (with `*` for any characters) whose
 value passes the test `when` has this `effect`, and this is the `action`; where these are empty they
-are those of the row above. `limits.` and `machine.` before a name stand for limits and facts of
-the hosts. Where a question cannot be
+are those of the row above. `limits.`, `machine.` and `versions.` before a name stand for limits and
+facts of the hosts and for releases; a word after `below` for the threshold of the rule that it
+names. Where a question cannot be
 answered the rule could not tell, and says what is missing. A variable that only a configuration
 file of NCCL sets counts as set.
 """
@@ -13,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
     EnvironmentFacts,
+    Facts,
     RankSet,
     named_ranks,
     ranks_of,
@@ -58,8 +60,11 @@ _HOST_NAMES = {
     "machine.verbs_devices": "the number of devices in /dev/infiniband",
     "machine.numa_balancing": "kernel.numa_balancing",
     "machine.iommu": "the IOMMU",
+    "versions.nccl": "the release of NCCL",
+    "versions.torch": "the release of torch",
+    "versions.hip": "the release of ROCm",
 }
-"""Names of host facts that rows may use, as sentences call them."""
+"""Names of facts that rows may use, as sentences call them."""
 
 
 class Setting(NamedTuple):
@@ -107,12 +112,11 @@ class Use(NamedTuple):
 class SettingsRule:
     """Looks for the settings that the table lists under the id of the rule."""
 
-    thresholds = NoThresholds()
-
-    def __init__(self, meta: RuleMeta) -> None:
+    def __init__(self, meta: RuleMeta, thresholds: Any = None) -> None:
         self.meta = meta
+        self.thresholds = thresholds or NoThresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
         """Report what costs something here, what is worth knowing, and what cannot be told."""
         facts = run[EnvironmentFacts]
         if not facts.recorded and not facts.logged:
@@ -128,7 +132,7 @@ class SettingsRule:
             text = f"Known are settings of {known}; this run uses {used}."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
-        uses = [use for setting in settings for use in _uses(setting, facts)]
+        uses = [use for setting in settings for use in _uses(setting, facts, thresholds)]
         said = {use: answer_all(use.setting.where, facts) for use in uses}
         here = [use for use in uses if said[use][0]]
         for alike in _alike(use for use in here if use.setting.severity != "info"):
@@ -190,13 +194,21 @@ def table() -> tuple[Setting, ...]:
     return tuple(found)
 
 
-def _uses(setting: Setting, facts: EnvironmentFacts) -> Iterator[Use]:
+def asked_of(setting: Setting, thresholds: Any) -> str:
+    """Return the test of a row with the number of the threshold that it names."""
+    word, _, limit = setting.when.partition(" ")
+    named = word == "below" and limit.isidentifier()
+    return f"below {getattr(thresholds, limit)}" if named else setting.when
+
+
+def _uses(setting: Setting, facts: EnvironmentFacts, thresholds: Any) -> Iterator[Use]:
+    test = asked_of(setting, thresholds)
     names = [setting.name]
     if "*" in setting.name:
         names = sorted(name for name in facts.variables if fnmatchcase(name, setting.name))
     for name in names:
         for value, ranks in sorted(_values(name, facts).items()):
-            if matches(setting.when, value):
+            if matches(test, value):
                 yield Use(setting, name, value, ranks)
 
 
@@ -204,8 +216,9 @@ def _values(name: str, facts: EnvironmentFacts) -> dict[str, RankSet]:
     """Return the values of a variable, "" on ranks that do not set it; or those of a host fact."""
     if name in _HOST_NAMES:
         kind, _, fact = name.partition(".")
-        known = facts.limits if kind == "limits" else facts.machine
-        return {str(value): ranks for value, ranks in known.get(fact, {}).items()}
+        known: dict[str, Facts[str, Any]] = {"limits": facts.limits, "machine": facts.machine}
+        of_kind = known.get(kind, facts.versions)
+        return {str(value): ranks for value, ranks in of_kind.get(fact, {}).items()}
     held = dict(facts.variables.get(name, {}))
     for (_, listed), values in facts.files.items():
         if listed == name:
@@ -237,7 +250,7 @@ def _sentence(text: str) -> str:
 
 
 def _table(uses: list[Use]) -> Table:
-    columns = ("variable", "value", "ranks", "what it does", "what to do")
+    columns = ("setting", "value", "ranks", "what it does", "what to do")
     return Table(
         tuple(map(Column, columns)),
         tuple(

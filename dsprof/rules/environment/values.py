@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from dsprof.rules.knowledge.releases import version
+
 _NUMBER = re.compile(r"\s*(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _MOST_DIGITS = 30  # more than 64 bits in any base; C, too, stops at the largest number
 
@@ -32,6 +34,7 @@ def matches(test: str, value: str) -> bool:
     """Whether a value passes a test of `knowledge/settings.csv`; an unset variable has "".
 
     unset, set; zero, nonzero, =N: as NCCL reads integers; below N, where -1 stands for no limit;
+    before N.N: of a release, a smaller one;
     is X, not X: the whole value against a regular expression, where `is` and `is-not` want a value
     and `not` is also true without one.
     """
@@ -42,6 +45,8 @@ def matches(test: str, value: str) -> bool:
         return word == "unset" and not value.strip()
     if word in ("is", "is-not"):
         return (re.fullmatch(pattern, value.strip()) is None) == (word == "is-not")
+    if word == "before":
+        return () < version(value.strip()) < version(pattern)
     number = strtoll(value)[0]
     if word == "below":
         return 0 <= number < int(pattern)

@@ -129,3 +129,10 @@ def test_an_unrecorded_configuration_could_not_tell():
 def test_a_value_is_refused_from_the_release_on_that_refuses_it(version, status):
     written = {**zero(), "optimizer": {"type": "OneBitAdam"}}
     assert read(RULE, written, version)[0].status is status
+
+
+def test_how_bold_a_hint_may_be_is_a_threshold():
+    written = zero(2, overlap_com=True)
+    (finding,) = read(RULE, written, similarity=0.99)
+    assert "did you mean" not in finding.cause
+    assert "did you mean overlap_comm?" in read(RULE, written)[0].cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from dsprof.diagnosis.here import ENVIRONMENT_RULES
 from dsprof.machine import Adapter
 from dsprof.rules import RULES
 from dsprof.rules.environment.platform import QUESTIONS
-from dsprof.rules.environment.settings import SettingsRule, table
+from dsprof.rules.environment.settings import SettingsRule, asked_of, table
 from dsprof.rules.environment.values import matches
 from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge as judge_run
@@ -39,7 +40,7 @@ def test_every_row_can_be_asked(row):
     assert row.rule in TABLED
     assert all(question.removeprefix("!") in QUESTIONS for question in row.where)
     assert row.severity == "info" or Severity(row.severity) is not Severity.NONE
-    assert isinstance(matches(row.when, "1"), bool)
+    assert isinstance(matches(asked_of(row, TABLED[row.rule].thresholds), "1"), bool)
     assert row.effect[-1] != "."
     assert row.action[-1] == "."
     assert len(row.backends) == 1, "no row is for every backend"
@@ -74,6 +75,11 @@ def test_a_long_value_is_cut_in_a_sentence_and_whole_in_the_evidence(rule):
         ("is-not LOC", "", False),
         ("not 1", "", True),
         ("not 1", "1", False),
+        ("before 2.29.3", "2.29.2", True),
+        ("before 2.29.3", "2.29.3+cuda13", False),
+        ("before 6.3", "6.2.41133-dd7f95766", True),
+        ("before 6.3", "6.4.43482", False),
+        ("before 6.3", "unknown", False),
     ],
 )
 def test_values_are_read_as_the_libraries_do(test, value, expected):
@@ -149,7 +155,8 @@ def test_what_may_be_meant_is_information(rule, machine, variables):
         (machines.azure(), {"NCCL_TOPO_FILE": "/opt/microsoft/ndv5-topo.xml"}),
         (machines.slingshot(), machines.FRONTIER_PROFILE),
         (
-            machines.h100_infiniband() | {"machine": {"vendor": "Google"}, "adapters": []},
+            machines.h100_infiniband()
+            | {"machine": {"vendor": "Google", "architecture": "x86_64"}, "adapters": []},
             machines.GOOGLE_PROFILE,
         ),
     ],
@@ -313,6 +320,92 @@ def test_the_iommu_is_not_the_users_in_a_virtual_machine_or_on_a_cray(change):
     machine = machines.slingshot()
     machine["machine"] = {"virtual": "no"} | machine["machine"] | {"iommu": "default"} | change
     assert found("host-setting", machine, TWO_HOSTS) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "thresholds"),
+    [
+        ({"shm_bytes": 4 << 30}, {"shm_bytes": 8 << 30}),
+        ({"memlock_bytes": 20 << 30}, {"memlock_bytes": 32 << 30}),
+        ({"nofile": 70_000}, {"open_files": 100_000}),
+    ],
+)
+def test_a_site_sets_what_a_host_should_allow(limits, thresholds):
+    rule = TABLED["host-setting"]
+    machine = machines.h100_infiniband() | {"limits": limits, "versions": {"nccl": "2.28.9"}}
+    trace = rank_trace(0, {"WORLD_SIZE": "128", "LOCAL_WORLD_SIZE": "8"}, **machine)
+    run = RunSummary([facts_of(trace)])
+    assert list(rule.check(run, rule.thresholds)) == []
+    (finding,) = rule.check(run, replace(rule.thresholds, **thresholds))
+    assert finding.status is Status.FAIL
+
+
+def released(*, hosts=TWO_HOSTS, variables=None, machine="h100_infiniband", facts=None, **versions):
+    found_there = getattr(machines, machine)()
+    found_there["machine"] = found_there["machine"] | (facts or {})
+    return found("defective-release", found_there, hosts | (variables or {}), versions=versions)
+
+
+GRACE = {"architecture": "aarch64", "cpu_vendor": ""}
+
+
+@pytest.mark.parametrize(
+    ("details", "severity"),
+    [
+        ({"nccl": "2.28.9", "facts": GRACE}, "high"),
+        ({"nccl": "2.29.2"}, "medium"),
+        ({"nccl": "2.25.1", "cuda": "12.8"}, "low"),
+    ],
+)
+def test_a_release_with_a_known_fault_fails_and_names_a_later_one(details, severity):
+    (finding,) = released(**details)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity(severity))
+    assert finding.summary.startswith(f"The release of NCCL is {details['nccl']}")
+    assert "Take NCCL" in finding.action
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"nccl": "2.29.3", "facts": GRACE},
+        {"nccl": "2.28.9"},  # x86
+        {"nccl": "2.28.9", "facts": GRACE, "hosts": ONE_HOST},
+        {"nccl": "2.29.2", "hip": "7.2.0"},  # a number of RCCL's
+        {"nccl": "2.26.2", "torch": "2.7.1+cu128"},
+        {"torch": "2.7.0", "variables": {"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"}},
+        {},
+    ],
+)
+def test_other_releases_and_places_pass(details):
+    assert released(**details) == []
+
+
+def test_a_fault_that_hangs_on_an_argument_is_information():
+    (finding,) = released(torch="2.7.0+cu128", nccl="2.26.2")
+    assert (finding.status, "device_id" in finding.summary) == (Status.INFO, True)
+
+
+@pytest.mark.parametrize(
+    ("hip", "kernel", "network", "fails"),
+    [
+        ("6.2.41133", "6.8.0-51-generic", "Ethernet", True),
+        ("6.3.42131", "6.8.0-51-generic", "Ethernet", False),
+        ("6.2.41133", "5.15.0-127-generic", "Ethernet", False),
+        ("6.2.41133", "6.8.0-51-generic", "InfiniBand", False),
+    ],
+)
+def test_rccl_before_rocm_6_3_over_roce_on_a_new_kernel(hip, kernel, network, fails):
+    machine = machines.slingshot() | {"versions": {"hip": hip, "nccl": "2.20.5"}}
+    machine["adapters"] = [Adapter("bnxt_re0:1", "bnxt_en", network, "400 Gb/sec", "ACTIVE")]
+    machine["machine"] = machine["machine"] | {"kernel": kernel}
+    assert statuses("defective-release", machine, TWO_HOSTS) == [Status.FAIL] * fails
+
+
+def test_processors_that_are_not_known_could_not_tell():
+    machine = machines.h100_infiniband() | {"versions": {"nccl": "2.28.9"}}
+    del machine["machine"]["cpu_vendor"]
+    (finding,) = found("defective-release", machine, TWO_HOSTS)
+    assert (finding.status, "processors" in finding.summary) == (Status.UNKNOWN, True)
 
 
 @pytest.mark.parametrize("rule", TABLED)
