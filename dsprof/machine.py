@@ -22,6 +22,8 @@ _MODULES = ("nvidia_peermem", "nv_peer_mem", "gdrdrv", "amdgpu", "efa", "cxi_cor
 _COMMUNICATION_LIBRARY = re.compile(
     r"/lib(?:nccl|rccl|hccl|ccl|fabric|ucc|ucp)(?:-[\w-]+)?\.so|/lib[\w-]*ofi[\w-]*\.so"
 )
+_CLOCK = "sys/devices/system/cpu/cpu0/cpufreq"
+_ETHERNET = "1"  # of /sys/class/net/*/type; IP over InfiniBand is 32
 _DISCRETE_DISPLAY = "0x0380"  # PCI class of displays without a monitor; a processor's own has 0300
 
 OF_A_RANK = ("cpus", "cpu_nodes")
@@ -75,6 +77,9 @@ def facts(root: Path = ROOT) -> dict[str, str]:
         "virtual": lambda root: "yes" if "hypervisor" in _cpu(root, "flags").split() else "no",
         "cpus": lambda root: written(os.sched_getaffinity(0)),
         "cpu_nodes": _cpu_nodes,
+        "cpu_governor": _cpu_governor,
+        "cpu_clock": _cpu_clock,
+        "ethernet": _ethernet,
         "numa_balancing": lambda root: first_line(root / "proc/sys/kernel/numa_balancing"),
         "iommu": _iommu,
         "may_lock_memory": _may_lock_memory,
@@ -206,6 +211,38 @@ def _cpu_nodes(root: Path) -> str:
         for node in nodes
         if mine & read_set(first_line(node / "cpulist"))
     )
+
+
+def _cpu_governor(root: Path) -> str:
+    """Return who sets the clock of the first CPU, and how: "intel_pstate powersave"."""
+    names = ("scaling_driver", "scaling_governor")
+    return " ".join(first_line(root / _CLOCK / name) for name in names).strip()
+
+
+def _cpu_clock(root: Path) -> str:
+    """Return the highest clock that the first CPU may have, and that it could: "2000 of 3500 MHz".
+
+    Raises:
+        ValueError: the kernel does not tell.
+    """
+    names = ("scaling_max_freq", "cpuinfo_max_freq")
+    may, could = (int(first_line(root / _CLOCK / name)) // 1000 for name in names)
+    return f"{may} of {could} MHz" if may < could else f"{may} MHz"
+
+
+def _ethernet(root: Path) -> str:
+    """Return the fastest interfaces that are up, and bonds: "2 of 100000 Mbit/s, bond 802.3ad".
+
+    Virtual interfaces do not count, nor those that tell no speed, as in virtual machines.
+    """
+    folders = listed(root / "sys/class/net")
+    up = [path for path in folders if first_line(path / "operstate") == "up"]
+    ethernet = [path for path in up if first_line(path / "type") == _ETHERNET]
+    told = [first_line(path / "speed") for path in ethernet if (path / "device").exists()]
+    speeds = [int(speed) for speed in told if speed.isdecimal()]
+    modes = sorted(first_line(path / "bonding/mode").split(" ")[0] for path in ethernet)
+    fastest = [f"{speeds.count(max(speeds))} of {max(speeds)} Mbit/s"] if speeds else []
+    return ", ".join([*fastest, *(f"bond {mode}" for mode in modes if mode)])
 
 
 def _iommu(root: Path) -> str:

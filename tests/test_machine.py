@@ -145,6 +145,40 @@ def test_the_numa_nodes_of_the_cpus_that_this_process_may_use(tmp_path, monkeypa
     assert (found["cpus"], found["cpu_nodes"]) == ("4-6,9", "1-2")
 
 
+def interface(root, name, **files):
+    put(root, {f"sys/class/net/{name}/{one}": f"{text}\n" for one, text in files.items()})
+
+
+def test_ethernet_is_the_fastest_physical_interfaces_that_are_up(tmp_path):
+    assert "ethernet" not in machine.facts(tmp_path)
+    real = {"type": "1", "device/vendor": "0x15b3"}
+    interface(tmp_path, "eth0", operstate="up", speed="100000", **real)
+    interface(tmp_path, "eth1", operstate="up", speed="100000", **real)
+    interface(tmp_path, "eth2", operstate="down", speed="100000", **real)
+    interface(tmp_path, "eno1", operstate="up", speed="1000", **real)
+    interface(tmp_path, "ib0", operstate="up", speed="400000", **{**real, "type": "32"})
+    interface(tmp_path, "veth7", operstate="up", speed="999999", type="1")
+    interface(tmp_path, "vio", operstate="up", speed="-1", **real)
+    assert machine.facts(tmp_path)["ethernet"] == "2 of 100000 Mbit/s"
+    bond = {"type": "1", "speed": "200000", "bonding/mode": "802.3ad 4"}
+    interface(tmp_path, "bond0", operstate="up", **bond)
+    assert machine.facts(tmp_path)["ethernet"] == "2 of 100000 Mbit/s, bond 802.3ad"
+
+
+@pytest.mark.parametrize(
+    ("may", "could", "expected"),
+    [("3500000", "3500000", "3500 MHz"), ("2000000", "3500000", "2000 of 3500 MHz")],
+)
+def test_the_clock_of_the_cpus_and_who_sets_it(tmp_path, may, could, expected):
+    assert not {"cpu_clock", "cpu_governor"} & machine.facts(tmp_path).keys()
+    files = {"scaling_driver": "acpi-cpufreq", "scaling_governor": "powersave"}
+    files |= {"scaling_max_freq": may, "cpuinfo_max_freq": could}
+    root = "sys/devices/system/cpu/cpu0/cpufreq"
+    put(tmp_path, {f"{root}/{name}": f"{text}\n" for name, text in files.items()})
+    found = machine.facts(tmp_path)
+    assert (found["cpu_governor"], found["cpu_clock"]) == ("acpi-cpufreq powersave", expected)
+
+
 def test_communication_libraries_of_this_process(tmp_path):
     lines = [
         "7f00-7f01 r-xp 00000000 08:01 42     /opt/nccl/lib/libnccl.so.2.27.5",

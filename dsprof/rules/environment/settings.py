@@ -60,6 +60,8 @@ _HOST_NAMES = {
     "machine.verbs_devices": "the number of devices in /dev/infiniband",
     "machine.numa_balancing": "kernel.numa_balancing",
     "machine.iommu": "the IOMMU",
+    "machine.cpu_governor": "the governor of the CPUs' clock",
+    "machine.cpu_clock": "the highest clock of the CPUs",
     "versions.nccl": "the release of NCCL",
     "versions.torch": "the release of torch",
     "versions.hip": "the release of ROCm",

@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.summary import RunSummary
 from dsprof.machine import Accelerator, Adapter
 from dsprof.rules.environment.values import select
-from dsprof.rules.hardware import kind_of
+from dsprof.rules.hardware import kind_of, links
 from dsprof.rules.rule import (
     Column,
     Finding,
@@ -38,7 +38,7 @@ class _Facet(NamedTuple):
     name: str
     of: Callable[[EnvironmentFacts], Values]
     severity: Severity  # NONE: worth knowing
-    acts_on: str  # "any" run or an "nccl" run
+    acts_on: str  # "any" run, an "nccl" run, or one over "tcp" or RoCE
     effect: str
 
 
@@ -66,7 +66,7 @@ class UnequalHosts:
             text = "Only one rank recorded its environment: nothing to compare."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
-        acting = [one for one in _FACETS if one.acts_on == "any" or facts.uses_nccl]
+        acting = [one for one in _FACETS if _acts(one, facts)]
         found = {facet: held for facet in acting if len(held := facet.of(facts)) > 1}
         if harmful := {f: v for f, v in found.items() if f.severity is not Severity.NONE}:
             yield self._differing(harmful)
@@ -90,6 +90,11 @@ class UnequalHosts:
             evidence=(_table(found),),
             confidence="medium",
         )
+
+
+def _acts(facet: _Facet, facts: EnvironmentFacts) -> bool:
+    over_ethernet = not links(facts) - {"roce"}
+    return {"any": True, "nccl": facts.uses_nccl, "tcp": over_ethernet}[facet.acts_on]
 
 
 def _version(name: str) -> Callable[[EnvironmentFacts], Values]:
@@ -172,6 +177,27 @@ _FACETS = (
         Severity.MEDIUM,
         "any",
         "hosts differ in speed and in what they support",
+    ),
+    _Facet(
+        "number, speed or bonding of Ethernet interfaces",
+        _machine("ethernet"),
+        Severity.MEDIUM,
+        "tcp",
+        "the host with the slowest network decides for all",
+    ),
+    _Facet(
+        "governor of the CPUs' clock",
+        _machine("cpu_governor"),
+        Severity.MEDIUM,
+        "any",
+        "the host with the slowest CPUs is late in each step",
+    ),
+    _Facet(
+        "highest clock of the CPUs",
+        _machine("cpu_clock"),
+        Severity.MEDIUM,
+        "any",
+        "the host with the slowest CPUs is late in each step",
     ),
     _Facet(
         "maker of the CPUs",

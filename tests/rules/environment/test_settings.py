@@ -303,6 +303,26 @@ def test_locked_memory_matters_to_rdma_without_the_capability_alone(machine, cha
     assert found("host-setting", machine, TWO_HOSTS) == []
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"cpu_governor": "acpi-cpufreq powersave"}, [Status.FAIL]),
+        ({"cpu_governor": "intel_cpufreq powersave"}, [Status.FAIL]),
+        ({"cpu_governor": "intel_pstate powersave"}, []),
+        ({"cpu_governor": "amd-pstate-epp powersave"}, []),
+        ({"cpu_governor": "acpi-cpufreq performance"}, []),
+        ({"cpu_clock": "2000 of 3500 MHz"}, [Status.INFO]),
+        ({"cpu_clock": "3500 MHz"}, []),
+        ({"cpu_governor": "", "cpu_clock": "fast"}, []),
+    ],
+)
+def test_cpus_that_are_kept_slow(facts, expected, backend):
+    machine = machines.h100_infiniband()
+    machine["machine"] = machine["machine"] | facts
+    assert statuses("host-setting", machine, TWO_HOSTS, backend=backend) == expected
+
+
 def test_a_small_shared_memory_without_nccl_is_information():
     machine = machines.pcie_ethernet() | {"limits": SMALL}
     (finding,) = found("host-setting", machine, {}, backend="gloo", device="cpu")

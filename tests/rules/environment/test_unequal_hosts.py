@@ -49,6 +49,33 @@ def test_a_host_that_is_other_fails(other, severity, says):
     assert says in finding.summary
 
 
+FAST, SLOW = {"ethernet": "2 of 100000 Mbit/s"}, {"ethernet": "1 of 100000 Mbit/s"}
+
+
+def test_ethernet_counts_where_there_is_nothing_faster():
+    hosts = [changed(machine=one, adapters=[]) for one in (FAST, FAST, SLOW)]
+    (finding,) = on_hosts(*hosts)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
+    assert "1 of 100000 Mbit/s on rank 2" in finding.summary
+    assert on_hosts(*hosts, backend="gloo")[0].status is Status.FAIL
+    assert on_hosts(changed(machine=FAST), changed(machine=SLOW)) == []
+    assert on_hosts(changed(machine=FAST, adapters=[]), changed(adapters=[])) == []  # not known
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "other"),
+    [
+        ("cpu_governor", "intel_pstate performance", "intel_pstate powersave"),
+        ("cpu_clock", "3500 MHz", "2000 of 3500 MHz"),
+    ],
+)
+def test_a_host_with_another_clock_fails(name, usual, other):
+    hosts = [changed(machine={name: one}) for one in (usual, usual, other)]
+    (finding,) = on_hosts(*hosts)
+    assert (finding.severity, finding.ranks) == (Severity.MEDIUM, (2,))
+    assert f"{other} on rank 2" in finding.summary
+
+
 def test_equal_hosts_pass():
     assert on_hosts(machines.h100_infiniband(), machines.h100_infiniband()) == []
 
