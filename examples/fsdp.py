@@ -33,6 +33,7 @@ def main() -> None:
         optimizer.step()
         if dist.get_rank() == 0 and (step + 1) % 10 == 0:
             print(f"step {step + 1:3d}  loss {loss.item():.4f}", flush=True)
+    dist.barrier()  # as in examples/deepspeed_zero.py
     dist.destroy_process_group()
 
 

@@ -76,6 +76,7 @@ def main() -> None:
     )
     trainer = Trainer(model=GPT2LMHeadModel(config), args=training, train_dataset=Squares())
     trainer.train()
+    torch.distributed.barrier()  # as in examples/deepspeed_zero.py
     torch.distributed.destroy_process_group()
 
 

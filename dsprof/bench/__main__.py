@@ -89,6 +89,8 @@ def _measured(options: Options, backend: str, device: torch.device, started: str
     sizes = options.sizes or default_sizes(device.type)
     found, hiding = _stages(hosts, backend, device, sizes, everyone)
     machine = _machine(hosts, backend, device, everyone)
+    # By its end gloo's threads hold no tensor: to let go of one while Python ends would abort.
+    dist.barrier(everyone)
     wrong = [one for outcome in found for one in outcome.wrong]
     if dist.get_rank() == 0:
         if wrong:

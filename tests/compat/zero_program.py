@@ -20,6 +20,7 @@ import torch.distributed as dist
 from deepspeed.comm.comm import comms_logger
 
 from tests.compat.zero_model import ACCUMULATION, CAPACITY, LAYERS, STAGES, STEPS, WIDTH
+from tests.dist.leaving import leave_group
 from tests.phase_oracle import counted, label_phases
 
 
@@ -89,8 +90,7 @@ def main() -> None:
         raw = args.out / f"stage{stage}.rank{rank}.execution.json"
         results[stage] = run(stage, raw if args.oracle else None)
     (args.out / f"rank{rank}.json").write_text(json.dumps(results))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from tests.device.programs.steps import Work, watched
+from tests.dist.leaving import leave_group
 
 
 def main(out: Path) -> None:
@@ -23,7 +24,7 @@ def main(out: Path) -> None:
         work.compute(1)
 
     watched(out, step)
-    dist.destroy_process_group()
+    leave_group()
 
 
 main(Path(sys.argv[1]))

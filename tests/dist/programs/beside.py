@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsprof
+from tests.dist.leaving import leave_group
 from tests.dist.programs import small_zero
 
 PRINTED = re.compile(r"^(params|fwd MACs|fwd flops|world size|.*batch size).*$", re.MULTILINE)
@@ -98,7 +99,7 @@ def main() -> None:
     dsprof.disable()
     (out / f"profiled.rank{rank}.json").write_text(json.dumps(profiled))
     (out / f"flops.rank{rank}.json").write_text(json.dumps(flops))
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

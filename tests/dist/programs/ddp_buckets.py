@@ -16,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import dsprof
+from tests.dist.leaving import leave_group
 
 STEPS, MICRO_STEPS = 4, 2
 SCENARIOS: dict[str, dict[str, Any]] = {
@@ -76,7 +77,7 @@ def main(folder: Path) -> None:
         dist.barrier()
         train(scenario, None)
         dsprof.disable()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

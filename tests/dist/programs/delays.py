@@ -19,6 +19,7 @@ import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import dsprof
+from tests.dist.leaving import leave_group
 
 LATE_S = 0.12
 HEAD_START_S, LONG_HEAD_START_S = 0.01, 0.07
@@ -320,7 +321,7 @@ def main() -> None:
     if rank == 0:
         (out / "truth.json").write_text(json.dumps(truth))
     dsprof.disable()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 import deepspeed
 import torch.distributed as dist
 
+from tests.dist.leaving import leave_group
 from tests.dist.programs import small_zero
 
 
@@ -71,7 +72,7 @@ def main() -> None:
             sleep_ns = slept_ns(args.sleep_ms / 1e3) if sleeps else 0
     if rank == args.kill:
         os.kill(os.getpid(), signal.SIGKILL)
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from torch.distributed.tensor.parallel import (
 from torch.utils._debug_mode import DebugMode
 
 import dsprof
+from tests.dist.leaving import leave_group
 
 
 def tensor_parallel(flat: DeviceMesh, grid: DeviceMesh) -> None:
@@ -91,7 +92,7 @@ def main(folder: Path) -> None:
         scenario(flat, grid)
         dsprof.step()
         dsprof.disable()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.profiler import ProfilerActivity, profile
 
 import dsprof
+from tests.dist.leaving import leave_group
 
 STEPS = 3
 SCENARIOS = ("fsdp2", "hsdp2", "fsdp1", "hsdp1")
@@ -86,7 +87,7 @@ def main(folder: Path) -> None:
         dist.barrier()
         train(scenario)
         dsprof.disable()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

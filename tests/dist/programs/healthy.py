@@ -22,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import dsprof
+from tests.dist.leaving import leave_group
 
 STEPS, WIDTH, LAYERS, BATCH = 26, 256, 4, 64
 SIZED = {"reduce_bucket_size": 150_000}
@@ -133,7 +134,7 @@ def main() -> None:
         dsprof.enable(out=str(Path(out) / name))
         ways[name]()
         dsprof.disable()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

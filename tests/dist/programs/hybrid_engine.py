@@ -1,10 +1,9 @@
 """Generates and trains in turns on DeepSpeed's hybrid engine at ZeRO stage 3."""
 
-import atexit
-
 import deepspeed
 import torch
-import torch.distributed as dist
+
+from tests.dist.leaving import leave_group
 
 
 class Model(torch.nn.Module):
@@ -23,7 +22,6 @@ class Model(torch.nn.Module):
 
 def main() -> None:
     deepspeed.init_distributed(dist_backend="gloo")
-    atexit.register(dist.destroy_process_group)
     torch.manual_seed(0)
     model = Model()
     config = {
@@ -51,6 +49,7 @@ def main() -> None:
         engine.backward(loss)
         engine.step()
     engine.destroy()
+    leave_group()
 
 
 if __name__ == "__main__":

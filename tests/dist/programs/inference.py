@@ -1,10 +1,10 @@
 """Generates with `deepspeed.init_inference`; nothing is trained."""
 
-import atexit
-
 import deepspeed
 import torch
 import torch.distributed as dist
+
+from tests.dist.leaving import leave_group
 
 
 class Model(torch.nn.Module):
@@ -24,10 +24,10 @@ class Model(torch.nn.Module):
 
 def main() -> None:
     deepspeed.init_distributed(dist_backend="gloo")
-    atexit.register(dist.destroy_process_group)
     torch.manual_seed(0)
     engine = deepspeed.init_inference(Model(), dtype=torch.float32)
     engine.generate(torch.ones(2, 32))
+    leave_group()
 
 
 if __name__ == "__main__":

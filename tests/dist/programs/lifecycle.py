@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import dsprof
 from dsprof.hooks.registry import HOOKS, WIRE_HOOKS
+from tests.dist.leaving import leave_group
 from tests.dist.programs import small_zero
 
 STEPS = 3
@@ -84,7 +85,7 @@ def main() -> None:
         result[way.__name__] = {"changed_while_on": count, "changed_after": changed(BEFORE)}
     if dist.get_rank() == 0:
         (out / "lifecycle.json").write_text(json.dumps(result))
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
 )
 
 import dsprof
+from tests.dist.leaving import leave_group
 
 MICRO_BATCHES = 4
 STAGES = {ScheduleGPipe: 1, Schedule1F1B: 1, ScheduleInterleaved1F1B: 2}  # of each rank
@@ -50,7 +51,7 @@ def main(folder: Path) -> None:
         train(kind, stages)
         dsprof.step()
         dsprof.disable()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import dsprof
+from tests.dist.leaving import leave_group
 from tests.dist.programs import small_zero
 from tests.dist.programs.digests import watched_training
 
@@ -82,7 +83,7 @@ def main() -> None:
         dsprof.disable()
         result[name] = {"bare": bare, "recorded": recorded}
     (out / f"training.rank{dist.get_rank()}.json").write_text(json.dumps(result))
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from deepspeed.comm.comm import comms_logger
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Zero3
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Zero12
 
+from tests.dist.leaving import leave_group
 from tests.dist.oracle import observed
 from tests.dist.programs import small_zero
 from tests.dist.zero_settings import ZeroSetting, zero_settings
@@ -132,7 +133,7 @@ def main() -> None:
         run(setting, args.out, args.oracle)
     if args.oracle and "dsprof" in sys.modules:
         raise RuntimeError("the oracle must not share anything with dsprof")
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """A discriminator that accumulates over two micro-steps and a generator that does not, in turns."""
 
-import atexit
-
 import deepspeed
 import torch
-import torch.distributed as dist
+
+from tests.dist.leaving import leave_group
 
 ROUNDS = 4
 
@@ -29,7 +28,6 @@ def update(engine: deepspeed.DeepSpeedEngine, output: torch.Tensor) -> None:
 
 def main() -> None:
     deepspeed.init_distributed(dist_backend="gloo")
-    atexit.register(dist.destroy_process_group)
     torch.manual_seed(0)
     discriminator, generator = engine(1, 2), engine(2, 1)
     for _ in range(ROUNDS):
@@ -38,6 +36,7 @@ def main() -> None:
         update(generator, generator(noise))
     discriminator.destroy()
     generator.destroy()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from tests.dist.leaving import leave_group
 from tests.dist.oracle import observed, profiled_gloo
 from tests.dist.programs import wire_rows
 
@@ -58,7 +59,7 @@ def main() -> None:
                 row()
     if args.oracle and "dsprof" in sys.modules:
         raise RuntimeError("the oracle must not share anything with dsprof")
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

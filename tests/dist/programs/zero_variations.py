@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import dsprof
+from tests.dist.leaving import leave_group
 from tests.dist.zero_variations import VARIATIONS
 
 STEPS = 4
@@ -81,7 +82,7 @@ def main() -> None:
         train(engine, settings.get("width", 256))
         dsprof.disable()
         engine.destroy()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":
