@@ -49,6 +49,7 @@ READERS = {
     "inspector": ("tests.trace.readers.test_exports_fuzz", "TEXTS"),
     "execution": ("tests.trace.readers.test_exports_fuzz", "TEXTS"),
     "nsys": ("tests.trace.readers.test_exports_fuzz", "export"),
+    "chakra": ("tests.trace.readers.test_chakra_fuzz", "WHOLE"),
 }
 """Where each kind of file is read, and what is a whole one there: bytes, what gives them, or
 several by their kind."""

@@ -1,69 +1,161 @@
-"""Knows graphs in Chakra's protobuf (`.et`), to say what to give instead.
+"""Reads graphs in Chakra's protobuf (`.et`), which are made for simulators and by converters.
 
-Such a graph is made for simulators. The size of a collective is that of the total array or of one
-rank's share, as whoever made it chose, and its times are measured, modelled or absent: no figure
-of it could be trusted. What it was made from has them.
+Metadata and then nodes, each behind its length. Nodes that communicate are read. Their times, where
+there are any, were measured or modelled, which no graph says: they are not taken over.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from dsprof.errors import TraceError
-from dsprof.trace.format import Header
-from dsprof.trace.readers.reader import Facts
+from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
+from dsprof.trace.readers.calls import Call, CallRows, GroupTable
+from dsprof.trace.readers.chakra_nodes import GraphCalls, attribute
+from dsprof.trace.readers.protobuf import Messages, fields, varint
+from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
+from dsprof.trace.source import Source
 from dsprof.trace.table import RankTrace
 
-_VERSION, _NODE_ID, _NODE_NAME = 0x0A, 0x08, 0x12  # the keys of fields that come first
+RUN_KEY = "Chakra graph"
+_VERSION, _ATTRIBUTES = 1, 2
 _VERSION_TEXT = re.compile(rb"\d+(\.\d+){1,3}[\w.+-]*")
-_LONGEST_LENGTH = 3  # bytes of a varint: messages at the start are below 2 MB
+_NODE_KEYS = (b"\x08", b"\x12", b"\x18")
+"""How a node begins: by its id, its name or its type, for a zero is not written."""
+
+_NUMBER_IN_NAME = re.compile(r"\.(\d{1,7})\.et\b")
+_MOST_RANKS = 1 << 20
+_LARGEST_PID = 1 << 32
+_NOTE = (
+    "Chakra graphs tell what was or is to be communicated in which order, not when; sizes are "
+    "reckoned from what one rank puts in, as Chakra's converter and ASTRA-sim have it"
+)
+_UNSIZED = "the group of gathers is of unknown size, and so is what they gather"
 
 
-class ChakraGraphReader:
-    """Refuses one file, and says why."""
+class ChakraGraphReader(OneRankReader):
+    """Reads the file of one rank."""
 
     name = "Chakra graph"
     tells = Facts.TIMELINE
 
     def recognises(self, start: bytes) -> bool:
-        """Say whether a file begins with Chakra's metadata, a version, and then a node."""
-        size, place = _length(start, 0)
-        if size == 0 or start[place : place + 1] != bytes([_VERSION]):
+        """Say whether a file begins with Chakra's metadata, a version or a schema, and a node."""
+        try:
+            size, begin = varint(start, 0)
+        except ValueError:
             return False
-        length, text = _length(start, place + 1)
-        if not _VERSION_TEXT.fullmatch(start[text : text + length]) or text + length > place + size:
+        end = begin + size
+        told = _metadata(start[begin:end])
+        if not _is_version(str(told.get("version") or told.get("schema")).encode()):
             return False
-        _, node = _length(start, place + size)
-        return start[node : node + 1] in (bytes([_NODE_ID]), bytes([_NODE_NAME]))
+        if end > len(start):  # metadata may hold the whole text that the graph was made from
+            return "schema" in told
+        with suppress(ValueError):
+            _, node = varint(start, end)
+            return start[node : node + 1] in _NODE_KEYS
+        return False
 
-    def read_headers(self, path: Path) -> Sequence[Header]:
-        """Refuse the file.
+    def read_header(self, path: Path) -> Header:
+        """Read the whole file: a list of groups, which tells the number of ranks, lies anywhere.
 
         Raises:
-            TraceError: always.
+            TraceError: the file cannot be read.
         """
-        raise TraceError(
-            f"{path}: a Chakra graph for simulators, which is not read; give the files that it was "
-            "made from: the JSON of torch's ExecutionTraceObserver and the trace of torch.profiler"
-        )
+        return self.read_trace(path).header
 
-    def read_traces(self, path: Path) -> Iterable[RankTrace]:
-        """Refuse the file.
+    def read_trace(self, path: Path) -> RankTrace:
+        """Read one file, cut anywhere.
 
         Raises:
-            TraceError: always.
+            TraceError: the file cannot be read.
         """
-        self.read_headers(path)
-        return ()
+        rows, table = CallRows(), GroupTable()
+        calls = GraphCalls(table)
+        with Source(path) as source:
+            graph = _Graph(Messages(source), calls)
+            rows.add(graph)
+            trace = RankTrace(str(path), _header(path, graph.metadata, calls), rows.build())
+            trace.nbytes = source.nbytes
+        trace.groups = table.by_number()
+        trace.broken_lines = graph.broken
+        trace.notes = [NoteArgs(text) for text in (_NOTE, _UNSIZED)[: 1 + calls.has_unsized]]
+        if not graph.messages.is_cut:
+            trace.trailer = Trailer(reason="exit")
+        return trace
 
 
-def _length(data: bytes, place: int) -> tuple[int, int]:
-    """Read a varint; return it and where it ends, 0 where there is none."""
-    value = 0
-    for i, byte in enumerate(data[place : place + _LONGEST_LENGTH]):
-        value |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return value, place + i + 1
-    return 0, place
+class _Graph:
+    """The calls of an open file; `metadata` is what stands before the nodes."""
+
+    def __init__(self, messages: Messages, calls: GraphCalls) -> None:
+        self.messages = messages
+        self.metadata: dict[str, int | str] = {}
+        self._calls = calls
+        self._undecodable = 0
+
+    def __iter__(self) -> Iterator[Call]:
+        """Yield the calls."""
+        messages = iter(self.messages)
+        self.metadata = _metadata(next(messages, b""))
+        for message in messages:
+            try:
+                call = self._calls.of(message)
+            except ValueError:
+                self._undecodable += 1
+                continue
+            if call is not None:
+                yield call
+
+    @property
+    def broken(self) -> int:
+        """Nodes that could not be read."""
+        return self._undecodable + self.messages.is_cut
+
+
+def _metadata(message: bytes) -> dict[str, int | str]:
+    """Return the version and the attributes of a graph, as far as they are whole."""
+    told: dict[str, int | str] = {}
+    with suppress(ValueError):
+        for number, value in fields(message):
+            if number == _VERSION and isinstance(value, bytes) and _is_version(value):
+                told["version"] = value.decode()
+            elif number in (_VERSION, _ATTRIBUTES) and isinstance(value, bytes):
+                told |= dict([attribute(value)])
+    return told
+
+
+def _is_version(text: bytes) -> bool:
+    return _VERSION_TEXT.fullmatch(text) is not None
+
+
+def _header(path: Path, metadata: dict[str, int | str], calls: GraphCalls) -> Header:
+    size = calls.groups.world_size
+    rank = _rank_in_name(path, size)
+    if not rank < _MOST_RANKS or size > _MOST_RANKS:
+        raise TraceError(f"{path}: rank {rank} of {size} cannot be: the file is damaged")
+    pid = metadata.get("pid")
+    return Header(
+        schema_version=SCHEMA_VERSION,
+        run_key=RUN_KEY,
+        rank=rank,
+        world_size=size,
+        host="",
+        pid=pid if isinstance(pid, int) and 0 <= pid < _LARGEST_PID else 0,
+        started_epoch_ns=0,
+        started_monotonic_ns=0,
+        backend=calls.groups.backend,
+        device="",
+        versions={"Chakra graph": str(metadata.get("version") or metadata.get("schema"))[:40]},
+    )
+
+
+def _rank_in_name(path: Path, world_size: int) -> int:
+    """Return the rank in a name, as simulators want it ("job.3.et"), 0 if there is none."""
+    if (rank := rank_in_name(path)) >= 0:
+        return rank
+    number = int(found[1]) if (found := _NUMBER_IN_NAME.search(path.name)) else 0
+    return number if number < (world_size or _MOST_RANKS) else 0

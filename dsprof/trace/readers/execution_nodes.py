@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dsprof.trace.readers import process_groups
 from dsprof.trace.readers.calls import Call, GroupTable, message
 from dsprof.trace.readers.kineto_events import CPU_COLLECTIVES
+from dsprof.trace.readers.process_groups import ProcessGroup, ProcessGroups
 
 OF_INTEREST = re.compile(
     rb'"name"\s*:\s*"(?:record_param_comms|## process_group:init ##|(?:gloo|mpi|ucc):[^"]*)"'
@@ -48,15 +50,6 @@ class Node(msgspec.Struct):
     attrs: list[_Attribute] = []
 
 
-class _Group(msgspec.Struct):
-    pg_name: Any = ""
-    pg_desc: str = ""
-    backend_id: Any = None
-    backend_config: str = ""
-    ranks: list[int] = []
-    group_size: int = 0
-
-
 class _Arguments(NamedTuple):
     op: str
     group: Any  # a name and a description, or a number of torch's own
@@ -71,34 +64,27 @@ class NodeCalls:
 
     def __init__(self, groups: GroupTable) -> None:
         self._groups = groups
-        self._known: dict[str, _Group] = {}
+        self._known = ProcessGroups()
         self.rank = -1
         self.world_size = 0
-        self.backend = ""
         self.device = "cpu"
+
+    @property
+    def backend(self) -> str:
+        """The backend of the first group that has one."""
+        return self._known.backend
 
     def of(self, node: Node) -> Iterator[Call]:
         """Yield the collective of a node, if it is one."""
-        if node.name == "## process_group:init ##":
-            self._learn(_values(node.inputs))
+        if node.name == process_groups.LIST:
+            self._known.learn(next(iter(_values(node.inputs)), None))
+            self.world_size = max(self.world_size, self._known.world_size)
         elif node.name == "record_param_comms":
             arguments = _arguments(node)
             if arguments is not None and arguments.op not in _NO_COLLECTIVES:
                 yield self._call(node, arguments)
         elif node.name.startswith(CPU_COLLECTIVES):
             yield self._cpu_call(node)
-
-    def _learn(self, values: list[Any]) -> None:
-        """Take in the groups that torch lists as text."""
-        try:
-            groups = msgspec.json.decode(values[0], type=list[_Group])
-        except (IndexError, TypeError, msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            return
-        for group in groups:
-            for key in {str(group.pg_name), str(group.backend_id)}:
-                self._known[key] = group
-            self.world_size = max(self.world_size, group.group_size, *group.ranks, 0)
-            self.backend = self.backend or group.backend_config.rpartition(":")[2]
 
     def _call(self, node: Node, arguments: _Arguments) -> Call:
         given = {attribute.name: attribute.value for attribute in node.attrs}
@@ -124,7 +110,7 @@ class NodeCalls:
         group = self._groups.number("", "unknown", [], 0)
         return Call(op, group, elements, nbytes, "", 0, 0, 0)
 
-    def _group(self, told: Any, given: dict[str, Any]) -> tuple[str, str, _Group | None]:
+    def _group(self, told: Any, given: dict[str, Any]) -> tuple[str, str, ProcessGroup | None]:
         """Return name, label and definition of a group."""
         pair = isinstance(told, list) and len(told) == 2
         name, label = map(str, told) if pair else (str(told), "")
@@ -134,7 +120,7 @@ class NodeCalls:
             return name, label, None
         return str(group.pg_name), label or group.pg_desc or "default_pg", group
 
-    def _place(self, arguments: _Arguments, size: int, group: _Group | None) -> None:
+    def _place(self, arguments: _Arguments, size: int, group: ProcessGroup | None) -> None:
         """Take the rank from a collective that names it, where the ranks of the group are known."""
         bare = arguments.op.replace("_", "").lower()
         rank = arguments.rank
