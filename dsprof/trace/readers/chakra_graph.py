@@ -44,19 +44,12 @@ class ChakraGraphReader(OneRankReader):
 
     def recognises(self, start: bytes) -> bool:
         """Say whether a file begins with Chakra's metadata, a version or a schema, and a node."""
-        try:
-            size, begin = varint(start, 0)
-        except ValueError:
-            return False
-        end = begin + size
-        told = _metadata(start[begin:end])
-        if not _is_version(str(told.get("version") or told.get("schema")).encode()):
-            return False
-        if end > len(start):  # metadata may hold the whole text that the graph was made from
-            return "schema" in told
         with suppress(ValueError):
-            _, node = varint(start, end)
-            return start[node : node + 1] in _NODE_KEYS
+            size, begin = varint(start, 0)
+            _, node = varint(start, begin + size)
+            told = _metadata(start[begin : begin + size])
+            named = str(told.get("version") or told.get("schema"))
+            return start[node : node + 1] in _NODE_KEYS and _is_version(named.encode())
         return False
 
     def read_header(self, path: Path) -> Header:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dsprof.trace.readers.calls import GroupTable
@@ -60,11 +60,9 @@ def test_anything_after_the_metadata(path: Path, noise: bytes) -> None:
 
 
 @fuzz
-@given(
-    text=st.text(max_size=60)
-    | st.just("[{" * 500_000)
-    | st.integers().map(lambda n: f'[{{"group_size": {n}}}]')
-)
+@given(text=st.text(max_size=60) | st.integers().map('[{{"group_size": {}}}]'.format))
+@example("[{" * 500_000)
+@example("[" * 500_000 + "{" + "}]" * 500_000)
 def test_any_list_of_groups(path: Path, text: str) -> None:
     told = make.node(2, "## process_group:init ##", 1, inputs=text)
     read(path, make.CONVERTED + told + make.collective("ALL_GATHER", 2**39, pg_name=""))
@@ -72,10 +70,10 @@ def test_any_list_of_groups(path: Path, text: str) -> None:
 
 def test_many_nodes_are_read_in_bounded_memory(path: Path) -> None:
     """Nodes that do not communicate cost no memory."""
-    path.write_bytes(make.CONVERTED + make.node(5, "aten::add", make.COMPUTE) * 20_000)
+    path.write_bytes(make.CONVERTED + make.node(5, "aten::add", make.COMPUTE) * 10_000)
     tracemalloc.start()
     (trace,) = read(path) or []
-    assert tracemalloc.get_traced_memory()[1] < 5e6
+    assert tracemalloc.get_traced_memory()[1] < 4e6
     tracemalloc.stop()
     assert len(trace.collectives) == 0
 

@@ -76,8 +76,15 @@ def test_a_generated_graph_has_no_groups(tmp_path: Path) -> None:
     assert any("unknown size" in note.text for note in trace.notes)
 
 
+def test_groups_that_are_listed_late(tmp_path: Path) -> None:
+    gather = make.collective("ALL_GATHER", 10, pg_name="0")
+    trace = read(tmp_path / "any.et", BARE + gather + make.groups(4) + gather)
+    assert calls(trace) == [("all_gather", 0), ("all_gather", 40)]
+
+
 def test_numbers_of_any_type(tmp_path: Path) -> None:
     """int32, uint64, sint64 of zigzag and fixed64 hold them; fractions are none."""
+    size = make.sized(10, make.sized(1, "comm_size") + make.number(17, 7))  # -4
     types = {
         7: make.varint(6), 13: make.varint(6), 17: make.varint(12), 21: bytes([6, *bytes(7)]),
         3: bytes(8),
@@ -87,9 +94,9 @@ def test_numbers_of_any_type(tmp_path: Path) -> None:
         make.sized(1, "comm_type") + make.varint(field << 3 | wires.get(field, 0)) + value
         for field, value in types.items()
     ]
-    nodes = [make.framed(make.number(3, 7) + make.sized(10, kind)) for kind in kinds]
+    nodes = [make.framed(make.number(3, 7) + size + make.sized(10, kind)) for kind in kinds]
     trace = read(tmp_path / "any.et", BARE + b"".join(nodes))
-    assert [op for op, _ in calls(trace)] == ["all_to_all"] * 4 + ["all_reduce"]
+    assert calls(trace) == [*[("all_to_all", 0)] * 4, ("all_reduce", 0)]
 
 
 @pytest.mark.parametrize("begin", [BARE, make.CONVERTED, make.metadata(place=1, schema="1.0.2")])
