@@ -12,8 +12,9 @@ the last to arrive waits for nobody: a second bound, narrow although one host al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ _PASSED_OVER = 100
 """The tightest of so many bounds is not believed: one damaged record must not move a clock."""
 _NEIGHBOURS = 15
 """So many collectives around a moment are asked where their ends put the other clock."""
+_SHIFTS = 64
+"""Windows of profilers that begin further apart, in collectives of a group, are not matched."""
+_BETTER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,30 @@ def joined(parts: Sequence[Seen]) -> Seen:
         least(columns["latest"][order], first),
         least(columns["shortest"][order], first),
     )
+
+
+def renumbered(seen: Seen, like: Seen) -> Seen | None:
+    """Give collectives the numbers that they have in `like`; None where times do not tell.
+
+    A profiler counts from where its window begins. Times between ends are alike on all ranks,
+    whatever their clocks: of all shifts one must fit far better than any other.
+    """
+    misfits = {shift: _misfit(seen, like, shift) for shift in range(-_SHIFTS, _SHIFTS + 1)}
+    best, second = sorted(misfits, key=lambda shift: misfits[shift])[:2]
+    if not _BETTER * misfits[best] < misfits[second]:
+        return None
+    return replace(seen, seq=seen.seq + best)
+
+
+def _misfit(seen: Seen, like: Seen, shift: int) -> float:
+    """Return by how much times between ends differ, mean in ns."""
+    _, here, there = np.intersect1d(
+        seen.seq + shift, like.seq, assume_unique=True, return_indices=True
+    )
+    if len(here) < max(_NEIGHBOURS, min(len(seen), len(like)) // 2):
+        return math.inf
+    between = np.diff(seen.latest[here]) - np.diff(like.latest[there])
+    return float(np.abs(between).mean())
 
 
 class Bounds(NamedTuple):

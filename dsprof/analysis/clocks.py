@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.clock_ties import Bounds, Seen, Tie, bounds, joined, tie
+from dsprof.analysis.clock_ties import Bounds, Seen, Tie, bounds, joined, renumbered, tie
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.sampling import sample
@@ -22,6 +22,7 @@ from dsprof.trace.format import Header
 from dsprof.trace.table import RankTrace
 
 SAMPLES_PER_GROUP = 512
+_PROFILED_PER_GROUP = 4096  # the first: numbers of profiles agree only once they were compared
 
 Node = tuple[str, str]  # host and boot
 Groups = dict[str, Seen]  # by the key of the process group
@@ -42,6 +43,7 @@ class ClockSamples:
 
     header: Header
     seen: Groups
+    is_numbered: bool = True  # by the program; else from where a profiler's window begins
 
 
 def shared_clock(headers: Sequence[Header]) -> Alignment | None:
@@ -71,7 +73,8 @@ def unread_samples(headers: Sequence[Header]) -> list[ClockSamples] | None:
 def clock_samples(trace: RankTrace) -> ClockSamples:
     """Choose about `SAMPLES_PER_GROUP` synchronising collectives of each group.
 
-    The choice depends on their numbers alone, so that all ranks choose the same.
+    The choice depends on their numbers alone, so that all ranks choose the same. Of a profile,
+    whose numbers are its own, the first are taken.
     """
     trace = on_device_clock(trace)
     rows, start = trace.collectives, trace.header.started_monotonic_ns
@@ -81,44 +84,57 @@ def clock_samples(trace: RankTrace) -> ClockSamples:
     seen: Groups = {}
     for number, group in trace.groups.items():
         mine = np.flatnonzero(usable & (rows.group == number))
-        mine, _ = sample(rows.seq, mine, SAMPLES_PER_GROUP)
+        mine = (
+            sample(rows.seq, mine, SAMPLES_PER_GROUP)[0]
+            if trace.device is None
+            else mine[:_PROFILED_PER_GROUP]
+        )
         seq, first, counts = np.unique(rows.seq[mine], return_index=True, return_counts=True)
         once = counts == 1  # a number that comes twice tells nothing
         if once.any():
             mine = mine[first[once]]
             arrive = rows.issue_ns[mine].astype(np.int64)
-            ends = start + earliest[mine], start + latest[mine]
             seen[group.key] = Seen(
-                seq[once].astype(np.int64), start + arrive, *ends, latest[mine] - arrive
+                seq=seq[once].astype(np.int64),
+                arrive=start + arrive,
+                earliest=start + earliest[mine],
+                latest=start + latest[mine] + rows.bound_ns[mine],
+                shortest=latest[mine] - arrive,
             )
-    return ClockSamples(trace.header, seen)
+    return ClockSamples(trace.header, seen, is_numbered=trace.device is None)
 
 
 def _ends(trace: RankTrace) -> tuple[Array, Array]:
     """Return between what each collective ended on this rank; 0 where that was not seen.
+
+    What the place of a device on its host's clock leaves open is not in it.
 
     A host comes back from a collective when it gets a processor, which may be long after: of its
     calls only the latest end is believed.
     """
     rows = trace.collectives
     arrive, none = rows.issue_ns.astype(np.int64), np.zeros(len(rows), np.int64)
-    if not is_timed(trace):  # nor are profiles: they count from where they begin
+    if trace.device is not None:
+        ends = none if trace.is_sampled else rows.done_ns.astype(np.int64)
+        return ends, ends
+    if not is_timed(trace):
         return none, none
     earliest, latest = completion(rows)
     if not trace.is_device_timed:
         return arrive, latest
-    earliest = np.where(rows.is_estimated, arrive, earliest)
-    return earliest, np.where(latest > 0, latest + rows.bound_ns, 0)
+    return np.where(rows.is_estimated, arrive, earliest), latest
 
 
 def align(samples: Iterable[ClockSamples]) -> Alignment:
     """Align ranks of several hosts; hosts that no collective ties are set by their wall clocks."""
     headers: list[Header] = []
     hosts: dict[Node, Groups] = {}
+    first: Groups = {}  # the first rank's of each group: its numbers hold for all
     for rank in samples:
         headers.append(rank.header)
         if rank.header.boot_id:
-            _add(hosts.setdefault(_node(rank.header), {}), rank.seen)
+            seen = rank.seen if rank.is_numbered else _renumbered(rank.seen, first)
+            _add(hosts.setdefault(_node(rank.header), {}), seen)
     ties = _tie_hosts(hosts, _node(headers[0]))
     clocks = {header.rank: _clock(header, headers[0], ties) for header in headers}
     if loose := {h.host for h in headers if clocks[h.rank].bound_ns is None}:
@@ -126,6 +142,16 @@ def align(samples: Iterable[ClockSamples]) -> Alignment:
         return Alignment(clocks, f"wall clocks, of unknown error, for {names}", None)
     bound = max(clock.bound_ns or 0 for clock in clocks.values())
     return Alignment(clocks, "several hosts: tied by the ends of collectives", bound)
+
+
+def _renumbered(seen: Groups, first: Groups) -> Groups:
+    """Return the groups whose numbers could be told, with those of the first rank."""
+    found: Groups = {}
+    for key, mine in seen.items():
+        like = first.setdefault(key, mine)
+        if (told := mine if like is mine else renumbered(mine, like)) is not None:
+            found[key] = told
+    return found
 
 
 def _add(host: Groups, seen: Mapping[str, Seen]) -> None:

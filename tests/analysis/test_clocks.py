@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dsprof.analysis.clocks import (
@@ -70,6 +71,19 @@ def test_clocks_that_drift_say_so_in_the_bound():
     bound_ns = align(map(clock_samples, traces)).bound_ns
     assert bound_ns is not None
     assert bound_ns > 13 * MS
+
+
+def test_clocks_that_drift_slowly_are_followed():
+    """Ten minutes by turns a second apart; b's clock gains 24 ms meanwhile."""
+    turns = [10 + 89 * (k % 2) for k in range(600)]
+    a = [sync("all_reduce", 1000 * k + at, 100 - at, seq=k) for k, at in enumerate(turns)]
+    b = [sync("all_reduce", 1000.04 * k + 109 - at, at - 9, seq=k) for k, at in enumerate(turns)]
+    alignment = align(map(clock_samples, [on_node(0, "a", *a), on_node(1, "b", *b)]))
+    assert alignment.bound_ns is not None
+    assert alignment.bound_ns < 3 * MS
+    written = np.array([600 * 1000.04 * MS], np.int64)
+    placed = alignment.clocks[1].on_run(written)
+    assert abs(int(placed[0]) - 600 * SECOND) <= alignment.bound_ns
 
 
 def test_hosts_without_a_common_collective_are_set_by_wall_clocks():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from dsprof.trace.table import RankTrace
+from tests.factories import device, kineto
 from tests.factories.trace import MS, SECOND, enqueued, group, header, ns, rank_trace, stall, step
 
 Clock = Callable[[float], float]
@@ -32,21 +33,59 @@ def device_run(
     """Ranks of devices, each on the host and with the clock given; times are in true ms.
 
     Collective k is entered by a rank `arrive(rank, k)` ms after `every` k, and left `TRANSFER_MS`
-    after the last has come, and what `ends` says later. Devices are placed on the clock of their
-    host up to `bound_ms` too early. Only ranks in `members` take part; all, if that is None.
+    after the last has come, and what `ends` says later. Devices of odd ranks are placed
+    `bound_ms` too early on the clock of their host, the others where they are; all give that bound.
+    Only ranks in `members` take part; all, if that is None.
     """
-    chance, world = Random(7), len(clocks)
-    took_part = range(world) if members is None else members
-    calls: list[list[tuple[float, float]]] = [[] for _ in clocks]
+    world = len(clocks)
+    calls = _calls(world, arrive, count, every, members or range(world), ends)
+    return [
+        _rank(rank, world, *clocks[rank], calls[rank], every, bound_ms) for rank in range(world)
+    ]
+
+
+def profiled_run(
+    clocks: Sequence[tuple[str, Clock]],
+    arrive: Callable[[int, int], float],
+    *,
+    count: int = 40,
+    every: float = 100,
+    first: Sequence[int] = (),
+) -> list[RankTrace]:
+    """The same as torch.profiler saw it; the window of a rank begins with collective `first`."""
+    world = len(clocks)
+    calls = _calls(world, arrive, count, every, range(world), lambda _: 0.01)
+    traces = []
+    for rank, (host, reads) in enumerate(clocks):
+        begun = first[rank] if first else 0
+        events = [
+            kineto.collective(reads(start), reads(end) - reads(start))
+            for start, end in calls[rank][begun:]
+        ]
+        traces.append(device.rank(events, rank, world, host_name=host))
+    return traces
+
+
+_Calls = list[list[tuple[float, float]]]
+
+
+def _calls(
+    world: int,
+    arrive: Callable[[int, int], float],
+    count: int,
+    every: float,
+    members: Sequence[int],
+    ends: Callable[[Random], float],
+) -> _Calls:
+    """Return when each rank was in its collectives, in true ms."""
+    chance = Random(7)
+    calls: _Calls = [[] for _ in range(world)]
     for k in range(count):
-        last = max(arrive(rank, k) for rank in took_part)
-        for rank in took_part:
+        last = max(arrive(rank, k) for rank in members)
+        for rank in members:
             span = arrive(rank, k), last + TRANSFER_MS + ends(chance)
             calls[rank].append((every * k + span[0], every * k + span[1]))
-    return [
-        _rank(rank, world, *clocks[rank], calls[rank], chance, every, bound_ms)
-        for rank in range(world)
-    ]
+    return calls
 
 
 def _rank(
@@ -55,13 +94,12 @@ def _rank(
     host: str,
     reads: Clock,
     calls: Sequence[tuple[float, float]],
-    chance: Random,
     every: float,
     bound_ms: float,
 ) -> RankTrace:
     comm, stalls, begin = [], [], reads(0)
     for k, call in enumerate(calls):
-        early = chance.uniform(0, bound_ms)
+        early = bound_ms * (rank % 2)
         start, end = (reads(at) - begin - early for at in call)
         comm.append(enqueued("all_reduce", start - every, seq=k, step=k))
         stalls.append(stall(comm[-1], "collective", start, end, bound_ns=ns(bound_ms)))
