@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dsprof.rules.rule import Cell, ColumnKind
-from dsprof.rules.wording import shortened
+from dsprof.rules.wording import BINARY_UNITS, Units, figures, scaled, shortened
 
 NOT_MEASURABLE = "not measurable"
 NOT_KNOWN = "not known"
@@ -15,19 +15,17 @@ NOTHING = "\N{EN DASH}"
 
 def duration(ns: float | None) -> str:
     """Nanoseconds in the unit that keeps about three figures."""
-    return _scaled(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")))
+    return _measured(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")))
 
 
 def size(n_bytes: float | None) -> str:
     """Bytes in binary units, as memory and buckets are counted."""
-    return _scaled(
-        n_bytes, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
-    )
+    return _measured(n_bytes, BINARY_UNITS)
 
 
 def rate(bytes_per_s: float | None) -> str:
     """Bytes per second in decimal units, as nccl-tests and links are rated."""
-    return _scaled(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+    return _measured(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
 
 
 def share(part: float | None) -> str:
@@ -43,7 +41,7 @@ def count(number: float | None) -> str:
     """How many: whole numbers in full, others with about three figures."""
     if number is None:
         return NOT_MEASURABLE
-    return f"{number:,.0f}" if float(number).is_integer() else _figures(number)
+    return f"{number:,.0f}" if float(number).is_integer() else figures(number)
 
 
 def plural(number: int, noun: str) -> str:
@@ -105,17 +103,8 @@ def percentages(parts: Sequence[float]) -> list[float]:
     return [value / 10 for value in floors]
 
 
-def _scaled(value: float | None, units: Sequence[tuple[float, str]]) -> str:
-    if value is None:
-        return NOT_MEASURABLE
-    scale, unit = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
-    scaled = value / scale
-    return f"{count(scaled) if scale == 1 else _figures(scaled)} {unit}"
-
-
-def _figures(value: float) -> str:
-    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-    return f"{value:,.{decimals}f}"
+def _measured(value: float | None, units: Units) -> str:
+    return NOT_MEASURABLE if value is None else scaled(value, units)
 
 
 _NUMBERS: dict[ColumnKind, Callable[[float], str]] = {

@@ -41,6 +41,37 @@ def reason(summary: str) -> str:
     return rest or summary
 
 
+Units = Sequence[tuple[float, str]]
+"""How large units are, and what they are called, the largest first."""
+
+BINARY_UNITS: Units = (
+    (2**40, "TiB"),
+    (2**30, "GiB"),
+    (2**20, "MiB"),
+    (2**10, "KiB"),
+    (1, "B"),
+)
+
+
+def size(nbytes: float) -> str:
+    """Show bytes in the binary unit that keeps about three figures: `1.50 MiB`."""
+    return scaled(nbytes, BINARY_UNITS)
+
+
+def scaled(value: float, units: Units) -> str:
+    """Show a value in the largest unit that it reaches, one of the smallest as it is."""
+    scale, unit = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
+    number = value / scale
+    is_whole = scale == 1 and float(number).is_integer()
+    return f"{f'{number:,.0f}' if is_whole else figures(number)} {unit}"
+
+
+def figures(value: float) -> str:
+    """Show a number with about three figures."""
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
 PARTS = {
     "compute_ns": "forward, backward and optimizer step",
     "exposed_ns": "waits for communication",

@@ -20,6 +20,7 @@ from dsprof.rules.rule import (
     Status,
     Table,
 )
+from dsprof.rules.wording import size
 
 
 class AllreduceForShardedGradients:
@@ -110,7 +111,7 @@ class AllreduceForShardedGradients:
         share = (use.group_size - 1) / use.group_size
         extra = round(traffic.per_step(volume.nbytes) * share)
         text = f"ZeRO-{engines.stage} reduces gradients by all_reduce, by design of DeepSpeed: "
-        text += f"{_calls(traffic, volume)} a step. A reduce-scatter would send {_mib(extra)} less "
+        text += f"{_calls(traffic, volume)} a step. A reduce-scatter would send {size(extra)} less "
         text += "from each rank."
         if asked:
             text += " Intent missed: reduce_scatter is set to true, and is not honoured."
@@ -198,11 +199,7 @@ def _patch(**keys: bool) -> dict[str, Any]:
 
 def _calls(traffic: Traffic, volume: Volume) -> str:
     calls = traffic.per_step(volume.calls)
-    return f"{calls:.4g} calls and {_mib(traffic.per_step(volume.nbytes))}"
-
-
-def _mib(nbytes: float) -> str:
-    return f"{nbytes / 2**20:,.2f} MiB"
+    return f"{calls:.4g} calls and {size(traffic.per_step(volume.nbytes))}"
 
 
 RULE = AllreduceForShardedGradients()

@@ -18,6 +18,7 @@ from dsprof.rules.calls import (
 )
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import omitting_saves
+from dsprof.rules.wording import size
 
 _HALVES = {"bfloat16": "bf16", "float16": "fp16"}
 _FULL = "float32"
@@ -89,8 +90,7 @@ class FP32Gradients:
         )
         return self.meta.finding(
             Status.FAIL if asked else Status.INFO,
-            f"{nbytes / 2**20:,.1f} MiB of gradients a step travel in fp32; the model is in "
-            f"{precision}.",
+            f"{size(nbytes)} of gradients a step travel in fp32; the model is in {precision}.",
             severity=(Severity.MEDIUM if matters else Severity.LOW) if asked else Severity.NONE,
             cause=f"communication_data_type is {engines.setting('communication_data_type')}."
             if asked

@@ -17,6 +17,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import bytes_per_step, held_ms, share_of_step
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,8 @@ class InterNodeGathers:
         blocked = f", and hold it for {held:.3g} ms" if held is not None else ""
         return self.meta.finding(
             Status.FAIL if is_costly else Status.INFO,
-            f"Gathers of {nbytes / 2**20:,.2f} MiB a step and rank cross nodes and need not"
-            f"{blocked}; all gathers across nodes are {bytes_per_step(gathers) / 2**20:,.2f} MiB.",
+            f"Gathers of {size(nbytes)} a step and rank cross nodes and need not"
+            f"{blocked}; all gathers across nodes are {size(bytes_per_step(gathers))}.",
             severity=Severity.MEDIUM if is_costly else Severity.NONE,
             evidence=(_table(gathers),),
             saving_bytes_per_step=round(nbytes),

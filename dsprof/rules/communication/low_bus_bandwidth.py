@@ -14,6 +14,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.analysis.transfers import Transfer, transfers
 from dsprof.rules.communication.links import Expected, LinkModel
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import size
 
 _ROWS = 16
 
@@ -175,7 +176,7 @@ def _told(row: Judged) -> str:
     transfer, path = row.transfer, row.transfer.path
     where = f"across {path.nodes} hosts" if path.nodes > 1 else "within a host"
     return (
-        f"{path.op} of {transfer.nbytes / 2**20:,.3g} MiB in {path.group} ({where}) moves "
+        f"{path.op} of {size(transfer.nbytes)} in {path.group} ({where}) moves "
         f"{transfer.busbw / 1e9:,.3g} GB/s; the quickest quarter of the calls reach "
         f"{transfer.quick_busbw / 1e9:,.3g} GB/s, {row.share or 0.0:.0%} of {_source(row)}."
     )

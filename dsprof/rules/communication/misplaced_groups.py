@@ -19,6 +19,7 @@ from dsprof.rules.rule import (
     Status,
     Table,
 )
+from dsprof.rules.wording import size
 
 _INNER = ("tensor", "sequence", "context", "hpz", "shard", "expert", "model")
 """Roles whose groups belong inside a node, those that talk most first."""
@@ -76,7 +77,7 @@ class MisplacedGroups:
         return self.meta.finding(
             Status.FAIL,
             f"{worst.groups} groups of {worst.size} for {_name(worst.role)} span {worst.nodes} "
-            f"nodes, where {worst.needed} would do: {worst.bytes_per_step / 2**20:,.2f} MiB a step "
+            f"nodes, where {worst.needed} would do: {size(worst.bytes_per_step)} a step "
             "and rank.",
             severity=Severity.HIGH if worst.role in _SEVERE else Severity.MEDIUM,
             cause="Ranks are dealt out to the hosts in turn: neighbours in rank are on different "

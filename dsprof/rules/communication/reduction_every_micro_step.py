@@ -18,6 +18,7 @@ from dsprof.rules.rule import (
     Table,
 )
 from dsprof.rules.savings import about, is_hidden
+from dsprof.rules.wording import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class ReductionEveryMicroStep:
         summary = (
             f"Gradients are reduced {reductions:.3g} times a step, over "
             f"{traffic.micro_steps / traffic.rank_steps:.3g} micro-steps: "
-            f"{extra / 2**20:,.2f} MiB of {nbytes / 2**20:,.2f} MiB a step are repetition."
+            f"{size(extra)} of {size(nbytes)} a step are repetition."
         )
         evidence = Table(
             columns=(Column("reductions a step"), Column("gradient bytes a step", "bytes")),

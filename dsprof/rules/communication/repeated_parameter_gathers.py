@@ -14,6 +14,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import AnyCalls, bytes_per_step, held_ms, share_of_step
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
+from dsprof.rules.wording import size
 
 _DEFAULT_ELEMENTS = 1_000_000_000
 _LIMITS = ("stage3_max_live_parameters", "stage3_max_reuse_distance")
@@ -66,7 +67,7 @@ class RepeatedParameterGathers:
         costs = held is None or share_of_step(held, run[Steps]) >= thresholds.held_share
         summary = (
             f"{share:.0%} of the parameters that a step gathers "
-            f"({bytes_per_step(again) / 2**20:,.1f} MiB) are gathered in backward, where forward "
+            f"({size(bytes_per_step(again))}) are gathered in backward, where forward "
             "had them already"
         )
         wait = "" if held is None else f"; it waits {held:.1f} ms a step for them"

@@ -20,6 +20,7 @@ from dsprof.rules.calls import (
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.savings import about
+from dsprof.rules.wording import size
 
 _LIBRARY_ROLES = frozenset({"expert_data", "hpz"})
 """Groups that DeepSpeed makes for all layouts alike, and uses where they hold one rank, too."""
@@ -69,7 +70,7 @@ class SingleRankGroups:
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
             f"{calls_per_step(alone):.3g} collectives a step and rank are of a group of one rank: "
-            f"they carry {bytes_per_step(alone) / 2**20:,.2f} MiB to where they come from{took}.",
+            f"they carry {size(bytes_per_step(alone))} to where they come from{took}.",
             severity=Severity.LOW if costs else Severity.NONE,
             cause="The program, or the library, calls them whatever the size of the group.",
             action="Skip the call where the group has one rank. Where a library makes it, choose a "

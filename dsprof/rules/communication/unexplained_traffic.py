@@ -185,6 +185,7 @@ def _range(calls: tuple[float, float] | None) -> str:
 
 
 def _mib(nbytes: float) -> str:
+    """In one unit and to the hundredth: what is not as asked must not look alike."""
     return f"{nbytes / 2**20:,.2f} MiB"
 
 

@@ -17,7 +17,7 @@ from dsprof.rules.memory.counters import (
     host_series,
 )
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import named
+from dsprof.rules.wording import named, size
 
 _PARTS = 4
 
@@ -98,7 +98,7 @@ class MemoryGrowth:
         ends = f" At this rate it is used up in {left:,.0f} steps." if left is not None else ""
         return self.meta.finding(
             Status.FAIL,
-            f"{worst.per_step / 2**20:.2f} MiB more are in use with each step on rank "
+            f"{size(worst.per_step)} more are in use with each step on rank "
             f"{worst.rank}, and growth is steady on {named([one.rank for one in grown])}.{ends}",
             title=title,
             severity=Severity.MEDIUM,

@@ -25,6 +25,7 @@ from dsprof.rules.calls import (
 from dsprof.rules.knowledge.giants import Giant, by_hand, of_flushes
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, hiding_saves
+from dsprof.rules.wording import size
 
 _MIB = 1 << 20
 
@@ -78,7 +79,7 @@ class GiantBucket:
         held, phase = held_ms(gradients), run[Phases].rows.get("backward")
         backward_ms = phase.busy_ms_per_step if phase else None
         summary = (
-            f"{giant.noun}: one reduction of {giant.nbytes / _MIB:,.1f} MiB carries "
+            f"{giant.noun}: one reduction of {size(giant.nbytes)} carries "
             f"{giant.share:.0%} of the gradients of a backward"
         )
         evidence = (_figures(giant, held, backward_ms),)

@@ -35,7 +35,7 @@ def test_limits_below_the_default_fail_with_a_patch():
     finding = said(RULE, rank(config=engine(3, **LOW)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.config_patch == {"zero_optimization": dict.fromkeys(LOW, 1_000_000_000)}
-    assert "50% of the parameters that a step gathers (4.0 MiB)" in finding.summary
+    assert "50% of the parameters that a step gathers (4.00 MiB)" in finding.summary
     assert finding.saving_bytes_per_step == 4 * MIB
     low, high = finding.saving_ms_per_step
     assert low < 6 < high <= 2 * low
