@@ -42,6 +42,7 @@ class Group(msgspec.Struct, gc=False):
     backend: str
     generation: int
     role: str = ""  # one of ROLES, "" while unknown
+    is_checked: bool = False  # torch compares each call with those of other ranks before it starts
 
 
 class Scope(msgspec.Struct, gc=False, frozen=True):

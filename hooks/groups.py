@@ -16,6 +16,7 @@ from dsprof.hooks.roles import find_role
 from dsprof.recorder import Recorder
 from dsprof.trace.format import GroupArgs
 
+_WRAPPER = "_ProcessGroupWrapper"  # torch built without gloo does not have it
 _HOST_BACKENDS = ("gloo", "mpi", "fake", "ucc")
 
 
@@ -83,6 +84,7 @@ class Groups:
             backend=backend,
             generation=self._generation,
             role=self._role(pg),
+            is_checked=_is_checked(pg),
         )
         state = GroupState(group, weakref.ref(pg))
         self._by_key[key] = self._by_id[id(pg)] = state
@@ -129,6 +131,15 @@ def _facts(pg: Any) -> tuple[list[int], str, str]:
     except (KeyError, ValueError, RuntimeError):  # made by hand, unknown to torch.distributed
         ranks = getattr(pg, "ranks", None)  # deepspeed.comm's own kind of group
         return list(ranks or range(pg.size())), "unregistered", _name(pg)
+
+
+def _is_checked(pg: Any) -> bool:
+    """Whether torch has wrapped the group's backend, as it does with the debug level DETAIL."""
+    try:
+        backends = [pg._get_backend(device) for device in pg._device_types]
+    except Exception:  # groups in Python, and devices without a backend
+        return False
+    return any(type(backend).__name__ == _WRAPPER for backend in backends)
 
 
 def _name(pg: Any) -> str:

@@ -269,6 +269,7 @@ class GroupArgs(msgspec.Struct, gc=False, omit_defaults=True):
     backend: str = ""
     generation: int = 0
     role: str = ""
+    is_checked: bool = False
 
 
 class BucketLayout(msgspec.Struct, omit_defaults=True):

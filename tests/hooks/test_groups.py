@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,3 +76,22 @@ def test_threads_that_meet_a_group_at_once_count_its_collectives_together(
     for thread in meet:
         thread.join()
     assert states[0] is states[1]
+
+
+@pytest.mark.parametrize("level", [dist.DebugLevel.OFF, dist.DebugLevel.DETAIL])
+def test_a_group_that_torch_has_wrapped_says_so(level: dist.DebugLevel, tmp_path: Path) -> None:
+    recorder = Recorder(lambda: True)
+    dist.set_debug_level(level)
+    try:
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        Groups(recorder).state(dist.group.WORLD)
+    finally:
+        dist.set_debug_level(dist.DebugLevel.OFF)
+        dist.destroy_process_group()
+    (described,) = recorder.definitions
+    assert described.is_checked is (level is dist.DebugLevel.DETAIL)
+
+
+def test_a_group_that_cannot_be_asked_is_described_all_the_same() -> None:
+    assert module._is_checked(object()) is False

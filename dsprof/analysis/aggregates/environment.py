@@ -76,6 +76,7 @@ class EnvironmentFacts(Aggregate):
 
     recorded: RankSet = 0  # ranks whose environment is in the trace
     missing: RankSet = 0
+    checked: RankSet = 0  # ranks with a group whose calls torch checks beforehand
     logged: RankSet = 0  # of the missing: ranks of which NCCL's log tells variables
     variables: Facts[str, str] = field(default_factory=dict)
     hidden: Facts[str, str] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class EnvironmentFacts(Aggregate):
         return cls(
             recorded=me if found else 0,
             missing=0 if found else me,
+            checked=me if any(group.is_checked for group in trace.groups.values()) else 0,
             logged=me if logged else 0,
             variables=_of(me, _in_force(own)),
             hidden=_of(me, own.effective),
@@ -142,6 +144,7 @@ class EnvironmentFacts(Aggregate):
         return EnvironmentFacts(
             recorded=self.recorded | other.recorded,
             missing=self.missing | other.missing,
+            checked=self.checked | other.checked,
             logged=self.logged | other.logged,
             engine_rank=first.engine_rank,
             first_engine=first.first_engine,

@@ -35,6 +35,10 @@ def _is_nonzero(value: str) -> bool:
     return value.strip() not in ("", "0")
 
 
+def _is_detail(value: str) -> bool:
+    return value.upper() == "DETAIL"
+
+
 class _Switch(NamedTuple):
     name: str
     is_on: Callable[[str], bool]
@@ -47,6 +51,7 @@ _LAUNCHES = "every kernel launch waits for the kernel: nothing overlaps"
 _WAITS = "the host blocks in every wait, so it cannot run ahead of the device"
 _EVENTS = "records timing events around every collective"
 _STACKS = "captures a C++ stack for every collective"
+_CHECKS = "every collective is preceded by a monitored barrier and a check of shapes"
 
 _SWITCHES = (
     _Switch("CUDA_LAUNCH_BLOCKING", _is_nonzero, Severity.CRITICAL, "gpu", _LAUNCHES),
@@ -64,10 +69,10 @@ _SWITCHES = (
     _Switch("NCCL_BLOCKING_WAIT", is_true, Severity.HIGH, "nccl", _WAITS),
     _Switch(
         "TORCH_DISTRIBUTED_DEBUG",
-        lambda value: value.upper() == "DETAIL",
+        _is_detail,
         Severity.HIGH,
         "any",
-        "every collective is preceded by a monitored barrier and a check of shapes",
+        _CHECKS,
     ),
     _Switch(
         "TORCH_NCCL_NAN_CHECK",
@@ -110,6 +115,10 @@ _SWITCHES = (
         "any",
         "writes log lines for every collective",
     ),
+)
+
+_SET_LEVEL = _Switch(
+    "torch.distributed.set_debug_level", lambda value: True, Severity.HIGH, "any", _CHECKS
 )
 
 _CALL_SUBSYSTEMS = {"ALL", "CALL", "COLL", "TUNING"}
@@ -161,7 +170,7 @@ class SyncDebugVariable:
                 severity=worst(use.switch.severity for use in acting),
                 cause=f"{acting[0].switch.name}={shortened(acting[0].value)}: "
                 f"{acting[0].switch.effect}.",
-                action=f"Unset {names} and measure again.",
+                action=f"{_remedy(acting)} and measure again.",
                 evidence=(_table(acting),),
                 ranks=ranks_of(union(use.ranks for use in acting)),
                 confidence="high",
@@ -177,6 +186,17 @@ class SyncDebugVariable:
 
 
 def _uses(facts: EnvironmentFacts) -> Iterator[_Use]:
+    detailed = union(
+        ranks
+        for value, ranks in facts.variables.get("TORCH_DISTRIBUTED_DEBUG", {}).items()
+        if _is_detail(value)
+    )
+    if wrapped := facts.checked & ~detailed:
+        yield _Use(_SET_LEVEL, "DETAIL", wrapped)
+    yield from _variables(facts)
+
+
+def _variables(facts: EnvironmentFacts) -> Iterator[_Use]:
     for switch in _SWITCHES:
         for value, ranks in facts.variables.get(switch.name, {}).items():
             if switch.is_on(value):
@@ -186,6 +206,16 @@ def _uses(facts: EnvironmentFacts) -> Iterator[_Use]:
     for value, ranks in facts.variables.get(_LOG_PER_CALL.name, {}).items():
         if ranks & talking and _LOG_PER_CALL.is_on(value):
             yield _Use(_LOG_PER_CALL, value, ranks & talking)
+
+
+def _remedy(acting: list[_Use]) -> str:
+    """Say how to switch off what acts: variables, and a call that has no variable."""
+    names = dict.fromkeys(use.switch.name for use in acting if use.switch is not _SET_LEVEL)
+    unset = f"Unset {', '.join(names)}" if names else ""
+    called = any(use.switch is _SET_LEVEL for use in acting)
+    drop = "drop the call of set_debug_level(DebugLevel.DETAIL)" if called else ""
+    text = ", ".join(filter(None, (unset, drop)))
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _acts(switch: _Switch, facts: EnvironmentFacts) -> bool:

@@ -5,6 +5,7 @@ import pytest
 from dsprof.rules.environment.sync_debug_variable import RULE
 from dsprof.rules.rule import Severity, Status
 from tests.factories.environment import judge, rank_trace
+from tests.factories.trace import group
 
 CPU = {"backend": "gloo", "device": "cpu"}
 
@@ -47,6 +48,36 @@ def test_gravest_switch_decides():
 )
 def test_healthy_settings_pass(variables):
     assert judge(RULE, rank_trace(0, variables)) == []
+
+
+def checked(rank, variables=None, **details):
+    trace = rank_trace(rank, variables, **details)
+    trace.groups = {1: group(is_checked=True)}
+    return trace
+
+
+def test_wrapped_groups_fail_without_the_variable():
+    (finding,) = judge(RULE, rank_trace(0), checked(1))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.ranks == (1,)
+    assert finding.action.startswith("Drop the call of set_debug_level")
+
+
+def test_the_variable_explains_the_wrapper():
+    both = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "CUDA_LAUNCH_BLOCKING": "1"}
+    (finding,) = judge(RULE, checked(0, both))
+    assert "set_debug_level" not in finding.summary + finding.action
+    (finding,) = judge(RULE, checked(0, {"CUDA_LAUNCH_BLOCKING": "1"}))
+    assert "Unset CUDA_LAUNCH_BLOCKING, drop the call of set_debug_level" in finding.action
+    assert {row[0] for row in finding.evidence[0].rows} == {
+        "CUDA_LAUNCH_BLOCKING",
+        "torch.distributed.set_debug_level",
+    }
+
+
+def test_a_wrapper_is_seen_without_the_environment():
+    (finding,) = judge(RULE, checked(0, recorded=False))
+    assert finding.status is Status.FAIL
 
 
 def test_log_level_and_subsystem_must_meet_on_a_rank():
