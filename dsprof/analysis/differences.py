@@ -51,7 +51,10 @@ def compare(
     Bytes count as equal within `tolerance`; traffic that nothing asks for is judged from
     `minor_share` of all bytes on.
     """
-    asking = _Asking(account, terms_of(engine), tolerance)
+    terms = terms_of(engine)
+    if not account.trains:
+        terms = terms._replace(micro_steps=0)
+    asking = _Asking(account, terms, tolerance)
     for kind in _TITLES:
         yield from asking.line(kind)
     total = sum(amount.nbytes for amount in account.sent.values())
@@ -154,7 +157,7 @@ class _Asking:
         ratio = done.micro_steps / self._steps / asked if asked else 1.0
         times = _share(total.nbytes, expected.nbytes.low * ratio)
         forwards, slack = _share(done.forwards, done.micro_steps), 1 + self._tolerance
-        often = f"gathered {times:.3g} times a micro-step"
+        often = f"gathered {times:.3g} times a {'micro-step' if asked else 'forward'}"
         if times < 1:
             return f"{often}: some were still there, or not needed"
         if times <= 2 * slack:
@@ -181,7 +184,8 @@ class _Asking:
         elif not sent.by_library or self._terms.stage < 0:
             cause = f"asked for by the program{at}"
         elif not sent.phase:
-            cause = f"outside of forward, backward and step{at}: building an engine, a checkpoint"
+            cause = f"outside of forward, backward and step{at}: building an engine, "
+            cause += "a checkpoint, generation"
         elif sent.family == "all_reduce" and self._terms.pipeline_stages > 1:
             cause = "weights that stages of the pipeline share"
         elif sent.family == "all_gather" and self._terms.stage == 3:

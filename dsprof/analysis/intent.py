@@ -94,6 +94,16 @@ def asked_by_zero(engine: EngineConfig, course: Course) -> Iterator[tuple[Demand
         yield _persistent(engine, course)
 
 
+def asked_by_forwards(
+    engine: EngineConfig, forwards: int, group_size: int
+) -> Iterator[tuple[Demand, Expected]]:
+    """Yield what an engine that never trains asks of one rank, as a reference model in RLHF."""
+    if stage_of(engine) == 3 and engine.layout.gathered and group_size > 1:
+        nbytes = engine.layout.gathered * _parameter_bytes(engine) * forwards
+        demand = Demand("parameters", (_fetching(engine),), "once a forward")
+        yield demand, Expected(None, Span(nbytes, nbytes))
+
+
 def stage_of(engine: EngineConfig) -> int:
     """Return the ZeRO stage at which the engine reduces; BF16_Optimizer reduces as stage 0 does."""
     stage = _zero(engine).get("stage", 0)
@@ -191,13 +201,14 @@ def _fetched(engine: EngineConfig, course: Course) -> tuple[Demand, Expected]:
     hpz = zero.get("zero_hpz_partition_size", 1)
     stays = stays and not (isinstance(hpz, int) and hpz > 1)
     size = elements * _parameter_bytes(engine) * course.steps * accumulation_of(engine)
-    by_reduce = zero.get("stage3_use_all_reduce_for_fetch_params", zero.get(_BY_REDUCE))
     why = "once a micro-step" if stays else "for forward and for backward"
-    demand = Demand("parameters", ("all_reduce" if by_reduce else "all_gather",), why)
+    demand = Demand("parameters", (_fetching(engine),), why)
     return demand, Expected(None, Span(size, size * (1 if stays else 2)))
 
 
-_BY_REDUCE = "use_all_reduce_for_fetch_params"
+def _fetching(engine: EngineConfig) -> str:
+    zero, key = _zero(engine), "use_all_reduce_for_fetch_params"
+    return "all_reduce" if zero.get(f"stage3_{key}", zero.get(key)) else "all_gather"
 
 
 def _persistent(engine: EngineConfig, course: Course) -> tuple[Demand, Expected]:

@@ -178,6 +178,7 @@ class Encoder:
             record.captured,
             record.is_estimated,
             context.coalesced,
+            scope.engine,
         )
 
     def _span(self, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -212,6 +213,7 @@ class Encoder:
 
     def _flush(self, record: Flush) -> Event:
         args = self._fields(record, FlushArgs)
+        args.engine = record.scope.engine
         span = self._span(record.start_ns, record.end_ns)
         lane = self._thread_lane(record.thread)
         return FlushEvent(args=args, name=f"flush: {record.cause}", tid=lane, **span)
@@ -231,6 +233,7 @@ class Encoder:
             scope.phase,
             record.library,
             record.module,
+            scope.engine,
         )
         return FetchEvent(
             args=args,
@@ -326,4 +329,4 @@ class Encoder:
         return LaneEvent(args={"name": name}, name="thread_name", ph="M", pid=self._rank, tid=tid)
 
 
-_MADE = {"start_ns", "end_ns", "step", "micro_step", "phase"}
+_MADE = {"start_ns", "end_ns", "step", "micro_step", "phase", "engine"}

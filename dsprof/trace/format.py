@@ -141,6 +141,7 @@ class CollectiveArgs(msgspec.Struct, gc=False, omit_defaults=True):
     captured: bool = False
     is_estimated: bool = False
     coalesced: int = 0
+    engine: int = -1  # of DeepSpeed, in whose phase it was issued
 
 
 class SpanArgs(msgspec.Struct, gc=False, omit_defaults=True):
@@ -185,6 +186,7 @@ class FlushArgs(msgspec.Struct, gc=False, omit_defaults=True):
     library: str = ""
     module: str = ""
     bucket: int = -1  # number of a DDP bucket, in the order in which they get ready
+    engine: int = -1  # of DeepSpeed
 
 
 class FetchArgs(msgspec.Struct, gc=False, omit_defaults=True):
@@ -202,6 +204,7 @@ class FetchArgs(msgspec.Struct, gc=False, omit_defaults=True):
     phase: str = ""
     library: str = ""
     module: str = ""
+    engine: int = -1  # of DeepSpeed
 
 
 class CopyArgs(msgspec.Struct, gc=False, omit_defaults=True):

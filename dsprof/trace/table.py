@@ -78,6 +78,7 @@ class Collectives:
     flush: IntArray
     fetch: IntArray
     coalesced: IntArray
+    engine: IntArray  # in whose phase it was issued; -1 for none, or where the file does not tell
     thread: IntArray
     stream: IntArray
     issue_ns: IntArray

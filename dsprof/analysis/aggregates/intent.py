@@ -15,11 +15,13 @@ from dsprof.analysis.intent import (
     Demand,
     Expected,
     Kind,
+    asked_by_forwards,
     asked_by_zero,
     obstacle,
 )
 from dsprof.analysis.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
-from dsprof.analysis.steps import detailed_steps, in_steps
+from dsprof.analysis.owners import Part, parts
+from dsprof.analysis.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.analysis.timeline import Array
 from dsprof.trace.format import EngineConfig
@@ -29,7 +31,6 @@ _KINDS: tuple[Kind, ...] = ("other", "small", "update", "parameters", "gradients
 _OTHER, _SMALL, _UPDATE, _PARAMETERS, _GRADIENTS = range(5)
 
 _SMALL_BYTES = 4096
-_NO_ENGINE = -1
 
 
 class Sent(NamedTuple):
@@ -83,6 +84,7 @@ class Account:
     sent: dict[Sent, Amount]
     progress: Progress
     obstacle: str = ""
+    trains: bool = True  # False: an engine that took no step, as a reference model in RLHF
 
     def __add__(self, other: Account) -> Account:
         return Account(
@@ -90,58 +92,57 @@ class Account:
             add_rows(self.sent, other.sent),
             self.progress + other.progress,
             self.obstacle or other.obstacle,
+            self.trains or other.trains,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Intent(Aggregate):
-    """An account of each engine that took steps, by its number; -1 where there is no engine."""
+    """An account of each engine that had phases, by its number; -1 where there is no engine."""
 
     accounts: dict[int, Account]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Intent:
         """Model what the configuration of one rank asks for, and add up what it sent."""
-        steps = _steps_of_engines(trace, detailed_steps(trace))
-        return cls({number: _account(trace, number, mine) for number, mine in steps.items()})
+        found = parts(trace, detailed_steps(trace))
+        return cls({part.number: _account(trace, part) for part in found})
 
     def merge(self, other: Intent) -> Intent:
         """Add up."""
         return Intent(add_rows(self.accounts, other.accounts))
 
 
-def _steps_of_engines(trace: RankTrace, steps: Array) -> dict[int, Array]:
-    """Return the steps that each engine took; a step holds what was sent since the one before."""
-    if len(trace.engines) < 2:
-        return {next(iter(trace.engines), _NO_ENGINE): steps}
-    wanted, taken = set(steps.tolist()), dict[int, list[int]]()
-    for step in trace.steps:
-        if step.step in wanted:
-            taken.setdefault(step.engine, []).append(step.step)
-    return {number: np.unique(np.array(mine, np.int64)) for number, mine in taken.items()}
-
-
-def _account(trace: RankTrace, number: int, steps: Array) -> Account:
-    rows = np.flatnonzero(in_steps(trace.collectives.step, steps) & trace.collectives.on_wire)
+def _account(trace: RankTrace, part: Part) -> Account:
+    rows = np.flatnonzero(part.rows(trace) & trace.collectives.on_wire)
     kinds = _kinds(trace.collectives, bool(trace.engines))[rows]
-    progress = _progress(trace, steps, rows[kinds == _GRADIENTS])
-    engine, hidden = trace.engines.get(number), ""
+    progress = _progress(trace, part, rows[kinds == _GRADIENTS])
+    engine, hidden = trace.engines.get(part.number), ""
     if engine is not None:
         hidden = obstacle(engine)
     elif trace.engines:
         hidden = "one of several engines, of which it is not known who took a step"
-    asked = {} if hidden else _asked(trace, engine, progress, rows, kinds)
-    return Account(asked, _sent(trace, rows, kinds), progress, hidden)
+    asked = {} if hidden else _asked(trace, engine, progress, rows, kinds, trains=part.trains)
+    return Account(asked, _sent(trace, rows, kinds), progress, hidden, part.trains)
 
 
 def _asked(
-    trace: RankTrace, engine: EngineConfig | None, progress: Progress, rows: Array, kinds: Array
+    trace: RankTrace,
+    engine: EngineConfig | None,
+    progress: Progress,
+    rows: Array,
+    kinds: Array,
+    *,
+    trains: bool,
 ) -> dict[Demand, Expected]:
     """Model what an engine asks for, or DDP and FSDP where there is none."""
     gradients, parameters = rows[kinds == _GRADIENTS], rows[kinds == _PARAMETERS]
     if engine is not None:
-        groups = np.unique(trace.collectives.group[gradients])
+        used = gradients if trains else parameters
+        groups = np.unique(trace.collectives.group[used])
         ranks = max((_size(trace, int(group)) for group in groups), default=0)
+        if not trains:
+            return dict(asked_by_forwards(engine, progress.forwards, ranks))
         course = Course(progress.steps, progress.flushes, ranks, len(groups))
         return dict(asked_by_zero(engine, course))
     scattered = gradients[_of(trace.collectives, "reduce_scatter")[gradients]]
@@ -178,9 +179,15 @@ def _kinds(rows: Collectives, has_engine: bool) -> Array:
     kinds = np.where(rows.nbytes < _SMALL_BYTES, _SMALL, _OTHER)
     if has_engine:
         kinds[_gathers_of_steps(rows)] = _UPDATE
-    kinds[rows.fetch > 0] = _PARAMETERS
+    kinds[(rows.fetch > 0) & _in_use(rows, has_engine)] = _PARAMETERS
     kinds[rows.flush > 0] = _GRADIENTS
     return kinds
+
+
+def _in_use(rows: Collectives, has_engine: bool) -> BoolArray:
+    """Say what was issued in a pass through a model; an engine generates outside of them."""
+    phases = [rows.code("forward"), rows.code("backward")]
+    return np.isin(rows.phase, phases) if has_engine else np.ones(len(rows), np.bool_)
 
 
 def _gathers_of_steps(rows: Collectives) -> BoolArray:
@@ -189,18 +196,19 @@ def _gathers_of_steps(rows: Collectives) -> BoolArray:
     return np.asarray(in_step & _of(rows, "all_gather"), np.bool_)
 
 
-def _progress(trace: RankTrace, steps: Array, gradients: Array) -> Progress:
-    wanted, rows = set(steps.tolist()), trace.collectives
-    flushes = [flush for flush in trace.flushes if flush.step in wanted and flush.elements]
-    forwards = (span.name == "forward" and span.step in wanted for span in trace.spans)
+def _progress(trace: RankTrace, part: Part, gradients: Array) -> Progress:
+    rows, mine = trace.collectives, set(part.steps.tolist())
+    flushes = [flush for flush in trace.flushes if flush.elements and part.holds(flush)]
+    forwards = sum(span.name == "forward" and part.holds(span) for span in trace.spans)
+    micro_steps = sum(max(s.micro_steps, 1) for s in trace.steps if s.step in mine)
     return Progress(
-        steps=len(steps),
-        micro_steps=sum(max(s.micro_steps, 1) for s in trace.steps if s.step in wanted),
+        steps=len(part.steps),
+        micro_steps=micro_steps if part.trains else forwards,
         reducing_micro_steps=len(group_rows([rows.step[gradients], rows.micro_step[gradients]])),
-        forwards=sum(forwards),
+        forwards=forwards,
         flushes=len(flushes),
         flushed_elements=sum(flush.elements for flush in flushes),
-        recomputing_ranks=int(any(f.is_recomputation for f in trace.fetches)),
+        recomputing_ranks=int(any(f.is_recomputation for f in trace.fetches if part.holds(f))),
     )
 
 

@@ -102,6 +102,8 @@ def _silent(number: int, account: Account) -> str:
     """Return why nothing is asked for; "" if something may be."""
     if account.asked or account.obstacle or not account.progress.steps:
         return ""
+    if not account.trains:
+        return f"Engine {number} took no step, and asks for nothing in forward."
     if number < 0:
         return "Nothing says what to expect: no engine of DeepSpeed, no DDP, no FSDP."
     if any(sent.kind == "gradients" for sent in account.sent):
@@ -117,7 +119,7 @@ def _doubt(run: RunSummary, account: Account) -> str:
         return "events were left out of the trace"
     if account.obstacle:
         return f"the traffic of {account.obstacle} is not modelled"
-    if not any(sent.kind == "gradients" for sent in account.sent):
+    if account.trains and not any(sent.kind == "gradients" for sent in account.sent):
         return "no reduction of gradients was recorded"
     return ""
 

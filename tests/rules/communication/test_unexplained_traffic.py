@@ -13,10 +13,13 @@ from tests.factories.trace import (
     captured,
     engine,
     fetch,
+    flush,
     group,
     judged,
+    rank_trace,
     said,
     span,
+    step,
     sync,
     zero_rank,
 )
@@ -282,6 +285,103 @@ def test_of_two_engines_one_may_be_known():
     hidden = {"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}
     statuses = [finding.status for finding in judged(RULE, in_turn(effective=hidden))]
     assert statuses == [Status.UNKNOWN, Status.PASS]
+
+
+def interleaved(**reference: Any) -> RankTrace:
+    """Engine 1 accumulates over two micro-steps while engine 2 takes a step after each of them.
+
+    Engine 3 does nothing but forwards, if a stage is given for it.
+    """
+    parts, comm = {"steps": [], "flushes": [], "spans": []}, []
+
+    def micro_step(number: int, at: float, owner: int, micro: int = 0) -> None:
+        shared = {"step": number, "engine": owner}
+        one = flush(len(parts["flushes"]) + 1, at + 20, 1, **shared)
+        one.elements, one.micro_step = ELEMENTS, micro
+        parts["flushes"].append(one)
+        backward = {"phase": "backward", "flush": one.id, "micro_step": micro, **shared}
+        comm.append(sync("all_reduce", at + 20, 1, nbytes=WHOLE, **backward))
+        parts["spans"].append(span("forward", at, at + 10, number, engine=owner))
+
+    def end(number: int, at: float, owner: int) -> None:
+        asked = {"requested": "all_gather_into_tensor", "phase": "step", "engine": owner}
+        comm.append(sync("all_gather_into_tensor", at + 40, 1, nbytes=WHOLE, step=number, **asked))
+        taken = step(number, at, at + 50, micro_steps=2 if owner == 1 else 1)
+        taken.engine = owner
+        parts["steps"].append(taken)
+
+    for turn in range(4):
+        first = 3 * turn
+        for number, micro in ((first, 0), (first + 1, 1)):
+            micro_step(number, 100 * number, owner=1, micro=micro)
+        end(first + 1, 100 * first + 100, owner=1)
+        for number in (first, first + 2):
+            micro_step(number, 100 * number + 50, owner=2)
+            end(number, 100 * number + 50, owner=2)
+        if reference:
+            asked = {"requested": "all_gather_into_tensor", "phase": "forward", "fetch": 99}
+            asked |= {"step": first, "engine": 3}
+            comm.append(sync("all_gather_into_tensor", 300 * turn, 1, nbytes=WHOLE, **asked))
+            parts["spans"].append(span("forward", 300 * turn, 300 * turn + 5, first, engine=3))
+    parts["steps"].sort(key=lambda one: one.step)
+    configured = {1: engine(2, 2), 2: engine(2, 1)}
+    if reference:
+        configured[3] = engine(**reference)
+    for number, one in configured.items():
+        one.engine, one.layout = number, LAYOUT_3 if number == 3 else LAYOUT
+    trace = rank_trace(comm=comm, engines=configured, **parts)
+    as_bfloat16(trace)
+    return trace
+
+
+def test_what_an_engine_accumulates_while_another_steps_is_its_own():
+    finding = said(RULE, interleaved())
+    assert finding.status is Status.PASS, finding.summary
+    found = rows(finding)
+    assert found["gradients (engine 1)"]["bytes sent"] == 2 * WHOLE
+    assert found["gradients (engine 2)"]["bytes sent"] == WHOLE
+
+
+def test_without_engines_in_the_records_the_step_decides():
+    trace = interleaved()
+    trace.collectives.engine[:] = -1
+    for one in (*trace.flushes, *trace.spans):
+        one.engine = -1
+    assert said(RULE, trace).status is not Status.PASS
+
+
+def test_an_engine_that_takes_no_step_is_judged_by_its_forwards():
+    finding = said(RULE, interleaved(stage=3))
+    assert finding.status is Status.PASS, finding.summary
+    found = rows(finding)["parameters for use (engine 3)"]
+    assert found["asked for"] == "once a forward"
+    assert found["bytes asked for, at least"] == found["bytes sent"] > 0
+    twice = interleaved(stage=3)
+    mine = twice.collectives.engine == 3
+    for column in (twice.collectives.nbytes, twice.collectives.elements):
+        column[mine] *= 4
+    finding = said(RULE, twice)
+    assert finding.status is Status.FAIL
+    assert "parameters for use (engine 3)" in finding.summary
+
+
+def test_a_reference_model_that_sends_nothing_is_not_spoken_of():
+    trace = interleaved(stage=2)
+    trace.collectives.on_wire[trace.collectives.engine == 3] = False
+    (finding,) = judged(RULE, trace)
+    assert finding.status is Status.PASS
+    assert not [name for name in rows(finding) if "engine 3" in name]
+
+
+def test_parameters_gathered_to_generate_are_not_of_the_training():
+    def generating(number: int, start: float):
+        asked = {"requested": "all_gather_into_tensor", "fetch": 98, "step": number}
+        for n in range(9):
+            yield sync("all_gather_into_tensor", start + 90 + n, 1, nbytes=WHOLE, **asked)
+
+    finding = said(RULE, rank(3, extra=generating))
+    assert finding.status is Status.PASS, finding.summary
+    assert "generation" in rows(finding)["other"]["cause"]
 
 
 def silent() -> RankTrace:
