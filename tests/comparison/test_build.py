@@ -13,7 +13,7 @@ from dsprof.diagnosis.model import CommunicationRow, Diagnosis, EnvironmentInfo,
 from dsprof.rules.rule import Finding, Severity, Status
 from tests.factories import diagnosis as factory
 
-MS = factory.MS
+MS = 1_000_000
 
 
 def compared(before: Diagnosis, after: Diagnosis) -> Comparison:

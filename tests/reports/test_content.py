@@ -10,6 +10,7 @@ from dsprof.reports import content
 from dsprof.rules.quality import data_quality
 from dsprof.rules.rule import Finding, Status
 from tests.factories import diagnosis as factory
+from tests.factories.steps_of_diagnosis import unsplit_steps
 
 
 def step(number: int, copies_ns: int | None = 0) -> StepParts:
@@ -115,7 +116,7 @@ def test_several_ranks_are_several() -> None:
 
 
 def test_what_is_left_of_nothing_is_not_known() -> None:
-    bar = content.mean_step(factory.unsplit_steps())
+    bar = content.mean_step(unsplit_steps())
     assert not bar.is_split
     assert {(part.ns, part.percent) for part in bar.parts} == {(None, 0.0)}
     assert content.mean_step(factory.diagnosis().steps).is_split

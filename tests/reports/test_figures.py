@@ -13,6 +13,7 @@ from dsprof.diagnosis.model import Bar, StepParts, Timeline
 from dsprof.reports import figures
 from dsprof.reports.content import step_bars
 from tests.factories import diagnosis as factory
+from tests.factories.steps_of_diagnosis import timeline
 
 
 def traces(figure: figures.Figure) -> list[dict[str, Any]]:
@@ -63,7 +64,7 @@ def test_too_many_bars_are_left_out_shortest_first_and_counted() -> None:
 
 
 def test_an_unknown_lane_is_drawn_below_the_known_ones() -> None:
-    step = factory.timeline("worst", 3, 1)
+    step = timeline("worst", 3, 1)
     bars = [*step.bars, Bar(rank=0, lane="copy", kind="h2d", start_ns=0, end_ns=5)]
     drawn = traces(figures.timeline(msgspec.structs.replace(step, bars=bars)))
     assert drawn[-1]["name"] == "h2d"
