@@ -33,6 +33,7 @@ _NOTE = (
     "Chakra graphs tell what was or is to be communicated in which order, not when; sizes are "
     "reckoned from what one rank puts in, as Chakra's converter and ASTRA-sim have it"
 )
+_SILENT = "no node of the graph is marked as communication: give what it was converted from"
 _UNSIZED = "the group of gathers is of unknown size, and so is what they gather"
 
 
@@ -75,7 +76,7 @@ class ChakraGraphReader(OneRankReader):
             trace.nbytes = source.nbytes
         trace.groups = table.by_number()
         trace.broken_lines = graph.broken
-        trace.notes = [NoteArgs(text) for text in (_NOTE, _UNSIZED)[: 1 + calls.has_unsized]]
+        trace.notes = [NoteArgs(text) for text in _notes(trace, calls)]
         if not graph.messages.is_cut:
             trace.trailer = Trailer(reason="exit")
         return trace
@@ -107,6 +108,15 @@ class _Graph:
     def broken(self) -> int:
         """Nodes that could not be read."""
         return self._undecodable + self.messages.is_cut
+
+
+def _notes(trace: RankTrace, calls: GraphCalls) -> Iterator[str]:
+    """Say what the file cannot tell."""
+    yield _NOTE
+    if not len(trace.collectives):
+        yield _SILENT
+    if calls.has_unsized:
+        yield _UNSIZED
 
 
 def _metadata(message: bytes) -> dict[str, int | str]:

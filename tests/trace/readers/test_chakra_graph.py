@@ -132,6 +132,12 @@ def test_nothing_is_claimed_without_times(tmp_path: Path) -> None:
     assert (row.calls, row.in_flight_ns, row.busbw) == (500, None, None)
 
 
+def test_a_graph_that_does_not_communicate_says_so(tmp_path: Path) -> None:
+    trace = read(tmp_path / "any.et", make.CONVERTED + ADD)
+    assert any("no node" in note.text for note in trace.notes)
+    assert not any("no node" in note.text for note in read(tmp_path / "b", BARE + NODE).notes)
+
+
 def test_beside_traces_it_is_listed(tmp_path: Path) -> None:
     files = write_run(tmp_path)
     graph = tmp_path / "job.0.et"
