@@ -55,6 +55,7 @@ class Mismatch:
     values: tuple[tuple[str, tuple[int, ...]], ...]
     odd: tuple[int, ...]  # empty where no value is that of most
     frames: dict[int, str]
+    is_of_zero3: bool = False  # on some rank
 
 
 def group_states(flights: Flights) -> list[GroupState]:
@@ -80,7 +81,9 @@ def mismatches(flights: Flights) -> Iterator[Mismatch]:
                 what, values = found
                 frames = {rank: call.frame for rank, call in calls.items() if call.frame}
                 label = _label(flights, name)
-                yield Mismatch(name, label, seq, what, values, odd_ranks(values), frames)
+                by_zero3 = any(call.is_of_zero3 for call in calls.values())
+                odd = odd_ranks(values)
+                yield Mismatch(name, label, seq, what, values, odd, frames, by_zero3)
                 break
 
 

@@ -37,6 +37,7 @@ class FlightEntry:
     source: int = -1  # ranks in the group, of a send or recv
     target: int = -1
     frame: str = ""  # the first frame of the caller
+    is_of_zero3: bool = False  # False where the dump holds no stacks
 
 
 @dataclass(frozen=True, slots=True)

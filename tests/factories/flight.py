@@ -37,9 +37,11 @@ def call(
         "timeout_ms": 600_000,
         "is_p2p": False,
     }
+    zero3 = fields.pop("zero3", "")
     if line:
         given["frames"] = [
             {"name": op, "filename": "/x/torch/distributed/distributed_c10d.py", "line": 9},
+            *([{"name": "_fetch", "filename": zero3, "line": 3}] if zero3 else []),
             {"name": "train", "filename": "/home/me/train.py", "line": line},
         ]
     return given | fields

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -25,6 +25,7 @@ class Call:
     created_ns: int
     is_in_flight: bool
     frame: str
+    is_of_zero3: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ def _call(entry: FlightEntry, may_be_in_flight: bool) -> Call:
         created_ns=entry.created_ns,
         is_in_flight=may_be_in_flight and _is_in_flight(entry),
         frame=entry.frame,
+        is_of_zero3=entry.is_of_zero3,
     )
 
 
@@ -129,4 +131,4 @@ def _is_in_flight(entry: FlightEntry) -> bool:
 
 def _coalesced(call: Call) -> Call:
     """Stand for several calls of one number, of which sizes are not compared."""
-    return Call("coalesced", (0, 0), "", call.created_ns, call.is_in_flight, call.frame)
+    return replace(call, op="coalesced", elements=(0, 0), dtype="")

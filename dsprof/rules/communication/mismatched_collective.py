@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.disagreements import disagreements
 from dsprof.analysis.flights import Mismatch, mismatches
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
 from dsprof.rules.wording import named
 
@@ -59,8 +60,10 @@ class MismatchedCollective:
             f"Collective number {found.seq:,} of {found.label} differs in {found.what}: {told}.",
             severity=Severity.CRITICAL,
             cause="The ranks took different ways through the program: a condition on the rank, on "
-            "data, or on a loss, or batches of different shapes.",
-            action="Compare the lines that call it, and let all ranks take the same way.",
+            "data, or on a loss, or batches of different shapes."
+            + (" ZeRO-3 issued it: ranks run other modules." if found.is_of_zero3 else ""),
+            action="Compare the lines that call it, and let all ranks take the same way."
+            + (f" {LEAF_MODULES}" if found.is_of_zero3 else ""),
             ranks=found.odd,
             evidence=(_table(found),),
             confidence="high",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.flights import GroupState, culprits, group_states
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.wording import named
 
@@ -70,12 +71,13 @@ class StuckCollective:
             cause="Each of these ranks waits for another one in another group: the groups are used "
             "in different orders."
             if in_circle
-            else "The process hangs, died, or took another way through the program.",
+            else "The process hangs, died, or took another way through the program."
+            f"{_zero3(first)}",
             action=f"Look at the stack of the process of {named(ranks)} (py-spy dump) and at the "
-            f"end of its own log.{_seen_last(ranks, flights)}"
+            f"end of its own log.{_seen_last(ranks, flights)}{_leaf(first)}"
             if len(ranks) == 1
             else f"Look at the stacks of the processes of {named(ranks)} (py-spy dump) and at the "
-            f"ends of their own logs.{_seen_last(ranks, flights)}",
+            f"ends of their own logs.{_seen_last(ranks, flights)}{_leaf(first)}",
             ranks=ranks,
             evidence=(_last_calls(ranks, flights), _groups(held_up)),
             confidence="high" if knows else "medium",
@@ -146,6 +148,16 @@ class StuckCollective:
 def _call(state: GroupState) -> str:
     op = state.call.op if state.call else "collective"
     return f"{op} number {state.seq:,} of {state.label}"
+
+
+def _zero3(state: GroupState) -> str:
+    if state.call is None or not state.call.is_of_zero3:
+        return ""
+    return " ZeRO-3 called it, and hangs where a rank does not run a module that others run."
+
+
+def _leaf(state: GroupState) -> str:
+    return f" {LEAF_MODULES}" if state.call and state.call.is_of_zero3 else ""
 
 
 def _seen_last(ranks: Sequence[int], flights: Flights) -> str:

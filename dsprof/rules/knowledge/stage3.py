@@ -14,6 +14,12 @@ PERSISTENCE_DEFAULT = 100_000
 PREFETCH = "stage3_prefetch_bucket_size"
 PREFETCH_DEFAULT = 50_000_000
 
+LEAF_MODULES = (
+    "If ranks may run other modules, as with experts or branches on data, make what they choose "
+    "from a leaf, which ZeRO-3 gathers and reduces as a whole on every rank: "
+    "zero_optimization.leaf_module, or deepspeed.utils.set_z3_leaf_modules(model, [Block])."
+)
+
 _SMALL = frozenset(SIZE_CLASSES[:3])
 """Below a megabyte latency rules on every common link."""
 

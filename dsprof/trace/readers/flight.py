@@ -21,6 +21,7 @@ from dsprof.trace.readers.chrome import UNDECODABLE
 from dsprof.trace.readers.pickles import load_plain, read_whole
 from dsprof.trace.readers.plain import (
     caller,
+    is_of_zero3,
     items,
     mapping,
     number,
@@ -128,6 +129,7 @@ def _entry(entry: dict[Any, Any]) -> FlightEntry:
         source=there if is_receiving else here,
         target=here if is_receiving else there,
         frame=caller(entry.get("frames")),
+        is_of_zero3=is_of_zero3(entry.get("frames")),
     )
 
 

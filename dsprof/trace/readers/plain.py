@@ -14,6 +14,9 @@ _LARGEST = 1 << 63
 _LONGEST_TEXT = 500
 _MOST_FRAMES = 200
 _INNER_FILE = re.compile(r"(^|/)(torch|deepspeed)/")
+_ZERO3_FILE = re.compile(
+    r"deepspeed/runtime/zero/(partition_parameters|partitioned_param_coordinator|stage3)\.py$"
+)
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.I)
 _ENDING = re.compile(r"(?:^|[-_])(\d{1,7})$")
 
@@ -52,6 +55,12 @@ def caller(frames: Any) -> str:
                 return name
             found = found or name
     return found
+
+
+def is_of_zero3(frames: Any) -> bool:
+    """Whether ZeRO-3 is among the callers: it gathers a parameter, or reduces its gradient."""
+    files = (text(mapping(frame).get("filename")) for frame in items(frames, _MOST_FRAMES))
+    return any(_ZERO3_FILE.search(file.replace("\\", "/")) for file in files)
 
 
 def rank_in_name(path: Path) -> int:

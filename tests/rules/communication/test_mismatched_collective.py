@@ -48,9 +48,17 @@ def test_the_rank_that_differs_from_most_is_named(
     ]
 
 
+def test_gathers_of_zero3_that_differ_name_leaf_modules(tmp_path: Path) -> None:
+    zero3 = "/x/deepspeed/runtime/zero/partition_parameters.py"
+    usual = make.call(7, "_all_gather_base", line=10, zero3=zero3)
+    finding = check(tmp_path, usual, usual | {"input_sizes": [[9]]}, usual)
+    assert ("ZeRO-3" in finding.cause, "leaf_module" in finding.action) == (True, True)
+
+
 def test_of_two_that_differ_neither_is_accused(tmp_path: Path) -> None:
     finding = check(tmp_path, make.call(1), make.call(1, "broadcast"))
     assert (finding.status, finding.ranks) == (Status.FAIL, ())
+    assert "ZeRO-3" not in finding.cause + finding.action
 
 
 @pytest.mark.parametrize("op", ["all_to_all", "gather", "coalesced"])

@@ -56,6 +56,28 @@ def test_a_rank_whose_dump_is_empty_is_behind_by_its_counters(tmp_path: Path) ->
     assert finding.action.endswith("its own log.")
 
 
+ZERO = "/x/deepspeed/runtime/zero"
+
+
+@pytest.mark.parametrize(
+    ("file", "is_told"),
+    [
+        (f"{ZERO}/partitioned_param_coordinator.py", True),
+        (f"{ZERO}/partition_parameters.py", True),
+        (f"{ZERO}/stage3.py", True),  # reductions in backward
+        (f"{ZERO}/stage_1_and_2.py", False),
+        ("", False),
+    ],
+)
+def test_a_gather_of_zero3_that_a_rank_does_not_join_names_leaf_modules(
+    tmp_path: Path, file: str, is_told: bool
+) -> None:
+    waits = [make.call(1, "_all_gather_base", line=40, zero3=file)]
+    [finding] = check(tmp_path, world(waits, [make.call(0, done=True, line=7)], waits))
+    assert finding.ranks == (1,)
+    assert ("ZeRO-3" in finding.cause, "leaf_module" in finding.action) == (is_told, is_told)
+
+
 def test_who_waits_for_another_is_not_the_culprit(tmp_path: Path) -> None:
     """Rank 0 waits for 1, which waits for 2 in another group."""
     world, left, right = {"0": [0, 1, 2]}, {"3": [0, 1]}, {"5": [1, 2]}
