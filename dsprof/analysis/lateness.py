@@ -31,6 +31,7 @@ class Lateness:
     lasts: Array  # of each rank: collectives to which it came last, beyond doubt
     met: Array  # of each rank: collectives matched
     stride: int = 1
+    doubt_ns: int = 0  # below it, who came later was not asked: of the group with most, a median
 
     @property
     def collectives(self) -> int:
@@ -59,7 +60,13 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
         seen[row[:, None], step[None, :]] = True
     waited[~seen] = -1
     stride = max((one.stride for one in matched), default=1)
-    return Lateness(tuple(ranks), steps, waited, caused, transfer, lasts, met, stride)
+    doubt = max((_doubt(one) for one in matched), default=0)
+    return Lateness(tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, doubt)
+
+
+def _doubt(one: Matched) -> int:
+    doubts = one.doubt_ns.max(axis=0)
+    return int(np.median(doubts)) if doubts.size else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,7 @@ def vote(late: Lateness, least_gap_ns: float) -> Votes:
     cast = 0
     for column in columns:
         waited = late.waited_ns[:, column]
-        found = low_outliers(waited, least_gap_ns)
+        found = low_outliers(waited, least_gap_ns, late.doubt_ns)
         votes += found
         cast += bool(found.any())
         others = _of_others(waited)

@@ -29,6 +29,7 @@ def arrivals(summary: RunSummary) -> model.ArrivalInfo:
         left_out_ranks=max(len(late.ranks) - _RANKS, 0),
         one_in=late.stride,
         by_ends=any(one.by_ends for one in matched),
+        doubt_ns=late.doubt_ns,
     )
 
 

@@ -399,6 +399,7 @@ class ArrivalInfo(_Part):
     left_out_ranks: int = 0
     one_in: int = 1  # how many collectives were kept of so many; sums are scaled
     by_ends: bool = False  # clocks are not known: ranks are set by the ends of collectives
+    doubt_ns: int = 0  # below it, differences between arrivals are not interpreted
 
 
 class ThresholdInfo(_Part):

@@ -46,3 +46,9 @@ def test_chance_by_hand():
     assert chance_of(2, 2, 4) == pytest.approx(0.25)
     assert chance_of(1, 2, 2) == chance_of(0, 0, 2) == chance_of(3, 3, 1) == 1
     assert chance_of(1500, 2000, 2) < 1e-9
+
+
+def test_what_is_in_doubt_sets_the_others_not_apart():
+    waits = np.array([50, 51, 0], np.int64)
+    assert low_outliers(waits, 10).tolist() == [False, False, False]
+    assert low_outliers(waits, 10, doubt=2).tolist() == [False, False, True]

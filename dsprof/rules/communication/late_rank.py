@@ -22,7 +22,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
-from dsprof.rules.wording import named
+from dsprof.rules.wording import milliseconds, named
 
 _ROWS = 16
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
@@ -102,6 +102,12 @@ class LateRank:
     ) -> Finding:
         waited_ns = _mean_waited(late)
         share = waited_ns / step_ns
+        if share < thresholds.turns_share and late.doubt_ns >= thresholds.step_share * step_ns:
+            text = (
+                f"Could not tell: arrivals of two ranks compare to {milliseconds(late.doubt_ns)}, "
+            )
+            text += f"and a rank that others wait for less, {late.doubt_ns / step_ns:.0%} of a step"
+            return self.meta.finding(Status.UNKNOWN, f"{text}, would not be seen.")
         if share < thresholds.turns_share:
             text = f"Ranks wait {waited_ns / 1e6:,.1f} ms of a step for the last to arrive "
             return self.meta.finding(Status.PASS, f"{text}({share:.0%}), and no rank stands out.")
@@ -137,7 +143,7 @@ class LateRank:
             Status.FAIL,
             f"The others wait {cost_ns / 1e6:,.1f} ms of each step ({share:.0%}) for "
             f"{named(votes.late)}, last in {int(votes.votes[place])} of the {votes.cast} steps in "
-            f"which one rank stood out{_bound(run[Run])}.",
+            f"which one rank stood out{_bound(late)}.",
             severity=_gravity(share, thresholds),
             cause=cause,
             action=action,
@@ -145,7 +151,7 @@ class LateRank:
             evidence=(last_arrivals(late, votes), _own_time(times, votes)),
             saving_ms_per_step=_saving(votes),
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
-            confidence="high" if late.stride == 1 and not run[Run].clock_bound_ns else "medium",
+            confidence="high" if late.stride == 1 and not late.doubt_ns else "medium",
         )
 
 
@@ -191,10 +197,10 @@ def _mean_waited(late: Lateness) -> float:
     return float(known.mean()) if known.size else 0.0
 
 
-def _bound(run: Run) -> str:
-    if not run.clock_bound_ns:
+def _bound(late: Lateness) -> str:
+    if not late.doubt_ns:
         return ""
-    return f"; clocks are known to {run.clock_bound_ns / 1e6:,.3f} ms, and less is not interpreted"
+    return f"; arrivals compare to {late.doubt_ns / 1e6:,.3f} ms, and less is not interpreted"
 
 
 def _gravity(share: float, thresholds: Thresholds) -> Severity:
