@@ -33,7 +33,11 @@ def are_recorded(diagnosis: Diagnosis) -> bool:
 def configuration(diagnosis: Diagnosis) -> dict[str, str]:
     """Return the DeepSpeed configuration as dotted keys: what is in force, else as written."""
     found = diagnosis.environment
-    return dict(_flat(found.written_config)) | dict(_flat(found.effective_config))
+    settings = dict(_flat(found.written_config)) | dict(_flat(found.effective_config))
+    for one in found.engines[1:]:  # the first is the one above
+        flat = {**dict(_flat(one.written)), **dict(_flat(one.effective))}
+        settings |= {f"engine {one.engine}: {key}": value for key, value in flat.items()}
+    return settings
 
 
 def environment(diagnosis: Diagnosis) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsprof._version import __version__
+from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.aggregates.logs import Logs
@@ -76,7 +77,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         copies=sections.copies(summary),
         memory=sections.memory(summary),
         snapshots=snapshots(summary[Snapshots]),
-        environment=environment_info(summary[EnvironmentFacts]),
+        environment=environment_info(summary[EnvironmentFacts], summary[Engines].engines),
         logged=logged_facts(summary[Logs]),
         logged_calls=logged_calls(summary[Logs]),
         timelines=sections.timelines(summary),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts, RankSet, ranks_of
 from dsprof.diagnosis import model
 from dsprof.machine import OF_A_RANK, Accelerator, Adapter
+from dsprof.trace.format import EngineConfig
 
 V = TypeVar("V", bound=Hashable)
 
 
-def environment_info(facts: EnvironmentFacts) -> model.EnvironmentInfo:
+def environment_info(
+    facts: EnvironmentFacts, engines: Sequence[EngineConfig] = ()
+) -> model.EnvironmentInfo:
     """Set what all ranks share apart from what differs between them."""
     files: dict[str, dict[str, str]] = {}
     for (file, name), values in facts.files.items():
@@ -30,10 +33,21 @@ def environment_info(facts: EnvironmentFacts) -> model.EnvironmentInfo:
         differences=list(_differences(facts)),
         written_config=engine.written if engine else {},
         effective_config=engine.effective if engine else {},
+        engines=[_settings(one) for one in engines] if len(engines) > 1 else [],
         accelerators=[_accelerator(one) for one in _of_first_host(facts.accelerators)],
         adapters=[_adapter(one) for one in _of_first_host(facts.adapters)],
         machine=_shared(facts, facts.machine),
         libraries=sorted(facts.libraries),
+    )
+
+
+def _settings(engine: EngineConfig) -> model.EngineSettings:
+    return model.EngineSettings(
+        engine=engine.engine,
+        kind=engine.kind,
+        parameters=engine.parameters or None,
+        written=engine.written,
+        effective=engine.effective,
     )
 
 

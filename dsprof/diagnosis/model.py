@@ -288,6 +288,16 @@ class Difference(_Part):
     values: dict[str, list[int]]  # value ("" for unset) -> ranks
 
 
+class EngineSettings(_Part):
+    """The DeepSpeed configuration of one engine."""
+
+    engine: int
+    kind: str = ""  # class of the engine
+    parameters: int | None = None  # elements that it trains
+    written: dict[str, Any] = {}
+    effective: dict[str, Any] = {}
+
+
 class EnvironmentInfo(_Part):
     """Variables, versions, limits; what differs between ranks stands apart."""
 
@@ -302,6 +312,7 @@ class EnvironmentInfo(_Part):
     differences: list[Difference] = []
     written_config: dict[str, Any] = {}  # DeepSpeed configuration of the first engine
     effective_config: dict[str, Any] = {}
+    engines: list[EngineSettings] = []  # all of them, where there are several
     accelerators: list[str] = []  # of the first host, as its kernel lists them
     adapters: list[str] = []
     machine: dict[str, str] = {}  # kernel, driver, modules..., where all ranks have the same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timezone
@@ -190,9 +191,13 @@ def _parameters(engines: Engines) -> int | None:
 def _setup(engines: Engines) -> str:
     if engines.main is None:
         return ""
-    accumulation = f"accumulation {engines.accumulation}"
-    others = f", the first of {n} engines" if (n := len(engines.engines)) > 1 else ""
-    return f"DeepSpeed ZeRO-{engines.stage}, {engines.precision}, {accumulation}{others}"
+    alike = Counter(
+        f"ZeRO-{one.stage}, {one.precision}, accumulation {one.accumulation}"
+        for one in engines.each
+    )
+    return "DeepSpeed " + "; ".join(
+        f"{words} ({count} engines)" if count > 1 else words for words, count in alike.items()
+    )
 
 
 def _method(summary: RunSummary) -> str:

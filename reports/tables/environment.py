@@ -69,6 +69,7 @@ class _Setting(NamedTuple):
     key: str
     written: str | None
     effective: str | None
+    engine: int = 0
 
 
 _SETTING: tuple[Shown[_Setting], ...] = (
@@ -76,16 +77,27 @@ _SETTING: tuple[Shown[_Setting], ...] = (
     Shown("Written", lambda one: one.written or "(default)"),
     Shown("In force", lambda one: one.effective or "(not reported)"),
 )
+_ENGINE: Shown[_Setting] = Shown("Engine", lambda one: str(one.engine))
 
 
 def configuration(info: EnvironmentInfo) -> Table:
     """DeepSpeed settings: what the user wrote, and beside it what the engine uses."""
-    written, effective = dict(_leaves(info.written_config)), dict(_leaves(info.effective_config))
+    if not info.engines:
+        settings = _settings(info.written_config, info.effective_config)
+        return listing("DeepSpeed configuration", _SETTING, settings)
     settings = [
-        _Setting(key, written.get(key), effective.get(key)) for key in {**written, **effective}
+        row
+        for engine in info.engines
+        for row in _settings(engine.written, engine.effective, engine.engine)
     ]
-    settings.sort(key=lambda one: (one.written is None, one.key))
-    return listing("DeepSpeed configuration", _SETTING, settings)
+    return listing("DeepSpeed configuration of each engine", (_ENGINE, *_SETTING), settings)
+
+
+def _settings(written: Any, effective: Any, engine: int = 0) -> list[_Setting]:
+    """List what was written before what was not."""
+    ours, theirs = dict(_leaves(written)), dict(_leaves(effective))
+    rows = [_Setting(key, ours.get(key), theirs.get(key), engine) for key in {**ours, **theirs}]
+    return sorted(rows, key=lambda one: (one.written is None, one.key))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -9,7 +9,13 @@ import pytest
 
 from dsprof.comparison.build import compare
 from dsprof.comparison.model import Change, Comparison, TimeChange
-from dsprof.diagnosis.model import CommunicationRow, Diagnosis, EnvironmentInfo, Steps
+from dsprof.diagnosis.model import (
+    CommunicationRow,
+    Diagnosis,
+    EngineSettings,
+    EnvironmentInfo,
+    Steps,
+)
 from dsprof.rules.rule import Finding, Severity, Status
 from tests.factories import diagnosis as factory
 
@@ -135,6 +141,23 @@ def test_the_same_batch_in_other_micro_steps_is_the_same_work() -> None:
         made.environment.effective_config.clear()
     assert compared(first, other).unlike == [
         "batch of a step: 2 micro-steps before, 4 micro-steps after"
+    ]
+
+
+def test_of_several_engines_the_settings_of_each_are_compared() -> None:
+    before, after = (
+        environment(
+            written_config={},
+            effective_config={"gradient_clipping": 1.0},
+            engines=[
+                EngineSettings(engine=0, effective={"gradient_clipping": 1.0}),
+                EngineSettings(engine=1, effective={"gradient_clipping": clipping}),
+            ],
+        )
+        for clipping in (1.0, 2.0)
+    )
+    assert compared(before, after).configuration == [
+        Change(name="engine 1: gradient_clipping", before="1.0", after="2.0")
     ]
 
 

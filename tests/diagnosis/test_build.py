@@ -86,10 +86,21 @@ def test_run_says_who_and_what():
     assert run.started == "2023-11-14T22:13:20Z"
 
 
-def test_a_report_by_one_of_several_engines_says_so():
+def test_the_settings_of_several_engines_stand_each_by_itself():
     trace = zero_rank(0)
-    run = diagnosed(replace(trace, engines={**trace.engines, 2: EngineConfig(2)})).run
-    assert run.setup.endswith(", the first of 2 engines")
+    two = {**trace.engines, 2: EngineConfig(2, written={"zero_optimization": {"stage": 3}})}
+    found = diagnosed(replace(trace, engines=two))
+    assert found.run.setup == "DeepSpeed ZeRO-2, bf16, accumulation 1; ZeRO-0, fp32, accumulation 1"
+    assert [one.engine for one in found.environment.engines] == [1, 2]
+    assert found.environment.engines[1].written == {"zero_optimization": {"stage": 3}}
+    assert found.environment.written_config == found.environment.engines[0].written
+    same = replace(trace, engines={1: engine(2), 2: engine(2)})
+    setup = diagnosed(same).run.setup
+    assert setup == "DeepSpeed ZeRO-2, bf16, accumulation 1 (2 engines)"
+
+
+def test_one_engine_is_not_told_twice():
+    assert diagnosed(zero_rank(0)).environment.engines == []
 
 
 def test_parts_of_each_step_add_up_and_warmup_is_shown_but_not_counted():

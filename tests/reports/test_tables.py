@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import ThresholdInfo
+from dsprof.diagnosis.model import EngineSettings, EnvironmentInfo, ThresholdInfo
 from dsprof.reports import tables
 from dsprof.reports.content import step_bars
 from dsprof.rules.rule import Table
@@ -130,3 +130,16 @@ def test_a_group_is_told_by_its_role_and_its_ranks():
     cells = tables.communication([named, msgspec.structs.replace(row, **role)]).rows
     assert cells[0][1] == "data parallel, mesh_dp (ranks 0, 2; 1, 3)"
     assert cells[1][1] == "data parallel, mesh_dp (2)"
+
+
+def test_settings_of_several_engines_stand_in_one_table_with_their_number() -> None:
+    engines = [
+        EngineSettings(engine=number, written={"zero_optimization": {"stage": number}})
+        for number in (1, 3)
+    ]
+    table = tables.configuration(EnvironmentInfo(engines=engines))
+    assert "Engine" in [column.label for column in table.columns]
+    assert [row[:3] for row in table.rows] == [
+        ("1", "zero_optimization.stage", "1"),
+        ("3", "zero_optimization.stage", "3"),
+    ]

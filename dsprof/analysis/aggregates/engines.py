@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -39,6 +39,11 @@ class Engines(Aggregate):
     def main(self) -> EngineConfig | None:
         """The engine built first: the one that trains, in all but unusual scripts."""
         return self.engines[0] if self.engines else None
+
+    @property
+    def each(self) -> list[Engines]:
+        """The same of one engine at a time."""
+        return [replace(self, engines=(one,)) for one in self.engines]
 
     @property
     def known(self) -> list[EngineConfig]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dsprof.analysis.collectives import REDUCTIONS, family
 from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.owners import NO_ENGINE, owners
 from dsprof.analysis.steps import counted_steps, in_steps, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array, blocked
@@ -29,6 +31,7 @@ class Use(NamedTuple):
     purpose: Purpose
     family: str  # all_reduce, whatever the spelling of the op
     group_size: int
+    engine: int = -1  # of DeepSpeed, where there are several and it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Traffic(Aggregate):
     rank_steps: int
     micro_steps: int  # of measured steps, summed over ranks
     reducing_micro_steps: int  # those in which gradients were reduced
+    taken: Counter[int]  # steps of `rank_steps` by the engine that took them
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Traffic:
@@ -69,6 +73,7 @@ class Traffic(Aggregate):
             rank_steps=len(steps),
             micro_steps=sum(max(s.micro_steps, 1) for s in trace.steps if s.step in wanted),
             reducing_micro_steps=_micro_steps(rows, np.flatnonzero(mine & (purpose == _GRADIENTS))),
+            taken=Counter(step.engine for step in trace.steps if step.step in wanted),
         )
 
     def merge(self, other: Traffic) -> Traffic:
@@ -78,11 +83,20 @@ class Traffic(Aggregate):
             self.rank_steps + other.rank_steps,
             self.micro_steps + other.micro_steps,
             self.reducing_micro_steps + other.reducing_micro_steps,
+            self.taken + other.taken,
         )
 
     def of(self, purpose: Purpose) -> dict[Use, Volume]:
         """Return the uses of one purpose."""
         return {use: volume for use, volume in self.uses.items() if use.purpose == purpose}
+
+    def of_engine(self, engine: int) -> Traffic:
+        """Return the volumes of one of several engines, a step being one that it took.
+
+        Of an engine that takes none (a reference model) they are per step of the others.
+        """
+        uses = {use: volume for use, volume in self.uses.items() if use.engine == engine}
+        return replace(self, uses=uses, rank_steps=self.taken[engine] or self.rank_steps)
 
     def per_step(self, total: int) -> float:
         """Return a sum over ranks and steps as the mean of one rank and step."""
@@ -126,7 +140,8 @@ def _volumes(trace: RankTrace, chosen: Array, purpose: Array) -> dict[Use, Volum
     rows = trace.collectives
     if not len(chosen):
         return {}
-    groups = group_rows([purpose[chosen], rows.op[chosen], rows.group[chosen]])
+    owner = owners(trace)
+    groups = group_rows([purpose[chosen], rows.op[chosen], rows.group[chosen], owner[chosen]])
     start, end = blocked(rows)
     calls, nbytes = groups.counts(), groups.sums(rows.nbytes[chosen])
     exposed = groups.sums((end - start)[chosen])
@@ -134,7 +149,13 @@ def _volumes(trace: RankTrace, chosen: Array, purpose: Array) -> dict[Use, Volum
         {},
         (
             (
-                _use(trace, PURPOSES[purpose[i]], rows.words[rows.op[i]], int(rows.group[i])),
+                _use(
+                    trace,
+                    PURPOSES[purpose[i]],
+                    rows.words[rows.op[i]],
+                    int(rows.group[i]),
+                    int(owner[i]),
+                ),
                 Volume(int(calls[g]), int(nbytes[g]), int(exposed[g])),
             )
             for g, i in enumerate(chosen[groups.first])
@@ -150,9 +171,11 @@ def _counted(trace: RankTrace, wanted: set[int]) -> Iterator[tuple[Use, Volume]]
                 yield use, Volume(row.calls, row.nbytes, row.blocked_ns)
 
 
-def _use(trace: RankTrace, purpose: Purpose, op: str, group_id: int) -> Use:
+def _use(
+    trace: RankTrace, purpose: Purpose, op: str, group_id: int, engine: int = NO_ENGINE
+) -> Use:
     group = trace.groups.get(group_id)
-    return Use(purpose, family(op), group.size if group is not None else 0)
+    return Use(purpose, family(op), group.size if group is not None else 0, engine)
 
 
 def _micro_steps(rows: Collectives, chosen: Array) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -43,24 +45,42 @@ class AllreduceForShardedGradients:
     thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
-        """Judge gradients by stage, and parameters at stage 3."""
+        """Judge gradients by stage, and parameters at stage 3, engine by engine."""
         engines, traffic = run[Engines], run[Traffic]
-        if not engines.stage:
+        sharded = [one for one in engines.each if one.stage]
+        if not sharded:
             text = "No engine with ZeRO stage 1, 2 or 3 was recorded: nothing is sharded by it."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-            return
-        if run[Run].first.world_size < 2:
+        elif run[Run].first.world_size < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
-            return
-        if not any(use.group_size > 1 for use in traffic.uses):
+        elif not any(use.group_size > 1 for use in traffic.uses):
             text = "No collective between two or more ranks was recorded in the measured steps."
             yield self.meta.finding(Status.UNKNOWN, text)
+        elif len(engines.engines) == 1:
+            yield from self._of_engine(sharded[0], traffic)
+        else:
+            yield from self._of_several(sharded, traffic)
+
+    def _of_several(self, sharded: list[Engines], traffic: Traffic) -> Iterable[Finding]:
+        if all(use.engine < 0 for use in traffic.uses):
+            text = "Could not tell: it is not known which of several engines sent what."
+            yield self.meta.finding(Status.UNKNOWN, text)
             return
+        for one in sharded:
+            number = one.engines[0].engine
+            mine = traffic.of_engine(number)
+            for finding in self._of_engine(one, mine, is_idle=number not in traffic.taken):
+                yield replace(finding, summary=f"Engine {number}: {finding.summary}")
+
+    def _of_engine(
+        self, engines: Engines, traffic: Traffic, *, is_idle: bool = False
+    ) -> Iterable[Finding]:
         if engines.stage == 3:
             yield from self._parameters(traffic)
         if not traffic.of("gradients"):
-            text = "No reduction of gradients was recorded, so the collective is not known."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            if not is_idle:
+                text = "No reduction of gradients was recorded, so the collective is not known."
+                yield self.meta.finding(Status.UNKNOWN, text)
         elif reduced := _all_reduces(traffic, "gradients"):
             judge = self._stage_3 if engines.stage == 3 else self._stage_1_or_2
             yield judge(engines, traffic, *reduced)

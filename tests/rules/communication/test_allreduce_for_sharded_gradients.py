@@ -5,13 +5,14 @@ import pytest
 from dsprof.rules.communication.allreduce_for_sharded_gradients import RULE
 from dsprof.rules.rule import Severity, Status
 from dsprof.trace.format import EngineConfig
-from tests.factories.trace import issued, rank_trace, said, step, zero_rank
+from tests.factories.trace import engine, issued, judged, rank_trace, said, span, step, zero_rank
 
 MIB = 1 << 20
 
 
 def ranks(**fields):
-    return [zero_rank(rank, 4, **{"nbytes": 8 * MIB, "comm_ms": 10, **fields}) for rank in range(4)]
+    fields = {"world_size": 4, **fields}
+    return [zero_rank(rank, **{"nbytes": 8 * MIB, "comm_ms": 10, **fields}) for rank in range(4)]
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -107,3 +108,37 @@ def test_no_collectives_is_unknown():
     trace = zero_rank()
     empty = rank_trace(engine=trace.engines[1], steps=[step(0, 0, 9)])
     assert said(RULE, empty).status is Status.UNKNOWN
+
+
+def in_turn(*, owner_of_unnamed: bool = True):
+    """Two ranks of two engines: 1 at stage 2, 2 at stage 3 by all_reduce; 3 takes no step."""
+    traces = ranks(world_size=2)[:2]
+    for trace in traces:
+        trace.engines = {
+            1: trace.engines[1],
+            2: engine(3, reduce_scatter=False),
+            3: engine(3),
+        }
+        for number, one in trace.engines.items():
+            one.engine = number
+        for one in trace.steps:
+            one.engine = 1 + one.step % 2 if owner_of_unnamed else -1
+        trace.spans.append(span("forward", 301, 302, 3, engine=3))
+    return traces
+
+
+def test_several_engines_are_judged_each_at_its_stage():
+    found = judged(RULE, *in_turn())
+    assert [(one.status, one.summary[:9]) for one in found] == [
+        (Status.FAIL, "Engine 2:"),
+        (Status.INFO, "Engine 1:"),
+    ]
+    for one in found:  # a step is one that the engine took
+        assert "1 calls and 8.00 MiB a step" in one.summary
+    assert found[0].config_patch == {"zero_optimization": {"reduce_scatter": True}}
+
+
+def test_of_engines_whose_steps_are_the_program_s_nothing_is_known():
+    (finding,) = judged(RULE, *in_turn(owner_of_unnamed=False))
+    assert finding.status is Status.UNKNOWN
+    assert "which of several engines" in finding.summary
