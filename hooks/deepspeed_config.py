@@ -41,7 +41,21 @@ def describe(engine: Any, number: int) -> EngineConfig:
         layout=_layout(engine),
         pipeline_stage=getattr(engine, "stage_id", -1),
         pipeline_stages=getattr(engine, "num_stages", 0),
+        experts_apart=_experts_apart(engine.module),
     )
+
+
+def _experts_apart(module: Any) -> int:
+    """Count lists of experts that ZeRO-3 would gather one by one.
+
+    Models keep them in a `ModuleList` named "experts"; those in one tensor are gathered together.
+    """
+    found = 0
+    for name, child in getattr(module, "named_children", tuple)():
+        if not getattr(child, "_z3_leaf", False):
+            is_list = name == "experts" and type(child).__name__ == "ModuleList"
+            found += (is_list and len(child) > 1) + _experts_apart(child)
+    return found
 
 
 def _layout(engine: Any) -> ParameterLayout:

@@ -87,6 +87,7 @@ class EngineConfig(msgspec.Struct, omit_defaults=True):
     layout: ParameterLayout = ParameterLayout()
     pipeline_stage: int = -1  # of this rank; -1 without a pipeline
     pipeline_stages: int = 0
+    experts_apart: int = 0  # lists of experts in no leaf module of ZeRO-3
 
 
 class Trailer(msgspec.Struct, omit_defaults=True):

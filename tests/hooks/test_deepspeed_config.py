@@ -60,3 +60,26 @@ def test_the_format_of_gradients_is_that_of_the_engine() -> None:
     described = describe(engine(None, communication_data_type=torch.float32), 0)
     assert described.communication_dtype == "float32"
     assert describe(engine(None), 0).communication_dtype == ""
+
+
+class Block(torch.nn.Module):
+    """A mixture of two experts and one that all use."""
+
+    def __init__(self, experts: torch.nn.Module) -> None:
+        super().__init__()
+        self.experts = experts
+        self.shared = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+
+
+def test_lists_of_experts_outside_leaf_modules_are_counted() -> None:
+    def experts(count: int) -> torch.nn.Module:
+        return torch.nn.ModuleList([torch.nn.Linear(2, 2) for _ in range(count)])
+
+    blocks = [Block(experts(2)), Block(experts(4)), Block(experts(1)), Block(torch.nn.Linear(2, 2))]
+    model = torch.nn.Sequential(torch.nn.Sequential(*blocks))
+    built = SimpleNamespace(module=model, optimizer=None)
+    assert describe(built, 0).experts_apart == 2
+    blocks[0]._z3_leaf = True
+    assert describe(built, 0).experts_apart == 1
+    model[0]._z3_leaf = True
+    assert describe(built, 0).experts_apart == 0

@@ -77,10 +77,12 @@ class EngineSettings:
     def in_force(self, path: str) -> Any:
         """Return the value in force of a dotted key; None where it cannot be told.
 
-        `engine.kind` and `engine.device` are no keys; they are "" before there is an engine.
+        `engine.kind`, `engine.device` and `engine.experts_apart` are no keys; they are "" and 0
+        before there is an engine.
         """
         if path.startswith("engine."):
-            return {"engine.kind": self.engine.kind, "engine.device": self.device}[path]
+            own = {"engine.device": self.device}
+            return own[path] if path in own else getattr(self.engine, path.partition(".")[2])
         for value in (self.recorded(path), _value(self.written, path)):
             if value is not None and value != AUTO:
                 return _number(value) if path == _STAGE else value

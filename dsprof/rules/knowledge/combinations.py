@@ -35,6 +35,10 @@ def _is_odd(value: Any) -> bool:
     return _is_number(value) and value % 2 != 0
 
 
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
 def _is_not_positive(value: Any) -> bool:
     return _is_number(value) and value <= 0
 
@@ -325,6 +329,14 @@ AT_ODDS: tuple[Combination, ...] = (
         "shard the data by the data-parallel rank and not by the global one: a sampler with "
         "num_replicas = world size / autotp_size and rank = global rank // autotp_size",
         only_written=True,
+    ),
+    Combination(
+        {_STAGE: one_of(3), "engine.experts_apart": _is_positive},
+        "experts lie in no leaf module: where ranks run different ones, ZeRO-3 hangs in a gather "
+        "or a reduction that not all ranks come to (DeepSpeed#7461)",
+        "name the class of the block in zero_optimization.leaf_module.classes, or call "
+        "deepspeed.utils.set_z3_leaf_modules(model, [Block]) before deepspeed.initialize, unless "
+        "every rank runs every expert",
     ),
     Combination(
         {f"{_Z}offload_optimizer.device": one_of("nvme"), _STAGE: one_of(1, 2)},

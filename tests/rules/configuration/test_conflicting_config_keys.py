@@ -103,6 +103,14 @@ def test_tensor_parallel_ranks_need_the_same_data(size, notes):
     assert all("Data inconsistency" in note.summary for note in found)
 
 
+@pytest.mark.parametrize(("stage", "experts", "notes"), [(3, 2, 1), (3, 0, 0), (2, 2, 0)])
+def test_experts_that_zero3_gathers_apart_are_worth_knowing(stage, experts, notes):
+    written = zero(stage, overlap_comm=True)
+    found = with_status(ran(RULE, written, effective=written, experts_apart=experts), Status.INFO)
+    assert len(found) == notes
+    assert all("leaf_module" in note.action for note in found)
+
+
 def test_a_pipeline_section_is_told_before_the_engine_is_known():
     written = {**zero(1, overlap_comm=True), "pipeline": {"stages": 2}}
     (note,) = with_status(read(RULE, written), Status.INFO)
