@@ -14,6 +14,7 @@ from functools import reduce
 
 import numpy as np
 
+from dsprof.analysis.pace import Pace
 from dsprof.analysis.timeline import Array
 from dsprof.trace.table import BoolArray
 
@@ -64,6 +65,7 @@ class RankArrivals:
     stride: int = 1
     is_numbered: bool = True  # its program counted; else a profiler did from its window's start
     before_ns: int | None = None  # of measured steps, until their first phase began
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class OwnTime:
     copies_ns: float | None
     before_ns: float | None  # from the end of the step before to the first phase
     outside_ns: float | None  # outside all phases, what is before left out
+    idle_ns: float | None = None  # of its device, where kernels were seen; then no phases are told
 
 
 def own_times(steps: Steps, before_ns: Mapping[int, int | None]) -> dict[int, OwnTime]:
@@ -32,16 +33,19 @@ def _own_time(row: RankSteps, measured: Sequence[int], before_ns: int | None) ->
     chosen = np.isin(row.number, measured)
     count = max(int(np.count_nonzero(chosen)), 1)
     whole = row.profiled is None or bool(row.profiled[chosen].all())
-    compute, copies, exposed = (
+    compute, copies, exposed, idle = (
         None if column is None or not is_known else int(column[chosen].sum()) / count
         for column, is_known in (
             (row.compute_ns, whole),
             (row.copies_ns, whole),
             (row.exposed_ns, True),
+            (row.idle_ns, whole),
         )
     )
     if compute is None or exposed is None:
         return OwnTime(None, copies, None, None)
+    if idle is not None:
+        return OwnTime(compute, copies, None, None, idle)
     other = int(row.total_ns[chosen].sum()) / count - compute - exposed - (copies or 0.0)
     before = min(before_ns / count, other) if before_ns is not None else 0.0
     return OwnTime(compute, copies, before, other - before)
@@ -50,7 +54,7 @@ def _own_time(row: RankSteps, measured: Sequence[int], before_ns: int | None) ->
 def excess(times: Mapping[int, OwnTime], rank: int, others: Sequence[int]) -> dict[str, float]:
     """Return by how much each part of a rank is above the median of the others, in ns a step."""
     found = {}
-    for part in ("compute_ns", "copies_ns", "before_ns", "outside_ns"):
+    for part in ("compute_ns", "copies_ns", "before_ns", "outside_ns", "idle_ns"):
         mine = getattr(times[rank], part)
         known = [value for one in others if (value := getattr(times[one], part)) is not None]
         if mine is not None and known:

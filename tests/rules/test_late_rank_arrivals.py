@@ -8,9 +8,11 @@ from dsprof.rules.communication.late_rank import RULE
 from dsprof.rules.rule import Severity, Status
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
+    MS,
     engine,
     group,
     header,
+    issued,
     rank_trace,
     said,
     span,
@@ -162,3 +164,29 @@ def test_waits_that_nobody_saw_leave_it_open():
     head = [header(n, device="cuda") for n in range(2)]
     traces = [rank(n, arrive, head=head[n]) for n, arrive in enumerate((30, 80))]
     assert said(RULE, *traces).status is Status.NOT_APPLICABLE
+
+
+def bare(number: int, first: float, last: float) -> RankTrace:
+    """No phases: buckets at `first` and `last`, the last one until 90 ms of a step of 100."""
+    comm = []
+    for n in range(STEPS):
+        comm.append(issued("all_reduce", 100 * n + first, 100 * n + 90, seq=2 * n, step=n,
+                           wait=100 * n + last, waited=100 * n + last))  # fmt: skip
+        comm.append(sync("all_reduce", 100 * n + last, 90 - last, seq=2 * n + 1, step=n))
+    return rank_trace(
+        number, comm=comm, steps=[step(n, 100 * n, 100 * n + 100) for n in range(STEPS)]
+    )
+
+
+def test_without_phases_a_rank_that_is_slow_between_collectives_computes_longer():
+    finding = said(RULE, bare(0, 10, 30), bare(1, 20, 80))
+    assert finding.ranks == (1,)
+    assert "40.0 ms longer than the others, waits left out: it computes longer" in finding.cause
+    assert finding.evidence[1].rows[0] == (1, 20 * MS, 60 * MS, 10 * MS)
+
+
+def test_without_phases_a_rank_that_keeps_pace_is_held_up_before():
+    finding = said(RULE, bare(0, 10, 30), bare(1, 60, 80))
+    assert finding.ranks == (1,)
+    assert "first collective of a step 50.0 ms later" in finding.cause
+    assert "data loading on rank 1" in finding.action

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.matching import GroupFacts, Matched, RankArrivals, Rows, match
+from dsprof.analysis.pace import pace
 from dsprof.analysis.sampling import sample
 from dsprof.analysis.steps import is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -50,6 +51,7 @@ class Arrivals(Aggregate):
             stride=stride,
             is_numbered=trace.device is None,
             before_ns=_before_phases(trace),
+            pace=pace(trace),
         )
         return cls({trace.rank: arrivals}, facts)
 

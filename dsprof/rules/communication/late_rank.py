@@ -18,8 +18,17 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.lateness import Lateness, Votes, lateness, vote
 from dsprof.analysis.matching import Matched
 from dsprof.analysis.own_time import OwnTime, excess, own_times
+from dsprof.analysis.pace import Pace, others_pace
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
+from dsprof.rules.communication.lateness_causes import (
+    BY_KERNELS,
+    BY_PHASES,
+    Cause,
+    by_pace,
+    by_parts,
+    unknown,
+)
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
 from dsprof.rules.wording import milliseconds, named
@@ -37,7 +46,6 @@ class Thresholds(KernelThresholds):
     turns_share: float = 0.25  # of the step: waits for ranks that take turns are worth a remark
     chance: float = 0.01  # of so many votes for one rank if all were alike
     seconds: float = 1.0  # of measured steps together: programs beside hold a processor so long
-    cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
     medium_share: float = 0.1
 
 
@@ -132,13 +140,9 @@ class LateRank:
         thresholds: Thresholds,
     ) -> Finding:
         place = votes.leader
-        rank, cost_ns = votes.ranks[place], int(votes.median_ns[place])
+        cost_ns = int(votes.median_ns[place])
         share = cost_ns / step_ns
-        times = own_times(
-            run[Steps], {one: facts.before_ns for one, facts in run[Arrivals].ranks.items()}
-        )
-        others = [one for one in votes.ranks if one not in votes.late]
-        cause, action = _why(rank, excess(times, rank, others), cost_ns, thresholds.cause_share)
+        (cause, action), table = _why(run, votes, thresholds)
         return self.meta.finding(
             Status.FAIL,
             f"The others wait {cost_ns / 1e6:,.1f} ms of each step ({share:.0%}) for "
@@ -148,7 +152,7 @@ class LateRank:
             cause=cause,
             action=action,
             ranks=votes.late,
-            evidence=(last_arrivals(late, votes), _own_time(times, votes)),
+            evidence=(last_arrivals(late, votes), table),
             saving_ms_per_step=_saving(votes),
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
             confidence="high" if late.stride == 1 and not late.doubt_ns else "medium",
@@ -219,45 +223,23 @@ def _saving(votes: Votes) -> Range | None:
     return about(min(max(int(votes.least_ns[place]) / 1e6, high_ms / 2), high_ms), high_ms)
 
 
-_PARTS = {
-    "compute_ns": (
-        "Its forward, backward and optimizer step take {ms:,.1f} ms longer than those of the "
-        "others: it computes longer.",
-        "Compare the work of rank {rank} with that of the others (tokens in a batch, layers, "
-        "experts), then the clock speed of its processor or device and what else runs there.",
-    ),
-    "before_ns": (
-        "Its first forward begins {ms:,.1f} ms later after the step before than that of the "
-        "others: it waits for input, or its host does something else.",
-        "Look at data loading on rank {rank} (workers, storage, an uneven shard), and at what it "
-        "alone does between steps: logging, evaluation, checkpoints.",
-    ),
-    "outside_ns": (
-        "It spends {ms:,.1f} ms more outside forward, backward and step than the others: its host "
-        "does something else.",
-        "Look at what rank {rank} alone does between the phases: logging, metrics, checkpoints.",
-    ),
-    "copies_ns": (
-        "It copies {ms:,.1f} ms longer between host and device than the others.",
-        "Look at the links and the memory of the host of rank {rank}: pinned memory, NUMA, "
-        "other programs that copy.",
-    ),
-}
-
-
-def _why(rank: int, more: dict[str, float], cost_ns: int, cause_share: float) -> tuple[str, str]:
-    """Return cause and action, by the part of the rank's own time that explains most."""
-    part = max(more, key=lambda name: more[name], default="")
-    if part and more[part] >= cause_share * cost_ns:
-        cause, action = _PARTS[part]
-        return cause.format(ms=more[part] / 1e6), action.format(rank=rank)
-    unknown = "its own time is spread" if more else "the trace holds no phases of the step"
-    return (
-        f"Whether rank {rank} computes longer, or is held up by its host or its input, could not "
-        f"be told: {unknown}. The network is not the cause: the wait ends when it arrives.",
-        f"Look at what rank {rank} does before its collectives: data loading, an uneven shard, "
-        "other programs, a slower processor.",
-    )
+def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, Table]:
+    """Return why the leader is late, with the times that tell; by the parts of a step if known."""
+    rank = votes.ranks[votes.leader]
+    others = [one for one in votes.ranks if one not in votes.late]
+    least_ns = thresholds.cause_share * int(votes.median_ns[votes.leader])
+    facts, steps = run[Arrivals].ranks, run[Steps]
+    times = own_times(steps, {one: row.before_ns for one, row in facts.items()})
+    if more := excess(times, rank, others):
+        causes = BY_PHASES if times[rank].idle_ns is None else BY_KERNELS
+        table = _own_time(times, votes)
+        return by_parts(causes, rank, more, least_ns) or unknown(rank, has_parts=True), table
+    paces = {one: row.pace for one, row in facts.items()}
+    mine, usual, found = paces[rank], others_pace(paces, others), None
+    if mine is not None and usual is not None:
+        on_device = steps.ranks[rank].on_device
+        found = by_pace(rank, mine, usual, least_ns, on_device=on_device)
+    return found or unknown(rank, has_parts=False), _paces(paces, votes)
 
 
 def last_arrivals(late: Lateness, votes: Votes) -> Table:
@@ -292,22 +274,47 @@ def last_arrivals(late: Lateness, votes: Votes) -> Table:
 
 
 def _own_time(times: Mapping[int, OwnTime], votes: Votes) -> Table:
-    order = np.argsort(-votes.median_ns, kind="stable")[:_ROWS]
-    chosen = [votes.ranks[i] for i in order]
+    kernels = times[votes.ranks[votes.leader]].idle_ns is not None
     return Table(
         columns=(
             Column("rank"),
-            Column("in forward, backward and step", "ns"),
+            Column("computing kernels" if kernels else "in forward, backward and step", "ns"),
             Column("copies", "ns"),
             Column("before the first forward", "ns"),
             Column("otherwise outside phases", "ns"),
+            *((Column("device idle", "ns"),) if kernels else ()),
         ),
         rows=tuple(
-            (rank, *(None if v is None else round(v) for v in astuple(times[rank])))
-            for rank in chosen
+            (
+                rank,
+                *(
+                    None if v is None else round(v)
+                    for v in astuple(times[rank])[: 5 if kernels else 4]
+                ),
+            )
+            for rank in _latest(votes)
         ),
         caption="Own time of a step, without waits; the latest rank first",
     )
+
+
+def _paces(paces: Mapping[int, Pace | None], votes: Votes) -> Table:
+    chosen = [(rank, found) for rank in _latest(votes) if (found := paces[rank]) is not None]
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("until its first collective", "ns"),
+            Column("from there to its last", "ns"),
+            Column("after that", "ns"),
+        ),
+        rows=tuple((rank, *astuple(found)) for rank, found in chosen),
+        caption="Own time of a step, without waits; the latest rank first",
+    )
+
+
+def _latest(votes: Votes) -> list[int]:
+    order = np.argsort(-votes.median_ns, kind="stable")[:_ROWS]
+    return [votes.ranks[i] for i in order]
 
 
 RULE = LateRank()

@@ -5,12 +5,14 @@ So those of the last to arrive are by far the shortest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.communication.lateness_causes import BY_KERNELS, by_parts, unknown
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
 
@@ -21,6 +23,7 @@ class KernelThresholds:
     communication_ratio: float = 0.6  # its time in communication kernels / median of the others
     waited_share: float = 0.02  # of the time profiled: what the others wait for it
     severe_share: float = 0.3
+    cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
 
 
 def judge_kernels(
@@ -40,19 +43,35 @@ def judge_kernels(
     if spent[late] > thresholds.communication_ratio * others[0] or share < thresholds.waited_share:
         return
     severe = share >= thresholds.severe_share
+    why = by_parts(
+        BY_KERNELS, late, _excess(device.ranks, late), thresholds.cause_share * waited_ns
+    )
+    cause, action = why or unknown(late, has_parts=True)
     yield meta.finding(
         Status.FAIL,
         f"The others wait {waited_ns / 1e6:,.1f} ms for rank {late} in collectives, "
         f"{share:.0%} of the time recorded.",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
         cause=f"Kernels of collectives begin when a rank arrives and end together. Those of "
-        f"rank {late} are by far the shortest: it arrives last.",
-        action=f"Look at what rank {late} does on the host before its collectives: data "
-        "loading, an uneven shard, other programs, a slower processor.",
+        f"rank {late} are by far the shortest: it arrives last. {cause}",
+        action=action,
         ranks=(late,),
         evidence=(_by_rank(device.ranks),),
         confidence="high" if severe else "medium",
     )
+
+
+def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:
+    """Return by how much each part of a device's time is above the median of the others, in ns.
+
+    As shares of what was seen of each: windows may be of different length.
+    """
+    span = max(ranks[late].span_ns, 1)
+    found = {}
+    for part in BY_KERNELS:
+        shares = {rank: getattr(row, part) / max(row.span_ns, 1) for rank, row in ranks.items()}
+        found[part] = (shares.pop(late) - median(shares.values())) * span
+    return found
 
 
 def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:

@@ -45,3 +45,17 @@ def test_traces_of_the_host_and_single_ranks_do_not_apply():
 
 def test_an_empty_trace_is_no_input():
     assert said(RULE, rank([]), rank([], 1)).status is Status.NOT_APPLICABLE
+
+
+def test_kernels_that_take_longer_are_told_from_a_device_that_waits_for_its_host():
+    slow = said(RULE, busy(0, compute=50, comm=30), busy(1, compute=78, comm=2))
+    assert "computing kernels take" in slow.cause
+    held = said(RULE, busy(0, compute=50, comm=30), busy(1, compute=50, comm=2))
+    assert "Its device has nothing to do for" in held.cause
+    assert "data loading" in held.action
+
+
+def test_a_lateness_that_no_part_explains_is_said_so():
+    finding = said(RULE, busy(0, compute=50, comm=30), busy(1, compute=64, comm=2))
+    assert finding.ranks == (1,)
+    assert "could not be told: its own time is spread" in finding.cause

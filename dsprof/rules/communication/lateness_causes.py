@@ -1,0 +1,117 @@
+"""Why a rank is late, in words: by phases, by kernels, or by its pace between collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dsprof.analysis.pace import Pace, is_slow
+
+
+class Cause(NamedTuple):
+    """A sentence or two of each."""
+
+    cause: str
+    action: str
+
+
+_COMPARE = (
+    "Compare the work of rank {rank} with that of the others (tokens in a batch, layers, experts), "
+    "then the clock speed of its processor or device and what else runs there."
+)
+_INPUT = (
+    "Look at data loading on rank {rank} (workers, storage, an uneven shard), and at what it alone "
+    "does between steps: logging, evaluation, checkpoints."
+)
+_COPIES = Cause(
+    "It copies {ms:,.1f} ms longer between host and device than the others.",
+    "Look at the links and the memory of the host of rank {rank}: pinned memory, NUMA, other "
+    "programs that copy.",
+)
+BY_PHASES: Mapping[str, Cause] = {
+    "compute_ns": Cause(
+        "Its forward, backward and optimizer step take {ms:,.1f} ms longer than those of the "
+        "others: it computes longer.",
+        _COMPARE,
+    ),
+    "before_ns": Cause(
+        "Its first forward begins {ms:,.1f} ms later after the step before than that of the "
+        "others: it waits for input, or its host does something else.",
+        _INPUT,
+    ),
+    "outside_ns": Cause(
+        "It spends {ms:,.1f} ms more outside forward, backward and step than the others: its host "
+        "does something else.",
+        "Look at what rank {rank} alone does between the phases: logging, metrics, checkpoints.",
+    ),
+    "copies_ns": _COPIES,
+}
+BY_KERNELS: Mapping[str, Cause] = {
+    "compute_ns": Cause(
+        "Its computing kernels take {ms:,.1f} ms longer than those of the others: it computes "
+        "longer.",
+        "Compare the work of rank {rank} with that of the others (tokens in a batch, layers, "
+        "experts); if it is the same, the clock, temperature and power of its device (nvidia-smi "
+        "-q -d PERFORMANCE), and what else runs there.",
+    ),
+    "idle_ns": Cause(
+        "Its device has nothing to do for {ms:,.1f} ms more than those of the others: its host "
+        "gives it work late, or waits for input.",
+        "Look at what the host of rank {rank} does before its collectives: data loading, an uneven "
+        "shard, synchronisations, a busy or wrongly bound processor.",
+    ),
+    "copies_ns": _COPIES,
+}
+_NOT_THE_NETWORK = "The network is not the cause: the wait ends when it arrives."
+
+
+def by_parts(
+    causes: Mapping[str, Cause], rank: int, more: Mapping[str, float], least_ns: float
+) -> Cause | None:
+    """Return the part that is longest beyond that of the others; None if under `least_ns`."""
+    part = max(more, key=lambda name: more[name], default="")
+    if not part or more[part] < least_ns:
+        return None
+    said = causes[part]
+    return Cause(said.cause.format(ms=more[part] / 1e6), said.action.format(rank=rank))
+
+
+def by_pace(
+    rank: int, mine: Pace, usual: Pace, least_ns: float, *, on_device: bool
+) -> Cause | None:
+    """Return whether a rank is slow or is held up before a step; None where that does not show."""
+    slow = is_slow(mine, usual, least_ns)
+    if slow is None:
+        return None
+    if not slow:
+        ms = (mine.before_ns - usual.before_ns) / 1e6
+        return Cause(
+            f"It comes to its first collective of a step {ms:,.1f} ms later than the others, and "
+            "behind it is about as quick as they are: it waits for input, or its host does "
+            "something else.",
+            _INPUT.format(rank=rank),
+        )
+    ms = (mine.between_ns + mine.after_ns - usual.between_ns - usual.after_ns) / 1e6
+    why = "it computes longer, or its host gives work late" if on_device else "it computes longer"
+    return Cause(
+        f"From its first collective to the end of a step it takes {ms:,.1f} ms longer than the "
+        f"others, waits left out: {why}.",
+        _COMPARE.format(rank=rank)
+        + (" A trace of torch.profiler beside tells which." if on_device else ""),
+    )
+
+
+def unknown(rank: int, *, has_parts: bool) -> Cause:
+    """Return what is left to say."""
+    reason = (
+        "its own time is spread"
+        if has_parts
+        else "the trace holds neither phases nor kernels, and the times between its collectives "
+        "do not tell"
+    )
+    return Cause(
+        f"Whether rank {rank} computes longer, or is held up by its host or its input, could not "
+        f"be told: {reason}. {_NOT_THE_NETWORK}",
+        f"Look at what rank {rank} does before its collectives: data loading, an uneven shard, "
+        "other programs, a slower processor.",
+    )
