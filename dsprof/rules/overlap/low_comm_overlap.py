@@ -131,11 +131,14 @@ class LowCommOverlap:
             yield self.meta.finding(
                 Status.INFO,
                 f"{summary} {which}".strip(),
-                cause="While these kernels ran no other kernel did: what needs their result came "
-                "next, or the device waited for a late rank."
-                if overlap.on_device
-                else "Collectives are waited for soon after they start, or computation shares "
-                "the processor with them.",
+                cause=(
+                    "While these kernels ran no other kernel did: what needs their result came "
+                    "next, or the device waited for a late rank."
+                    if overlap.on_device
+                    else "Collectives are waited for soon after they start, or computation shares "
+                    "the processor with them."
+                )
+                + _in_order(run),
                 action="Look for a late rank first, then start collectives earlier (prefetch, "
                 "smaller buckets, overlap_comm)."
                 if overlap.on_device
@@ -161,6 +164,20 @@ class LowCommOverlap:
             saving_from="parameters",
             confidence="medium",
         )
+
+
+def _in_order(run: RunSummary) -> str:
+    """Say why a reduction of ZeRO-3 can hold what it runs beside; read in 0.17.0 and 0.19.8."""
+    engines = run[Engines]
+    on_cpu = run[Run].is_cpu and not run[Overlap].on_device
+    hpz = engines.zero("zero_hpz_partition_size", 1)
+    apart = engines.zero("zero_quantized_gradients") or hpz != 1
+    if engines.stage != 3 or on_cpu or apart:
+        return ""
+    return (
+        " At stage 3 gathers and reductions share a group, which runs them in the order of their "
+        "issue: a gather that backward needs waits for the reductions before it."
+    )
 
 
 def _two_fetches(fetches: Fetches) -> int:

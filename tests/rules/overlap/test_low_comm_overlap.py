@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.rules.overlap.low_comm_overlap import RULE
 from dsprof.rules.rule import Status
 from tests.factories.trace import (
@@ -14,6 +17,7 @@ from tests.factories.trace import (
     said,
     span,
     step,
+    summary,
     zero_rank,
 )
 
@@ -40,6 +44,18 @@ def test_waits_that_no_setting_explains_are_mentioned():
     assert "is for parameters, all_gather: started 2.0 ms before it was waited" in finding.summary
     assert "20.0 ms in flight" in finding.summary
     assert finding.evidence[1].rows[0][:2] == ("parameters, all_gather", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "device", "is_told"), [(3, True, True), (3, False, False), (2, True, False)]
+)
+def test_on_a_device_gathers_of_stage_3_wait_for_reductions(stage, device, is_told):
+    trace = gathering(wait=2)
+    trace.engines[1].effective["zero_optimization"]["stage"] = stage
+    run = summary(trace)
+    run = run.with_part(replace(run[Overlap], on_device=device))
+    (finding,) = RULE.check(run, RULE.thresholds)
+    assert (finding.status, "share a group" in finding.cause) == (Status.INFO, is_told)
 
 
 def test_prefetching_switched_off_fails():
