@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ class Record(Protocol):
     engine: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Part:
     """What one engine did in whole steps of its own; all where there is one engine, or none."""
 
@@ -40,7 +41,12 @@ class Part:
     def holds(self, record: Record) -> bool:
         """Say whether a record is of this part."""
         owner = record.engine if record.engine >= 0 else self.takers.get(record.step, NO_ENGINE)
-        return record.step in self.spans and (not self.takers or owner == self.number)
+        return record.step in self.held and (not self.takers or owner == self.number)
+
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """`spans` as a set."""
+        return frozenset(self.spans.tolist())
 
     def rows(self, trace: RankTrace) -> BoolArray:
         """Say which collectives are of this part."""
