@@ -64,6 +64,7 @@ from dsprof.rules.environment import (
 )
 from dsprof.rules.memory import (
     allocator_fragmentation,
+    communication_buffer_pressure,
     device_out_of_memory,
     emptied_device_cache,
     host_memory_pressure,
@@ -136,6 +137,7 @@ RULES: tuple[Rule, ...] = (
     host_memory_pressure.RULE,
     uneven_device_memory.RULE,
     oversized_bucket.RULE,
+    communication_buffer_pressure.RULE,
     unused_device_memory.RULE,
     comms_logger_enabled.RULE,
     rejected_config.RULE,

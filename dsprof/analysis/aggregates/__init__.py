@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.awaits import Awaits
+from dsprof.analysis.aggregates.buffers import Buffers
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.copies import Copies
 from dsprof.analysis.aggregates.costs import Costs
@@ -55,6 +56,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Fetches,
     Copies,
     Memory,
+    Buffers,
     Snapshots,
     Flights,
     Timelines,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
-from dsprof.analysis.aggregates.memory import RankMemory
+from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.steps import warmup_steps
 
 ALLOCATED = "allocated_bytes.all.current"
@@ -35,6 +35,11 @@ def device_series(memory: RankMemory, counter: str) -> list[int]:
 def retries(memory: RankMemory) -> int:
     """Return how often allocations were tried again after the first recorded step."""
     return memory.device_last.get(RETRIES, 0) - memory.device_first.get(RETRIES, 0)
+
+
+def is_short(memory: Memory) -> bool:
+    """Say whether any rank had to try allocations again: there was no room."""
+    return any(map(retries, memory.ranks.values()))
 
 
 def expandable_ranks(environment: EnvironmentFacts) -> RankSet:

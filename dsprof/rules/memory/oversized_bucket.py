@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.memory.counters import PEAK_RESERVED, gib, retries
+from dsprof.rules.memory.counters import PEAK_RESERVED, gib, is_short
 from dsprof.rules.memory.gradient_buffers import GradientBuffers, gradient_buffers
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
@@ -61,18 +61,18 @@ class OversizedBucket:
             least = max(thresholds.wasted_bytes, thresholds.wasted_share * max(peaks))
             if wasted >= least:
                 yield self._wasted(run, buffers, needed, wasted, max(peaks))
-            elif _pressed(run) and buffers.nbytes >= thresholds.pressed_share * max(peaks):
+            elif is_short(run[Memory]) and buffers.nbytes >= thresholds.pressed_share * max(peaks):
                 yield self._pressed(engines, buffers, max(peaks), thresholds)
 
     def _wasted(
         self, run: RunSummary, buffers: GradientBuffers, needed: int, wasted: int, peak: int
     ) -> Finding:
-        is_short = _pressed(run)
+        is_pressed = is_short(run[Memory])
         return self.meta.finding(
-            Status.FAIL if is_short else Status.INFO,
+            Status.FAIL if is_pressed else Status.INFO,
             f"{gib(wasted)} of {gib(buffers.nbytes)} in buffers of gradients are never filled: "
             f"reduce_bucket_size is {buffers.capacity:,}, the model has {needed:,} parameters.",
-            severity=Severity.MEDIUM if is_short else Severity.NONE,
+            severity=Severity.MEDIUM if is_pressed else Severity.NONE,
             cause="A bucket holds at most all gradients; what it is larger than that is allocated "
             "and not used.",
             action=f'Set "reduce_bucket_size" to {needed:,} or less. A bucket of a quarter of '
@@ -99,10 +99,6 @@ class OversizedBucket:
             evidence=(_table(engines, buffers, peak),),
             confidence="medium",
         )
-
-
-def _pressed(run: RunSummary) -> bool:
-    return any(map(retries, run[Memory].ranks.values()))
 
 
 def _table(engines: Engines, buffers: GradientBuffers, peak: int) -> Table:

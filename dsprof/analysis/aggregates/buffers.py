@@ -1,0 +1,54 @@
+"""Memory that a rank holds for communication, as far as the trace tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsprof.analysis.live import Gathered, most_gathered
+from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class RankBuffers:
+    """What one rank holds; None where no step is in full detail."""
+
+    gathered: Gathered | None  # the most parameters that were there at once
+    units: int  # elements of all units of FSDP together; 0 where ZeRO-3 gathers
+    reduced_bytes: int  # the largest reduction of a unit of FSDP
+    ddp_bytes: int  # buckets of DDP beside the gradients: none where gradients lie in them
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers(Aggregate):
+    """Buffers by rank; those of ZeRO's gradients follow from the configuration."""
+
+    ranks: dict[int, RankBuffers]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Buffers:
+        """Read the records of one rank."""
+        steps = detailed_steps(trace)
+        units = {
+            (flush.module, flush.elements)
+            for flush in trace.flushes
+            if flush.library.startswith("FSDP")
+        }
+        reductions = trace.collectives.nbytes[trace.collectives.flush > 0]
+        buckets = {layout.model: layout for layout in trace.layouts}  # the latest of each model
+        found = RankBuffers(
+            gathered=most_gathered(trace, steps) if len(steps) else None,
+            units=sum(elements for _, elements in units),
+            reduced_bytes=int(reductions.max(initial=0)) if units else 0,
+            ddp_bytes=sum(
+                sum(layout.nbytes)
+                for layout in buckets.values()
+                if not layout.gradient_as_bucket_view
+            ),
+        )
+        return cls({trace.rank: found})
+
+    def merge(self, other: Buffers) -> Buffers:
+        """Put the ranks side by side."""
+        return Buffers(self.ranks | other.ranks)

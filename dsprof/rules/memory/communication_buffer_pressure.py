@@ -1,0 +1,172 @@
+"""communication-buffer-pressure: what is held for communication takes much of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dsprof.analysis.aggregates.buffers import Buffers, RankBuffers
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.live import Gathered
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.stage3 import PREFETCH, PREFETCH_DEFAULT
+from dsprof.rules.memory.counters import PEAK_RESERVED, gib, is_short
+from dsprof.rules.memory.gradient_buffers import gradient_buffers
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+
+_REUSE = "stage3_max_reuse_distance"
+_BUCKETS = "gradient buckets of ZeRO"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When buffers are worth a word."""
+
+    share: float = 0.25  # of the reserved memory at its peak
+    kept_share: float = 0.9  # of FSDP's units there at once: none of them is let go
+
+
+class _Part(NamedTuple):
+    what: str
+    nbytes: int
+    action: str
+    zero: dict[str, Any] | None = None  # what to set under zero_optimization
+
+
+class _Held(NamedTuple):
+    rank: int
+    parts: list[_Part]
+    peak: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def share(self) -> float:
+        return self.nbytes / self.peak
+
+
+class CommunicationBufferPressure:
+    """Adds up buckets and gathered parameters, and compares them with the peak of the device."""
+
+    meta = RuleMeta(
+        id="communication-buffer-pressure",
+        title="Buffers of communication leave the device to the model",
+        failing_title="Buffers of communication take memory that is short",
+        why="Gathered parameters and buckets of gradients lie beside the model's own memory. What "
+        "they take is missing for activations and for a larger micro-batch.",
+        category="memory",
+        needs=(Buffers, Engines, Memory, Run),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge by the rank on which they take the largest share."""
+        peaks = {
+            rank: peak
+            for rank, memory in run[Memory].ranks.items()
+            if (peak := memory.device_max.get(PEAK_RESERVED, 0))
+        }
+        found = {
+            rank: list(_parts(run[Engines], buffers, thresholds))
+            for rank, buffers in run[Buffers].ranks.items()
+        }
+        if run[Run].is_cpu:
+            text = "The run was on CPUs: buffers are not told apart from other memory of the host."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif not any(found.values()):
+            yield self._nothing(run[Buffers])
+        elif not peaks.keys() & found.keys():
+            text = "Could not tell: no counters of the device were recorded."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        else:
+            held = [_Held(rank, found[rank], peaks[rank]) for rank in peaks.keys() & found.keys()]
+            yield self._judged(run, max(held, key=lambda one: (one.share, -one.rank)), thresholds)
+
+    def _nothing(self, buffers: Buffers) -> Finding:
+        if any(one.gathered is None for one in buffers.ranks.values()):
+            text = "Could not tell: no measured step is in full detail."
+            return self.meta.finding(Status.UNKNOWN, text)
+        text = "No buckets and no gathered parameters were recorded."
+        return self.meta.finding(Status.NOT_APPLICABLE, text)
+
+    def _judged(self, run: RunSummary, held: _Held, thresholds: Thresholds) -> Finding:
+        words = (
+            f"Communication holds up to {gib(held.nbytes)}, {held.share:.0%} of the reserved "
+            f"memory at its peak (rank {held.rank})"
+        )
+        if held.share < thresholds.share:
+            return self.meta.finding(Status.PASS, f"{words}.", evidence=(_table(held),))
+        largest = max(held.parts, key=lambda part: part.nbytes)
+        # Buckets of ZeRO are what oversized-bucket judges.
+        is_fault = is_short(run[Memory]) and largest.what != _BUCKETS
+        retried = ", and allocations had to be tried again" if is_fault else ""
+        return self.meta.finding(
+            Status.FAIL if is_fault else Status.INFO,
+            f"{words}{retried}: most of it {largest.what}, {gib(largest.nbytes)}.",
+            title="" if is_fault else "Buffers of communication take much of the device",
+            severity=Severity.MEDIUM if is_fault else Severity.NONE,
+            ranks=(held.rank,),
+            cause="They are allocated beside what the model itself needs.",
+            action=largest.action if is_fault else f"Nothing need be done. {largest.action}",
+            config_patch={"zero_optimization": largest.zero} if is_fault and largest.zero else None,
+            evidence=(_table(held),),
+            confidence="medium",
+        )
+
+
+def _parts(engines: Engines, rank: RankBuffers, thresholds: Thresholds) -> Iterable[_Part]:
+    buckets = sum(made.nbytes for one in engines.each if (made := gradient_buffers(one)))
+    if buckets:
+        action = 'A smaller "reduce_bucket_size" frees memory, at more calls.'
+        yield _Part(_BUCKETS, buckets, action)
+    if rank.gathered is not None and rank.gathered.elements:
+        if rank.units:
+            yield _gathered_by_fsdp(rank.gathered, rank.units, thresholds)
+        else:
+            yield _gathered_by_zero(engines, rank.gathered.nbytes)
+    if rank.reduced_bytes:
+        action = "Apply fully_shard to smaller modules: a unit is reduced as a whole."
+        yield _Part("the largest reduction of FSDP", rank.reduced_bytes, action)
+    if rank.ddp_bytes:
+        action = "Construct DistributedDataParallel with gradient_as_bucket_view=True: gradients "
+        action += "then lie in the buckets, and not beside them."
+        yield _Part("buckets of DDP", rank.ddp_bytes, action)
+
+
+def _gathered_by_zero(engines: Engines, nbytes: int) -> _Part:
+    """Advise what is not set yet: to let parameters go after use, then to fetch less ahead."""
+    engine = next((one for one in engines.each if one.stage == 3), engines)
+    what = "parameters gathered by ZeRO-3"
+    if engine.zero(_REUSE, 1):
+        action = f'With "{_REUSE}": 0 each module lets its parameters go after use, and gathers '
+        return _Part(what, nbytes, f"{action}them again in backward.", {_REUSE: 0})
+    prefetch = engine.zero(PREFETCH, PREFETCH_DEFAULT)
+    if isinstance(prefetch, int) and prefetch > 1:
+        action = f'"{_REUSE}" is 0 already. "{PREFETCH}" of {prefetch // 2:,} gathers less ahead.'
+        return _Part(what, nbytes, action, {PREFETCH: prefetch // 2})
+    action = "Nothing is kept and nothing gathered ahead: what is left is the largest module. "
+    return _Part(what, nbytes, f"{action}Split it, or do not make it one leaf.")
+
+
+def _gathered_by_fsdp(gathered: Gathered, units: int, thresholds: Thresholds) -> _Part:
+    action = "Apply fully_shard to smaller modules: a unit is gathered as a whole."
+    if gathered.elements >= thresholds.kept_share * units:
+        action = "All units are there at once. With reshard_after_forward=True (FSDP1: FULL_SHARD) "
+        action += "each is let go after its forward, and gathered again in backward."
+    return _Part("parameters gathered by FSDP", gathered.nbytes, action)
+
+
+def _table(held: _Held) -> Table:
+    return Table(
+        columns=(Column("held for"), Column("at most", "bytes"), Column("share", "share")),
+        rows=tuple((part.what, part.nbytes, part.nbytes / held.peak) for part in held.parts),
+        caption=f"Rank {held.rank}, of {gib(held.peak)} reserved at the peak",
+    )
+
+
+RULE = CommunicationBufferPressure()
