@@ -1,4 +1,4 @@
-"""Collects the aggregates of many ranks, one after the other or in several processes."""
+"""Reads many ranks, one after the other or in several processes, and keeps what is wanted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dsprof.analysis.buckets import attach_buckets
-from dsprof.analysis.clocks import Alignment
+from dsprof.analysis.clocks import Alignment, ClockSamples, clock_samples
 from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.errors import TraceError
@@ -42,13 +42,30 @@ def collect_ranks(
         TraceError: a file cannot be read, or a process died reading it.
     """
     tasks = [_Task(files, alignment.clocks[files.header.rank], kinds) for files in rank_files(run)]
+    yield from _each(_collect_file, tasks, processes)
+
+
+def sample_ranks(run: RunFiles, processes: int) -> Iterator[ClockSamples]:
+    """Yield what each rank knows of the clocks, in the order of the files.
+
+    Raises:
+        TraceError: a file cannot be read, or a process died reading it.
+    """
+    yield from _each(_sample_file, list(rank_files(run)), processes)
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _each(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> Iterator[R]:
     if min(processes, len(tasks)) < 2:
-        yield from map(_collect_file, tasks)
+        yield from map(work, tasks)
         return
     # A fork would copy the threads' locks of whoever calls; a fresh process has none.
     with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn")) as pool:
         try:
-            yield from pool.map(_collect_file, tasks)
+            yield from pool.map(work, tasks)
         except BrokenProcessPool:
             raise TraceError(
                 "a process that read a trace was killed, most likely for want of memory; "
@@ -58,3 +75,7 @@ def collect_ranks(
 
 def _collect_file(task: _Task) -> RunSummary:
     return collect(read_rank(*task.files), task.clock, task.kinds)
+
+
+def _sample_file(files: RankFiles) -> ClockSamples:
+    return clock_samples(read_rank(*files))

@@ -13,12 +13,11 @@ from dsprof.analysis.clocks import (
     Alignment,
     ClockSamples,
     align,
-    clock_samples,
     shared_clock,
     unread_samples,
 )
 from dsprof.analysis.device import on_device_clock
-from dsprof.analysis.pool import Progress, collect, collect_ranks
+from dsprof.analysis.pool import Progress, collect, collect_ranks, sample_ranks
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.trace.run import RunFiles, read_run
 from dsprof.trace.table import RankTrace
@@ -42,7 +41,7 @@ def summarise(
     Raises:
         TraceError: a file cannot be read.
     """
-    alignment = shared_clock(run.headers) or align(_samples(run))
+    alignment = shared_clock(run.headers) or align(_samples(run, processes))
     ranks = collect_ranks(run, alignment, kinds, processes)
     summary = _merged(_shown(ranks, len(run.files), progress), alignment)
     if Timelines in summary:
@@ -63,9 +62,9 @@ def summarise_traces(
     return _merged(collected, alignment)
 
 
-def _samples(run: RunFiles) -> Iterable[ClockSamples]:
+def _samples(run: RunFiles, processes: int) -> Iterable[ClockSamples]:
     unread = unread_samples(run.headers)
-    return map(clock_samples, read_run(run)) if unread is None else unread
+    return sample_ranks(run, processes) if unread is None else unread
 
 
 def _shown(

@@ -22,11 +22,19 @@ def profiles(folder: Path) -> None:
         kineto.write(folder / f"{rank}.json", events, rank, world_size=3)
 
 
-@pytest.mark.parametrize("write", [profiles, lambda folder: write_run(folder, 3)])
+def hosts(folder: Path) -> None:
+    """Profiles of two hosts, whose clocks must be compared first."""
+    for rank in range(2):
+        events = [kineto.collective(30 * at + at * at % 17 + 5 * rank, 9) for at in range(30)]
+        kineto.write(folder / f"{rank}.json", events, rank, host_name=f"node-{rank}")
+
+
+@pytest.mark.parametrize("write", [profiles, hosts, lambda folder: write_run(folder, 3)])
 def test_several_processes_say_the_same_as_one(tmp_path: Path, write) -> None:
     write(tmp_path)
     run = find_run([tmp_path])
     one, three = diagnose(run), diagnose(run, processes=3)
+    assert one.quality.clock_bound_ns is not None
     assert to_json(one) == to_json(three)
 
 
