@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.analysis.aggregates import AGGREGATES
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summarise import summarise
 from dsprof.cli.progress import processes_for
@@ -34,8 +35,13 @@ def test_several_processes_say_the_same_as_one(tmp_path: Path, write) -> None:
     write(tmp_path)
     run = find_run([tmp_path])
     one, three = diagnose(run), diagnose(run, processes=3)
-    assert one.quality.clock_bound_ns is not None
     assert to_json(one) == to_json(three)
+
+
+def test_clocks_are_aligned_in_processes_too(tmp_path: Path) -> None:
+    hosts(tmp_path)
+    summary = summarise(find_run([tmp_path]), [Steps, Run], processes=2)
+    assert summary[Run].clock_bound_ns
 
 
 def test_every_rank_is_told_of(tmp_path: Path) -> None:

@@ -67,9 +67,9 @@ def test_a_rule_sees_what_it_declared():
         only[next(kind for kind in AGGREGATES if kind is not Run)]
 
 
-def test_profiles_of_several_hosts_are_read_once(monkeypatch, tmp_path):
-    for rank, host in enumerate(("a", "b")):
-        kineto.write(tmp_path / f"{host}.json", kineto.steps(4, 30, 5), rank, host_name=host)
+def test_profiles_that_do_not_name_their_hosts_are_read_once(monkeypatch, tmp_path):
+    for rank, name in enumerate(("a", "b")):
+        kineto.write(tmp_path / f"{name}.json", kineto.steps(4, 30, 5), rank)
     reads = []
     read = KinetoReader.read_trace
     monkeypatch.setattr(KinetoReader, "read_trace", lambda s, p: reads.append(p) or read(s, p))

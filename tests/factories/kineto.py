@@ -69,6 +69,7 @@ def document(events: Sequence[Any], rank: int = 0, world_size: int = 2, **fields
         "schemaVersion": 1,
         "deviceProperties": [{"id": 0, "name": "NVIDIA H100", "numSms": 132}],
         "distributedInfo": distributed,
+        "host_name": fields.pop("host_name", None),
         "traceEvents": list(events),
         "traceName": "/tmp/trace.json",
     } | fields
