@@ -8,7 +8,7 @@ program's own (`dsprof.step()`), nothing can be told apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -72,13 +72,13 @@ def parts(trace: RankTrace, steps: Array) -> Iterator[Part]:
             yield Part(number, steps, steps, takers, trains=False)
 
 
-def owners(trace: RankTrace) -> Array:
-    """Return the engine of each collective; -1 for all where there are not several."""
-    takers = {step.step: step.engine for step in trace.steps}
-    rows = trace.collectives
-    if len(trace.engines) < 2 or set(takers.values()) <= {NO_ENGINE}:
-        return np.full(len(rows), NO_ENGINE, np.int64)
-    return _owners(rows.engine, rows.step, takers)
+def owners(trace: RankTrace, found: Iterable[Part]) -> Array:
+    """Return of which part each collective is, by its number; -1 where there are not several."""
+    owner = np.full(len(trace.collectives), NO_ENGINE, np.int64)
+    for part in found:
+        if part.takers:
+            owner[part.rows(trace)] = part.number
+    return owner
 
 
 def _owners(engine: IntArray, step: IntArray, takers: dict[int, int]) -> Array:

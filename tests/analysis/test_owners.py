@@ -24,7 +24,7 @@ def run(takers: str, sent: list[tuple[int, int]], **fields: Any) -> RankTrace:
 
 def test_a_phase_tells_whose_it_is_and_the_step_where_there_is_none():
     trace = run("0101", [(0, 1), (1, 1), (0, -1), (3, -1), (9, -1)])
-    assert owners(trace).tolist() == [1, 1, 0, 1, -1]
+    assert owners(trace, parts(trace, np.arange(4))).tolist() == [1, 1, 0, 1, -1]
 
 
 def test_an_engine_has_what_others_step_over_and_no_half_of_a_step():
@@ -54,4 +54,4 @@ def test_else_there_is_one_part_with_everything(takers, engines, number):
     trace = run(takers, [(0, 1), (1, -1)], engines=engines)
     (part,) = parts(trace, np.arange(2))
     assert (part.number, part.rows(trace).tolist()) == (number, [True, True])
-    assert set(owners(trace).tolist()) == {-1}
+    assert set(owners(trace, [part]).tolist()) == {-1}

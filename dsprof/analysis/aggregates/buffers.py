@@ -31,9 +31,9 @@ class Buffers(Aggregate):
         """Read the records of one rank."""
         steps = detailed_steps(trace)
         units = {
-            (flush.module, flush.elements)
-            for flush in trace.flushes
-            if flush.library.startswith("FSDP")
+            (fetch.module, fetch.elements)
+            for fetch in trace.fetches
+            if fetch.library and fetch.kind != "release"
         }
         reductions = trace.collectives.nbytes[trace.collectives.flush > 0]
         buckets = {layout.model: layout for layout in trace.layouts}  # the latest of each model

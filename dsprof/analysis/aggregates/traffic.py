@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dsprof.analysis.collectives import REDUCTIONS, family
 from dsprof.analysis.grouping import group_rows
-from dsprof.analysis.owners import NO_ENGINE, owners
+from dsprof.analysis.owners import NO_ENGINE, Part, owners, parts
 from dsprof.analysis.steps import counted_steps, in_steps, measured_steps
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.analysis.timeline import Array, blocked
 from dsprof.trace.table import BoolArray, Collectives, RankTrace
 
@@ -31,7 +30,7 @@ class Use(NamedTuple):
     purpose: Purpose
     family: str  # all_reduce, whatever the spelling of the op
     group_size: int
-    engine: int = -1  # of DeepSpeed, where there are several and it is known
+    engine: int = -1  # of DeepSpeed, where there are several, in whole steps that it took
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,22 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """What one of several engines did in measured steps, summed over ranks."""
+
+    steps: int
+    micro_steps: int
+    reducing_micro_steps: int
+
+    def __add__(self, other: Turns) -> Turns:
+        return Turns(
+            self.steps + other.steps,
+            self.micro_steps + other.micro_steps,
+            self.reducing_micro_steps + other.reducing_micro_steps,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic(Aggregate):
     """Volumes by use; that of collectives in counters is not known."""
 
@@ -58,7 +73,7 @@ class Traffic(Aggregate):
     rank_steps: int
     micro_steps: int  # of measured steps, summed over ranks
     reducing_micro_steps: int  # those in which gradients were reduced
-    taken: Counter[int]  # steps of `rank_steps` by the engine that took them
+    turns: dict[int, Turns]  # by engine, where there are several and it is known who took steps
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Traffic:
@@ -67,13 +82,15 @@ class Traffic(Aggregate):
         mine = in_steps(rows.step, steps) & rows.on_wire
         purpose = purposes(trace)
         wanted = set(steps.tolist())
-        uses = _volumes(trace, np.flatnonzero(mine), purpose)
+        found = list(parts(trace, steps))
+        uses = _volumes(trace, np.flatnonzero(mine), purpose, owners(trace, found))
+        reducing = mine & (purpose == _GRADIENTS)
         return cls(
             uses=_joined(uses, _counted(trace, wanted)),
             rank_steps=len(steps),
             micro_steps=sum(max(s.micro_steps, 1) for s in trace.steps if s.step in wanted),
-            reducing_micro_steps=_micro_steps(rows, np.flatnonzero(mine & (purpose == _GRADIENTS))),
-            taken=Counter(step.engine for step in trace.steps if step.step in wanted),
+            reducing_micro_steps=_micro_steps(rows, np.flatnonzero(reducing)),
+            turns=_turns(trace, found, reducing),
         )
 
     def merge(self, other: Traffic) -> Traffic:
@@ -83,7 +100,7 @@ class Traffic(Aggregate):
             self.rank_steps + other.rank_steps,
             self.micro_steps + other.micro_steps,
             self.reducing_micro_steps + other.reducing_micro_steps,
-            self.taken + other.taken,
+            add_rows(self.turns, other.turns),
         )
 
     def of(self, purpose: Purpose) -> dict[Use, Volume]:
@@ -96,7 +113,9 @@ class Traffic(Aggregate):
         Of an engine that takes none (a reference model) they are per step of the others.
         """
         uses = {use: volume for use, volume in self.uses.items() if use.engine == engine}
-        return replace(self, uses=uses, rank_steps=self.taken[engine] or self.rank_steps)
+        mine = self.turns.get(engine, Turns(0, 0, 0))
+        steps, reducing = mine.steps or self.rank_steps, mine.reducing_micro_steps
+        return Traffic(uses, steps, mine.micro_steps, reducing, {})
 
     def per_step(self, total: int) -> float:
         """Return a sum over ranks and steps as the mean of one rank and step."""
@@ -136,11 +155,10 @@ def _gradients(rows: Collectives) -> BoolArray:
     return np.asarray(reduces & elsewhere & ~np.isin(rows.group, busy_forward), np.bool_)
 
 
-def _volumes(trace: RankTrace, chosen: Array, purpose: Array) -> dict[Use, Volume]:
+def _volumes(trace: RankTrace, chosen: Array, purpose: Array, owner: Array) -> dict[Use, Volume]:
     rows = trace.collectives
     if not len(chosen):
         return {}
-    owner = owners(trace)
     groups = group_rows([purpose[chosen], rows.op[chosen], rows.group[chosen], owner[chosen]])
     start, end = blocked(rows)
     calls, nbytes = groups.counts(), groups.sums(rows.nbytes[chosen])
@@ -176,6 +194,19 @@ def _use(
 ) -> Use:
     group = trace.groups.get(group_id)
     return Use(purpose, family(op), group.size if group is not None else 0, engine)
+
+
+def _turns(trace: RankTrace, found: Iterable[Part], reducing: BoolArray) -> dict[int, Turns]:
+    done = {}
+    for part in found:
+        if part.takers and part.trains:
+            taken = set(part.steps.tolist())
+            done[part.number] = Turns(
+                len(taken),
+                sum(max(s.micro_steps, 1) for s in trace.steps if s.step in taken),
+                _micro_steps(trace.collectives, np.flatnonzero(reducing & part.rows(trace))),
+            )
+    return done
 
 
 def _micro_steps(rows: Collectives, chosen: Array) -> int:

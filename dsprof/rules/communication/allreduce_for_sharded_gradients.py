@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec.structs import replace
-
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Purpose, Traffic, Use, Volume
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
 from dsprof.rules.rule import (
     Column,
     Finding,
@@ -47,8 +46,7 @@ class AllreduceForShardedGradients:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Judge gradients by stage, and parameters at stage 3, engine by engine."""
         engines, traffic = run[Engines], run[Traffic]
-        sharded = [one for one in engines.each if one.stage]
-        if not sharded:
+        if not any(one.stage for one in engines.each):
             text = "No engine with ZeRO stage 1, 2 or 3 was recorded: nothing is sharded by it."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif run[Run].first.world_size < 2:
@@ -56,29 +54,20 @@ class AllreduceForShardedGradients:
         elif not any(use.group_size > 1 for use in traffic.uses):
             text = "No collective between two or more ranks was recorded in the measured steps."
             yield self.meta.finding(Status.UNKNOWN, text)
-        elif len(engines.engines) == 1:
-            yield from self._of_engine(sharded[0], traffic)
-        else:
-            yield from self._of_several(sharded, traffic)
-
-    def _of_several(self, sharded: list[Engines], traffic: Traffic) -> Iterable[Finding]:
-        if all(use.engine < 0 for use in traffic.uses):
+        elif len(engines.engines) > 1 and not traffic.turns:
             text = "Could not tell: it is not known which of several engines sent what."
             yield self.meta.finding(Status.UNKNOWN, text)
-            return
-        for one in sharded:
-            number = one.engines[0].engine
-            mine = traffic.of_engine(number)
-            for finding in self._of_engine(one, mine, is_idle=number not in traffic.taken):
-                yield replace(finding, summary=f"Engine {number}: {finding.summary}")
+        else:
+            for one in engine_by_engine(engines, traffic):
+                if one.engines.stage:
+                    yield from one.named(self._of_engine(one))
 
-    def _of_engine(
-        self, engines: Engines, traffic: Traffic, *, is_idle: bool = False
-    ) -> Iterable[Finding]:
+    def _of_engine(self, one: EngineTraffic) -> Iterable[Finding]:
+        engines, traffic = one.engines, one.traffic
         if engines.stage == 3:
             yield from self._parameters(traffic)
         if not traffic.of("gradients"):
-            if not is_idle:
+            if one.trains:
                 text = "No reduction of gradients was recorded, so the collective is not known."
                 yield self.meta.finding(Status.UNKNOWN, text)
         elif reduced := _all_reduces(traffic, "gradients"):

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
 from dsprof.rules.rule import (
     Column,
     Finding,
@@ -44,18 +45,29 @@ class ReductionEveryMicroStep:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Compare micro-steps that reduced with steps."""
-        traffic = run[Traffic]
-        if not traffic.rank_steps or traffic.micro_steps <= traffic.rank_steps:
+        """Compare micro-steps that reduced with steps, engine by engine."""
+        accumulating = [
+            one
+            for one in engine_by_engine(run[Engines], run[Traffic])
+            if one.traffic.rank_steps and one.traffic.micro_steps > one.traffic.rank_steps
+        ]
+        if not accumulating:
             text = "Each step has one micro-step: nothing is accumulated."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif not traffic.of("gradients"):
-            yield self.meta.finding(Status.UNKNOWN, "No reduction of gradients was recorded.")
-        elif traffic.reducing_micro_steps > traffic.rank_steps:
-            yield self._repeated(run, thresholds)
+        for one in accumulating:
+            yield from one.named(self._of_engine(one, run[Steps], thresholds))
 
-    def _repeated(self, run: RunSummary, thresholds: Thresholds) -> Finding:
-        engines, traffic = run[Engines], run[Traffic]
+    def _of_engine(
+        self, one: EngineTraffic, steps: Steps, thresholds: Thresholds
+    ) -> Iterable[Finding]:
+        if not one.traffic.of("gradients"):
+            yield self.meta.finding(Status.UNKNOWN, "No reduction of gradients was recorded.")
+        elif one.traffic.reducing_micro_steps > one.traffic.rank_steps:
+            yield self._repeated(one.engines, one.traffic, steps, thresholds)
+
+    def _repeated(
+        self, engines: Engines, traffic: Traffic, steps: Steps, thresholds: Thresholds
+    ) -> Finding:
         reductions = traffic.reducing_micro_steps / traffic.rank_steps
         gradients = traffic.of("gradients").values()
         nbytes = traffic.per_step(sum(volume.nbytes for volume in gradients))
@@ -74,7 +86,7 @@ class ReductionEveryMicroStep:
             return self._by_design(engines, summary, evidence, extra)
         exposed_ms = traffic.per_step(sum(volume.exposed_ns for volume in gradients)) / 1e6
         spared_ms = exposed_ms * (1 - 1 / reductions)
-        hidden = is_hidden(spared_ms, run[Steps], thresholds.held_share)
+        hidden = is_hidden(spared_ms, steps, thresholds.held_share)
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
             summary,

@@ -4,6 +4,7 @@ import pytest
 
 from dsprof.rules.communication.reduction_every_micro_step import RULE
 from dsprof.rules.rule import Status
+from tests.factories.engines import interleaved
 from tests.factories.trace import captured, said, sync, zero_rank
 
 MIB = 1 << 20
@@ -96,3 +97,13 @@ def test_a_capture_window_shows_it_too():
 def test_counters_alone_do_not_tell():
     finding = said(RULE, captured(window=range(0), steps=10, accumulation=4))
     assert finding.status is Status.UNKNOWN
+
+
+def test_engines_that_take_turns_are_judged_each_by_its_stage():
+    finding = said(RULE, interleaved((1, 2), accumulating=2))
+    assert finding.status is Status.INFO
+    assert finding.summary.startswith("Engine 2: Gradients are reduced 2 times a step, over 2")
+    assert "ZeRO-2 keeps one share" in finding.cause
+    finding = said(RULE, interleaved((2, 0), accumulating=2))
+    assert finding.status is Status.FAIL
+    assert finding.summary.startswith("Engine 2:")

@@ -9,25 +9,25 @@ from dsprof.rules.communication.unexplained_traffic import RULE
 from dsprof.rules.rule import Finding, Status
 from dsprof.trace.format import BucketLayout, EngineConfig, ParameterLayout, SiteArgs
 from dsprof.trace.table import RankTrace
+from tests.factories.engines import (
+    ELEMENTS,
+    LAYOUT,
+    LAYOUT_3,
+    WHOLE,
+    as_bfloat16,
+    interleaved,
+)
 from tests.factories.trace import (
     captured,
     engine,
     fetch,
-    flush,
     group,
     judged,
-    rank_trace,
     said,
     span,
-    step,
     sync,
     zero_rank,
 )
-
-ELEMENTS = 262144  # of the model that factories train, in bfloat16
-WHOLE = 2 * ELEMENTS
-LAYOUT = ParameterLayout(flat=(ELEMENTS,))
-LAYOUT_3 = ParameterLayout(padded=ELEMENTS, gathered=ELEMENTS)
 
 
 def rank(stage: int = 2, *, nbytes: int = WHOLE, extra: Any = None, **fields: Any) -> RankTrace:
@@ -55,15 +55,6 @@ def rank(stage: int = 2, *, nbytes: int = WHOLE, extra: Any = None, **fields: An
     if in_group:
         trace.collectives.group[:] = in_group
     return trace
-
-
-def as_bfloat16(trace: RankTrace) -> None:
-    """Halve the elements' size: those of factories are of float32."""
-    table = trace.collectives
-    table.words[table.words.index("float32")] = "bfloat16"
-    table.elements = table.nbytes // 2
-    for one in trace.flushes:
-        one.elements = one.nbytes // 2
 
 
 def update(step: int, start: float):
@@ -287,53 +278,6 @@ def test_of_two_engines_one_may_be_known():
     assert statuses == [Status.UNKNOWN, Status.PASS]
 
 
-def interleaved(**reference: Any) -> RankTrace:
-    """Engine 1 accumulates over two micro-steps while engine 2 takes a step after each of them.
-
-    Engine 3 does nothing but forwards, if a stage is given for it.
-    """
-    parts, comm = {"steps": [], "flushes": [], "spans": []}, []
-
-    def micro_step(number: int, at: float, owner: int, micro: int = 0) -> None:
-        shared = {"step": number, "engine": owner}
-        one = flush(len(parts["flushes"]) + 1, at + 20, 1, **shared)
-        one.elements, one.micro_step = ELEMENTS, micro
-        parts["flushes"].append(one)
-        backward = {"phase": "backward", "flush": one.id, "micro_step": micro, **shared}
-        comm.append(sync("all_reduce", at + 20, 1, nbytes=WHOLE, **backward))
-        parts["spans"].append(span("forward", at, at + 10, number, engine=owner))
-
-    def end(number: int, at: float, owner: int) -> None:
-        asked = {"requested": "all_gather_into_tensor", "phase": "step", "engine": owner}
-        comm.append(sync("all_gather_into_tensor", at + 40, 1, nbytes=WHOLE, step=number, **asked))
-        taken = step(number, at, at + 50, micro_steps=2 if owner == 1 else 1)
-        taken.engine = owner
-        parts["steps"].append(taken)
-
-    for turn in range(4):
-        first = 3 * turn
-        for number, micro in ((first, 0), (first + 1, 1)):
-            micro_step(number, 100 * number, owner=1, micro=micro)
-        end(first + 1, 100 * first + 100, owner=1)
-        for number in (first, first + 2):
-            micro_step(number, 100 * number + 50, owner=2)
-            end(number, 100 * number + 50, owner=2)
-        if reference:
-            asked = {"requested": "all_gather_into_tensor", "phase": "forward", "fetch": 99}
-            asked |= {"step": first, "engine": 3}
-            comm.append(sync("all_gather_into_tensor", 300 * turn, 1, nbytes=WHOLE, **asked))
-            parts["spans"].append(span("forward", 300 * turn, 300 * turn + 5, first, engine=3))
-    parts["steps"].sort(key=lambda one: one.step)
-    configured = {1: engine(2, 2), 2: engine(2, 1)}
-    if reference:
-        configured[3] = engine(**reference)
-    for number, one in configured.items():
-        one.engine, one.layout = number, LAYOUT_3 if number == 3 else LAYOUT
-    trace = rank_trace(comm=comm, engines=configured, **parts)
-    as_bfloat16(trace)
-    return trace
-
-
 def test_what_an_engine_accumulates_while_another_steps_is_its_own():
     finding = said(RULE, interleaved())
     assert finding.status is Status.PASS, finding.summary
@@ -351,12 +295,12 @@ def test_without_engines_in_the_records_the_step_decides():
 
 
 def test_an_engine_that_takes_no_step_is_judged_by_its_forwards():
-    finding = said(RULE, interleaved(stage=3))
+    finding = said(RULE, interleaved(reference=3))
     assert finding.status is Status.PASS, finding.summary
     found = rows(finding)["parameters for use (engine 3)"]
     assert found["asked for"] == "once a forward"
     assert found["bytes asked for, at least"] == found["bytes sent"] > 0
-    twice = interleaved(stage=3)
+    twice = interleaved(reference=3)
     mine = twice.collectives.engine == 3
     for column in (twice.collectives.nbytes, twice.collectives.elements):
         column[mine] *= 4
@@ -366,7 +310,7 @@ def test_an_engine_that_takes_no_step_is_judged_by_its_forwards():
 
 
 def test_a_reference_model_that_sends_nothing_is_not_spoken_of():
-    trace = interleaved(stage=2)
+    trace = interleaved(reference=2)
     trace.collectives.on_wire[trace.collectives.engine == 3] = False
     (finding,) = judged(RULE, trace)
     assert finding.status is Status.PASS

@@ -1,0 +1,39 @@
+"""Judges several DeepSpeed engines of one process each by its own settings and traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.rules.rule import Finding
+
+
+class EngineTraffic(NamedTuple):
+    """An engine alone, or all there is where nothing can be told apart."""
+
+    engines: Engines
+    traffic: Traffic
+    number: int = -1  # of several
+    trains: bool = True
+
+    def named(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """Say of findings which of several engines they are about."""
+        for finding in findings:
+            words = f"Engine {self.number}: {finding.summary}"
+            yield finding if self.number < 0 else replace(finding, summary=words)
+
+
+def engine_by_engine(engines: Engines, traffic: Traffic) -> list[EngineTraffic]:
+    """Return each engine with what it sent; those that sent nothing are left out."""
+    if not traffic.turns:
+        return [EngineTraffic(engines, traffic)]
+    apart = [
+        EngineTraffic(one, traffic.of_engine(number), number, number in traffic.turns)
+        for one in engines.each
+        for number in (one.engines[0].engine,)
+    ]
+    return [one for one in apart if one.traffic.uses]
