@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dsprof.rules.communication.late_rank import RULE
 from dsprof.rules.rule import Status
+from dsprof.trace.profile import attach
+from dsprof.trace.table import RankTrace
+from tests.factories import device, kineto
 from tests.factories.hosts import clock, device_run
-from tests.factories.trace import said
+from tests.factories.trace import enqueued, header, rank_trace, said, stall, step
 
 HOSTS = [("a", clock()), ("b", clock(7000)), ("c", clock(-20))]
 
@@ -36,3 +41,55 @@ def test_one_host_is_no_better_than_the_place_of_its_devices():
     one = [("a", clock())] * 3
     assert said(RULE, *device_run(one, third_late(8), bound_ms=15)).status is Status.UNKNOWN
     assert said(RULE, *device_run(one, third_late(50), bound_ms=1)).ranks == (2,)
+
+
+def profiled(compute_ms: float) -> list[RankTrace]:
+    """Rank 1 comes 50 ms later; it computes for so long of the 60 ms before."""
+    arrive, compute = (10.0, 60.0), (10.0, compute_ms)
+    traces = device_run([HOSTS[0]] * 2, lambda rank, k: arrive[rank])
+    for rank, trace in enumerate(traces):
+        events = []
+        for at in range(0, 4000, 100):
+            events += [kineto.step(at // 100, at, 100), kineto.kernel("gemm", at, compute[rank])]
+            events.append(kineto.collective(at + arrive[rank], 62 - arrive[rank]))
+        attach(trace, device.rank(events, rank))
+    return traces
+
+
+@pytest.mark.parametrize(
+    ("compute_ms", "cause"),
+    [
+        (60, "computing kernels take 50.0 ms longer"),
+        (10, "has nothing to do for 50.0 ms more"),
+        (35, "could not be told: its own time is spread"),
+    ],
+)
+def test_a_profile_beside_tells_why_a_rank_is_late(compute_ms, cause):
+    finding = said(RULE, *profiled(compute_ms))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert cause in finding.cause
+    labels = [column.label for column in finding.evidence[1].columns]
+    assert labels == ["rank", "computing kernels", "copies", "device idle"]
+
+
+def test_a_device_without_a_profile_is_not_said_to_compute():
+    """Two buckets a step; on a device the host may be what is slow between them."""
+    comm, stalls = ([], []), ([], [])
+    for rank, last in enumerate((20, 80)):
+        for k in range(40):
+            for n, (start, end) in enumerate(((10, 11), (last, 90))):
+                comm[rank].append(enqueued("all_reduce", 100 * k, seq=2 * k + n, step=k))
+                at = 100 * k
+                stalls[rank].append(stall(comm[rank][-1], "collective", at + start, at + end))
+    steps = [step(k, 100 * k, 100 * k + 100) for k in range(40)]
+    finding = said(
+        RULE,
+        *(
+            rank_trace(
+                r, comm=comm[r], stalls=stalls[r], steps=steps, head=header(r, device="cuda")
+            )
+            for r in range(2)
+        ),
+    )
+    assert "it computes longer, or its host gives work late" in finding.cause
+    assert "torch.profiler" in finding.action

@@ -6,10 +6,8 @@ each communication kernel ran instead: `late_rank_kernels` judges by that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
-
-import numpy as np
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device
@@ -17,11 +15,10 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.lateness import Lateness, Votes, lateness, vote
 from dsprof.analysis.matching import Matched
-from dsprof.analysis.own_time import OwnTime, excess, own_times
-from dsprof.analysis.pace import Pace, others_pace
+from dsprof.analysis.own_time import excess, own_times
+from dsprof.analysis.pace import others_pace
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
-from dsprof.rules.communication.lateness_causes import (
+from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
     Cause,
@@ -29,7 +26,9 @@ from dsprof.rules.communication.lateness_causes import (
     by_parts,
     unknown,
 )
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
+from dsprof.rules.communication.late_rank_tables import last_arrivals, own_time, pace_table
+from dsprof.rules.rule import Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
 from dsprof.rules.wording import milliseconds, named
 
@@ -230,91 +229,16 @@ def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, 
     least_ns = thresholds.cause_share * int(votes.median_ns[votes.leader])
     facts, steps = run[Arrivals].ranks, run[Steps]
     times = own_times(steps, {one: row.before_ns for one, row in facts.items()})
-    if more := excess(times, rank, others):
-        causes = BY_PHASES if times[rank].idle_ns is None else BY_KERNELS
-        table = _own_time(times, votes)
-        return by_parts(causes, rank, more, least_ns) or unknown(rank, has_parts=True), table
+    causes = BY_PHASES if times[rank].idle_ns is None else BY_KERNELS
+    found = by_parts(causes, rank, excess(times, rank, others), least_ns)
+    if times[rank].compute_ns is not None:
+        return found or unknown(rank, has_parts=True), own_time(times, votes)
     paces = {one: row.pace for one, row in facts.items()}
-    mine, usual, found = paces[rank], others_pace(paces, others), None
-    if mine is not None and usual is not None:
+    mine, usual = paces[rank], others_pace(paces, others)
+    if found is None and mine is not None and usual is not None:
         on_device = steps.ranks[rank].on_device
         found = by_pace(rank, mine, usual, least_ns, on_device=on_device)
-    return found or unknown(rank, has_parts=False), _paces(paces, votes)
-
-
-def last_arrivals(late: Lateness, votes: Votes) -> Table:
-    """List who came last, how often, and by how much; the costliest rank first."""
-    steps = max(votes.steps, 1)
-    order = np.argsort(-late.caused_ns.sum(axis=1), kind="stable")[:_ROWS]
-    rows = [
-        (
-            late.ranks[i],
-            int(late.lasts[i]),
-            int(late.met[i]),
-            int(votes.votes[i]),
-            int(late.caused_ns[i].sum()) // steps,
-            int(late.waited_ns[i].clip(0).sum()) // steps,
-            int(late.transfer_ns[i].sum()) // steps,
-        )
-        for i in order
-    ]
-    return Table(
-        columns=(
-            Column("rank"),
-            Column("last to arrive", "count"),
-            Column("of collectives", "count"),
-            Column("steps in which it stood out", "count"),
-            Column("others waited for it, a step", "ns"),
-            Column("it waited for others, a step", "ns"),
-            Column("transfer, a step", "ns"),
-        ),
-        rows=tuple(rows),
-        caption="Who came last",
-    )
-
-
-def _own_time(times: Mapping[int, OwnTime], votes: Votes) -> Table:
-    kernels = times[votes.ranks[votes.leader]].idle_ns is not None
-    return Table(
-        columns=(
-            Column("rank"),
-            Column("computing kernels" if kernels else "in forward, backward and step", "ns"),
-            Column("copies", "ns"),
-            Column("before the first forward", "ns"),
-            Column("otherwise outside phases", "ns"),
-            *((Column("device idle", "ns"),) if kernels else ()),
-        ),
-        rows=tuple(
-            (
-                rank,
-                *(
-                    None if v is None else round(v)
-                    for v in astuple(times[rank])[: 5 if kernels else 4]
-                ),
-            )
-            for rank in _latest(votes)
-        ),
-        caption="Own time of a step, without waits; the latest rank first",
-    )
-
-
-def _paces(paces: Mapping[int, Pace | None], votes: Votes) -> Table:
-    chosen = [(rank, found) for rank in _latest(votes) if (found := paces[rank]) is not None]
-    return Table(
-        columns=(
-            Column("rank"),
-            Column("until its first collective", "ns"),
-            Column("from there to its last", "ns"),
-            Column("after that", "ns"),
-        ),
-        rows=tuple((rank, *astuple(found)) for rank, found in chosen),
-        caption="Own time of a step, without waits; the latest rank first",
-    )
-
-
-def _latest(votes: Votes) -> list[int]:
-    order = np.argsort(-votes.median_ns, kind="stable")[:_ROWS]
-    return [votes.ranks[i] for i in order]
+    return found or unknown(rank, has_parts=False), pace_table(paces, votes)
 
 
 RULE = LateRank()

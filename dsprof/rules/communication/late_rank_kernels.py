@@ -12,7 +12,7 @@ from statistics import median
 from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.communication.lateness_causes import BY_KERNELS, by_parts, unknown
+from dsprof.rules.communication.late_rank_causes import BY_KERNELS, by_parts, unknown
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
 
