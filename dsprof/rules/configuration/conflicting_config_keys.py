@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings
-from dsprof.rules.knowledge.combinations import AT_ODDS, Combination
+from dsprof.rules.knowledge.combinations import AT_ODDS, Combination, before_overlapping
 from dsprof.rules.knowledge.deepspeed import keys
 from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
 
@@ -35,13 +35,14 @@ class ConflictingConfigKeys(ConfigRule):
     def _finding(self, settings: EngineSettings, found: Combination) -> Finding:
         key = next(iter(found.when))
         rows = [(one, _in_force(settings, one)) for one in found.when if one in keys()]
+        first = before_overlapping(settings.version, settings.stage) if found.overlaps else ""
         is_note = found.severity is Severity.NONE
         return self.meta.finding(
             Status.INFO if is_note else Status.FAIL,
             f"{key}: {found.says}.",
             title="What a setting of DeepSpeed does" if is_note else "",
             severity=found.severity,
-            action=f"{found.do[0].upper()}{found.do[1:]}.",
+            action=f"{found.do[0].upper()}{found.do[1:]}.{first}",
             config_patch=found.config_patch,
             evidence=(settings.table(rows, remark="in force"),),
             confidence="high",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dsprof.rules.knowledge.releases import Release
+from dsprof.rules.knowledge.releases import Release, release
 from dsprof.rules.rule import Severity
 
 Condition = Callable[[Any], bool]
@@ -94,6 +94,7 @@ class Combination:
     config_patch: dict[str, Any] | None = None
     only_written: bool = False  # the first key must stand in the configuration
     only_before: bool = False  # of a run, another rule tells it by what was sent
+    overlaps: bool = False  # what is to be done lets reductions overlap
 
     def concerns(self, of: Release) -> bool:
         """Whether it is so in a release."""
@@ -223,7 +224,7 @@ NEVER_OVERLAPS = Combination(
 )
 
 
-AT_ODDS: tuple[Combination, ...] = (
+OVERLAP_FAULTS = (
     Combination(
         _OVERLAPPED,
         "from 0.17.2 to 0.17.4 backward writes into the bucket that is being reduced, which "
@@ -245,6 +246,22 @@ AT_ODDS: tuple[Combination, ...] = (
         before=(0, 19, 0),
         config_patch={"zero_optimization": {"overlap_comm": False}},
     ),
+)
+"""Of overlap_comm at stages 1 and 2, by release."""
+
+
+def before_overlapping(version: str, stage: int | None) -> str:
+    """Return what must be done before overlap_comm is set to true at a stage, "" if nothing.
+
+    A version that is not known has no known fault.
+    """
+    of = release(version) if stage in (1, 2) else None
+    says = next((fault.says for fault in OVERLAP_FAULTS if of and fault.concerns(of)), "")
+    return f" Take DeepSpeed 0.19.0 or later first: {says}." if says else ""
+
+
+AT_ODDS: tuple[Combination, ...] = (
+    *OVERLAP_FAULTS,
     Combination(
         {"optimizer.type": _is_muon, f"{_Z}reduce_scatter": on, _STAGE: one_of(1, 2)},
         "before 0.19.3 a matrix that lies in the parts of two ranks is updated by gradients of "
@@ -266,6 +283,7 @@ AT_ODDS: tuple[Combination, ...] = (
         "hardly anything overlaps",
         "set contiguous_gradients to true",
         Severity.MEDIUM,
+        overlaps=True,
         config_patch={"zero_optimization": {"contiguous_gradients": True}},
     ),
     Combination(
@@ -281,6 +299,7 @@ AT_ODDS: tuple[Combination, ...] = (
         "reduction, so that hardly anything overlaps",
         "set use_multi_rank_bucket_allreduce to true, or overlap_comm to false",
         Severity.MEDIUM,
+        overlaps=True,
         config_patch={"zero_optimization": {"use_multi_rank_bucket_allreduce": True}},
     ),
     *(
@@ -371,6 +390,7 @@ AT_ODDS: tuple[Combination, ...] = (
         {f"{_Z}overlap_comm": off, "engine.device": _may_wait, _STAGE: one_of(1, 2, 3)},
         "off: nothing is computed while gradients are reduced; the default is on at stage 3 alone",
         "try true, which takes a second bucket of memory",
+        overlaps=True,
     ),
 )
 """What DeepSpeed takes without a word."""

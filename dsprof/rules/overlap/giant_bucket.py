@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
@@ -22,6 +22,7 @@ from dsprof.rules.calls import (
     least_held_ms,
     share_of_step,
 )
+from dsprof.rules.knowledge.combinations import before_overlapping
 from dsprof.rules.knowledge.giants import Giant, by_hand, of_flushes
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, hiding_saves
@@ -120,7 +121,9 @@ def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
     traffic = run[Traffic]
     backwards = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
     if run[Flushes].rows:
-        return of_flushes(run[Flushes].rows, backwards)
+        found, engines = of_flushes(run[Flushes].rows, backwards), run[Engines]
+        first = before_overlapping(engines.deepspeed, engines.stage)
+        return replace(found, action=f"{found.action}{first}") if found and found.is_zero else found
     if run[Engines].main is not None or any(kind.is_async for kind in gradients):
         return None
     return by_hand(bytes_per_step(gradients) / backwards, calls_per_step(gradients) / backwards)

@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.knowledge.combinations import before_overlapping
 from dsprof.rules.overlap.waits import longest_wait, longest_waits
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, hiding_saves
@@ -90,12 +91,13 @@ class LowCommOverlap:
     def _on_one_stream(self, engines: Engines, evidence: tuple[Table, ...]) -> Finding:
         summary = "All collectives run on the stream that computes, and cannot overlap with it."
         offered = engines.stage is not None and engines.zero("overlap_comm") is False
+        first = before_overlapping(engines.deepspeed, engines.stage)
         return self.meta.finding(
             Status.INFO,
             summary,
             cause="A stream does one thing after the other.",
             action='Set "overlap_comm": true under zero_optimization: gradients are then reduced '
-            "on a stream of their own."
+            f"on a stream of their own.{first}"
             if offered
             else "Pass async_op=True and wait where the result is first needed.",
             evidence=evidence,

@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wire import Wire
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import AnyCalls, calls_per_step, held_ms, least_held_ms, share_of_step
-from dsprof.rules.knowledge.combinations import NEVER_OVERLAPS
+from dsprof.rules.knowledge.combinations import NEVER_OVERLAPS, before_overlapping
 from dsprof.rules.knowledge.releases import release
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, hiding_saves
@@ -102,7 +102,8 @@ class UnhiddenReduction:
             cause=_cause(engines),
             action="Set "
             + ", ".join(f'"{key}": {str(value).lower()}' for key, value in patch.items())
-            + " under zero_optimization. A second bucket of memory is needed.",
+            + " under zero_optimization. A second bucket of memory is needed."
+            + before_overlapping(engines.deepspeed, engines.stage),
             config_patch={"zero_optimization": patch},
             evidence=(evidence,),
             saving_ms_per_step=_saving(run, gradients),

@@ -89,6 +89,15 @@ def test_such_a_release_is_no_fault_where_nothing_overlaps(keys):
     assert not [fault for fault in faults if "7804" in fault.summary]
 
 
+@pytest.mark.parametrize(
+    ("stage", "keys", "is_told"),
+    [(2, {}, True), (1, APART, True), (3, {"overlap_comm": False}, False)],
+)
+def test_what_would_overlap_needs_another_release_first(stage, keys, is_told):
+    told = [one.action for one in read(RULE, zero(stage, **keys), "0.18.9")]
+    assert any("0.19.0 or later first" in action for action in told) is is_told
+
+
 def test_a_cpu_has_no_streams_to_mix_up():
     written = zero(2, overlap_comm=True)
     (finding,) = ran(RULE, written, "0.17.3", device="cpu", effective=written)

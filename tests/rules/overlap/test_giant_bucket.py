@@ -113,6 +113,12 @@ def test_zero_on_a_device_gets_a_patch():
     }
 
 
+def test_a_release_that_must_not_overlap_is_left_first():
+    trace = device_rank(engine=engine(2))
+    trace.header.versions["deepspeed"] = "0.18.9"
+    assert "Take DeepSpeed 0.19.0 or later first" in said(RULE, trace).action
+
+
 def test_without_times_of_the_device_nothing_is_known_to_cost():
     (trace,) = ranks(20, library="", config=engine(2))
     trace.header = header(device="cuda", backend="nccl")

@@ -59,6 +59,13 @@ def test_a_release_that_hides_nothing_is_named(release, names_it):
     assert (finding.status, "7804" in finding.cause) == (Status.INFO, names_it)
 
 
+def test_a_release_at_fault_is_left_before_anything_overlaps():
+    trace = rank()
+    trace.header.versions["deepspeed"] = "0.17.3"
+    assert "Take DeepSpeed 0.19.0 or later first: from 0.17.2" in said(RULE, trace).action
+    assert "0.19.0" not in said(RULE, rank()).action
+
+
 def test_short_reductions_and_one_bucket_pass():
     assert said(RULE, rank(held_ms=2)).status is Status.PASS
     assert said(RULE, rank(buckets=1, overlap_comm=True)).status is Status.PASS
