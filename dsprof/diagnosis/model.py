@@ -34,7 +34,7 @@ class RunInfo(_Part):
     started: str = ""  # ISO 8601, UTC
     setup: str = ""  # e.g. "DeepSpeed ZeRO-2, bf16, accumulation 2"
     source: list[str] = []  # files read
-    parameters: int | None = None  # elements that the first DeepSpeed engine trains
+    parameters: int | None = None  # elements that the first DeepSpeed engine with steps trains
 
 
 class HookNote(_Part):

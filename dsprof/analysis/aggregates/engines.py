@@ -22,6 +22,7 @@ class Engines(Aggregate):
     deepspeed: str = ""  # version
     device: str = ""  # of the rank: "cuda:0"
     lines: Mapping[str, int] | None = None  # of dotted keys; None: no file was read
+    trained: tuple[int, ...] = ()  # numbers of those that took steps, as far as the trace tells
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Engines:
@@ -29,7 +30,14 @@ class Engines(Aggregate):
         engines = tuple(trace.engines[key] for key in sorted(trace.engines))
         found = trace.environment.versions if trace.environment else {}
         versions = trace.header.versions | found
-        return cls(trace.rank, engines, versions.get("deepspeed", ""), trace.header.device)
+        trained = tuple(sorted({step.engine for step in trace.steps} & trace.engines.keys()))
+        return cls(
+            trace.rank,
+            engines,
+            versions.get("deepspeed", ""),
+            trace.header.device,
+            trained=trained,
+        )
 
     def merge(self, other: Engines) -> Engines:
         """Keep those of the lowest rank that has any."""
@@ -37,8 +45,9 @@ class Engines(Aggregate):
 
     @property
     def main(self) -> EngineConfig | None:
-        """The engine built first: the one that trains, in all but unusual scripts."""
-        return self.engines[0] if self.engines else None
+        """The first engine that trains; the first of all where it is not known which do."""
+        trained = (one for one in self.engines if one.engine in self.trained)
+        return next(trained, self.engines[0] if self.engines else None)
 
     @property
     def each(self) -> list[Engines]:

@@ -22,7 +22,7 @@ class GradientBuffers(NamedTuple):
 
 
 def gradient_buffers(engines: Engines) -> GradientBuffers | None:
-    """Return the buffers of the first engine; None without ZeRO or contiguous gradients."""
+    """Return the buffers of one engine; None without ZeRO or contiguous gradients."""
     capacity = engines.zero("reduce_bucket_size")
     if not engines.stage or engines.main is None or not engines.zero("contiguous_gradients", True):
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
@@ -44,41 +46,54 @@ class OversizedBucket:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Compare with all gradients; under pressure, with the memory in use."""
-        engines, buffers = run[Engines], gradient_buffers(run[Engines])
         peaks = [m.device_max.get(PEAK_RESERVED, 0) for m in run[Memory].ranks.values()]
+        made = [(one, buffers) for one in run[Engines].each if (buffers := gradient_buffers(one))]
         if run[Run].is_cpu:
             text = "The run was on CPUs: pages of a buffer that are never touched cost nothing."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif buffers is None or engines.main is None:
+        elif not made:
             text = "No engine with ZeRO and contiguous gradients was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif not max(peaks, default=0) or not engines.main.parameters:
+        elif not max(peaks, default=0) or not all(one.engines[0].parameters for one, _ in made):
             text = "Could not tell: no counters of the device, or no size of the model."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
-            needed = min(buffers.capacity, engines.main.parameters)
-            wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
-            least = max(thresholds.wasted_bytes, thresholds.wasted_share * max(peaks))
-            if wasted >= least:
-                yield self._wasted(run, buffers, needed, wasted, max(peaks))
-            elif is_short(run[Memory]) and buffers.nbytes >= thresholds.pressed_share * max(peaks):
-                yield self._pressed(engines, buffers, max(peaks), thresholds)
+            several, pressed = len(run[Engines].engines) > 1, is_short(run[Memory])
+            for one, buffers in made:
+                which = f"Engine {one.engines[0].engine}: " if several else ""
+                for finding in self._of_engine(one, buffers, max(peaks), thresholds, pressed):
+                    yield replace(finding, summary=f"{which}{finding.summary}")
+
+    def _of_engine(
+        self,
+        engines: Engines,
+        buffers: GradientBuffers,
+        peak: int,
+        thresholds: Thresholds,
+        pressed: bool,
+    ) -> Iterable[Finding]:
+        needed = min(buffers.capacity, engines.engines[0].parameters)
+        wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
+        if wasted >= max(thresholds.wasted_bytes, thresholds.wasted_share * peak):
+            yield self._wasted(engines, buffers, needed, peak, pressed)
+        elif pressed and buffers.nbytes >= thresholds.pressed_share * peak:
+            yield self._pressed(engines, buffers, peak, thresholds)
 
     def _wasted(
-        self, run: RunSummary, buffers: GradientBuffers, needed: int, wasted: int, peak: int
+        self, engines: Engines, buffers: GradientBuffers, needed: int, peak: int, pressed: bool
     ) -> Finding:
-        is_pressed = is_short(run[Memory])
+        wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
         return self.meta.finding(
-            Status.FAIL if is_pressed else Status.INFO,
+            Status.FAIL if pressed else Status.INFO,
             f"{gib(wasted)} of {gib(buffers.nbytes)} in buffers of gradients are never filled: "
             f"reduce_bucket_size is {buffers.capacity:,}, the model has {needed:,} parameters.",
-            severity=Severity.MEDIUM if is_pressed else Severity.NONE,
+            severity=Severity.MEDIUM if pressed else Severity.NONE,
             cause="A bucket holds at most all gradients; what it is larger than that is allocated "
             "and not used.",
             action=f'Set "reduce_bucket_size" to {needed:,} or less. A bucket of a quarter of '
             "that also lets reduction overlap with backward.",
             config_patch={"zero_optimization": {"reduce_bucket_size": needed}},
-            evidence=(_table(run[Engines], buffers, peak),),
+            evidence=(_table(engines, buffers, peak),),
             confidence="high",
         )
 

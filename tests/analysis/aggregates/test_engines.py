@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.trace.format import EngineConfig
-from tests.factories.trace import engine, rank_trace, summary
+from tests.factories.trace import engine, rank_trace, step, summary
 
 
 def engines(*ranks: EngineConfig | None) -> Engines:
@@ -27,6 +27,16 @@ def test_keys_of_stage_3_are_found_under_either_name():
 
 def test_the_lowest_rank_that_has_an_engine_speaks_for_all():
     assert engines(None, engine(3), engine(1)).stage == 3
+
+
+def test_of_several_engines_the_first_that_takes_steps_is_the_main_one():
+    steps = [step(0, 0, 1), step(1, 1, 2)]
+    given = {0: engine(3), 1: engine(1), 2: engine(2)}
+    for number, one in given.items():
+        one.engine = number
+    assert summary(rank_trace(engines=given, steps=steps))[Engines].stage == 3
+    steps[0].engine, steps[1].engine = 2, 1
+    assert summary(rank_trace(engines=given, steps=steps))[Engines].stage == 1
 
 
 def test_without_an_engine_nothing_is_set():

@@ -6,7 +6,7 @@ from dsprof.rules.memory.counters import PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.oversized_bucket import RULE
 from dsprof.rules.rule import Status
 from tests.factories.memory import GIB, on_device
-from tests.factories.trace import engine, rank_trace, said
+from tests.factories.trace import engine, judged, rank_trace, said
 
 MILLION = 1_000_000
 
@@ -71,3 +71,13 @@ def test_it_does_not_apply(trace):
 def test_without_counters_it_cannot_tell():
     assert said(RULE, on_device(None, engine=engine(2))).status is Status.UNKNOWN
     assert said(RULE, run(parameters=0)).status is Status.UNKNOWN
+
+
+def test_several_engines_are_judged_each():
+    trace = run(parameters=100 * MILLION)
+    trace.engines[2] = engine(2, reduce_bucket_size=50 * MILLION)
+    trace.engines[2].engine, trace.engines[2].parameters = 2, 100 * MILLION
+    finding = said(RULE, trace)
+    assert finding.summary.startswith("Engine 1: 0.75 GiB of")
+    trace.engines[2].effective["zero_optimization"]["reduce_bucket_size"] = 500 * MILLION
+    assert [one.summary[:9] for one in judged(RULE, trace)] == ["Engine 1:", "Engine 2:"]
