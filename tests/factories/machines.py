@@ -55,6 +55,7 @@ def pcie_ethernet() -> dict[str, Any]:
             "may_lock_memory": "no",
         },
         "limits": {"memlock_bytes": 65536, "shm_bytes": 32 * GIB},
+        "versions": {"torch": "2.8.0", "nccl": "2.27.3"},
     }
 
 
@@ -96,6 +97,7 @@ def slingshot() -> dict[str, Any]:
             "virtual": "no",
         },
         "limits": {"memlock_bytes": -1, "shm_bytes": 256 * GIB},
+        "versions": {"torch": "2.8.0", "nccl": "2.22.3", "hip": "6.4.43484"},
     }
 
 

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.rules.environment.settings import SettingsRule
-from dsprof.rules.rule import RuleMeta
+from collections.abc import Iterable
+from typing import Any
 
-RULE = SettingsRule(
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.environment.settings import SettingsRule
+from dsprof.rules.rule import Finding, RuleMeta, Status
+
+
+class DefectiveRelease(SettingsRule):
+    """Looks for the releases that the table lists; one that is not known is none of them."""
+
+    def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
+        """Report faults that are known, and that the release of NCCL is not."""
+        yield from super().check(run, thresholds)
+        facts = run[EnvironmentFacts]
+        if facts.recorded and facts.uses_nccl and "nccl" not in facts.versions:
+            text = "Could not tell: the release of NCCL or RCCL was not recorded."
+            yield self.meta.finding(Status.UNKNOWN, text)
+
+
+RULE = DefectiveRelease(
     RuleMeta(
         id="defective-release",
         title="No release with a known serious fault is in use",

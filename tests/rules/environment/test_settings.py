@@ -392,8 +392,11 @@ def test_a_release_with_a_known_fault_fails_and_names_a_later_one(details, sever
         {"nccl": "2.28.9", "facts": GRACE, "hosts": ONE_HOST},
         {"nccl": "2.29.2", "hip": "7.2.0"},  # a number of RCCL's
         {"nccl": "2.26.2", "torch": "2.7.1+cu128"},
-        {"torch": "2.7.0", "variables": {"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"}},
-        {},
+        {
+            "torch": "2.7.0",
+            "nccl": "2.26.2",
+            "variables": {"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"},
+        },
     ],
 )
 def test_other_releases_and_places_pass(details):
@@ -419,6 +422,11 @@ def test_rccl_before_rocm_6_3_over_roce_on_a_new_kernel(hip, kernel, network, fa
     machine["adapters"] = [Adapter("bnxt_re0:1", "bnxt_en", network, "400 Gb/sec", "ACTIVE")]
     machine["machine"] = machine["machine"] | {"kernel": kernel}
     assert statuses("defective-release", machine, TWO_HOSTS) == [Status.FAIL] * fails
+
+
+def test_a_release_that_is_not_known_could_not_tell():
+    (finding,) = released(torch="2.8.0")
+    assert (finding.status, "NCCL" in finding.summary) == (Status.UNKNOWN, True)
 
 
 def test_processors_that_are_not_known_could_not_tell():
