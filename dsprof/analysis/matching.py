@@ -64,7 +64,7 @@ class RankArrivals:
     rows: Rows
     stride: int = 1
     is_numbered: bool = True  # its program counted; else a profiler did from its window's start
-    before_ns: int | None = None  # of measured steps, until their first phase began
+    before_ns: int | None = None  # of measured steps, until their first forward began
     pace: Pace | None = None
 
 

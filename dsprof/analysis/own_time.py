@@ -16,7 +16,7 @@ class OwnTime:
 
     compute_ns: float | None  # in forward, backward and step
     copies_ns: float | None
-    before_ns: float | None  # from the end of the step before to the first phase
+    before_ns: float | None  # from the end of the step before to the first forward
     outside_ns: float | None  # outside all phases, what is before left out
     idle_ns: float | None = None  # of its device, where kernels were seen; then no phases are told
 

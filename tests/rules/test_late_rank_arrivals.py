@@ -181,12 +181,26 @@ def bare(number: int, first: float, last: float) -> RankTrace:
 def test_without_phases_a_rank_that_is_slow_between_collectives_computes_longer():
     finding = said(RULE, bare(0, 10, 30), bare(1, 20, 80))
     assert finding.ranks == (1,)
-    assert "40.0 ms longer than the others, waits left out: it computes longer" in finding.cause
+    assert "50.0 ms longer than that of the others, and not only before" in finding.cause
     assert finding.evidence[1].rows[0] == (1, 20 * MS, 60 * MS, 10 * MS)
 
 
 def test_without_phases_a_rank_that_keeps_pace_is_held_up_before():
     finding = said(RULE, bare(0, 10, 30), bare(1, 60, 80))
     assert finding.ranks == (1,)
-    assert "first collective of a step 50.0 ms later" in finding.cause
+    assert "collective of a step 50.0 ms later" in finding.cause
     assert "data loading on rank 1" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("backward", "cause"),
+    [((25, 55), "and not only before its first backward"), ((60, 75), "waits for input")],
+)
+def test_without_forward_what_lies_before_backward_is_not_taken_for_input(backward, cause):
+    """A plain loop: backward is seen, forward is not. Both grow alike, or only what is before."""
+    begin, arrive = backward
+    spans = [span("backward", 100 * n + begin, 100 * n + arrive, n) for n in range(STEPS)]
+    usual = [span("backward", 100 * n + 10, 100 * n + 25, n) for n in range(STEPS)]
+    finding = said(RULE, rank(0, 25, spans=usual), rank(1, arrive, spans=spans))
+    assert finding.ranks == (1,)
+    assert cause in finding.cause

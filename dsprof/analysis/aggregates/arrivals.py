@@ -50,7 +50,7 @@ class Arrivals(Aggregate):
             rows=_rows(trace, chosen, names, clock),
             stride=stride,
             is_numbered=trace.device is None,
-            before_ns=_before_phases(trace),
+            before_ns=_before_forward(trace),
             pace=pace(trace),
         )
         return cls({trace.rank: arrivals}, facts)
@@ -125,12 +125,12 @@ def _facts(group: GroupArgs) -> GroupFacts:
     return GroupFacts(group.label, group.size, group.role)
 
 
-def _before_phases(trace: RankTrace) -> int | None:
-    """Return the time of measured steps until their first phase began; None without phases."""
+def _before_forward(trace: RankTrace) -> int | None:
+    """Return the time of measured steps until their first forward began; None without any."""
     wanted = set(measured_steps(trace).tolist())
     first: dict[int, int] = {}
     for span in trace.spans:
-        if not span.is_annotation and span.step in wanted:
+        if span.name == "forward" and not span.is_annotation and span.step in wanted:
             first[span.step] = min(first.get(span.step, span.start_ns), span.start_ns)
     if not first or trace.is_device_timed:
         return None

@@ -230,9 +230,14 @@ def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, 
     facts, steps = run[Arrivals].ranks, run[Steps]
     times = own_times(steps, {one: row.before_ns for one, row in facts.items()})
     causes = BY_PHASES if times[rank].idle_ns is None else BY_KERNELS
-    found = by_parts(causes, rank, excess(times, rank, others), least_ns)
-    if times[rank].compute_ns is not None:
+    more = excess(times, rank, others)
+    if times[rank].compute_ns is not None and (
+        causes is BY_KERNELS or facts[rank].before_ns is not None
+    ):
+        found = by_parts(causes, rank, more, least_ns)
         return found or unknown(rank, has_parts=True), own_time(times, votes)
+    copies = {part: more_ns for part, more_ns in more.items() if part == "copies_ns"}
+    found = by_parts(causes, rank, copies, least_ns)
     paces = {one: row.pace for one, row in facts.items()}
     mine, usual = paces[rank], others_pace(paces, others)
     if found is None and mine is not None and usual is not None:

@@ -1,4 +1,4 @@
-"""Why a rank is late, in words: by phases, by kernels, or by its pace between collectives."""
+"""Why a rank is late, in words: by phases, by kernels, or by its pace between marks of a step."""
 
 from __future__ import annotations
 
@@ -86,16 +86,16 @@ def by_pace(
     if not slow:
         ms = (mine.before_ns - usual.before_ns) / 1e6
         return Cause(
-            f"It comes to its first collective of a step {ms:,.1f} ms later than the others, and "
-            "behind it is about as quick as they are: it waits for input, or its host does "
-            "something else.",
+            f"It comes to its first backward or collective of a step {ms:,.1f} ms later than the "
+            "others, and behind it is about as quick as they are: it waits for input, or its host "
+            "does something else.",
             _INPUT.format(rank=rank),
         )
-    ms = (mine.between_ns + mine.after_ns - usual.between_ns - usual.after_ns) / 1e6
+    ms = (mine.before_ns + mine.working_ns - usual.before_ns - usual.working_ns) / 1e6
     why = "it computes longer, or its host gives work late" if on_device else "it computes longer"
     return Cause(
-        f"From its first collective to the end of a step it takes {ms:,.1f} ms longer than the "
-        f"others, waits left out: {why}.",
+        f"Its own time of a step is {ms:,.1f} ms longer than that of the others, and not only "
+        f"before its first backward or collective: {why}.",
         _COMPARE.format(rank=rank)
         + (" A trace of torch.profiler beside tells which." if on_device else ""),
     )
@@ -106,8 +106,8 @@ def unknown(rank: int, *, has_parts: bool) -> Cause:
     reason = (
         "its own time is spread"
         if has_parts
-        else "the trace holds neither phases nor kernels, and the times between its collectives "
-        "do not tell"
+        else "the trace holds neither forward nor kernels, and what lies between backward and "
+        "collectives does not tell"
     )
     return Cause(
         f"Whether rank {rank} computes longer, or is held up by its host or its input, could not "

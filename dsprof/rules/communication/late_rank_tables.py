@@ -70,12 +70,12 @@ def own_time(times: Mapping[int, OwnTime], votes: Votes) -> Table:
 
 
 def pace_table(paces: Mapping[int, Pace | None], votes: Votes) -> Table:
-    """List where in a step each rank spends its time around collectives."""
+    """List what a step takes each rank around its marks."""
     chosen = [(rank, found) for rank in _latest(votes) if (found := paces[rank]) is not None]
     return Table(
         columns=(
             Column("rank"),
-            Column("until its first collective", "ns"),
+            Column("until its first backward or collective", "ns"),
             Column("from there to its last", "ns"),
             Column("after that", "ns"),
         ),
