@@ -155,9 +155,8 @@ class DeepSpeedFetchHook(Hook):
 
     def _learn(self, engine: Any, number: int) -> None:
         """Note over how many ranks the parameters of an engine are shared out."""
-        sharded = (p for p in engine.module.parameters() if hasattr(p, "ds_process_group"))
-        groups = {id(p.ds_process_group): p.ds_process_group for p in sharded}
-        sizes = {dist.get_world_size(group) for group in groups.values()}
+        groups = {id(group): group for group in map(_sharing, engine.module.parameters())}
+        sizes = {dist.get_world_size(one) for one in groups.values() if one is not None}
         if sizes:
             # Outside the phases of all engines the one that was met last is the best guess.
             self._shares[number] = self._shares[_NO_ENGINE] = max(sizes)
@@ -222,3 +221,9 @@ class DeepSpeedFetchHook(Hook):
 
     def _forget(self) -> None:
         self._release = None
+
+
+def _sharing(param: Any) -> Any:
+    """Return the group that shares a parameter; None if it is whole on each rank."""
+    mics = getattr(getattr(param, "comm", None), "param_shard_group", None)  # releases with MiCS
+    return mics or getattr(param, "ds_process_group", None)

@@ -91,13 +91,16 @@ def test_a_share_is_multiplied_by_the_ranks_that_share_a_parameter(recorder: Rec
     stage3, pair, four = Stage3(recorder), dist.new_group([0, 1]), dist.new_group([0, 1, 2, 3])
     recorder.meet_engine(engine(param(pair), SimpleNamespace()), 0)
     recorder.meet_engine(engine(param(four)), 1)
-    recorder.meet_engine(engine(SimpleNamespace()), 2)  # nothing is sharded
-    for number in (0, 1):
+    mics = SimpleNamespace(comm=SimpleNamespace(param_shard_group=pair), ds_process_group=four)
+    recorder.meet_engine(engine(mics), 2)
+    recorder.meet_engine(engine(param(four)), 3)
+    recorder.meet_engine(engine(SimpleNamespace()), 4)  # nothing is sharded
+    for number in (0, 1, 2):
         entered = recorder.enter("forward", number)
         stage3.wait("forward_fetch_wait", 10)
         recorder.leave(entered)
     stage3.wait("forward_fetch_wait", 10)
-    assert [elements for _, elements in fetches(recorder)] == [20, 40, 40]
+    assert [elements for _, elements in fetches(recorder)] == [20, 40, 20, 40]
 
 
 @pytest.mark.usefixtures("group")
