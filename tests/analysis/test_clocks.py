@@ -12,7 +12,7 @@ from dsprof.analysis.clocks import (
 )
 from dsprof.trace.format import CollectiveEvent
 from dsprof.trace.table import RankTrace
-from tests.factories.trace import MS, SECOND, group, header, rank_trace, sync
+from tests.factories.trace import MS, SECOND, enqueued, group, header, rank_trace, stall, sync
 
 SKEW_NS = 7 * SECOND
 """Node b's monotonic clock reads this much more than node a's."""
@@ -20,8 +20,9 @@ SKEW_NS = 7 * SECOND
 
 def on_node(rank: int, host: str, *calls: CollectiveEvent, **fields) -> RankTrace:
     groups = {n: group(3, id=n, key=f"group {n}") for n in (1, 2)}
+    stalls = fields.pop("stalls", [])
     head = header(rank, 3, host=host, boot_id=f"boot-{host}", **fields)
-    return rank_trace(rank, 3, head=head, comm=calls, groups=groups)
+    return rank_trace(rank, 3, head=head, comm=calls, groups=groups, stalls=stalls)
 
 
 def entered(*arrivals: float, op: str = "all_reduce", **fields) -> list[CollectiveEvent]:
@@ -127,3 +128,14 @@ def test_samples_are_bounded_and_the_same_on_all_ranks():
     )
     assert one.seq.tolist() == other.seq.tolist()
     assert 0 < len(one) <= 1.2 * SAMPLES_PER_GROUP
+
+
+def test_a_wait_in_cpp_says_by_when_a_collective_was_over_and_not_when():
+    """Copies of DDP's reducer are in it: its end is late by an unknown time."""
+    call = enqueued("all_reduce", 5, is_estimated=True)
+    held = stall(call, "wait", 30, 40, issued=20, bound_ns=2 * MS)
+    seen = clock_samples(on_node(0, "a", call, device="cuda", stalls=[held])).seen["group 1"]
+    start = 50 * SECOND
+    assert seen.arrive.tolist() == seen.earliest.tolist() == [start + 20 * MS]
+    assert seen.latest.tolist() == [start + 42 * MS]
+    assert seen.shortest.tolist() == [20 * MS]

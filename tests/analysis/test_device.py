@@ -178,3 +178,14 @@ def test_intersection_of_intervals_against_counting_every_moment() -> None:
         covered = {t for a, b in zip(both.starts, both.ends, strict=True) for t in range(a, b)}
         assert covered == moments[0] & moments[1]
         assert both.length_ns == len(covered)
+
+
+def test_a_wait_whose_issue_nobody_marked_began_when_the_host_enqueued_it() -> None:
+    call = enqueued("all_reduce", 5)
+    held = stall(call, "wait", 30, 40, bound_ns=2 * MS)
+    trace = rank_trace(comm=[call], stalls=[held], head=header(device="cuda"))
+    rows = on_device_clock(trace).collectives
+    assert (rows.issue_ns[0], rows.done_ns[0], rows.bound_ns[0]) == (5 * MS, 40 * MS, 2 * MS)
+    marked = stall(call, "wait", 30, 40, issued=20)
+    trace = rank_trace(comm=[call], stalls=[marked], head=header(device="cuda"))
+    assert on_device_clock(trace).collectives.issue_ns[0] == 20 * MS
