@@ -1,7 +1,7 @@
 """Settings of DeepSpeed that do not go together, or that do something else than they say.
 
 Read in the sources of DeepSpeed 0.19.8; `since` is the first release of which it is known. What is
-said of overlap_comm before 0.19 was read in those of 0.16.9 to 0.18.9.
+said of overlap_comm before 0.19 was read in those of 0.14.2 to 0.18.9.
 """
 
 from __future__ import annotations
@@ -224,27 +224,43 @@ NEVER_OVERLAPS = Combination(
 )
 
 
+_WRITES_INTO_IT = (
+    "backward writes into the bucket that is being reduced, which can change gradients without a "
+    "word"
+)
+_NOT_OVERLAPPED = {"zero_optimization": {"overlap_comm": False}}
+
 OVERLAP_FAULTS = (
     Combination(
         _OVERLAPPED,
-        "from 0.17.2 to 0.17.4 backward writes into the bucket that is being reduced, which "
-        "changes gradients without a word (DeepSpeed#7188)",
+        f"before 0.14.3, where reductions take longer than backward, {_WRITES_INTO_IT} "
+        "(DeepSpeed#5606)",
+        "take DeepSpeed 0.19.0 or later, or set overlap_comm to false",
+        Severity.HIGH,
+        before=(0, 14, 3),
+        config_patch=_NOT_OVERLAPPED,
+    ),
+    Combination(
+        _OVERLAPPED,
+        f"from 0.17.2 to 0.17.4, from the third bucket of a backward on, {_WRITES_INTO_IT} "
+        "(DeepSpeed#7188)",
         "take DeepSpeed 0.19.0 or later, or set overlap_comm to false",
         Severity.HIGH,
         since=(0, 17, 2),
         before=(0, 17, 5),
-        config_patch={"zero_optimization": {"overlap_comm": False}},
+        config_patch=_NOT_OVERLAPPED,
     ),
     NEVER_OVERLAPS,
-    Combination(
-        _OVERLAPPED,
-        "from 0.18.5 to 0.18.9 memory may be given away while the reduction still uses it: losses "
-        "of NaN were seen (DeepSpeed#7965)",
-        "take DeepSpeed 0.19.0 or later, or set overlap_comm to false",
-        Severity.MEDIUM,
-        since=(0, 18, 5),
-        before=(0, 19, 0),
-        config_patch={"zero_optimization": {"overlap_comm": False}},
+    *(
+        Combination(
+            {**_OVERLAPPED, _STAGE: one_of(2)},
+            "before 0.19.0 the gradient of a parameter larger than reduce_bucket_size may be freed "
+            "while its reduction still reads it (DeepSpeed#7965, where a loss became NaN)",
+            "take DeepSpeed 0.19.0 or later; before, a larger reduce_bucket_size keeps clear of it",
+            since=since,
+            before=before,
+        )
+        for since, before in (((0, 14, 3), (0, 17, 2)), ((0, 18, 5), (0, 19, 0)))
     ),
 )
 """Of overlap_comm at stages 1 and 2, by release."""
@@ -255,8 +271,9 @@ def before_overlapping(version: str, stage: int | None) -> str:
 
     A version that is not known has no known fault.
     """
-    of = release(version) if stage in (1, 2) else None
-    says = next((fault.says for fault in OVERLAP_FAULTS if of and fault.concerns(of)), "")
+    of = release(version)
+    faults = (fault for fault in OVERLAP_FAULTS if of and fault.concerns(of))
+    says = next((fault.says for fault in faults if fault.when[_STAGE](stage)), "")
     return f" Take DeepSpeed 0.19.0 or later first: {says}." if says else ""
 
 

@@ -69,11 +69,13 @@ def test_muon_needs_whole_gradients_up_to_a_release(release, fails):
 @pytest.mark.parametrize(
     ("release", "severities"),
     [
+        ("0.14.2", [Severity.HIGH]),
+        ("0.14.3", []),
         ("0.17.1", []),
         ("0.17.2", [Severity.HIGH]),
         ("0.17.5", [Severity.MEDIUM]),
         ("0.18.4", [Severity.MEDIUM]),
-        ("0.18.5", [Severity.MEDIUM]),
+        ("0.18.5", []),
         ("0.19.0", []),
         ("", []),  # not known: the newest is asked
     ],
@@ -81,6 +83,15 @@ def test_muon_needs_whole_gradients_up_to_a_release(release, fails):
 def test_overlap_comm_was_at_fault_in_some_releases(release, severities):
     faults = with_status(read(RULE, zero(2, overlap_comm=True), release), Status.FAIL)
     assert [fault.severity for fault in faults] == severities
+
+
+@pytest.mark.parametrize(
+    ("stage", "release", "notes"),
+    [(2, "0.17.1", 1), (2, "0.17.5", 0), (2, "0.18.9", 1), (2, "0.19.0", 0), (1, "0.18.9", 0)],
+)
+def test_memory_that_large_gradients_may_lose_is_worth_knowing(stage, release, notes):
+    told = with_status(read(RULE, zero(stage, overlap_comm=True), release), Status.INFO)
+    assert len([note for note in told if "7965" in note.summary]) == notes
 
 
 @pytest.mark.parametrize("keys", [{}, APART, {"overlap_comm": False}])
@@ -91,7 +102,7 @@ def test_such_a_release_is_no_fault_where_nothing_overlaps(keys):
 
 @pytest.mark.parametrize(
     ("stage", "keys", "is_told"),
-    [(2, {}, True), (1, APART, True), (3, {"overlap_comm": False}, False)],
+    [(2, {}, True), (2, APART, True), (1, {}, False), (3, {"overlap_comm": False}, False)],
 )
 def test_what_would_overlap_needs_another_release_first(stage, keys, is_told):
     told = [one.action for one in read(RULE, zero(stage, **keys), "0.18.9")]
