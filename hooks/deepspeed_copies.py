@@ -139,7 +139,10 @@ class DeepSpeedCopiesHook(Hook):
 
 def _offloads(section: Any) -> bool:
     """Tell whether a section of the configuration, if it is there, puts something elsewhere."""
-    return section is not None and str(getattr(section.device, "value", "")) != "none"
+    if section is None:
+        return False
+    # A name; only where a release keeps members of its enumeration they have one.
+    return str(getattr(section.device, "value", section.device)) != "none"
 
 
 def _which_group(optimizer: Any, group_no: int) -> tuple[Any, int]:

@@ -25,7 +25,6 @@ _COORDINATOR = (
     "PartitionedParameterCoordinator",
 )
 _RELEASE = "_PartitionedParameterCoordinator__release_param"
-_IN_FLIGHT = "_PartitionedParameterCoordinator__inflight_param_registry"
 
 _FETCHES = ("forward_fetch_submit", "backward_fetch_submit")
 _PREFETCHES = ("forward_prefetch_submit", "backward_prefetch_submit")
@@ -161,8 +160,8 @@ class DeepSpeedFetchHook(Hook):
             # Outside the phases of all engines the one that was met last is the best guess.
             self._shares[number] = self._shares[_NO_ENGINE] = max(sizes)
         if len(sizes) > 1:  # experts, beside what all ranks share
-            coordinator = engine.optimizer.parameter_offload.get_param_coordinator()
-            self._in_flight[number] = weakref.ref(getattr(coordinator, _IN_FLIGHT))
+            # Not from the coordinator: the ways to it differ by release, and without an optimizer.
+            self._in_flight[number] = weakref.ref(engine.module.ds_inflight_param_registry)
 
     def _share(self, engine: int) -> int:
         """Return the ranks that parameters of an engine unknown by now are shared out over."""
@@ -218,6 +217,9 @@ class DeepSpeedFetchHook(Hook):
         release, self._release = self._release, None
         if release is not None:
             self.recorder.add(release)
+
+    def uninstall(self) -> None:
+        self._end_release()
 
     def _forget(self) -> None:
         self._release = None

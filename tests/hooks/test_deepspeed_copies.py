@@ -33,8 +33,9 @@ class Engine:
         self, params: Sequence[Any] = (), *, parameters: str = "none", states: str = "none"
     ) -> None:
         self.module = SimpleNamespace(parameters=lambda: params)
-        self.zero_offload_param = lambda: SimpleNamespace(device=SimpleNamespace(value=parameters))
-        self.zero_offload_optimizer = lambda: SimpleNamespace(device=SimpleNamespace(value=states))
+        # The name itself: DeepSpeed's configuration turns members of its enumeration into values.
+        self.zero_offload_param = lambda: SimpleNamespace(device=parameters)
+        self.zero_offload_optimizer = lambda: SimpleNamespace(device=states)
 
 
 def methods(recorder: Recorder, states: str = "cpu") -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -72,14 +74,8 @@ def test_a_fetch_spans_its_gather_and_its_wait(recorder: Recorder) -> None:
 
 def engine(*params: Any, in_flight: Any = None) -> Any:
     """An engine whose parameters are shared out over groups, and what it gathers."""
-    private = "_PartitionedParameterCoordinator__inflight_param_registry"
-    coordinator = SimpleNamespace(**{private: in_flight})
-    return SimpleNamespace(
-        module=SimpleNamespace(parameters=lambda: params),
-        optimizer=SimpleNamespace(
-            parameter_offload=SimpleNamespace(get_param_coordinator=lambda: coordinator)
-        ),
-    )
+    module = SimpleNamespace(parameters=lambda: params, ds_inflight_param_registry=in_flight)
+    return SimpleNamespace(module=module)
 
 
 def param(group: Any, elements: int = 1) -> Any:
@@ -103,16 +99,47 @@ def test_a_share_is_multiplied_by_the_ranks_that_share_a_parameter(recorder: Rec
     assert [elements for _, elements in fetches(recorder)] == [20, 40, 20, 40]
 
 
+def experts(registry: Registry) -> tuple[Any, list[Any]]:
+    """An engine with a dense parameter and an expert's, which are both being gathered."""
+    dense, expert = param(dist.group.WORLD, 80), param(dist.new_group([0, 1]), 30)
+    registry += [expert, dense]
+    return engine(dense, expert, in_flight=registry), [expert, dense]
+
+
 @pytest.mark.usefixtures("group")
 def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(recorder: Recorder) -> None:
-    stage3 = Stage3(recorder)
-    dense, expert = param(dist.group.WORLD, 80), param(dist.new_group([0, 1]), 30)
-    in_flight = Registry((expert, dense))
-    recorder.meet_engine(engine(dense, expert, in_flight=in_flight), 0)
+    stage3, registry = Stage3(recorder), Registry()
+    built, (expert, _) = experts(registry)
+    recorder.meet_engine(built, 0)
     recorder.enter("forward", 0)
-    stage3.wait("forward_fetch_wait", 15, done=lambda: in_flight.remove(expert))
-    stage3.wait("forward_fetch_wait", 10, done=in_flight.clear)
+    stage3.wait("forward_fetch_wait", 15, done=lambda: registry.remove(expert))
+    stage3.wait("forward_fetch_wait", 10, done=registry.clear)
     assert fetches(recorder) == [("fetch", 30), ("fetch", 80)]
+    assert not recorder.failures
+
+
+@pytest.mark.usefixtures("group")
+def test_shares_do_where_nobody_tells_what_is_being_gathered(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    recorder.meet_engine(engine(param(dist.group.WORLD), param(dist.new_group([0, 1]))), 0)
+    recorder.enter("forward", 0)
+    stage3.wait("forward_fetch_wait", 10)
+    assert fetches(recorder) == [("fetch", 10 * WORLD_SIZE)]
+
+
+@pytest.mark.usefixtures("group")
+def test_what_is_being_gathered_is_not_kept(recorder: Recorder) -> None:
+    stage3, registry = Stage3(recorder), Registry()
+    built, params = experts(registry)
+    kept = weakref.ref(registry)
+    recorder.meet_engine(built, 0)
+    recorder.enter("forward", 0)
+    stage3.wait("forward_fetch_wait", 10)
+    del built, params, registry
+    gc.collect()
+    assert kept() is None
+    stage3.wait("forward_fetch_wait", 10)
+    assert not recorder.failures
 
 
 def test_an_engine_of_another_release_is_no_harm(recorder: Recorder) -> None:
@@ -188,6 +215,16 @@ def test_what_is_let_go_between_two_fetches_is_one_release(recorder: Recorder) -
     assert fetches(recorder)[1:] == [("release", 3), ("release", 2)]
     phases = [r.scope.phase for r in recorder.buffer if isinstance(r, Fetch)]
     assert phases == ["", "", "backward"]
+
+
+def test_what_is_let_go_last_is_on_record_when_the_hook_comes_out(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    let_go = stage3.hook.wrap(stage3.hook.targets[-1], release)
+    let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=7))
+    recorder.stop()
+    stage3.hook.uninstall()
+    stage3.hook.uninstall()
+    assert fetches(recorder) == [("release", 7)]
 
 
 def test_a_parameter_of_another_release_makes_the_hook_inert(recorder: Recorder) -> None:
