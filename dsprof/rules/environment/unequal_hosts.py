@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
@@ -20,7 +22,6 @@ from dsprof.rules.hardware import kind_of, links
 from dsprof.rules.rule import (
     Column,
     Finding,
-    NoThresholds,
     RuleMeta,
     Severity,
     Status,
@@ -32,6 +33,13 @@ from dsprof.rules.wording import shortened
 Values = dict[str, RankSet]
 
 
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How alike hosts must be."""
+
+    clock_share: float = 0.9  # of the fastest CPUs' clock: CPUs of one model differ a little
+
+
 class _Facet(NamedTuple):
     """Something in which hosts should be alike; ranks of which it is not known are left out."""
 
@@ -40,6 +48,7 @@ class _Facet(NamedTuple):
     severity: Severity  # NONE: worth knowing
     acts_on: str  # "any" run, an "nccl" run, or one over "tcp" or RoCE
     effect: str
+    amount: Callable[[str], int] | None = None  # of a value that may differ by a share
 
 
 class UnequalHosts:
@@ -54,9 +63,9 @@ class UnequalHosts:
         category="environment",
         needs=(EnvironmentFacts,),
     )
-    thresholds = NoThresholds()
+    thresholds = Thresholds()
 
-    def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report what differs, and what of it may be meant."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
@@ -67,7 +76,8 @@ class UnequalHosts:
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         acting = [one for one in _FACETS if _acts(one, facts)]
-        found = {facet: held for facet in acting if len(held := facet.of(facts)) > 1}
+        least = thresholds.clock_share
+        found = {one: held for one in acting if _differs(one, held := one.of(facts), least)}
         if harmful := {f: v for f, v in found.items() if f.severity is not Severity.NONE}:
             yield self._differing(harmful)
         if rest := {f: v for f, v in found.items() if f.severity is Severity.NONE}:
@@ -97,12 +107,45 @@ def _acts(facet: _Facet, facts: EnvironmentFacts) -> bool:
     return {"any": True, "nccl": facts.uses_nccl, "tcp": over_ethernet}[facet.acts_on]
 
 
+def _differs(facet: _Facet, held: Values, least: float) -> bool:
+    if facet.amount is None or len(held) < 2:
+        return len(held) > 1
+    amounts = [facet.amount(value) for value in held]
+    return min(amounts) < least * max(amounts)
+
+
 def _version(name: str) -> Callable[[EnvironmentFacts], Values]:
     return lambda facts: dict(facts.versions.get(name, {}))
 
 
 def _machine(name: str) -> Callable[[EnvironmentFacts], Values]:
     return lambda facts: dict(facts.machine.get(name, {}))
+
+
+def _ethernet(facts: EnvironmentFacts) -> Values:
+    """Return interfaces that connections may use; those of a name that was set are not known.
+
+    NCCL spreads over all of them, other backends take one: there the speed alone counts.
+    """
+    variable = "NCCL_SOCKET_IFNAME" if facts.uses_nccl else "GLOO_SOCKET_IFNAME"
+    if any(value and value[0] != "^" for value in facts.variables.get(variable, {})):
+        return {}
+    found: Values = {}
+    for text, ranks in facts.machine.get("ethernet", {}).items():
+        speed = re.search(r"\d+ Mbit/s", text)
+        _add(found, speed[0] if speed and not facts.uses_nccl else text, ranks)
+    return found
+
+
+def _governors(facts: EnvironmentFacts) -> Values:
+    """Return drivers and governors; another driver with the same governor is no other."""
+    held = _machine("cpu_governor")(facts)
+    return held if len({value.split(" ")[-1] for value in held}) > 1 else {}
+
+
+def _megahertz(clock: str) -> int:
+    found = re.match(r"\d+", clock)
+    return int(found[0]) if found else 0
 
 
 def _ports(facts: EnvironmentFacts) -> Values:
@@ -144,6 +187,7 @@ def _add(found: Values, text: str, ranks: RankSet) -> None:
 
 
 _NEVER = "ranks with different versions may never connect, or not understand each other"
+_SLOW_CPUS = "the host with the slowest CPUs can be late in each step"
 _FACETS = (
     _Facet("version of NCCL", _version("nccl"), Severity.HIGH, "nccl", _NEVER),
     _Facet("version of torch", _version("torch"), Severity.HIGH, "any", _NEVER),
@@ -180,24 +224,25 @@ _FACETS = (
     ),
     _Facet(
         "number, speed or bonding of Ethernet interfaces",
-        _machine("ethernet"),
+        _ethernet,
         Severity.MEDIUM,
         "tcp",
-        "the host with the slowest network decides for all",
+        "the host with the slowest network can decide for all",
     ),
     _Facet(
         "governor of the CPUs' clock",
-        _machine("cpu_governor"),
-        Severity.MEDIUM,
+        _governors,
+        Severity.LOW,
         "any",
-        "the host with the slowest CPUs is late in each step",
+        _SLOW_CPUS,
     ),
     _Facet(
         "highest clock of the CPUs",
         _machine("cpu_clock"),
         Severity.MEDIUM,
         "any",
-        "the host with the slowest CPUs is late in each step",
+        _SLOW_CPUS,
+        amount=_megahertz,
     ),
     _Facet(
         "maker of the CPUs",

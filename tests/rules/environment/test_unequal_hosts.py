@@ -49,7 +49,10 @@ def test_a_host_that_is_other_fails(other, severity, says):
     assert says in finding.summary
 
 
-FAST, SLOW = {"ethernet": "2 of 100000 Mbit/s"}, {"ethernet": "1 of 100000 Mbit/s"}
+FAST, SLOW, OLD = (
+    {"ethernet": f"{count} of {speed} Mbit/s"}
+    for count, speed in ((2, 100_000), (1, 100_000), (2, 10_000))
+)
 
 
 def test_ethernet_counts_where_there_is_nothing_faster():
@@ -57,23 +60,49 @@ def test_ethernet_counts_where_there_is_nothing_faster():
     (finding,) = on_hosts(*hosts)
     assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
     assert "1 of 100000 Mbit/s on rank 2" in finding.summary
-    assert on_hosts(*hosts, backend="gloo")[0].status is Status.FAIL
     assert on_hosts(changed(machine=FAST), changed(machine=SLOW)) == []
     assert on_hosts(changed(machine=FAST, adapters=[]), changed(adapters=[])) == []  # not known
+
+
+@pytest.mark.parametrize(("other", "fails"), [(SLOW, False), (OLD, True)])
+def test_gloo_takes_one_interface(other, fails):
+    hosts = [changed(machine=one, adapters=[]) for one in (FAST, FAST, other)]
+    found = on_hosts(*hosts, backend="gloo")
+    assert [(one.status, "10000 Mbit/s on rank 2" in one.summary) for one in found] == [
+        (Status.FAIL, True)
+    ] * fails
+
+
+@pytest.mark.parametrize(("value", "fails"), [("eth0", False), ("^docker0", True), ("", True)])
+def test_interfaces_beside_one_that_is_named_do_not_count(value, fails):
+    hosts = [changed(machine=one, adapters=[]) for one in (FAST, SLOW)]
+    assert len(on_hosts(*hosts, variables={"NCCL_SOCKET_IFNAME": value})) == fails
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "other", "severity"),
+    [
+        ("cpu_governor", "intel_pstate performance", "intel_pstate powersave", Severity.LOW),
+        ("cpu_clock", "3500 MHz", "2000 of 3500 MHz", Severity.MEDIUM),
+    ],
+)
+def test_a_host_with_another_clock_fails(name, usual, other, severity):
+    hosts = [changed(machine={name: one}) for one in (usual, usual, other)]
+    (finding,) = on_hosts(*hosts)
+    assert (finding.severity, finding.ranks) == (severity, (2,))
+    assert f"{other} on rank 2" in finding.summary
 
 
 @pytest.mark.parametrize(
     ("name", "usual", "other"),
     [
-        ("cpu_governor", "intel_pstate performance", "intel_pstate powersave"),
-        ("cpu_clock", "3500 MHz", "2000 of 3500 MHz"),
+        ("cpu_clock", "3717 MHz", "3692 MHz"),  # as CPUs of one model differ
+        ("cpu_clock", "not", "known"),
+        ("cpu_governor", "intel_pstate performance", "acpi-cpufreq performance"),
     ],
 )
-def test_a_host_with_another_clock_fails(name, usual, other):
-    hosts = [changed(machine={name: one}) for one in (usual, usual, other)]
-    (finding,) = on_hosts(*hosts)
-    assert (finding.severity, finding.ranks) == (Severity.MEDIUM, (2,))
-    assert f"{other} on rank 2" in finding.summary
+def test_clocks_that_hardly_differ_pass(name, usual, other):
+    assert on_hosts(*(changed(machine={name: one}) for one in (usual, usual, other))) == []
 
 
 def test_equal_hosts_pass():
