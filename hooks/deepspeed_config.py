@@ -50,11 +50,14 @@ def _experts_apart(module: Any) -> int:
 
     Models keep them in a `ModuleList` named "experts"; those in one tensor are gathered together.
     """
-    found = 0
-    for name, child in getattr(module, "named_children", tuple)():
-        if not getattr(child, "_z3_leaf", False):
-            is_list = name == "experts" and type(child).__name__ == "ModuleList"
-            found += (is_list and len(child) > 1) + _experts_apart(child)
+    found, known, left = 0, {id(module)}, [module]
+    while left:
+        for name, child in getattr(left.pop(), "named_children", tuple)():
+            if id(child) not in known and not getattr(child, "_z3_leaf", False):
+                is_list = name == "experts" and type(child).__name__ == "ModuleList"
+                found += is_list and len(child) > 1
+                known.add(id(child))
+                left.append(child)
     return found
 
 

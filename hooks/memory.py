@@ -47,7 +47,7 @@ class MemorySampler:
         """Return a sample of now; for the writer's thread."""
         found = MemorySample(at, clock(), step)
         found.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, OSError):  # a process may have no file left
             import psutil
 
             # Making one reads more of /proc than asking it.
@@ -75,7 +75,7 @@ def _look_at_host() -> _Host:
         shm = os.statvfs("/dev/shm")
         shm_free, shm_total = shm.f_bavail * shm.f_frsize, shm.f_blocks * shm.f_frsize
         host = host._replace(shm_free=shm_free, shm_total=shm_total)
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(ImportError, OSError):
         import psutil
 
         memory = psutil.virtual_memory()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,3 +84,11 @@ def test_lists_of_experts_outside_leaf_modules_are_counted() -> None:
     assert describe(built, 0).experts_apart == 1
     model[0]._z3_leaf = True
     assert describe(built, 0).experts_apart == 0
+
+
+def test_modules_that_many_share_are_looked_at_once() -> None:
+    shared = torch.nn.Sequential(Block(torch.nn.ModuleList([torch.nn.ReLU(), torch.nn.ReLU()])))
+    for _ in range(40):  # 2 ** 40 ways lead to the innermost
+        shared = torch.nn.Sequential(OrderedDict(one=shared, other=torch.nn.Sequential(shared)))
+    shared.register_module("itself", torch.nn.Sequential(shared))
+    assert describe(SimpleNamespace(module=shared, optimizer=None), 0).experts_apart == 1

@@ -69,3 +69,16 @@ def test_the_process_is_read_each_time_and_the_host_once_a_second(
     assert [one.host_available_bytes for one in samples] == [300, 300, 200]
     assert {one.host_total_bytes for one in samples} == {400}
     assert all(one.shm_total_bytes > 0 for one in samples)
+
+
+def test_a_process_that_has_used_up_its_files_is_still_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*args: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(psutil, "virtual_memory", fails)
+    monkeypatch.setattr(psutil.Process, "memory_info", fails)
+    sample = MemorySampler().sample("step", 1)
+    assert (sample.rss_bytes, sample.host_available_bytes) == (-1, -1)
+    assert sample.peak_rss_bytes > 0
