@@ -34,8 +34,13 @@ from dsprof.trace.format import (
 
 INTERVAL_S = 0.4
 CHUNK_RECORDS = 1000
-OPEN_AFTER_NS = 300_000_000
+OPEN_AFTER_NS = 100_000_000
 """A collective in flight for so long is written as open, in case the process gets killed."""
+
+COUNTED_OPEN_AFTER_NS = 5_000_000_000
+"""The same of one that would only be counted: it hangs."""
+
+_SHORTEST_WAIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +172,13 @@ class TraceWriter:
     def _run(self) -> None:
         try:
             self._open()
+            spent_s = 0.0
             while not self._closing:
-                self._wake.wait(INTERVAL_S)
+                self._wake.wait(max(INTERVAL_S - spent_s, _SHORTEST_WAIT_S))
+                begin_s = time.monotonic()
                 self._drain()
                 self._write_open()
+                spent_s = time.monotonic() - begin_s
             self._finish()
         except Exception as error:  # noqa: BLE001 - a thread's traceback is nobody's business
             self.error = error
@@ -211,11 +219,15 @@ class TraceWriter:
         if isinstance(record, DeviceStep):
             return self._lines.record(record)
         step = record.step if isinstance(record, MemorySample) else record.scope.step
-        if self._is_open(record) or (self._window.holds(step) and not self.budget_spent):
+        if self._is_open(record) or self._is_kept(step):
             return self._lines.record(record)
         if isinstance(record, Collective):
             self._counters.add(record)
         return []
+
+    def _is_kept(self, step: int) -> bool:
+        """Tell whether records of a step are written one by one."""
+        return self._window.holds(step) and not self.budget_spent
 
     def _is_open(self, record: Record) -> bool:
         """Tell whether a line says that this is in flight: it needs a line that says it is over."""
@@ -240,14 +252,17 @@ class TraceWriter:
     def _write_open(self) -> None:
         if self._given_up:
             return
-        before = time.perf_counter_ns() - OPEN_AFTER_NS
+        now = time.perf_counter_ns()
         late = [
             record
             for record in self._source.unfinished()
-            if record.issue_ns < before and record.id not in self._opened
+            if now - record.issue_ns > self._open_after_ns(record) and record.id not in self._opened
         ]
         self._opened.update(record.id for record in late)
         self._write([self._lines.open_collective(record) for record in late])
+
+    def _open_after_ns(self, record: Collective) -> int:
+        return OPEN_AFTER_NS if self._is_kept(record.scope.step) else COUNTED_OPEN_AFTER_NS
 
     def _write(self, lines: list[Event]) -> None:
         if not lines:

@@ -35,7 +35,7 @@ from dsprof.trace.format import (
 )
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
-from dsprof.trace.writer import Source, TraceWriter, Window
+from dsprof.trace.writer import OPEN_AFTER_NS, Source, TraceWriter, Window
 
 GROUP = Group(1, "key", "world", "0", [0, 1], 2, "gloo", 1)
 START_NS = 1_000_000
@@ -227,6 +227,53 @@ def test_what_is_in_flight_at_the_end_is_open(tmp_path: Path) -> None:
     trace = run.close()
     assert list(trace.collectives.id) == [5]
     assert list(trace.collectives.is_open) == [True]
+
+
+def after_one_look(run: Run) -> list[float]:
+    """Let the writer look for records once and then end; return how long it waited each time."""
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > 1:
+            run.unfinished.clear()
+            run.writer._closing = True
+
+    run.writer._wake.wait = wait
+    run.writer._trailer = lambda: Trailer("disable")
+    run.writer.start()
+    run.writer.join()
+    assert run.writer.error is None
+    return waits
+
+
+def test_what_is_recorded_is_written_within_half_a_second(tmp_path: Path) -> None:
+    """So a killed process loses no more: the time that writing takes counts."""
+    run = Run(tmp_path)
+    run.writer._write_open = lambda: time.sleep(0.1)
+    first, second = after_one_look(run)
+    assert first + OPEN_AFTER_NS / 1e9 <= 0.5
+    assert 0 < second <= first - 0.1
+
+
+@pytest.mark.parametrize(
+    ("window", "budget", "age_s", "count"),
+    [
+        (WHOLE_RUN, 10**9, 1, 1),
+        (Window(start_step=5), 10**9, 1, 0),
+        (Window(start_step=5), 10**9, 60, 1),
+        (WHOLE_RUN, 1, 1, 0),
+        (WHOLE_RUN, 1, 60, 1),
+    ],
+)
+def test_where_collectives_are_only_counted_those_that_hang_are_written_as_open(
+    tmp_path: Path, window: Window, budget: int, age_s: int, count: int
+) -> None:
+    run = Run(tmp_path, window, budget)
+    issue_ns = time.perf_counter_ns() - age_s * 10**9
+    run.unfinished.append(collective(5, 0, issue_ns=issue_ns, done_ns=0, waits=0))
+    after_one_look(run)
+    assert len(read_trace(run.writer.path).collectives) == count
 
 
 def test_a_finished_line_replaces_the_open_one(tmp_path: Path) -> None:
