@@ -143,9 +143,7 @@ def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
 
 def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
     ordered = sorted(diagnosis.communication, key=lambda row: -(row.exposed_ns or 0))
-    head = (
-        f"  {'calls':>7} {'bytes':>10} {'exposed':>15}  operation (group, ranks, size of message)"
-    )
+    head = f"  {'calls':>7} {'bytes':>10} {'exposed':>15}  operation (group, ranks, size, phase)"
     what = "step" if diagnosis.steps.measured_steps else "whole record"
     lines = [f"{page.heading('Communication')}  of one rank's {what}", head[: page.width]]
     for row in ordered[:TOP_COMMUNICATION]:
@@ -159,13 +157,14 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
 
 
 def _row_of(row: CommunicationRow) -> str:
-    """Name a row by operation, group, ranks and size, and say which of them is not known."""
+    """Name a row by operation, group, ranks, size and phase, and say what is not known."""
     ranks = fmt.plural(row.group_size, "rank") if row.group_size else f"ranks {fmt.NOT_KNOWN}"
     name = tables.group_name(row)
     group = f"{name}, {ranks}" if name else f"group {fmt.NOT_KNOWN}"
     is_sized = tables.total_bytes(row) is not None
     size = row.size_class if is_sized else f"size {fmt.NOT_KNOWN}"
-    return f"{row.op} ({group}, {size})"
+    phase = f", {row.phase}" if row.phase else ""
+    return f"{row.op} ({group}, {size}{phase})"
 
 
 def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:

@@ -51,6 +51,15 @@ def test_a_finding_says_what_why_what_to_do_and_what_it_saves() -> None:
     assert "docs/rules/reduction-every-micro-step.md in the" in shown.replace("- ", "-")
 
 
+def test_rows_of_communication_that_differ_by_phase_look_different() -> None:
+    made = factory.diagnosis()
+    rows = [msgspec.structs.replace(made.communication[0], phase=p) for p in ("backward", "")]
+    shown = text(msgspec.structs.replace(made, communication=rows)).splitlines()
+    first, second = (line for line in shown if rows[0].size_class in line)
+    assert first.endswith(", backward)")
+    assert second.endswith(" MiB)")
+
+
 def test_the_patch_is_json_that_can_be_copied() -> None:
     shown = text(factory.diagnosis())
     block = re.search(r"^     \{.*?^     \}", shown, re.MULTILINE | re.DOTALL)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsprof.analysis.aggregates.communication import Communication, Kind
+from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_CLASSES, family
 from dsprof.analysis.summary import RunSummary
@@ -46,7 +47,7 @@ class ScalarCollectives:
         why="A number costs as much latency as a megabyte, and the ranks wait for each other to "
         "send it. An object is pickled, copied to the device, and its size is sent first.",
         category="communication",
-        needs=(Communication, Steps),
+        needs=(Communication, Engines, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -54,7 +55,12 @@ class ScalarCollectives:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Weigh the small collectives of the training loop."""
         rows = run[Communication].rows
-        scalars = {kind: row for kind, row in rows.items() if is_scalar(kind)}
+        has_zero3 = any(one.stage == 3 for one in run[Engines].each)
+        scalars = {
+            kind: row
+            for kind, row in rows.items()
+            if is_scalar(kind) and not (has_zero3 and _agrees_on_order(kind))
+        }
         scalars = over_all_ranks(scalars, run[Steps])
         calls = calls_per_step(scalars)
         if not any(kind.group_size > 1 for kind in rows):
@@ -99,6 +105,15 @@ def is_scalar(kind: Kind) -> bool:
     own = kind.phase == "" and kind.group_size > 1 and kind.role not in _MODEL_ROLES
     is_small = kind.size_class == _SCALAR or (_is_object(kind) and kind.size_class in _OBJECT_SIZES)
     return own and is_small and family(kind.op) in _FAMILIES
+
+
+def _agrees_on_order(kind: Kind) -> bool:
+    """Say whether ZeRO-3 asks for this, to see that ranks ran the same modules.
+
+    It does so after each forward without gradients in an order that is new to it, be it of the
+    bare module, as in generation between updates.
+    """
+    return kind.dtype == "int64" and kind.requested == "broadcast"
 
 
 def _is_object(kind: Kind) -> bool:

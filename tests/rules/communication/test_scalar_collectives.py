@@ -7,7 +7,7 @@ from dsprof.rules.rule import Status
 from tests.factories.trace import group, header, said, sync, zero_rank
 
 
-def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, **fields):
+def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, stage=2, **fields):
     """A run in whose steps each rank sends `calls` numbers, each held so long."""
 
     def loop(held_ms: float):
@@ -19,6 +19,7 @@ def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, **fields):
         return extra
 
     shared = {"head": head} | ({"groups": groups} if groups else {})
+    shared |= {"stage": stage, "op": {2: "all_reduce", 3: "reduce_scatter_tensor"}[stage]}
     return [zero_rank(rank, extra=loop(ms), **shared) for rank, ms in enumerate(each_ms)]
 
 
@@ -54,6 +55,20 @@ def test_pickled_objects_are_named():
 )
 def test_what_a_library_sends_or_is_no_scalar_passes(fields):
     assert said(RULE, *ranks(0.5, 0.5, **fields)).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("stage", "fields", "status"),
+    [
+        (3, {}, Status.PASS),
+        (2, {}, Status.FAIL),
+        (3, {"requested": ""}, Status.FAIL),  # not asked of deepspeed.comm
+        (3, {"dtype": "float32"}, Status.FAIL),
+    ],
+)
+def test_what_zero3_compares_between_ranks_is_not_the_programs(stage, fields, status):
+    sent = {"op": "broadcast", "dtype": "int64", "requested": "broadcast", **fields}
+    assert said(RULE, *ranks(0.5, 0.6, stage=stage, **sent)).status is status
 
 
 def test_thresholds_move_the_verdict():
