@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from dsprof.trace.readers import plain
+
 LIST = "## process_group:init ##"
 """The name of the node that lists them, as JSON in its first argument."""
 
@@ -19,6 +21,13 @@ class ProcessGroup(msgspec.Struct):
     backend_config: str = ""
     ranks: list[int] = []
     group_size: int = 0
+
+    def __post_init__(self) -> None:
+        """Keep no more of a text than a report would show."""
+        self.pg_desc, self.backend_config = (
+            plain.text(self.pg_desc),
+            plain.text(self.backend_config),
+        )
 
 
 class ProcessGroups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import tracemalloc
 from functools import cache
 from pathlib import Path
@@ -66,6 +67,14 @@ def test_anything_after_the_metadata(path: Path, noise: bytes) -> None:
 def test_any_list_of_groups(path: Path, text: str) -> None:
     told = make.node(2, "## process_group:init ##", 1, inputs=text)
     read(path, make.CONVERTED + told + make.collective("ALL_GATHER", 2**39, pg_name=""))
+
+
+def test_names_of_groups_are_taken_up_to_a_length(path: Path) -> None:
+    group = {"pg_name": "0", "pg_desc": "x" * 10**6, "backend_config": "cuda:" + "y" * 10**6}
+    told = make.node(2, "## process_group:init ##", 1, inputs=str([json.dumps([group])]))
+    (trace,) = read(path, make.CONVERTED + told + make.collective("BARRIER", 0, pg_name="0")) or []
+    assert len(trace.header.backend) < 1000
+    assert [len(one.label) < 1000 for one in trace.groups.values()] == [True]
 
 
 def test_many_nodes_are_read_in_bounded_memory(path: Path) -> None:
