@@ -8,6 +8,10 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
 
 
+_ONLY_PARAMETERS = "DeepSpeedZeRoOffload"
+"""What ZeRO-3 makes in place of its optimizer where none is given: it reduces no gradients."""
+
+
 class GradientBuffers(NamedTuple):
     """What one rank allocates."""
 
@@ -22,9 +26,14 @@ class GradientBuffers(NamedTuple):
 
 
 def gradient_buffers(engines: Engines) -> GradientBuffers | None:
-    """Return the buffers of one engine; None without ZeRO or contiguous gradients."""
+    """Return the buffers of one engine; None where it has none.
+
+    That is without ZeRO, contiguous gradients, or an optimizer.
+    """
     capacity = engines.zero("reduce_bucket_size")
     if not engines.stage or engines.main is None or not engines.zero("contiguous_gradients", True):
+        return None
+    if engines.main.optimizer == _ONLY_PARAMETERS:
         return None
     if not isinstance(capacity, (int, float)) or capacity <= 0:
         return None

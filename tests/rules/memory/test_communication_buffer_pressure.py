@@ -120,6 +120,8 @@ def test_gradient_buckets_of_zero_are_judged_elsewhere() -> None:
     trace = run(2, retries=1, engine=engine(2), steps=[step(n, n, n + 1) for n in range(4)])
     trace.engines[2] = engine(2, reduce_bucket_size=100_000_000)
     trace.engines[2].engine = 2
+    trace.engines[3] = engine(3)  # a reference model, which reduces nothing
+    trace.engines[3].engine, trace.engines[3].optimizer = 3, "DeepSpeedZeRoOffload"
     finding = said(RULE, trace)
     assert finding.status is Status.INFO
     assert held(finding) == {"gradient buckets of ZeRO": 2 * 600_000_000}
