@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import msgspec
@@ -38,7 +39,8 @@ def judge(
         for finding in _answer(rule, run, given.get(rule.meta.id, rule.thresholds))
     ]
     told_once = _told_once(findings, {rule.meta.id: rule.meta.left_to for rule in rules})
-    return sorted(_owned_once(told_once, _exposed_ms(run)), key=_place)
+    owned_once = _owned_once(told_once, _exposed_ms(run), _step_ms(run))
+    return sorted(owned_once, key=_place)
 
 
 def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
@@ -72,6 +74,12 @@ def _exposed_ms(run: RunSummary) -> dict[str, float]:
     return exposed
 
 
+def _step_ms(run: RunSummary) -> float:
+    """Return the length of the mean measured step; without any, no step is too long."""
+    steps = run[Steps] if Steps in run else None
+    return steps.total.total_ns / 1e6 / len(steps.measured) if steps and steps.measured else inf
+
+
 def _told_once(findings: Sequence[Finding], left_to: Mapping[str, str]) -> Iterable[Finding]:
     """Take back remarks on ranks of which the rule that they are left to tells a fault."""
     faults: defaultdict[str, set[int]] = defaultdict(set)
@@ -90,10 +98,13 @@ def _told_once(findings: Sequence[Finding], left_to: Mapping[str, str]) -> Itera
             yield finding
 
 
-def _owned_once(findings: Iterable[Finding], free_ms: dict[str, float]) -> Iterable[Finding]:
+def _owned_once(
+    findings: Iterable[Finding], free_ms: dict[str, float], step_ms: float
+) -> Iterable[Finding]:
     """Give every exposed millisecond to at most one finding: the first that claims it.
 
-    The middle of a range is what is claimed: its upper end tells of steps that are yet to come.
+    The middle of a range is what is claimed: its upper end tells of steps that are yet to come,
+    and of the program's own work for calls that go. It is no longer than the step.
     """
     for finding in findings:
         if finding.saving_ms_per_step is None:
@@ -106,7 +117,8 @@ def _owned_once(findings: Iterable[Finding], free_ms: dict[str, float]) -> Itera
         owned = min(claimed, *(free_ms.get(pool, 0.0) / each for pool in pools))
         for pool in pools:
             free_ms[pool] = free_ms.get(pool, 0.0) - owned * each
-        saving = (low * owned / claimed, high * owned / claimed) if owned > 0 else None
+        part = owned / claimed
+        saving = (low * part, min(high * part, step_ms)) if owned > 0 else None
         yield msgspec.structs.replace(finding, saving_ms_per_step=saving)
 
 

@@ -97,6 +97,12 @@ def test_savings_never_exceed_what_was_exposed():
     assert [finding.saving_ms_per_step for finding in findings] == [(3.0, 5.0), (0.75, 1.25), None]
 
 
+def test_no_saving_is_longer_than_the_step():
+    rules = [Spoken("a", Status.FAIL, saving_ms_per_step=(66.0, 110.0))]
+    (finding,) = judge(summary(zero_rank(step_ms=100, comm_ms=95)), rules)
+    assert finding.saving_ms_per_step == (66.0, pytest.approx(100.0))
+
+
 def test_a_saving_of_some_ranks_takes_their_share():
     """The mean of 5 ms is 10 ms of one rank of two, and 8 ms of these take 4 ms of the mean."""
     one = Spoken("a", Status.FAIL, saving_ms_per_step=(6.0, 10.0), exposed_per_saving=0.5)
