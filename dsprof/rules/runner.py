@@ -76,8 +76,9 @@ def _exposed_ms(run: RunSummary) -> dict[str, float]:
 
 def _step_ms(run: RunSummary) -> float:
     """Return the length of the mean measured step; without any, no step is too long."""
-    steps = run[Steps] if Steps in run else None
-    return steps.total.total_ns / 1e6 / len(steps.measured) if steps and steps.measured else inf
+    if not _measured_steps(run):
+        return inf
+    return run[Steps].total.total_ns / 1e6 / _measured_steps(run)
 
 
 def _told_once(findings: Sequence[Finding], left_to: Mapping[str, str]) -> Iterable[Finding]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
 
-
 _ONLY_PARAMETERS = "DeepSpeedZeRoOffload"
 """What ZeRO-3 makes in place of its optimizer where none is given: it reduces no gradients."""
 
