@@ -55,7 +55,7 @@ class DeepSpeedFetchHook(Hook):
         self._shares: dict[int, int] = {}  # engine -> ranks that a parameter is shared out over
         # Of engines whose parameters differ in that: what is being gathered.
         self._in_flight: dict[int, weakref.ref[Any]] = {}
-        self._in_flight_elements = 0
+        self._in_flight_elements: int | None = None  # when the wait began
         hook = DeepSpeedFetchHook
         noting = (hook._begin, hook._end, hook._record, hook._note_in_flight, hook._share)
         hide_from_dynamo(*noting, hook._released, hook._end_release, and_calls=True)
@@ -136,11 +136,12 @@ class DeepSpeedFetchHook(Hook):
         scope, start_ns = recorder.scope, self._submit_ns
         if name in _WAITS:
             kind, wait_ns, start_ns = "fetch", now - self._wait_ns, start_ns or self._wait_ns
-            engine = scope.engine
-            if self._in_flight and engine in self._in_flight:
-                elements = self._in_flight_elements - self._sum_in_flight()
+            before = self._in_flight_elements
+            left = self._sum_in_flight() if self._in_flight else None
+            if left is not None and before is not None:
+                elements = before - left
             else:  # DeepSpeed counts this rank's share of what it waits for.
-                elements *= self._shares.get(engine) or self._share(engine)
+                elements *= self._shares.get(scope.engine) or self._share(scope.engine)
         else:
             kind, wait_ns = "prefetch", 0
             recorder.become(self._outer)
@@ -161,7 +162,10 @@ class DeepSpeedFetchHook(Hook):
             self._shares[number] = self._shares[_NO_ENGINE] = max(sizes)
         if len(sizes) > 1:  # experts, beside what all ranks share
             # Not from the coordinator: the ways to it differ by release, and without an optimizer.
-            self._in_flight[number] = weakref.ref(engine.module.ds_inflight_param_registry)
+            in_flight = weakref.ref(engine.module.ds_inflight_param_registry)
+            self._in_flight[number] = self._in_flight[_NO_ENGINE] = in_flight
+        elif sizes:
+            self._in_flight.pop(_NO_ENGINE, None)
 
     def _share(self, engine: int) -> int:
         """Return the ranks that parameters of an engine unknown by now are shared out over."""
@@ -175,11 +179,11 @@ class DeepSpeedFetchHook(Hook):
         except Exception as error:
             self.fail(error)
 
-    def _sum_in_flight(self) -> int:
-        """Return the elements that are being gathered for the engine whose phase it is."""
+    def _sum_in_flight(self) -> int | None:
+        """Return the elements that are being gathered for the engine of the phase, if known."""
         found = self._in_flight.get(self.recorder.scope.engine)
         in_flight = found() if found is not None else None
-        return sum(param.ds_numel for param in in_flight or ())
+        return None if in_flight is None else sum(param.ds_numel for param in in_flight)
 
     def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling

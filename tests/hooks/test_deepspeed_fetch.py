@@ -107,11 +107,15 @@ def experts(registry: Registry) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.usefixtures("group")
-def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(recorder: Recorder) -> None:
+@pytest.mark.parametrize("is_in_a_phase", [True, False])
+def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(
+    recorder: Recorder, *, is_in_a_phase: bool
+) -> None:
     stage3, registry = Stage3(recorder), Registry()
     built, (expert, _) = experts(registry)
     recorder.meet_engine(built, 0)
-    recorder.enter("forward", 0)
+    if is_in_a_phase:  # else the module is called without its engine
+        recorder.enter("forward", 0)
     stage3.wait("forward_fetch_wait", 15, done=lambda: registry.remove(expert))
     stage3.wait("forward_fetch_wait", 10, done=registry.clear)
     assert fetches(recorder) == [("fetch", 30), ("fetch", 80)]
@@ -139,7 +143,18 @@ def test_what_is_being_gathered_is_not_kept(recorder: Recorder) -> None:
     gc.collect()
     assert kept() is None
     stage3.wait("forward_fetch_wait", 10)
+    assert fetches(recorder)[-1] == ("fetch", 10 * WORLD_SIZE)
     assert not recorder.failures
+
+
+@pytest.mark.usefixtures("group")
+def test_the_engine_that_was_met_last_gathers_outside_all_phases(recorder: Recorder) -> None:
+    stage3, registry = Stage3(recorder), Registry()
+    built, _ = experts(registry)
+    recorder.meet_engine(built, 0)
+    recorder.meet_engine(engine(param(dist.new_group([0, 1]))), 1)
+    stage3.wait("forward_fetch_wait", 10)
+    assert fetches(recorder) == [("fetch", 20)]
 
 
 def test_an_engine_of_another_release_is_no_harm(recorder: Recorder) -> None:
