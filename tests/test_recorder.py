@@ -81,3 +81,19 @@ def test_arming_fails_for_good_when_the_session_does() -> None:
 def test_a_stopped_recorder_does_not_arm_again(recorder: Recorder) -> None:
     recorder.stop()
     assert not recorder.arm()
+
+
+def test_what_began_in_the_trace_before_is_not_of_this_one(recorder: Recorder) -> None:
+    """Its calling sites have other numbers now, or none."""
+    outer, inner = recorder.enter("backward", site=7), recorder.enter("forward")
+    assert recorder.scope.site == 0
+    recorder.leave(inner)
+    assert recorder.scope.site == 7
+    recorder.begin_again()
+    assert recorder.scope.site == 0
+    entered = recorder.enter("backward", site=8)
+    recorder.leave(outer)
+    assert recorder.scope.site == 8
+    recorder.leave(entered)
+    assert recorder.scope == Scope(0, 0, "")
+    assert [one.scope.site for one in recorder.buffer if isinstance(one, Phase)] == [8]
