@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dsprof.errors import TraceError
 from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity, HostStops
 from dsprof.trace.format import Header, NoteArgs, StepArgs
 from dsprof.trace.readers.calls import UNNAMED, Call, CallRows, GroupTable, message
@@ -18,6 +19,7 @@ from dsprof.trace.readers.kineto_events import (
     CPU_COLLECTIVES,
     DEVICE_CATEGORIES,
     KERNEL,
+    OF_ASCEND,
     STEP_PREFIX,
     STOP_ENDINGS,
     Args,
@@ -93,6 +95,7 @@ class Columns:
         self._steps: dict[int, StepArgs] = {}
         self._lanes: dict[int | str | None, int] = {}
         self._damaged = 0
+        self._is_of_ascend = False
         self._numbered = 0
         self._highest = -1
 
@@ -107,12 +110,23 @@ class Columns:
                 self._host_call(event)
         if on_device:
             self._parts.append(self._device_rows(on_device))
+        elif not self._is_of_ascend:
+            self._is_of_ascend = any(event.cat == OF_ASCEND for event in events)
         stops = [e for e in events if e.name.endswith(STOP_ENDINGS) and e.ph == "X"]
         if stops := [event for event in stops if is_stop(event.name)]:
             self._stops.append(self._stop_rows(stops))
 
     def trace(self, path: str, header: Header, meta: Metadata) -> RankTrace:
-        """Return the trace of all events added."""
+        """Return the trace of all events added.
+
+        Raises:
+            TraceError: they are of a device that is not read: what it waited for is not known.
+        """
+        if self._is_of_ascend and not self._parts:
+            raise TraceError(
+                f"{path}: a profile of Ascend devices, of which dsprof reads no kernels; "
+                "record the run with DSPROF=1"
+            )
         table = np.concatenate(self._parts) if self._parts else np.zeros((0, 7), np.int64)
         steps = [self._steps[number] for number in sorted(self._steps)]
         for config in meta.distributed.pg_config if meta.distributed else ():

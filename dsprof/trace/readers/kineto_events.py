@@ -25,6 +25,8 @@ DEVICE_CATEGORIES = {
     "memset": COPY,
 }
 
+OF_ASCEND = "async_npu"
+"""Ties calls of the host to work of an Ascend device, which bears no category that is read here."""
 
 STOP_ENDINGS = (ITEM, "Synchronize")
 """How the names of stops end, and few others: for a first look at many."""

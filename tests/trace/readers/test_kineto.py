@@ -251,6 +251,14 @@ def test_a_file_whose_events_have_no_times_is_refused(tmp_path: Path) -> None:
         find_run([make.write(tmp_path / "x", [{"ph": "M", "name": "process_name"}])])
 
 
+def test_a_profile_of_ascend_would_seem_to_wait_for_nothing(tmp_path: Path) -> None:
+    flow = {"ph": "s", "cat": "async_npu", "name": "async_npu", "id": 1, "ts": make.START_US}
+    host = [make.step(1, 0, 9), flow]
+    with pytest.raises(TraceError, match="Ascend"):
+        read(tmp_path, host)
+    assert read(tmp_path, [*host, make.kernel(make.GEMM, 1, 2)]).device is not None
+
+
 def test_an_empty_list_of_events_is_an_empty_trace(tmp_path: Path) -> None:
     trace = read(tmp_path, [])
     assert (len(trace.collectives), trace.device, trace.broken_lines) == (0, None, 0)
