@@ -84,7 +84,11 @@ def _settings(comparison: Comparison) -> str:
         ("in versions", comparison.versions),
     )
     told = [f"{len(changes)} {where}" for where, changes in parts if changes]
-    return f"set differently: {', '.join(told)}" if told else "nothing was set differently"
+    return (
+        f"set differently: {', '.join(told)}"
+        if told
+        else "configuration, environment and versions are alike"
+    )
 
 
 def _ms(ns: float) -> str:

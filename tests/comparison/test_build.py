@@ -55,7 +55,7 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert {one.fate for one in made.findings} == {"still there"}
     assert {one.judgement for one in made.times} <= {"same", "not told apart"}
     assert "; the same calls and bytes; " in made.verdict
-    assert "nothing was set differently." in made.verdict
+    assert "configuration, environment and versions are alike." in made.verdict
 
 
 @pytest.mark.parametrize(("sides", "told"), [((True, False), "after"), ((False, True), "before")])
