@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from benchmarks.overhead_training import SCALES, TRAININGS, dsprof_on, writer_cpu_ns
 from dsprof import patching
+from tests.dist.leaving import leave_group
 
 WARM_STEPS, STEPS = 6, 40
 KEPT = 0.97  # of the calls, the fastest: the others were interrupted
@@ -132,8 +133,7 @@ def main() -> None:
     end()
     if dist.get_rank() == 0:
         args.out.write_text(json.dumps(result))
-    dist.barrier()  # as in examples/deepspeed_zero.py
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

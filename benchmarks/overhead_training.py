@@ -23,6 +23,7 @@ from deepspeed.comm.comm import comms_logger, timers
 
 import dsprof
 from examples.deepspeed_zero import LanguageModel, sample, standard_library, zero_config
+from tests.dist.leaving import leave_group
 
 
 class Scale(NamedTuple):
@@ -194,10 +195,7 @@ def main() -> None:
     result = {name: run(args.training, SCALES[name], args.rounds) for name in COMPARED}
     if dist.get_rank() == 0:
         args.out.write_text(json.dumps(result))
-    # A gloo thread that lets go of a tensor while Python ends aborts the process, dsprof or not: it
-    # takes the GIL there. A barrier has no tensor, and by its end those before it are let go of.
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dsprof.diagnosis.model import Diagnosis, to_json
 from dsprof.trace.run import find_run
 from examples.wrong.cases import CASES, Case
 from examples.wrong.training import Patch, Step
+from tests.dist.leaving import leave_group
 
 _WARM_STEPS = 5
 _RECORDED_STEPS = 60
@@ -106,8 +107,7 @@ def main() -> None:
     rounds = compare(before, case.make(args.case, patch), args.rounds, args.seconds)
     if dist.get_rank() == 0:
         (args.out / "measured.json").write_text(json.dumps(rounds))
-    dist.barrier()  # as in examples/deepspeed_zero.py
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -122,6 +122,7 @@ class TraceWriter:
         self._written_bytes = 0
         self._file = -1
         self._step = -1
+        self._memory: MemorySample | None = None
         self._counters = Counters()
         self._opened: set[int] = set()
         self._json = msgspec.json.Encoder()
@@ -201,11 +202,9 @@ class TraceWriter:
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             lines = self._define(definitions.popleft() for _ in range(len(definitions)))
-            newest_step = self._step
+            self._memory = None
             for _ in range(min(len(records), CHUNK_RECORDS)):
                 lines.extend(self._take(records.popleft()))
-            if self._step != newest_step:  # one for them all: memory is that of now
-                lines += self._lines.record(self._source.sample_memory("step", self._step))
             self._write(lines)
         self.cpu_ns = time.thread_time_ns()
 
@@ -240,7 +239,11 @@ class TraceWriter:
         if self._step < 0:
             self._write(self._define(self._source.prepare_late()))
         self._step = record.step
-        return self._lines.record(record) + self._counter_lines(record.step)
+        # Looked at once for all steps of a chunk: memory is that of now.
+        self._memory = self._memory or self._source.sample_memory("step", record.step)
+        sample = msgspec.structs.replace(self._memory, step=record.step)
+        lines = [*self._lines.record(record), *self._lines.record(sample)]
+        return lines + self._counter_lines(record.step)
 
     def _counter_lines(self, before: int) -> list[Event]:
         """Return the counters of finished steps: a late wait may still change the newest one."""

@@ -103,6 +103,20 @@ def test_everything_written_is_read_back(tmp_path: Path) -> None:
     assert trace.broken_lines == 0
 
 
+def test_memory_is_looked_at_once_for_the_steps_of_a_chunk(tmp_path: Path) -> None:
+    run, looks = Run(tmp_path), []
+
+    def look(at: str, step: int) -> MemorySample:
+        looks.append(at)
+        return MemorySample(at, START_NS, step, rss_bytes=len(looks))
+
+    run.writer._source.sample_memory = look
+    run.records.extend([step_end(0), step_end(1), step_end(2)])
+    memory = [sample for sample in run.close().memory if sample.at == "step"]
+    assert [(sample.step, sample.rss_bytes) for sample in memory] == [(0, 2), (1, 2), (2, 2)]
+    assert looks == ["writer", "step", "writer"]
+
+
 def test_each_field_is_written_under_its_own_name(tmp_path: Path) -> None:
     times = {
         name: START_NS + place * 100

@@ -3,7 +3,6 @@
 The actor's stage 3 also generates with its bare module. Argument: the folder for traces.
 """
 
-import atexit
 import sys
 
 import deepspeed
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import dsprof
+from tests.dist.leaving import leave_group
 
 ROUNDS = 6
 WIDTH = 64
@@ -42,7 +42,6 @@ def update(engine: deepspeed.DeepSpeedEngine, experience: torch.Tensor) -> None:
 def main() -> None:
     dsprof.enable(out=sys.argv[1])
     deepspeed.init_distributed(dist_backend="gloo")
-    atexit.register(dist.destroy_process_group)
     torch.manual_seed(0)
     actor, critic, reference = engine(3), engine(2, 2), engine(3, trains=False)
     for engine_ in (actor, critic):
@@ -61,6 +60,7 @@ def main() -> None:
     for one in (actor, critic, reference):
         one.destroy()
     dist.barrier()
+    leave_group()
 
 
 if __name__ == "__main__":

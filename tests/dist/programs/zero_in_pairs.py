@@ -3,7 +3,6 @@
 Argument: the folder for traces.
 """
 
-import atexit
 import sys
 
 import deepspeed
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import dsprof
+from tests.dist.leaving import leave_group
 
 STEPS = 3
 WIDTH = 32
@@ -58,7 +58,6 @@ class Pairs:
 def main() -> None:
     dsprof.enable(out=sys.argv[1])
     deepspeed.init_distributed(dist_backend="gloo")
-    atexit.register(dist.destroy_process_group)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH))
     engine, *_ = deepspeed.initialize(
@@ -69,6 +68,7 @@ def main() -> None:
         engine.step()
     engine.destroy()
     dist.barrier()
+    leave_group()
 
 
 if __name__ == "__main__":
