@@ -86,10 +86,21 @@ class DeepSpeedZeroHook(Hook):
     ) -> Flush:
         """Return the record of a flush that begins."""
         name, item_bytes = DTYPES[dtype]
-        cause = "end of backward" if self._in_epilogue or stage == 0 else "full"
-        number, nbytes = next(self.recorder.ids), elements * item_bytes
-        what = (number, stage, elements, capacity, nbytes, name, parameters, cause, slot)
-        return Flush(*what, self.recorder.scope, clock(), 0, get_ident())
+        return Flush(
+            id=next(self.recorder.ids),
+            stage=stage,
+            elements=elements,
+            capacity=capacity,
+            nbytes=elements * item_bytes,
+            dtype=name,
+            parameters=parameters,
+            cause="end of backward" if self._in_epilogue or stage == 0 else "full",
+            slot=slot,
+            scope=self.recorder.scope,
+            start_ns=clock(),
+            end_ns=0,
+            thread=get_ident(),
+        )
 
     # -- what is about to be reduced ----------------------------------------------------------
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.clock_ties import Bounds, Seen, Tie, bounds, joined, renumbered, tie
+from dsprof.analysis.clock_ties import (
+    DRIFT_PER_NS,
+    Bounds,
+    Seen,
+    Tie,
+    bounds,
+    joined,
+    renumbered,
+    tie,
+)
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.sampling import sample
@@ -22,6 +31,7 @@ from dsprof.trace.format import Header
 from dsprof.trace.table import RankTrace
 
 SAMPLES_PER_GROUP = 512
+_EVER_NS = 1 << 62
 _PROFILED_PER_GROUP = 4096  # the first: numbers of profiles agree only once they were compared
 
 Node = tuple[str, str]  # host and boot
@@ -44,6 +54,7 @@ class ClockSamples:
     header: Header
     seen: Groups
     is_numbered: bool = True  # by the program; else from where a profiler's window begins
+    span: tuple[int, int] = (0, 0)  # from its first collective to its last, on its host's clock
 
 
 def shared_clock(headers: Sequence[Header]) -> Alignment | None:
@@ -101,7 +112,9 @@ def clock_samples(trace: RankTrace) -> ClockSamples:
                 latest=start + latest[mine] + rows.bound_ns[mine],
                 shortest=latest[mine] - arrive,
             )
-    return ClockSamples(trace.header, seen, is_numbered=trace.device is None)
+    begin, end = (rows.issue_ns, latest) if len(rows) else (np.zeros(1), np.zeros(1))
+    span = start + int(begin.min()), start + int(end.max())
+    return ClockSamples(trace.header, seen, trace.device is None, span)
 
 
 def _ends(trace: RankTrace) -> tuple[Array, Array]:
@@ -128,15 +141,18 @@ def _ends(trace: RankTrace) -> tuple[Array, Array]:
 def align(samples: Iterable[ClockSamples]) -> Alignment:
     """Align ranks of several hosts; hosts that no collective ties are set by their wall clocks."""
     headers: list[Header] = []
+    spans: dict[Node, tuple[int, int]] = {}
     hosts: dict[Node, Groups] = {}
     first: Groups = {}  # the first rank's of each group: its numbers hold for all
     for rank in samples:
         headers.append(rank.header)
+        begin, end = spans.setdefault(_node(rank.header), rank.span)
+        spans[_node(rank.header)] = min(begin, rank.span[0]), max(end, rank.span[1])
         if rank.header.boot_id:
             seen = rank.seen if rank.is_numbered else _renumbered(rank.seen, first)
             _add(hosts.setdefault(_node(rank.header), {}), seen)
     ties = _tie_hosts(hosts, _node(headers[0]))
-    clocks = {header.rank: _clock(header, headers[0], ties) for header in headers}
+    clocks = {h.rank: _clock(h, headers[0], ties, spans[_node(h)]) for h in headers}
     if loose := {h.host for h in headers if clocks[h.rank].bound_ns is None}:
         names = ", ".join(sorted(host or "hosts without a name" for host in loose)[:4])
         return Alignment(clocks, f"wall clocks, of unknown error, for {names}", None)
@@ -159,7 +175,9 @@ def _add(host: Groups, seen: Mapping[str, Seen]) -> None:
         host[key] = joined([host[key], more]) if key in host else more
 
 
-def _clock(header: Header, reference: Header, ties: Mapping[Node, Tie]) -> RankClock:
+def _clock(
+    header: Header, reference: Header, ties: Mapping[Node, Tie], span: tuple[int, int]
+) -> RankClock:
     if (found := ties.get(_node(header))) is None:
         return RankClock(header.started_epoch_ns - reference.started_epoch_ns, None)
     base = int(found.offset[0])
@@ -167,7 +185,12 @@ def _clock(header: Header, reference: Header, ties: Mapping[Node, Tie]) -> RankC
     added = (found.offset - base).tolist()
     at = (found.at - header.started_monotonic_ns).tolist()
     drift = tuple(zip(at, added, strict=True)) if any(added) else ()
-    return RankClock(begun + base, found.bound_ns, drift)
+    return RankClock(begun + base, found.bound_ns + _drift_beyond(found, *span), drift)
+
+
+def _drift_beyond(found: Tie, begin: int, end: int) -> int:
+    """Return how far clocks may run apart before and after what was compared."""
+    return max(int(found.at[0]) - begin, end - int(found.at[-1]), 0) // DRIFT_PER_NS
 
 
 def _node(header: Header) -> Node:
@@ -179,7 +202,7 @@ def _tie_hosts(hosts: Mapping[Node, Groups], reference: Node) -> dict[Node, Tie]
     whole: Groups = {}
     for host in hosts.values():
         _add(whole, host)
-    itself = Tie(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
+    itself = Tie(np.array([-_EVER_NS, _EVER_NS]), np.zeros(2, np.int64), 0)
     tied = {reference: itself} if reference in hosts else {}
     frontier = list(tied)
     while frontier:
@@ -210,4 +233,5 @@ def _through(known: Tie, more: Tie) -> Tie:
     there = more.at + more.offset
     base = int(known.offset[0])
     added = np.rint(np.interp(there, known.at, known.offset - base)).astype(np.int64) + base
-    return Tie(more.at, more.offset + added, known.bound_ns + more.bound_ns)
+    beyond = _drift_beyond(known, int(there.min()), int(there.max()))
+    return Tie(more.at, more.offset + added, known.bound_ns + more.bound_ns + beyond)

@@ -62,7 +62,17 @@ def test_hosts_are_tied_through_a_third():
     middle = on_node(1, "b", *entered(0), *entered(0, group=2))
     traces = [on_node(0, "a", *entered(0)), middle, on_node(2, "c", *entered(0, group=2))]
     alignment = align(map(clock_samples, traces))
-    assert alignment.clocks[2].bound_ns == 2 * alignment.clocks[1].bound_ns > 0
+    near, far = (alignment.clocks[rank].bound_ns for rank in (1, 2))
+    assert 0 < near < far <= 2 * near
+
+
+def test_what_was_not_compared_widens_the_bound():
+    def bound_ns(*calls):
+        one, other = on_node(0, "a", *entered(0, 99)), on_node(1, "b", *entered(99, 0), *calls)
+        return align(map(clock_samples, [one, other])).clocks[1].bound_ns
+
+    later = sync("broadcast", 20_200, 1, seq=9)
+    assert bound_ns(later) - bound_ns() == pytest.approx(2 * MS, rel=0.01)
 
 
 def test_clocks_that_drift_say_so_in_the_bound():
