@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dsprof.errors import TraceError
-from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
+from dsprof.trace.format import Header, NoteArgs, Trailer
 from dsprof.trace.readers.calls import Call, CallRows, GroupTable
 from dsprof.trace.readers.chakra_nodes import GraphCalls, attribute
+from dsprof.trace.readers.graph_header import MOST_RANKS, graph_header
 from dsprof.trace.readers.protobuf import Messages, fields, varint
 from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
 from dsprof.trace.source import Source
@@ -27,8 +27,6 @@ _NODE_KEYS = (b"\x08", b"\x12", b"\x18")
 """How a node begins: by its id, its name or its type, for a zero is not written."""
 
 _NUMBER_IN_NAME = re.compile(r"\.(\d{1,7})\.et\b")
-_MOST_RANKS = 1 << 20
-_LARGEST_PID = 1 << 32
 _NOTE = (
     "Chakra graphs tell what was or is to be communicated in which order, not when; sizes are "
     "reckoned from what one rank puts in, as Chakra's converter and ASTRA-sim have it"
@@ -137,22 +135,15 @@ def _is_version(text: bytes) -> bool:
 
 def _header(path: Path, metadata: dict[str, int | str], calls: GraphCalls) -> Header:
     size = calls.groups.world_size
-    rank = _rank_in_name(path, size)
-    if not rank < _MOST_RANKS or size > _MOST_RANKS:
-        raise TraceError(f"{path}: rank {rank} of {size} cannot be: the file is damaged")
-    pid = metadata.get("pid")
-    return Header(
-        schema_version=SCHEMA_VERSION,
-        run_key=RUN_KEY,
-        rank=rank,
-        world_size=size,
-        host="",
-        pid=pid if isinstance(pid, int) and 0 <= pid < _LARGEST_PID else 0,
-        started_epoch_ns=0,
-        started_monotonic_ns=0,
+    version = str(metadata.get("version") or metadata.get("schema"))[:40]
+    return graph_header(
+        path,
+        RUN_KEY,
+        _rank_in_name(path, size),
+        size,
+        metadata.get("pid"),
         backend=calls.groups.backend,
-        device="",
-        versions={"Chakra graph": str(metadata.get("version") or metadata.get("schema"))[:40]},
+        versions={"Chakra graph": version},
     )
 
 
@@ -161,4 +152,4 @@ def _rank_in_name(path: Path, world_size: int) -> int:
     if (rank := rank_in_name(path)) >= 0:
         return rank
     number = int(found[1]) if (found := _NUMBER_IN_NAME.search(path.name)) else 0
-    return number if number < (world_size or _MOST_RANKS) else 0
+    return number if number < (world_size or MOST_RANKS) else 0

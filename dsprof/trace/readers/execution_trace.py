@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from dsprof.errors import TraceError
-from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
+from dsprof.trace.format import Header, NoteArgs, Trailer
 from dsprof.trace.readers.calls import CallRows, GroupTable
 from dsprof.trace.readers.chrome import UNDECODABLE
 from dsprof.trace.readers.execution_nodes import OF_INTEREST, Node, NodeCalls
+from dsprof.trace.readers.graph_header import graph_header
 from dsprof.trace.readers.pieces import Pieces
 from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
 from dsprof.trace.source import Source
@@ -34,8 +34,6 @@ _SEAM = re.compile(
 _END = re.compile(rb'\]\s*,\s*"finish_ts"\s*:\s*\d+\s*\}\s*$')
 _NUMBERS = re.compile(r"\d{1,7}")
 _HEAD_BYTES = 1 << 16
-_MOST_RANKS = 1 << 20
-_LARGEST_PID = 1 << 32
 
 
 class ExecutionTraceReader(OneRankReader):
@@ -113,19 +111,13 @@ class _Nodes:
 def _header(path: Path, head: bytes, calls: NodeCalls) -> Header:
     facts = _facts(head)
     rank = calls.rank if calls.rank >= 0 else _rank_in_name(path, calls.world_size)
-    size = max(calls.world_size, rank + 1) if calls.rank >= 0 else calls.world_size
-    if not rank < _MOST_RANKS or size > _MOST_RANKS:
-        raise TraceError(f"{path}: rank {rank} of {size} cannot be: the file is damaged")
-    pid = facts.get("pid")
-    return Header(
-        schema_version=SCHEMA_VERSION,
-        run_key=RUN_KEY,
-        rank=rank,
-        world_size=size,
-        host="",
-        pid=pid if isinstance(pid, int) and 0 <= pid < _LARGEST_PID else 0,
+    return graph_header(
+        path,
+        RUN_KEY,
+        rank,
+        max(calls.world_size, rank + 1) if calls.rank >= 0 else calls.world_size,
+        facts.get("pid"),
         started_epoch_ns=_epoch_ns(facts.get("time")),
-        started_monotonic_ns=0,
         backend=calls.backend,
         device=calls.device,
         versions={"execution trace": str(facts.get("schema", ""))[:40]},
