@@ -27,7 +27,10 @@ _COORDINATOR = (
 _RELEASE = "_PartitionedParameterCoordinator__release_param"
 
 _FETCHES = ("forward_fetch_submit", "backward_fetch_submit")
-_PREFETCHES = ("forward_prefetch_submit", "backward_prefetch_submit")
+_PREFETCHES = (
+    *("forward_prefetch_submit", "backward_prefetch_submit"),
+    "backward_prefetch_wait",  # its name before DeepSpeed 0.16
+)
 _SUBMITS = frozenset(_FETCHES + _PREFETCHES)
 _WAITS = frozenset(("forward_fetch_wait", "backward_fetch_wait"))
 
@@ -74,9 +77,10 @@ class DeepSpeedFetchHook(Hook):
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
 
-        # Hundreds of calls a step: a wait for each module, most of which wait for nothing.
+        # Hundreds of calls a step: a wait for each module, most of which wait for nothing. So no
+        # star calls here.
         @functools.wraps(original)
-        def start_event(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        def start_event(self: Any, name: str) -> Any:
             if name in _WAITS:
                 if hook._release is not None:
                     hook._end_release()
@@ -85,7 +89,7 @@ class DeepSpeedFetchHook(Hook):
                 hook._wait_ns = clock()
             elif name in _SUBMITS and not is_compiling() and recorder.recording:
                 hook._begin()
-            return original(self, name, *args, **kwargs)
+            return original(self, name)
 
         hide_from_dynamo(start_event)
         return start_event
@@ -98,16 +102,14 @@ class DeepSpeedFetchHook(Hook):
         }
 
         @functools.wraps(original)
-        def stop_event(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            end = ends.get(name)
-            if end is not None:
-                elements = args[0] if args else kwargs.get("num_elem", 0)
-                if elements and not is_compiling() and recorder.recording and not hook.broken:
-                    try:
-                        end(elements, name)
-                    except Exception as error:
-                        hook.fail(error)
-            return original(self, name, *args, **kwargs)
+        def stop_event(self: Any, name: str, num_elem: int) -> Any:
+            end = ends.get(name) if num_elem else None
+            if end is not None and not is_compiling() and recorder.recording and not hook.broken:
+                try:
+                    end(num_elem, name)
+                except Exception as error:
+                    hook.fail(error)
+            return original(self, name, num_elem)
 
         hide_from_dynamo(stop_event)
         return stop_event
