@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from typing import NamedTuple, TypeVar
 
 from dsprof.analysis.buckets import attach_buckets
@@ -62,6 +59,10 @@ def _each(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> Iterato
     if min(processes, len(tasks)) < 2:
         yield from map(work, tasks)
         return
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
     # A fork would copy the threads' locks of whoever calls; a fresh process has none.
     with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn")) as pool:
         try:

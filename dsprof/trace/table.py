@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -110,7 +109,8 @@ class Collectives:
 
 def operations(rows: Collectives) -> dict[str, int]:
     """Count the rows by what they do."""
-    return dict(Counter(rows.words[code] for code in rows.op.tolist()))
+    counts = np.bincount(rows.op, minlength=len(rows.words)).tolist()
+    return {word: count for word, count in zip(rows.words, counts, strict=True) if count}
 
 
 def _getters(names: Iterable[str]) -> dict[str, attrgetter[Any]]:

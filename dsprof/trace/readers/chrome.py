@@ -20,7 +20,9 @@ from dsprof.trace.source import Source
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_FIRST_BYTES, _CHUNK_BYTES = 1 << 16, 1 << 21
+_CHUNK_BYTES = 1 << 16
+"""Little enough for its events to live in memory that Python holds anyway, and in a cache."""
+
 _LONGEST_HEAD_BYTES = 1 << 26
 _LONGEST_EVENT_BYTES = 1 << 25
 _LONGEST_TAIL_BYTES = 1 << 24
@@ -59,7 +61,6 @@ class Events(Generic[E]):
             TraceError: no list of events begins where one must.
         """
         self._source = source
-        self._size = _FIRST_BYTES
         self._many = msgspec.json.Decoder(list[kind], strict=False)  # type: ignore[valid-type]
         self._one = msgspec.json.Decoder(kind, strict=False)
         self.broken = 0
@@ -67,7 +68,7 @@ class Events(Generic[E]):
         self.is_closed = False
         text = b""
         while (parts := split_head(text)) is None:
-            block = self._read()
+            block = self._source.read(_CHUNK_BYTES)
             if not block or len(text) > _LONGEST_HEAD_BYTES:
                 raise TraceError(f"{where}: no profiler trace: it holds no list of traceEvents")
             text += block
@@ -75,7 +76,7 @@ class Events(Generic[E]):
 
     def __iter__(self) -> Iterator[list[E]]:
         """Yield the events, a chunk at a time."""
-        while not self.is_closed and (block := self._read()):
+        while not self.is_closed and (block := self._source.read(_CHUNK_BYTES)):
             self._rest += block
             if events := self._whole_events():
                 yield events
@@ -85,14 +86,9 @@ class Events(Generic[E]):
         if not self.is_closed:
             text, self._rest = self._rest, b""
             yield self._sift(text)
-        while block := self._read():
+        while block := self._source.read(_CHUNK_BYTES):
             if len(self.tail) < _LONGEST_TAIL_BYTES:
                 self.tail += block
-
-    def _read(self) -> bytes:
-        """Read ever more at a time: who wants the header alone stops after the first events."""
-        size, self._size = self._size, min(2 * self._size, _CHUNK_BYTES)
-        return self._source.read(size)
 
     def _whole_events(self) -> list[E]:
         """Take the whole events off what was read."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import csv
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 _TABLE = "communication_kernels.csv"
+_NAMES_KEPT = 1 << 12  # the ranks of a run launch the same kernels
 
 USUAL_LIBRARY = "NCCL or RCCL"
 """The library that every other analysis recognises, by "nccl" or "rccl" in a kernel's name."""
@@ -31,6 +32,7 @@ _OPERATIONS = (
 )
 
 
+@lru_cache(_NAMES_KEPT)
 def library_of(kernel: str) -> str:
     """Return the communication library that a kernel belongs to, "" if it is in no family."""
     for library, pattern in _families():

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dsprof.errors import TraceError
-from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity, HostStops
+from dsprof.trace.device import DeviceActivity, HostStops
 from dsprof.trace.format import Header, NoteArgs, StepArgs
 from dsprof.trace.readers.calls import UNNAMED, Call, CallRows, GroupTable, message
-from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
 from dsprof.trace.readers.kineto_events import (
-    CPU_COLLECTIVES,
     DEVICE_CATEGORIES,
-    KERNEL,
     OF_ASCEND,
     STEP_PREFIX,
-    STOP_ENDINGS,
+    USED_CATEGORIES,
     Args,
     Metadata,
     TraceEvent,
-    is_stop,
 )
 from dsprof.trace.readers.kineto_host import (
     ISSUED,
@@ -34,49 +30,15 @@ from dsprof.trace.readers.kineto_host import (
     is_issue,
     span_message,
 )
+from dsprof.trace.readers.kineto_names import CALL, SPAN, STEP, STOP, DeviceKinds, HostUses
 from dsprof.trace.table import RankTrace, Vocabulary
 
 _LONGEST_US = 1e13  # four months: later times are damage
 _DAMAGED = -(2**62)
-_HOST_SPANS = (STEP_PREFIX, ISSUED, *CPU_COLLECTIVES)
-_NUMBER, _OLD_NUMBER = attrgetter("args.index"), attrgetter("args.old_index")
+_BATCH = 1000  # events that are turned into rows at once
 _START, _DURATION = attrgetter("ts"), attrgetter("dur")
 _SAMPLED_FACTOR = 2
 """Torch numbers its events from 0: numbers twice as high as there are events were left out."""
-
-
-class _Kind(NamedTuple):
-    """What is the same of all kernels or copies of one name."""
-
-    name: int
-    library: int
-    kind: int
-    is_usual: bool
-
-
-class _Kinds(dict[tuple[str, str, bool], int]):
-    """Numbers what is seen by name, category and whether a collective is named; `rows` by number.
-
-    A dictionary that fills itself, because it is asked for each event of a device.
-    """
-
-    def __init__(self, words: Vocabulary) -> None:
-        super().__init__()
-        self.rows: list[_Kind] = []
-        self._words = words
-
-    def __missing__(self, key: tuple[str, str, bool]) -> int:
-        number = self[key] = len(self.rows)
-        self.rows.append(self._describe(*key))
-        return number
-
-    def _describe(self, name: str, category: str, is_named: bool) -> _Kind:
-        if DEVICE_CATEGORIES[category] != KERNEL:
-            return _Kind(self._words[name], self._words[""], COPY, False)
-        library = library_of(name) or ("named by the profiler" if is_named else "")
-        kind = COMMUNICATION if library else COMPUTE
-        usual = kind == COMMUNICATION and is_usual(name)
-        return _Kind(self._words[name], self._words[library], kind, usual)
 
 
 class Columns:
@@ -85,13 +47,16 @@ class Columns:
     def __init__(self, origin_us: float) -> None:
         self._origin_us = origin_us
         self._words = Vocabulary()
+        self._on_device: list[TraceEvent] = []
         self._parts: list[npt.NDArray[np.int64]] = []
         self._stops: list[npt.NDArray[np.int64]] = []
-        self._kinds = _Kinds(self._words)
+        self._kinds = DeviceKinds(self._words)
+        self._uses = HostUses()
         self._calls: list[Call] = []
         self._cpu_calls: list[Call] = []
         self._issues = Issues()
         self._groups = GroupTable()
+        self._group_numbers: dict[tuple[str | int | None, ...], int] = {}
         self._steps: dict[int, StepArgs] = {}
         self._lanes: dict[int | str | None, int] = {}
         self._damaged = 0
@@ -102,19 +67,32 @@ class Columns:
     def add(self, events: Sequence[TraceEvent]) -> None:
         """Take what is of use from a chunk."""
         self._count(events)
-        on_device = [e for e in events if e.cat in DEVICE_CATEGORIES and e.ph == "X"]
-        for event in [e for e in events if e.name.startswith(_HOST_SPANS) and e.ph == "X"]:
-            if event.name.startswith(STEP_PREFIX):
-                self._step(event)
-            elif event.name != ISSUED or is_issue(event.args):
-                self._host_call(event)
-        if on_device:
-            self._parts.append(self._device_rows(on_device))
-        elif not self._is_of_ascend:
-            self._is_of_ascend = any(event.cat == OF_ASCEND for event in events)
-        stops = [e for e in events if e.name.endswith(STOP_ENDINGS) and e.ph == "X"]
-        if stops := [event for event in stops if is_stop(event.name)]:
+        uses = self._uses
+        used = [e for e in events if e.cat in USED_CATEGORIES or uses[e.name]]
+        spans = [event for event in used if event.ph == "X"]
+        if len(spans) < len(used):
+            self._is_of_ascend |= any(event.cat == OF_ASCEND for event in used)
+        on_device = [event for event in spans if event.cat in DEVICE_CATEGORIES]
+        self._on_device += on_device
+        if len(self._on_device) >= _BATCH:
+            self._take_device()
+        stops = [event for event in spans if uses[event.name] == STOP]
+        if stops:
             self._stops.append(self._stop_rows(stops))
+        if len(on_device) + len(stops) < len(spans):
+            self._host_events(spans)
+
+    def _take_device(self) -> None:
+        self._parts.append(self._device_rows(self._on_device))
+        self._on_device = []
+
+    def _host_events(self, events: Iterable[TraceEvent]) -> None:
+        for event in events:
+            use = self._uses[event.name]
+            if use == STEP:
+                self._step(event)
+            elif use == SPAN or (use == CALL and is_issue(event.args)):
+                self._host_call(event)
 
     def trace(self, path: str, header: Header, meta: Metadata) -> RankTrace:
         """Return the trace of all events added.
@@ -122,23 +100,24 @@ class Columns:
         Raises:
             TraceError: they are of a device that is not read: what it waited for is not known.
         """
-        if self._is_of_ascend and not self._parts:
+        self._take_device()
+        table = np.concatenate(self._parts, axis=1)
+        if self._is_of_ascend and not table.size:
             raise TraceError(
                 f"{path}: a profile of Ascend devices, of which dsprof reads no kernels; "
                 "record the run with DSPROF=1"
             )
-        table = np.concatenate(self._parts) if self._parts else np.zeros((0, 7), np.int64)
         steps = [self._steps[number] for number in sorted(self._steps)]
         for config in meta.distributed.pg_config if meta.distributed else ():
             self._groups.number(config.pg_name, config.pg_desc, config.ranks, config.pg_size)
         self._issues.name(self._calls)
-        calls = self._calls if len(table) else self._of_host()
+        calls = self._calls if table.size else self._of_host()
         rows = CallRows(steps)
         rows.add(sorted(calls, key=attrgetter("start_ns")))
         trace = RankTrace(path, header, rows.build())
         trace.steps, trace.broken_lines = steps, self._damaged
         trace.groups = self._groups.by_number()
-        if len(table):
+        if table.size:
             trace.header = msgspec.structs.replace(header, device="cuda")
             trace.device = self._activity(table)
         if self._highest + 1 > _SAMPLED_FACTOR * self._numbered:
@@ -150,16 +129,14 @@ class Columns:
 
     def _count(self, events: Sequence[TraceEvent]) -> None:
         """Count the events that torch numbered, in one of its schemas; keep the highest number."""
-        for number in (_NUMBER, _OLD_NUMBER):
-            numbers = np.fromiter(map(number, events), np.int64, len(events))
-            highest = int(numbers.max(initial=-1))
-            if highest >= 0:
-                self._numbered += int(np.count_nonzero(numbers >= 0))
-                self._highest = max(self._highest, highest)
-                return
+        numbers = [n for event in events if (n := event.args.index) >= 0]
+        numbers = numbers or [n for event in events if (n := event.args.old_index) >= 0]
+        self._numbered += len(numbers)
+        self._highest = max(self._highest, max(numbers, default=-1))
 
     def _activity(self, table: npt.NDArray[np.int64]) -> DeviceActivity:
-        name, library, kind, stream, start, end, usual = table.T
+        number, stream, start, end = table
+        name, library, kind, usual = np.array(self._kinds.rows, np.int64)[number].T
         words, usual = list(self._words), usual.astype(np.bool_)
         stops = np.concatenate([np.zeros((3, 0), np.int64), *self._stops], axis=1)
         return DeviceActivity(
@@ -176,35 +153,39 @@ class Columns:
         return np.rint(np.where(is_sound, times * 1000, _DAMAGED)).astype(np.int64)
 
     def _device_rows(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
-        """Return a row each: name, library, kind, stream, start, end, usual."""
-        keys = [(e.name, e.cat, e.args.collective is not None) for e in events]
-        kinds = np.fromiter(map(self._kinds.__getitem__, keys), np.int64, len(keys))
-        name, library, kind, is_usual = np.array(self._kinds.rows, np.int64)[kinds].T
+        """Return rows of kinds, streams, starts and ends, shape (4, sound events)."""
+        kinds = [self._kinds[e.name, e.cat, e.args.collective is not None] for e in events]
         streams: list[Any] = [event.args.stream for event in events]
         if set(map(type, streams)) != {int}:
             streams = [self._stream(event) for event in events]
-        start, end = self._times(events)
-        is_sound = start > _DAMAGED
-        self._damaged += len(events) - int(np.count_nonzero(is_sound))
-        for i in np.flatnonzero(is_sound & (kind == COMMUNICATION)).tolist():
-            event = events[i]
-            op = event.args.collective or operation_of(event.name) or UNNAMED
-            if event.args.collective is None:
-                self._issues.leave(event.args, len(self._calls))
-            call = self._call(op, event.args, streams[i], int(start[i]), int(end[i]))
-            self._calls.append(call)
-        columns = [name, library, kind, np.array(streams, np.int64), start, end, is_usual]
-        rows: npt.NDArray[np.int64] = np.stack(columns, axis=1)[is_sound]
-        return rows
+        times, is_sound = self._sound_times(events)
+        rows = np.concatenate([np.array([kinds, streams], np.int64), times])
+        for i, kind in enumerate(kinds):
+            if kind in self._kinds.operations and is_sound[i]:
+                self._kernel_call(events[i], *rows[:, i].tolist())
+        return rows[:, is_sound]
+
+    def _kernel_call(self, event: TraceEvent, kind: int, stream: int, start: int, end: int) -> None:
+        op = event.args.collective
+        if op is None:
+            self._issues.leave(event.args, len(self._calls))
+        op = op or self._kinds.operations[kind]
+        self._calls.append(self._call(op, event.args, stream, start, end))
 
     def _stop_rows(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
         """Return rows of names, starts and ends, shape (3, sound events)."""
-        names = np.array([self._words[event.name] for event in events], np.int64)
+        names = np.array([[self._words[event.name] for event in events]], np.int64)
+        times, is_sound = self._sound_times(events)
+        return np.concatenate([names, times])[:, is_sound]
+
+    def _sound_times(
+        self, events: Sequence[TraceEvent]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the times of events, and which are sound; count the others."""
         times = self._times(events)
         is_sound = times[0] > _DAMAGED
         self._damaged += len(events) - int(np.count_nonzero(is_sound))
-        rows: npt.NDArray[np.int64] = np.stack([names, *times])[:, is_sound]
-        return rows
+        return times, is_sound
 
     def _stream(self, event: TraceEvent) -> int:
         stream = event.args.stream
@@ -238,12 +219,17 @@ class Columns:
         return spans + self._issues.calls
 
     def _group_of(self, args: Args) -> int:
-        if args.group_name is None:
-            return self._groups.number("", "unknown", [], args.group_size or 0)
-        ranks = _ranks(args.group_ranks or "")
-        return self._groups.number(
-            args.group_name, args.group_label or "", ranks, args.group_size or 0
-        )
+        told = args.group_name, args.group_label, args.group_ranks, args.group_size
+        if (number := self._group_numbers.get(told)) is None:
+            number = self._group_numbers[told] = self._new_group(*told)
+        return number
+
+    def _new_group(
+        self, name: str | None, label: str | None, ranks: str | None, size: int | None
+    ) -> int:
+        if name is None:
+            return self._groups.number("", "unknown", [], size or 0)
+        return self._groups.number(name, label or "", _ranks(ranks or ""), size or 0)
 
     def _step(self, event: TraceEvent) -> None:
         digits = event.name.removeprefix(STEP_PREFIX)

@@ -28,8 +28,8 @@ DEVICE_CATEGORIES = {
 OF_ASCEND = "async_npu"
 """Ties calls of the host to work of an Ascend device, which bears no category that is read here."""
 
-STOP_ENDINGS = (ITEM, "Synchronize")
-"""How the names of stops end, and few others: for a first look at many."""
+USED_CATEGORIES = frozenset((*DEVICE_CATEGORIES, OF_ASCEND))
+"""Those of which every event is looked at; of others names tell."""
 
 
 def is_stop(name: str) -> bool:

@@ -143,6 +143,27 @@ def test_without_a_device_collectives_are_known_by_their_calls(tmp_path: Path) -
     assert trace.header.device == "cuda"
 
 
+def test_a_name_that_only_begins_like_torchs_record_is_nothing(tmp_path: Path) -> None:
+    told = make.issued(9, 1)
+    trace = read(tmp_path, [told, told | {"name": "record_param_comms_of_mine"}])
+    assert len(trace.collectives) == 1
+
+
+def test_many_events_are_read_in_chunks_and_batches(tmp_path: Path) -> None:
+    def group(at: float) -> list[dict[str, Any]]:
+        op = make.span("cpu_op", "aten::mm", at, 1, args={"Ev Idx": round(at)})
+        return [op, make.kernel(make.GEMM, at, 1), make.collective(at, 2), make.copy(at, 1)]
+
+    trace = read(tmp_path, [event for n in range(1500) for event in group(10.0 * n)])
+    device, rows = trace.device, trace.collectives
+    assert device is not None
+    assert device.start_ns.tolist() == [n * 10_000_000 for n in range(1500) for _ in range(3)]
+    assert device.kind.tolist() == [COMPUTE, COMMUNICATION, COPY] * 1500
+    assert rows.issue_ns.tolist() == [n * 10_000_000 for n in range(1500)]
+    assert set((rows.done_ns - rows.issue_ns).tolist()) == {2_000_000}
+    assert (trace.broken_lines, trace.is_sampled) == (0, True)
+
+
 def test_sizes_of_gloo_come_from_recorded_shapes(tmp_path: Path) -> None:
     config = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": [0, 1, 2, 3]}]
     who = {"backend": "gloo", "rank": 0, "world_size": 4}
