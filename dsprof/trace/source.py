@@ -85,9 +85,18 @@ class Source:
         return isinstance(self._file, BufferedReader)
 
     def end(self, size: int) -> bytes:
-        """Read the last `size` bytes of a plain file."""
-        self._file.seek(max(0, self.nbytes - size))
-        return self._file.read(size)
+        """Read the last `size` bytes; those of a compressed file by way of all before them.
+
+        Raises:
+            TraceError: as `read`.
+        """
+        if self.is_plain:
+            self._file.seek(max(0, self.nbytes - size))
+            return self._file.read(size)
+        end = b""
+        while block := self.read(size):
+            end = (end + block)[-size:]
+        return end
 
     def _open(self, path: Path, member: str) -> tuple[BufferedIOBase, int]:
         file = self._opened.enter_context(open_input(path))

@@ -127,15 +127,15 @@ def _joined(one: Metadata, other: Metadata) -> Metadata:
 
 
 def _tail(path: Path) -> Metadata | None:
-    """Read what follows the events of a plain file; None where only reading it all would tell."""
+    """Read what follows the events; None where only decoding them all would tell."""
     with Source(path) as source:
-        if not source.is_plain or source.nbytes < 2 * _TAIL_BYTES:
-            return None
         end = source.end(_TAIL_BYTES)
     for mark in re.finditer(rb'\]\s*,\s*(?=")', end):
-        found = _metadata(b"{" + end[mark.end() :])
-        if found != Metadata():
-            return found
+        try:  # what is whole from here to the end stands in no event
+            fields = msgspec.json.decode(b"{" + end[mark.end() :], type=dict[str, msgspec.Raw])
+        except UNDECODABLE:
+            continue
+        return Metadata(**dict(_known(fields)))
     return None
 
 

@@ -49,6 +49,18 @@ def test_information_behind_the_events_is_found(tmp_path: Path) -> None:
     assert KinetoReader().read_header(path).rank == 1
 
 
+def test_a_list_in_an_event_is_not_the_end_of_the_events(tmp_path: Path) -> None:
+    event = make.kernel("k", 0, 1, grid=[1], baseTimeNanoseconds=1) | {"ts": 5.0}
+    told = {"INFO": ["a"], "baseTimeNanoseconds": 1_700_000_000 * 10**9}
+    path, packed = tmp_path / "t", tmp_path / "packed"
+    for events in ([event], [event] * 9000):  # shorter and longer than what is read of the end
+        path.write_bytes(make.document(events, distributedInfo=None, deviceProperties=None, **told))
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        for one in (path, packed):
+            started = KinetoReader().read_header(one).started_epoch_ns
+            assert started == 1_700_000_000 * 10**9 + 5000
+
+
 def test_times_relative_to_a_base_are_placed_in_real_time(tmp_path: Path) -> None:
     event = make.span("kernel", "k", 0, 1) | {"ts": 4_000_000.5}
     path = make.write(tmp_path / "t", [event], baseTimeNanoseconds=1_700_000_000 * 10**9)
