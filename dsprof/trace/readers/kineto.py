@@ -17,7 +17,7 @@ from dsprof.errors import TraceError
 from dsprof.trace.format import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.readers.chrome import UNDECODABLE, Events
 from dsprof.trace.readers.kineto_columns import Columns
-from dsprof.trace.readers.kineto_events import Distributed, Metadata, TraceEvent
+from dsprof.trace.readers.kineto_events import EVENT, Distributed, Metadata, TraceEvent
 from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
 from dsprof.trace.source import Source
 from dsprof.trace.table import RankTrace
@@ -51,7 +51,7 @@ class KinetoReader(OneRankReader):
             TraceError: the file cannot be read, or holds no events.
         """
         with Source(path) as source:
-            events = Events(source, str(path), TraceEvent)
+            events = Events(source, str(path), EVENT)
             head, chunks = _metadata(events.head), iter(events)
             first_us = next(filter(None, map(_first_us, chunks)), 0.0)
             if not first_us:
@@ -75,7 +75,7 @@ class KinetoReader(OneRankReader):
             TraceError: the file cannot be read, or holds no events.
         """
         with Source(path) as source:
-            events = Events(source, str(path), TraceEvent)
+            events = Events(source, str(path), EVENT)
             columns: Columns | None = None
             first_us = 0.0
             for chunk in events:
@@ -95,9 +95,10 @@ class KinetoReader(OneRankReader):
         return trace
 
 
-def _first_us(chunk: list[TraceEvent]) -> float:
+def _first_us(chunk: list[object]) -> float:
     """Return the first time of a span in a chunk, 0.0 if there is none."""
-    return next((event.ts for event in chunk if event.ph == "X" and event.ts > 0), 0.0)
+    spans = (event for event in chunk if isinstance(event, TraceEvent))
+    return next((event.ts for event in spans if event.ts > 0), 0.0)
 
 
 def _metadata(text: bytes) -> Metadata:

@@ -18,8 +18,8 @@ from dsprof.trace.readers.kineto_events import (
     DEVICE_CATEGORIES,
     OF_ASCEND,
     STEP_PREFIX,
-    USED_CATEGORIES,
     Args,
+    Flow,
     Metadata,
     TraceEvent,
 )
@@ -64,23 +64,23 @@ class Columns:
         self._numbered = 0
         self._highest = -1
 
-    def add(self, events: Sequence[TraceEvent]) -> None:
+    def add(self, events: Sequence[object]) -> None:
         """Take what is of use from a chunk."""
-        self._count(events)
+        spans = [event for event in events if type(event) is TraceEvent]
+        if not (self._parts or self._is_of_ascend):
+            self._is_of_ascend = any(type(e) is Flow and e.cat == OF_ASCEND for e in events)
+        self._count(spans)
         uses = self._uses
-        used = [e for e in events if e.cat in USED_CATEGORIES or uses[e.name]]
-        spans = [event for event in used if event.ph == "X"]
-        if len(spans) < len(used):
-            self._is_of_ascend |= any(event.cat == OF_ASCEND for event in used)
-        on_device = [event for event in spans if event.cat in DEVICE_CATEGORIES]
+        used = [e for e in spans if e.cat in DEVICE_CATEGORIES or uses[e.name]]
+        on_device = [event for event in used if event.cat in DEVICE_CATEGORIES]
         self._on_device += on_device
         if len(self._on_device) >= _BATCH:
             self._take_device()
-        stops = [event for event in spans if uses[event.name] == STOP]
+        stops = [event for event in used if uses[event.name] == STOP]
         if stops:
             self._stops.append(self._stop_rows(stops))
-        if len(on_device) + len(stops) < len(spans):
-            self._host_events(spans)
+        if len(on_device) + len(stops) < len(used):
+            self._host_events(used)
 
     def _take_device(self) -> None:
         self._parts.append(self._device_rows(self._on_device))

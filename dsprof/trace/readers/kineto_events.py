@@ -5,6 +5,8 @@ Names as torch's profiler (Kineto) writes them, in its old and its present schem
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any
 
 import msgspec
@@ -27,9 +29,6 @@ DEVICE_CATEGORIES = {
 
 OF_ASCEND = "async_npu"
 """Ties calls of the host to work of an Ascend device, which bears no category that is read here."""
-
-USED_CATEGORIES = frozenset((*DEVICE_CATEGORIES, OF_ASCEND))
-"""Those of which every event is looked at; of others names tell."""
 
 
 def is_stop(name: str) -> bool:
@@ -64,16 +63,29 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
 
 
-class TraceEvent(msgspec.Struct, gc=False):
-    """One event: times in microseconds."""
+class TraceEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """What took time, the only kind of event that is read: times in microseconds."""
 
-    ph: str = ""
     cat: str = ""
     name: str = ""
     ts: float = 0.0
     dur: float = 0.0
     tid: Int | str | None = None
     args: Args = Args()
+
+
+class Flow(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """The beginning of an arrow from one event to another."""
+
+    cat: str = ""
+
+
+_OTHERS = tuple(
+    msgspec.defstruct(f"Phase{ord(phase)}", (), tag_field="ph", tag=phase, gc=False)
+    for phase in "BEbenOND(),CFIMPRSTVcfiptv"
+)
+EVENT: Any = reduce(or_, _OTHERS, TraceEvent | Flow)
+"""An event of any phase that the format knows: up to a third are not worth the decoding."""
 
 
 class GroupConfig(msgspec.Struct):

@@ -237,6 +237,17 @@ def test_a_broken_event_is_counted_and_the_others_are_read(tmp_path: Path) -> No
     assert (len(trace.device), trace.broken_lines) == (99, 1)
 
 
+def test_events_of_other_phases_are_passed_over_and_of_none_are_broken(tmp_path: Path) -> None:
+    others = [{"ph": phase, "name": "other", "ts": make.START_US} for phase in "MiIsftBEbenCPNODc"]
+    trace = read(tmp_path, [make.kernel(make.GEMM, 0, 1), *others, make.copy(2, 1)])
+    assert trace.device is not None
+    assert (len(trace.device), trace.broken_lines) == (2, 0)
+    damaged = [{"name": "k", "cat": "kernel"}, make.copy(3, 1) | {"ph": "?"}]
+    trace = read(tmp_path, [make.kernel(make.GEMM, 0, 1), *damaged, make.copy(2, 1)])
+    assert trace.device is not None
+    assert (len(trace.device), trace.broken_lines) == (2, 2)
+
+
 def test_content_decides_not_the_name(tmp_path: Path) -> None:
     foreign = make.write(tmp_path / "trace.rank00000.json", [make.copy(0, 1)])
     own = write_trace(tmp_path / "kineto.json", native.header(0, 1))
