@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 from dsprof.trace.format import EngineConfig, ParameterLayout
@@ -98,10 +99,14 @@ def _plain(value: Any) -> Any:
     """Turn a configuration into what JSON can say; what it cannot becomes a string."""
     if hasattr(value, "model_dump"):
         value = value.model_dump(mode="json", by_alias=True)
+    elif hasattr(value, "__fields__"):  # of pydantic's first version: DeepSpeed before 0.15
+        value = value.dict(by_alias=True)
+    value = value.value if isinstance(value, Enum) else value
     if isinstance(value, dict):
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value)
+    for plain in (bool, int, float):  # DeepSpeed has integers of its own, which write themselves
+        if isinstance(value, plain):
+            return plain(value)
+    return None if value is None else str(value)

@@ -106,7 +106,30 @@ def completion(rows: Collectives) -> tuple[Array, Array]:
 
 def unseen(rows: Collectives) -> BoolArray:
     """Say of which collectives it is not known how long they held anyone."""
-    return np.asarray(rows.is_untimed | (rows.is_async & (rows.waits == 0)), np.bool_)
+    unwaited = rows.is_async & (rows.waits == 0)
+    left = unwaited & ~_ends_with_a_later_one(rows, unwaited)
+    return np.asarray(rows.is_untimed | left, np.bool_)
+
+
+def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:
+    """Say which collectives a library issues in a row, to wait for the last of them alone.
+
+    So does DeepSpeed up to 0.18 with the parameters that ZeRO-3 gathers after the step: a group's
+    collectives end in order, and the wait for the last one holds the caller for all of them. Only
+    of calls of a library above c10d: of others a wait in C++ may have gone unseen.
+    """
+    asked = np.flatnonzero(rows.is_async & (rows.request > 0))
+    found = np.zeros(len(rows), np.bool_)
+    if not unwaited[asked].any():
+        return found
+    kinds = (rows.thread, rows.group, rows.requested, rows.step, rows.phase)
+    asked = asked[np.lexsort((rows.id[asked], *(kind[asked] for kind in kinds)))]
+    places = np.arange(len(asked))
+    waited = np.where(unwaited[asked], len(asked), places)  # places of those with a wait
+    last = np.minimum(np.minimum.accumulate(waited[::-1])[::-1], len(asked) - 1)
+    is_one = np.logical_and.reduce([kind[asked] == kind[asked[last]] for kind in kinds])
+    found[asked] = is_one & ~unwaited[asked[last]]
+    return found
 
 
 def exposed(trace: RankTrace) -> Intervals:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsprof.analysis.timeline import Intervals, blocked, completion, exposed, phases
+from dsprof.analysis.timeline import Intervals, blocked, completion, exposed, phases, unseen
 from tests.factories.trace import MS, issued, ns, rank_trace, span, sync
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
@@ -104,3 +104,38 @@ def test_annotations_are_no_phases():
     spans = [span("forward", 0, 10), span("mine", 0, 50, is_annotation=True)]
     union = phases(rank_trace(spans=spans))
     assert union.within(np.array([0]), np.array([ns(100)])) == [10 * MS]
+
+
+def gathers(*waits: int | None, **fields: object) -> list:
+    """Gathers asked of a library, one a millisecond; a wait takes one, where there is one."""
+    given = {"requested": "all_gather_into_tensor", "request": 1, "step": 1, **fields}
+    return [
+        issued("all_gather", at, 9, wait=wait, waited=wait and wait + 1, **given)
+        for at, wait in enumerate(waits)
+    ]
+
+
+def test_gathers_that_end_with_the_wait_for_the_last_one_are_seen():
+    rows = rank_trace(comm=gathers(None, None, 8, None)).collectives
+    assert unseen(rows).tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"thread": 7},
+        {"group": 2},
+        {"step": 2},
+        {"phase": "backward"},
+        {"requested": "all_reduce"},
+    ],
+    ids=str,
+)
+def test_a_wait_for_another_kind_of_gather_tells_nothing(last):
+    rows = rank_trace(comm=gathers(None) + gathers(8, **last)).collectives
+    assert unseen(rows).tolist() == [True, False]
+
+
+def test_a_wait_for_what_no_library_asked_for_may_have_gone_unseen():
+    rows = rank_trace(comm=gathers(None, 8, request=0)).collectives
+    assert unseen(rows).tolist() == [True, False]

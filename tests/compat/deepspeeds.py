@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dsprof.analysis.timeline import unseen
 from dsprof.hooks.wire import WIRE_OPS
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
@@ -81,12 +82,42 @@ def flushes(at: Stage) -> bool:
     )
 
 
+def fetches(at: Stage) -> bool:
+    """Compare what stage 3 fetched with the gathers that name a fetch, and count the others."""
+    comm, rows = at.trace.collectives, at.rows()
+    gathers = [row for row in rows if comm.words[comm.phase[row]] in ("forward", "backward")]
+    gathers = [row for row in gathers if comm.words[comm.op[row]] == "all_gather_into_tensor"]
+    numbers = {one.id for one in at.trace.fetches if one.kind in ("fetch", "prefetch")}
+    awaited = [one for one in at.trace.fetches if one.kind == "fetch" and at.holds(one.start_ns)]
+    carried = sum(int(comm.elements[row]) for row in gathers)
+    return (
+        all(int(comm.fetch[row]) in numbers for row in gathers)
+        and sum(one.elements for one in awaited) == carried
+        and bool(gathers) == (at.stage == 3)
+    )
+
+
+def waits(at: Stage) -> bool:
+    """Tell whether it is known how long each collective held the program."""
+    return not unseen(at.trace.collectives)[at.rows()].any()
+
+
+def settings(at: Stage) -> bool:
+    """Compare the configuration in force with what the program wrote."""
+    engine = at.trace.engines[zero_model.STAGES.index(at.stage)]
+    zero, written = engine.effective["zero_optimization"], engine.written["zero_optimization"]
+    return isinstance(zero, dict) and {key: zero.get(key) for key in written} == written
+
+
 def losses(at: Stage) -> bool:
     """Compare the losses with those of the run without dsprof, bit by bit."""
     return bool(at.recorded["losses"] == at.oracle["losses"])
 
 
-CHECKS: tuple[Callable[[Stage], bool], ...] = (steps, phases, requested, flushes, losses)
+CHECKS: tuple[Callable[[Stage], bool], ...] = (
+    *(steps, phases, requested, flushes, fetches),
+    *(waits, settings, losses),
+)
 
 
 def try_release(python: Path, out: Path) -> dict[str, str]:

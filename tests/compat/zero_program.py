@@ -34,7 +34,7 @@ def build(stage: int) -> deepspeed.DeepSpeedEngine:
         "zero_optimization": {
             "stage": stage,
             "reduce_bucket_size": CAPACITY,
-            "stage3_param_persistence_threshold": 0,
+            "stage3_param_persistence_threshold": WIDTH,  # biases are gathered after the step
         },
         "zero_allow_untested_optimizer": True,
     }

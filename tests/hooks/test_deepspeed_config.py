@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+import pydantic.v1
 import torch
+from deepspeed.runtime.config_utils import pp_int
 
 from dsprof.hooks.deepspeed_config import describe
 from dsprof.trace.format import ParameterLayout
@@ -92,3 +96,29 @@ def test_modules_that_many_share_are_looked_at_once() -> None:
         shared = torch.nn.Sequential(OrderedDict(one=shared, other=torch.nn.Sequential(shared)))
     shared.register_module("itself", torch.nn.Sequential(shared))
     assert describe(SimpleNamespace(module=shared, optimizer=None), 0).experts_apart == 1
+
+
+class Device(str, Enum):
+    cpu = "cpu"
+
+
+class Offload(pydantic.v1.BaseModel):
+    device: Device = Device.cpu
+
+
+class ZeroBefore015(pydantic.v1.BaseModel):
+    """The section before DeepSpeed 0.15: of pydantic's first version, keys as users spell them."""
+
+    stage: int = 3
+    prefetch: int = pydantic.v1.Field(pp_int(5), alias="stage3_prefetch_bucket_size")
+    offload_param: Offload = Offload()
+
+
+def test_settings_are_read_of_either_version_of_pydantic() -> None:
+    config = SimpleNamespace(zero_config=ZeroBefore015())
+    zero = describe(engine(None, _config=config), 0).effective["zero_optimization"]
+    assert msgspec.json.decode(msgspec.json.encode(zero)) == {
+        "stage": 3,
+        "stage3_prefetch_bucket_size": 5,
+        "offload_param": {"device": "cpu"},
+    }
