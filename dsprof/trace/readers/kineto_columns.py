@@ -67,7 +67,7 @@ class Columns:
     def add(self, events: Sequence[object]) -> None:
         """Take what is of use from a chunk."""
         spans = [event for event in events if type(event) is TraceEvent]
-        if not (self._parts or self._is_of_ascend):
+        if len(spans) < len(events) and not (self._parts or self._is_of_ascend):
             self._is_of_ascend = any(type(e) is Flow and e.cat == OF_ASCEND for e in events)
         self._count(spans)
         uses = self._uses
@@ -128,9 +128,8 @@ class Columns:
         return trace
 
     def _count(self, events: Sequence[TraceEvent]) -> None:
-        """Count the events that torch numbered, in one of its schemas; keep the highest number."""
-        numbers = [n for event in events if (n := event.args.index) >= 0]
-        numbers = numbers or [n for event in events if (n := event.args.old_index) >= 0]
+        """Count the events that torch numbered, in either of its schemas; keep the highest."""
+        numbers = [n for e in events if (n := e.args.index) >= 0 or (n := e.args.old_index) >= 0]
         self._numbered += len(numbers)
         self._highest = max(self._highest, max(numbers, default=-1))
 
