@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -125,6 +126,9 @@ _NUMBERS = _getters(
 )
 
 
+_UNTOLD = CollectiveArgs(id=0, group=0, seq=0, nbytes=0, elements=0, issue_ns=0)
+
+
 class CollectivesBuilder:
     """Turns chunks of events into columns, so that no more than a chunk of objects is alive."""
 
@@ -156,6 +160,27 @@ class CollectivesBuilder:
         # A collective may end, and the run too, before the line that would say so.
         is_open = isinstance(events[0], OpenCollectiveEvent)
         columns["is_open"] = (columns["done_ns"] == 0) & is_open
+        self._append(columns)
+
+    def add_columns(
+        self, words: Mapping[str, Sequence[str]], numbers: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
+        """Append rows of which some columns are known; the others have their defaults.
+
+        `words` holds at least `op`; all are as long as that.
+        """
+        count = len(words["op"])
+        columns: dict[str, npt.NDArray[Any]] = {"is_open": np.zeros(count, np.bool_)}
+        code = self._vocabulary.__getitem__
+        for name in ("op", *_WORDS):
+            told = words.get(name) or repeat(getattr(_UNTOLD, name))
+            columns[name] = np.fromiter(map(code, told), np.int32, count)
+        for name in (*_NUMBERS, *_FLAGS):
+            untold: npt.NDArray[Any] = np.full(count, getattr(_UNTOLD, name), _dtype(name))
+            columns[name] = _narrow(numbers.get(name, untold))
+        self._append(columns)
+
+    def _append(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         for name, values in columns.items():
             self._parts.setdefault(name, []).append(values)
 
@@ -182,10 +207,15 @@ def _complete_batches(columns: dict[str, npt.NDArray[Any]]) -> None:
     columns["done_ns"][rows] = np.where(done_ns[rows] == 0, last_ns[batch], done_ns[rows])
 
 
-def _narrow(values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Store small numbers in 32 bits: most columns are ids and counts."""
     limit = np.iinfo(np.int32).max
-    small = values.size and -limit <= values.min() and values.max() <= limit
+    small = (
+        values.size
+        and values.dtype == np.int64
+        and -limit <= values.min()
+        and values.max() <= limit
+    )
     return values.astype(np.int32) if small else values
 
 

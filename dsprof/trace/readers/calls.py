@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from dsprof.trace.format import CollectiveArgs, CollectiveEvent, GroupArgs, StepArgs
-from dsprof.trace.table import Collectives, CollectivesBuilder
+import numpy as np
+
+from dsprof.trace.format import GroupArgs, StepArgs
+from dsprof.trace.table import Collectives, CollectivesBuilder, IntArray
 
 UNNAMED = "not named"
 """The operation of a communication kernel whose name does not tell it."""
 
 _CHUNK = 10_000
+_FOREVER = 2**63 - 1
 _MOST_ELEMENTS = 2**58
 _ELEMENT_BYTES = {
     "double": 8, "long": 8, "complexfloat": 8, "complexdouble": 16, "float": 4, "int": 4,
@@ -79,8 +81,8 @@ class CallRows:
     """Turns calls, in the order of their starts, into rows; numbers them in each group."""
 
     def __init__(self, steps: Sequence[StepArgs] = ()) -> None:
-        self._steps = steps
-        self._starts = [step.start_ns for step in steps]
+        # A step before all others, so that every time has one that began before it.
+        self._steps = [StepArgs(-1, -_FOREVER, -_FOREVER), *steps]
         self._builder = CollectivesBuilder()
         self._numbers: dict[int, int] = {}
         self._rows = 0
@@ -93,35 +95,42 @@ class CallRows:
         """
         rest = iter(calls)
         while chunk := list(islice(rest, _CHUNK)):
-            self._builder.add([self._event(call) for call in chunk])
+            self._append(chunk)
 
     def build(self) -> Collectives:
         """Return all rows."""
         return self._builder.build()
 
-    def _event(self, call: Call) -> CollectiveEvent:
+    def _append(self, calls: Sequence[Call]) -> None:
+        op, group, elements, nbytes, dtype, lane, start, end, _ = zip(*calls, strict=True)
+        columns = (group, elements, nbytes, lane, start, end, list(map(self._number, calls)))
+        groups, sizes, totals, lanes, starts, ends, numbers = np.array(columns, np.int64)
+        known = {
+            "id": np.arange(self._rows, self._rows + len(calls)),
+            "group": groups,
+            "seq": numbers,
+            "nbytes": totals,
+            "elements": sizes,
+            "tensors": (totals != 0).astype(np.int64),
+            "issue_ns": starts,
+            "return_ns": starts,
+            "done_ns": ends,
+            "pending_ns": ends,
+            "is_async": np.ones(len(calls), np.bool_),
+            "step": self._step_at(starts),
+            "stream": lanes,
+        }
+        self._builder.add_columns({"op": op, "dtype": dtype}, known)
+        self._rows += len(calls)
+
+    def _number(self, call: Call) -> int:
         seq = call.seq if call.seq >= 0 else self._numbers.get(call.group, -1) + 1
         self._numbers[call.group] = seq
-        args = CollectiveArgs(
-            id=self._rows,
-            group=call.group,
-            seq=seq,
-            nbytes=call.nbytes,
-            elements=call.elements,
-            tensors=1 if call.nbytes else 0,
-            issue_ns=call.start_ns,
-            return_ns=call.start_ns,
-            done_ns=call.end_ns,
-            pending_ns=call.end_ns,
-            dtype=call.dtype,
-            is_async=True,
-            step=self._step(call.start_ns),
-            stream=call.lane,
-        )
-        self._rows += 1
-        return CollectiveEvent(name=call.op, args=args)
+        return seq
 
-    def _step(self, start_ns: int) -> int:
-        place = bisect_right(self._starts, start_ns) - 1
-        inside = place >= 0 and start_ns < self._steps[place].end_ns
-        return self._steps[place].step if inside else -1
+    def _step_at(self, times: IntArray) -> IntArray:
+        """Return the step in which each time lies, -1 for none."""
+        fields = [(step.step, step.start_ns, step.end_ns) for step in self._steps]
+        numbers, starts, ends = np.array(fields, np.int64).T
+        place = np.searchsorted(starts, times, side="right") - 1
+        return np.where(times < ends[place], numbers[place], -1)

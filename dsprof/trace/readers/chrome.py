@@ -95,7 +95,7 @@ class Events(Generic[E]):
         cuts = list(_last_seams(self._rest))
         for end, start in cuts:
             try:
-                events = self._many.decode(b"[%b]" % memoryview(self._rest)[:end])
+                events = self._many.decode(b"".join((b"[", memoryview(self._rest)[:end], b"]")))
             except UNDECODABLE:
                 continue
             self._rest = self._rest[start:]
