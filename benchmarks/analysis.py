@@ -7,8 +7,7 @@ Writes the traces of 8 ranks of 100,000 events each, copies of TRACE if one is g
 torch.profiler with at least one kernel), else made up. Both tools load them, and say how much of
 communication is hidden and what the device did: three rounds, taking turns, after one that is not
 counted, in which Python compiles what it imports. CPU is that of the whole process tree, memory the
-largest sum of its resident sets. Neither multiplies matrices, so both do without threads for that,
-which spin while numpy starts.
+largest sum of its resident sets.
 
 HolisticTraceAnalysis looks at what was launched inside profiler steps but the last, so the copies
 have one step around everything and an empty one behind it; and it cuts times to whole microseconds,
@@ -37,11 +36,7 @@ RANKS = 8
 EVENTS = 100_000
 ROUNDS = 3
 GOAL_CPU, GOAL_MEMORY = 20, 5
-VARIABLES = {
-    "HTA_DISABLE_NS_ROUNDING": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTHONDONTWRITEBYTECODE": "",
-}
+VARIABLES = {"HTA_DISABLE_NS_ROUNDING": "1", "PYTHONDONTWRITEBYTECODE": ""}
 
 DSPROF = """
 import json, sys
