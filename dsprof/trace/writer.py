@@ -204,7 +204,7 @@ class TraceWriter:
             lines = self._define(definitions.popleft() for _ in range(len(definitions)))
             self._memory = None
             for _ in range(min(len(records), CHUNK_RECORDS)):
-                lines.extend(self._take(records.popleft()))
+                lines += self._take(records.popleft())
             self._write(lines)
         self.cpu_ns = time.thread_time_ns()
 
@@ -213,15 +213,20 @@ class TraceWriter:
 
     def _take(self, record: Record) -> list[Event]:
         """Return the lines for one record; outside the window collectives are only counted."""
-        if isinstance(record, Step):
-            return self._end_step(record)
-        if isinstance(record, DeviceStep):
-            return self._lines.record(record)
-        step = record.step if isinstance(record, MemorySample) else record.scope.step
-        if self._is_open(record) or self._is_kept(step):
+        if isinstance(record, (Step, DeviceStep, MemorySample)):
+            return self._take_of_step(record)
+        if (self._opened and self._is_open(record)) or self._is_kept(record.scope.step):
             return self._lines.record(record)
         if isinstance(record, Collective):
             self._counters.add(record)
+        return []
+
+    def _take_of_step(self, record: Step | DeviceStep | MemorySample) -> list[Event]:
+        """Return the lines for what tells of a step as a whole."""
+        if isinstance(record, Step):
+            return self._end_step(record)
+        if isinstance(record, DeviceStep) or self._is_kept(record.step):
+            return self._lines.record(record)
         return []
 
     def _is_kept(self, step: int) -> bool:
@@ -270,22 +275,22 @@ class TraceWriter:
     def _write(self, lines: list[Event]) -> None:
         if not lines:
             return
-        encoded = self._encode(lines)
-        data = b"".join(line + b",\n" for line in encoded)
+        data = self._encode(lines)
         _write_all(self._file, data)
-        self.events += len(encoded)
+        self.events += len(lines)
         self._written_bytes += len(data)
         self.budget_spent = self._written_bytes > self._budget_bytes
 
-    def _encode(self, lines: list[Event]) -> list[bytes]:
+    def _encode(self, lines: list[Event]) -> bytes:
         """Encode lines; one that cannot be (a name that is no Unicode) is dropped and counted."""
         try:
-            return [self._json.encode(line) for line in lines]
+            return self._json.encode_lines(lines).replace(b"\n", b",\n")  # JSON itself has none
         except (UnicodeEncodeError, TypeError, ValueError, OverflowError):
             if len(lines) == 1:
                 self.dropped += 1
-                return []
-            return [line for one in lines for line in self._encode([one])]
+                self.events -= 1
+                return b""
+            return b"".join(self._encode([one]) for one in lines)
 
     def _finish(self) -> None:
         self._drain()
