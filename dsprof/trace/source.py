@@ -13,14 +13,22 @@ import os
 import struct
 import zipfile
 import zlib
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import Any, cast
 
 from dsprof.errors import TraceError
 from dsprof.inputs import open_input
+
+_open_gzip: Callable[..., gzip.GzipFile] = gzip.GzipFile
+_gzip_error: Any = zlib.error
+with suppress(ImportError):  # thrice as fast, where there is a build of it
+    from isal import igzip, isal_zlib
+
+    _open_gzip, _gzip_error = igzip.GzipFile, isal_zlib.error
 
 LARGEST_EXPANSION = 300
 """Traces shrink 10 to 40 times; what shrinks more than this is made to fill a reader's memory."""
@@ -31,7 +39,8 @@ _MOST_ARCHIVES = 8  # of which the directories are kept
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
-_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError, zipfile.BadZipFile, ValueError)
+_BROKEN = (zlib.error, _gzip_error, lzma.LZMAError, zipfile.BadZipFile)
+_DAMAGE = (*_BROKEN, EOFError, OSError, ValueError)
 _UNUSABLE = (*_DAMAGE, RuntimeError, NotImplementedError, struct.error)
 
 
@@ -67,17 +76,34 @@ class Source:
             TraceError: it expands to more than any trace does.
         """
         parts = []
-        try:
-            while size > 0 and (part := self._file.read1(size)):
-                parts.append(part)
-                size -= len(part)
-        except _DAMAGE:
-            pass
-        data = b"".join(parts)
-        self._given += len(data)
+        while size > 0 and (part := self._read_some(size)):
+            parts.append(part)
+            size -= len(part)
+            self._given += len(part)
         if self._given > _largest(self.nbytes):
             raise _bomb(self._path)
-        return data
+        return b"".join(parts)
+
+    def _read_some(self, size: int) -> bytes:
+        """Read up to `size` bytes; none at the end, and none at damage."""
+        try:
+            return self._file.read1(size)
+        except _DAMAGE:
+            return self._read_with_zlib(size)
+
+    def _read_with_zlib(self, size: int) -> bytes:
+        """Read what isal loses at damage: all that it unpacked in the same call."""
+        file = self._file
+        if type(file) is gzip.GzipFile or not isinstance(file, gzip.GzipFile):
+            return b""
+        try:
+            packed: Any = file.fileobj
+            packed.seek(0)
+            self._file = gzip.GzipFile(fileobj=packed)
+            self._file.seek(self._given)
+            return self._file.read1(size)
+        except _DAMAGE:
+            return b""
 
     @property
     def is_plain(self) -> bool:
@@ -113,7 +139,7 @@ class Source:
             start = stream.peek(2)[:2]  # type: ignore[attr-defined]
         else:
             start = file.peek(2)[:2]
-        return (gzip.GzipFile(fileobj=stream) if start == _GZIP else stream), nbytes
+        return (_open_gzip(fileobj=stream) if start == _GZIP else stream), nbytes
 
 
 def _largest(nbytes: int) -> int:

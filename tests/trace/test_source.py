@@ -1,10 +1,17 @@
 from __future__ import annotations
 
 import gzip
+import importlib
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from dsprof.trace import source
 from dsprof.trace.source import Source
 
 DATA = bytes(range(256)) * 500
@@ -17,3 +24,46 @@ def test_the_end_of_a_file_packed_or_not(tmp_path: Path, written: bytes, size: i
     path.write_bytes(written)
     with Source(path) as source:
         assert source.end(size) == DATA[-size:]
+
+
+@pytest.fixture(params=[True, False], ids=["isal", "zlib"])
+def unpacker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Either library that unpacks: of isal there is no build for some machines."""
+    if request.param:
+        pytest.importorskip("isal")
+    else:
+        monkeypatch.setitem(sys.modules, "isal", None)
+        importlib.reload(source)
+    yield
+    monkeypatch.undo()
+    importlib.reload(source)
+
+
+@pytest.mark.usefixtures("unpacker")
+@pytest.mark.parametrize("damage", ["none", "cut", "flipped", "checksum", "trailing garbage"])
+def test_a_packed_file_ends_at_its_damage(tmp_path: Path, damage: str) -> None:
+    packed = bytearray(gzip.compress(DATA, 1) + gzip.compress(DATA, 1))
+    match damage:
+        case "cut":
+            del packed[-300:]
+        case "flipped":
+            packed[len(packed) // 4] ^= 0xFF
+        case "checksum":
+            packed[-8] ^= 0xFF
+        case "trailing garbage":
+            packed += b"garbage"
+    path = tmp_path / "file"
+    path.write_bytes(packed)
+    with source.Source(path) as opened:
+        read = b"".join(iter(lambda: opened.read(1000), b""))
+    assert read == _unpacked(bytes(packed))
+    assert (read == DATA + DATA) == (damage in ("none", "checksum", "trailing garbage"))
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Return all that zlib unpacks, byte by byte, before it meets damage."""
+    found = b""
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file, suppress(OSError, EOFError, zlib.error):
+        while byte := file.read(1):
+            found += byte
+    return found
