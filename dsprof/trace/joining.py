@@ -15,7 +15,7 @@ from dsprof.trace.log import joined as joined_logs
 from dsprof.trace.profile import attach, knows_wall_clock
 from dsprof.trace.readers import READERS
 from dsprof.trace.readers.reader import START_BYTES, Facts, Reader
-from dsprof.trace.source import read_start, size_of
+from dsprof.trace.source import length_of, read_start, size_of
 from dsprof.trace.table import RankTrace
 
 _LATEST_START_NS = 30 * 60 * 10**9
@@ -153,17 +153,21 @@ def _with_world_size(files: Sequence[TraceFile]) -> list[TraceFile]:
 
 
 def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Stranger]]:
-    kept: dict[tuple[object, ...], TraceFile] = {}
-    copies: list[Stranger] = []
+    same: defaultdict[tuple[object, ...], list[TraceFile]] = defaultdict(list)
     for file in files:
         header = file.header
         # Files that do not say when they were begun are told apart by their bytes.
         began = file.start_ns or (size_of(file.path), read_start(file.path, START_BYTES))
-        writer = (header.run_key, header.rank, began, header.host, header.pid)
-        original = kept.setdefault(writer, file)
-        if original is not file:
-            copies.append(Stranger(file.path, f"a copy of {original.path}"))
-    return list(kept.values()), copies
+        same[header.run_key, header.rank, began, header.host, header.pid].append(file)
+    kept: list[TraceFile] = []
+    copies: list[Stranger] = []
+    for group in same.values():
+        # Of a whole file and one that was cut the whole one is read.
+        original = max(group, key=lambda one: length_of(one.path)) if len(group) > 1 else group[0]
+        kept.append(original)
+        reason = f"a copy of {original.path}"
+        copies += [Stranger(file.path, reason) for file in group if file is not original]
+    return kept, copies
 
 
 def _runs(files: Iterable[TraceFile]) -> Iterator[list[TraceFile]]:

@@ -73,8 +73,8 @@ def read_header(path: Path) -> Header:
         version = msgspec.json.decode(line, type=_VersionEvent).args.schema_version
     except _UNDECODABLE:
         raise TraceError(
-            f"{path}: not a dsprof trace: its first line is no trace header; "
-            "give a trace*.rank*.json file that a run under dsprof wrote, or its folder"
+            f"{path}: not a dsprof trace (trace*.rank*.json), nor a file of another tool that is "
+            "read: profiles, dumps, snapshots, logs (docs/files.md in the dsprof repository)"
         ) from None
     if version != SCHEMA_VERSION:
         raise TraceError(

@@ -33,6 +33,7 @@ with suppress(ImportError):  # thrice as fast, where there is a build of it
 LARGEST_EXPANSION = 300
 """Traces shrink 10 to 40 times; what shrinks more than this is made to fill a reader's memory."""
 _HARMLESS_BYTES = 1 << 26  # a small file may expand by any factor up to here
+_LENGTH_BLOCK_BYTES = 1 << 20
 _MOST_MEMBERS = 1 << 15  # four files of each of 8,000 ranks
 
 _MOST_ARCHIVES = 8  # of which the directories are kept
@@ -181,6 +182,18 @@ def read_start(path: Path, size: int) -> bytes:
 def size_of(path: Path) -> int:
     """Return the size on disk of a trace file, or of the archive that holds it."""
     return os.stat(_split(path)[0]).st_size
+
+
+def length_of(path: Path) -> int:
+    """Return how many bytes a trace file holds, unpacked, by way of all of them if it is packed.
+
+    0 for a file that cannot be opened, or expands to more than any trace does.
+    """
+    with suppress(TraceError), Source(path) as source:
+        if source.is_plain:
+            return source.nbytes
+        return sum(map(len, iter(lambda: source.read(_LENGTH_BLOCK_BYTES), b"")))
+    return 0
 
 
 def is_there(path: Path) -> bool:

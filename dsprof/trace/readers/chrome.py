@@ -146,7 +146,9 @@ class Events(Generic[E]):
             try:
                 events.append(self._one.decode(_mended(event)))
             except UNDECODABLE:
-                continue
+                if end is None or not _is_json(event):
+                    continue
+                self.broken += 1  # a whole event, but none that the format knows
             if end is not None:
                 self._close(text[end.end() :])
             return
@@ -167,6 +169,14 @@ def _last_seams(text: bytes) -> Iterator[tuple[int, int]]:
         if before.endswith(b",") and (event := before[:-1].rstrip()).endswith(b"}"):
             found += 1
             yield max(0, place - 256) + len(event), place
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(_mended(text), type=msgspec.Raw)
+    except UNDECODABLE:
+        return False
+    return True
 
 
 def _mended(text: bytes) -> bytes:

@@ -56,7 +56,7 @@ class Columns:
         self._cpu_calls: list[Call] = []
         self._issues = Issues()
         self._groups = GroupTable()
-        self._group_numbers: dict[tuple[str | int | None, ...], int] = {}
+        self._group_numbers: dict[tuple[object, ...], int] = {}
         self._steps: dict[int, StepArgs] = {}
         self._lanes: dict[int | str | None, int] = {}
         self._damaged = 0
@@ -224,11 +224,15 @@ class Columns:
         return number
 
     def _new_group(
-        self, name: str | None, label: str | None, ranks: str | None, size: int | None
+        self,
+        name: int | str | None,
+        label: str | None,
+        ranks: str | tuple[int, ...] | None,
+        size: int | None,
     ) -> int:
         if name is None:
             return self._groups.number("", "unknown", [], size or 0)
-        return self._groups.number(name, label or "", _ranks(ranks or ""), size or 0)
+        return self._groups.number(str(name), label or "", _ranks(ranks or ""), size or 0)
 
     def _step(self, event: TraceEvent) -> None:
         digits = event.name.removeprefix(STEP_PREFIX)
@@ -241,9 +245,14 @@ class Columns:
             self._steps.setdefault(step.step, step)
 
 
-def _ranks(text: str) -> list[int]:
-    """Return the ranks that "[0, 1]" lists; none where the profiler shortened it."""
+def _ranks(told: str | tuple[int, ...]) -> list[int]:
+    """Return the ranks that "[0, 1]" lists; none where the profiler shortened it.
+
+    Tools that edit a profile write the list itself.
+    """
+    if isinstance(told, tuple):
+        return list(told)
     try:
-        return msgspec.json.decode(text, type=list[int])
+        return msgspec.json.decode(told, type=list[int])
     except (msgspec.DecodeError, UnicodeEncodeError):
         return []

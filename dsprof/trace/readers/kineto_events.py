@@ -54,9 +54,11 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     in_elements: Int | None = msgspec.field(default=None, name="In msg nelems")
     out_elements: Int | None = msgspec.field(default=None, name="Out msg nelems")
     dtype: str | None = None
-    group_name: str | None = msgspec.field(default=None, name="Process Group Name")
+    group_name: Int | str | None = msgspec.field(default=None, name="Process Group Name")
     group_label: str | None = msgspec.field(default=None, name="Process Group Description")
-    group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+    group_ranks: str | tuple[Int, ...] | None = msgspec.field(
+        default=None, name="Process Group Ranks"
+    )
     group_size: Int | None = msgspec.field(default=None, name="Group size")
     external: Int | str | None = msgspec.field(default=None, name="External id")
     shapes: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")

@@ -7,16 +7,21 @@ from typing import NamedTuple
 
 LARGEST_RANK = 1 << 20
 
+_RANKS = (
+    r"\[rank(?P<rank>\d{1,7})\]:\s?"  # torchrun, torch's handler of exceptions
+    # mpirun; its release 5 names itself before an @, SageMaker says more behind the rank
+    r"|\[(?:[\w.-]{1,255}@)?\d{1,7},(?:mpirank:)?(?P<mpi>\d{1,7})[^\]]{0,99}\]<std(?:out|err)>:\s?"
+)
 _LAUNCHERS = re.compile(
-    r"\s*(?:>\s+"
-    r"|\[rank(?P<rank>\d{1,7})\]:\s?"  # torchrun, torch's handler of exceptions
-    r"|\[\d{1,7},(?P<mpi>\d{1,7})\]<std(?:out|err)>:\s?"
+    rf"\s*(?:>\s+|{_RANKS}"
     r"|\[default\d{1,5}\]:\s?"  # a local rank
     r"|\(\w+ pid=\d+(?:, ip=[\d.a-f:]+)?\)\s"  # Ray
     r"|(?P<task>\d{1,7}):\s"  # srun --label
     r"|\[?\d{4}-\d\d-\d\d[ T][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?\s"
     r"|[A-Za-z][\w.-]{0,99}:\s(?=\S+:\d+:\d+ \[))"  # pdsh: the name of the node
 )
+_RANK_BEHIND = re.compile(_RANKS)
+_LONGEST_PREFIX = 300
 
 _LEVEL = re.compile(r"NCCL (INFO|WARN|TRACE|CALL|ABORT)(?: |$)")
 _LONGEST_HEAD = 512
@@ -43,11 +48,18 @@ def without_launcher(line: str) -> tuple[int, str]:
     place = 0
     while match := _LAUNCHERS.match(line, place):
         place = match.end()
-        found = match["rank"] or match["mpi"]
-        rank = int(found) if found else rank
+        rank = _rank_of(match, rank)
         task = int(match["task"]) if match["task"] else task
+    # Pods, containers and loggers put names of their own before what a launcher puts there.
+    if rank < 0 and (match := _RANK_BEHIND.search(line, place, place + _LONGEST_PREFIX)):
+        rank, place = _rank_of(match, rank), match.end()
     rank = task if rank < 0 else rank
     return (rank if rank < LARGEST_RANK else -1), line[place:]
+
+
+def _rank_of(match: re.Match[str], before: int) -> int:
+    found = match["rank"] or match["mpi"]
+    return int(found) if found else before
 
 
 def nccl_message(text: str) -> Said | None:

@@ -33,6 +33,10 @@ _NUMBERED = (
     "a log does not say which ranks its processes were ({count}): they are numbered by host and "
     "device"
 )
+_ORIGIN_UNKNOWN = (
+    "a log does not say which rank wrote some of its lines (a device out of memory, a collective "
+    "that timed out): they count for rank {rank}"
+)
 _MOST_PROCESSES = 1 << 16
 
 
@@ -166,7 +170,10 @@ class LogScan:
                 notes[rank] = "a log does not say which rank wrote it; it counts for rank 0"
             placed[rank] = []
         if nobody is not None:
-            placed[min(placed)].append(nobody)
+            lowest = min(placed)
+            if len(placed) > 1 and _tells_more(nobody.log, writers):
+                notes.setdefault(lowest, _ORIGIN_UNKNOWN.format(rank=lowest))
+            placed[lowest].append(nobody)
         found = [_rank(rank, placed[rank], notes.get(rank, "")) for rank in sorted(placed)]
         _share([one.log for one in found], nobody)
         return found, world_size if max(placed, default=0) < world_size else 0
@@ -198,6 +205,12 @@ def _placed(
         else:
             placed.setdefault(rank, []).append(writer)
     return placed, unplaced
+
+
+def _tells_more(log: RankLog, writers: Iterable[_Writer]) -> bool:
+    """Say whether lines of nobody hold a failure that is in no line of a rank."""
+    known = [one for writer in writers for one in (*writer.log.out_of_memory, *writer.log.timeouts)]
+    return any(one not in known for one in (*log.out_of_memory, *log.timeouts))
 
 
 def _rank(rank: int, writers: Iterable[_Writer], note: str) -> LoggedRank:

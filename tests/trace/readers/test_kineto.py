@@ -103,6 +103,21 @@ def test_a_collective_has_its_size_group_and_step(tmp_path: Path) -> None:
     assert rows.done_ns[0] - rows.issue_ns[0] == 2_000_000
 
 
+def test_groups_that_another_tool_wrote_anew(tmp_path: Path) -> None:
+    told = {"Process Group Name": 0, "Process Group Ranks": [0, 1]}
+    trace = read(tmp_path, [make.kernel(make.GEMM, 0, 5), make.collective(10, 5, **told)])
+    assert trace.broken_lines == 0
+    group = trace.groups[trace.collectives.group.tolist()[0]]
+    assert (group.name, group.ranks) == ("0", [0, 1])
+
+
+def test_a_last_event_that_is_broken_cuts_nothing_off(tmp_path: Path) -> None:
+    broken = make.kernel(make.GEMM, 10, 5) | {"name": [1]}
+    trace = read(tmp_path, [make.kernel(make.GEMM, 0, 5), broken])
+    assert trace.broken_lines == 1
+    assert trace.trailer is not None
+
+
 def test_an_all_gather_counts_what_comes_out(tmp_path: Path) -> None:
     event = make.collective(0, 1, "_allgather_base", **{"Out msg nelems": 8 << 20})
     assert read(tmp_path, [event]).collectives.nbytes.tolist() == [16 << 20]
@@ -281,6 +296,16 @@ def test_copies_strangers_and_broken_files_are_listed(tmp_path: Path) -> None:
         "copy.pt.trace.json",
         "cut.pt.trace.json",
     ]
+
+
+def test_of_a_whole_file_and_a_cut_one_the_whole_one_is_read(tmp_path: Path) -> None:
+    whole = make.document(make.steps(3, 40, 20), world_size=1)
+    (tmp_path / "a.json").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(whole))
+    (tmp_path / "c.json").write_bytes(whole[: len(whole) // 3])
+    run = find_run([tmp_path])
+    assert run.files == (tmp_path / "b.json.gz",)
+    assert {stranger.path.name for stranger in run.strangers} == {"a.json", "c.json"}
 
 
 def test_a_file_without_events_is_no_trace(tmp_path: Path) -> None:

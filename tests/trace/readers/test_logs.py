@@ -30,6 +30,13 @@ def only(lines):
         ("[rank3]:", 3),
         ("[rank3]:[rank3]: ", 3),
         ("[1,23]<stdout>:", 23),
+        ("[prterun-node7-4242@1,12]<stdout>: ", 12),
+        ("Sat Nov 22 01:19:31 2026[1,9]<stderr>:", 9),
+        ("[1,mpirank:9,algo-2]<stdout>:", 9),
+        ("[pod/train-worker-1/pytorch] [rank9]: ", 9),
+        ("2026-11-22T01:19:31.669794202Z stdout F [rank9]: ", 9),
+        ("worker-1  | [rank9]: ", 9),
+        ("node-1: [rank9]: ", 9),
         ("[default2]:", -1),
         ("17: ", 17),
         ("(train_fn pid=77, ip=10.0.0.1) ", -1),
@@ -44,6 +51,14 @@ def test_what_launchers_put_before_a_line(prefix, rank):
     message = nccl_message(text)
     assert (message.host, message.pid, message.device) == ("host", 12, 5)
     assert message.message == "Using network IB"
+
+
+def test_a_failure_of_nobody_beside_known_ranks_is_said_to_be_of_an_unknown_rank():
+    told = [f"[rank{rank}]: {make.out_of_memory(asked='2.00 GiB')}" for rank in (1, 2)]
+    (first, _) = make.read([*told, make.out_of_memory()])
+    assert "does not say which rank wrote some of its lines" in first.notes[0].text
+    (first, _) = make.read([*told, make.out_of_memory(asked="2.00 GiB")])  # printed again
+    assert first.notes == []
 
 
 def test_every_known_sample_is_understood():
