@@ -23,6 +23,9 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CHUNK_BYTES = 1 << 16
 """Little enough for its events to live in memory that Python holds anyway, and in a cache."""
 
+_PATIENCE_BYTES = 1 << 22
+"""An event may hold a list of objects, which looks like events: so much is read to see its end."""
+
 _LONGEST_HEAD_BYTES = 1 << 26
 _LONGEST_EVENT_BYTES = 1 << 25
 _LONGEST_TAIL_BYTES = 1 << 24
@@ -76,7 +79,10 @@ class Events(Generic[E]):
 
     def __iter__(self) -> Iterator[list[E]]:
         """Yield the events, a chunk at a time."""
-        while not self.is_closed and (block := self._source.read(_CHUNK_BYTES)):
+        # As much again as is left over: of a long event the text is not copied for each chunk.
+        while not self.is_closed and (
+            block := self._source.read(max(_CHUNK_BYTES, len(self._rest)))
+        ):
             self._rest += block
             if events := self._whole_events():
                 yield events
@@ -100,7 +106,7 @@ class Events(Generic[E]):
                 continue
             self._rest = self._rest[start:]
             return events
-        if not cuts:
+        if not cuts or len(self._rest) < _PATIENCE_BYTES:
             return []
         end, start = cuts[0]
         text, self._rest = self._rest[:end], self._rest[start:]

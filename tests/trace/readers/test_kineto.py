@@ -191,6 +191,15 @@ def test_many_events_are_read_in_chunks_and_batches(tmp_path: Path) -> None:
     assert (trace.broken_lines, trace.is_sampled) == (0, True)
 
 
+def test_an_event_that_is_longer_than_a_chunk_is_whole(tmp_path: Path) -> None:
+    frames = [{"file": "train.py", "line": line} for line in range(10_000)]
+    long = make.kernel("long", 500, 1, frames=frames)
+    events = [make.kernel("short", at, 1) for at in range(1000)]
+    trace = read(tmp_path, [*events[:500], long, *events[500:]])
+    assert trace.device is not None
+    assert (len(trace.device.start_ns), trace.broken_lines) == (1001, 0)
+
+
 def test_sizes_of_gloo_come_from_recorded_shapes(tmp_path: Path) -> None:
     config = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": [0, 1, 2, 3]}]
     who = {"backend": "gloo", "rank": 0, "world_size": 4}
