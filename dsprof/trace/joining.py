@@ -56,7 +56,8 @@ def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[
 
     Of each rank the file that tells most comes first, then those that tell other facts.
     """
-    files, copies = _without_copies(_with_world_size(files))
+    kept, copies = _without_copies(files)
+    files = _with_world_size(kept)
     newest, earlier = _newest_of_each_kind(files)
     run, others = _joined(newest)
     ranks: defaultdict[int, list[TraceFile]] = defaultdict(list)
@@ -155,10 +156,7 @@ def _with_world_size(files: Sequence[TraceFile]) -> list[TraceFile]:
 def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Stranger]]:
     same: defaultdict[tuple[object, ...], list[TraceFile]] = defaultdict(list)
     for file in files:
-        header = file.header
-        # Files that do not say when they were begun are told apart by their bytes.
-        began = file.start_ns or (size_of(file.path), read_start(file.path, START_BYTES))
-        same[header.run_key, header.rank, began, header.host, header.pid].append(file)
+        same[_writer(file)].append(file)
     kept: list[TraceFile] = []
     copies: list[Stranger] = []
     for group in same.values():
@@ -168,6 +166,20 @@ def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[S
         reason = f"a copy of {original.path}"
         copies += [Stranger(file.path, reason) for file in group if file is not original]
     return kept, copies
+
+
+def _writer(file: TraceFile) -> tuple[object, ...]:
+    """Return what is the same of copies: who began to write them, and when.
+
+    Files that do not say that are told apart by their bytes.
+    """
+    header = file.header
+    told: tuple[object, ...] = (header.run_key, header.rank, file.start_ns, header.host, header.pid)
+    if not file.start_ns:
+        return *told, size_of(file.path), read_start(file.path, START_BYTES)
+    if not (header.world_size or header.host):
+        return *told, read_start(file.path, START_BYTES)
+    return told
 
 
 def _runs(files: Iterable[TraceFile]) -> Iterator[list[TraceFile]]:
@@ -208,23 +220,21 @@ def _start_and_size(run: Sequence[TraceFile]) -> tuple[int, int]:
 
 
 def _of_earlier_run(file: TraceFile) -> Stranger:
-    header = file.header
-    return Stranger(
-        file.path,
-        f"rank {header.rank} of {header.world_size} of an earlier run (started "
-        f"{_moment(header.started_epoch_ns)}); give the files of that run by name to read it",
-    )
+    reason = f"{_who(file)} of an earlier run{_started(file)}"
+    return Stranger(file.path, f"{reason}; give the files of that run by name to read it")
 
 
 def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:
-    header = file.header
-    return Stranger(
-        file.path,
-        f"rank {header.rank} of {header.world_size} of another run (started "
-        f"{_moment(header.started_epoch_ns)}) than {lead.path}; give its files by name to read it",
-    )
+    reason = f"{_who(file)} of another run{_started(file)} than {lead.path}"
+    return Stranger(file.path, f"{reason}; give its files by name to read it")
 
 
-def _moment(epoch_ns: int) -> str:
-    moment = datetime.fromtimestamp(epoch_ns / 1e9, tz=timezone.utc)
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+def _who(file: TraceFile) -> str:
+    return f"rank {file.header.rank} of {file.header.world_size}"
+
+
+def _started(file: TraceFile) -> str:
+    if not file.start_ns:
+        return ""
+    moment = datetime.fromtimestamp(file.start_ns / 1e9, tz=timezone.utc)
+    return moment.strftime(" (started %Y-%m-%d %H:%M:%S UTC)")

@@ -12,6 +12,8 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
 _ROWS = 16
+_CAUSE = "The step sends more than the network carries in the time that it computes."
+_CAUSE_OR_RANK = f"{_CAUSE} Or a rank that left no trace comes late, and these wait for it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class CommunicationBoundStep:
             Status.FAIL,
             summary,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
-            cause="The step sends more than the network carries in the time that it computes.",
+            cause=_CAUSE_OR_RANK if run[Run].missing_ranks else _CAUSE,
             action="Accumulate over more micro-steps at stages 0 and 1, use larger micro-batches, "
             "or keep sharding inside a node.",
             evidence=evidence,

@@ -89,7 +89,8 @@ class LogScan:
             self._nccl(rank, said)
             return False
         if "Comm. Op" in text:
-            comms = self._comms_logger(rank)
+            # Only before lines of calls does the rank stand that prints both; it counts them again.
+            comms = self._comms_logger(min(self._comms, default=-1) if rank < 0 else rank)
             self._table = comms if comms.heading(text) else None
             return self._table is not None
         self._torch(rank, line, text)

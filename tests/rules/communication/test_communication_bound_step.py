@@ -25,6 +25,11 @@ def test_a_very_large_share_is_severe():
     assert said(RULE, *ranks(40)).severity is Severity.HIGH
 
 
+def test_a_rank_that_left_no_trace_may_be_what_the_others_wait_for():
+    assert "left no trace" not in said(RULE, *ranks(30)).cause
+    assert "left no trace comes late" in said(RULE, ranks(30)[0]).cause
+
+
 def test_a_small_share_passes():
     finding = said(RULE, *ranks(19))
     assert finding.status is Status.PASS

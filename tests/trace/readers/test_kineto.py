@@ -317,6 +317,15 @@ def test_of_a_whole_file_and_a_cut_one_the_whole_one_is_read(tmp_path: Path) -> 
     assert {stranger.path.name for stranger in run.strangers} == {"a.json", "c.json"}
 
 
+def test_files_that_say_neither_rank_nor_host_are_copies_by_content_alone(tmp_path: Path) -> None:
+    for name, took in (("a", 1), ("b", 2), ("again", 1)):
+        events = [make.copy(0, took)]
+        make.write(tmp_path / f"{name}.json", events, distributedInfo=None)
+    told = {stranger.path.name: stranger.reason for stranger in find_run([tmp_path]).strangers}
+    assert "a copy of" in told.pop("again.json")
+    assert [reason for reason in told.values() if "a copy of" in reason] == []
+
+
 def test_a_file_without_events_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b'{"schemaVersion": 1, "deviceProperties": []}')

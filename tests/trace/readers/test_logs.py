@@ -219,6 +219,23 @@ def test_the_summary_of_comms_logger():
     assert [(calls.calls, calls.total_ns) for calls in sums] == [(146, None), (1, None)]
 
 
+def test_a_summary_counts_no_call_again_that_lines_told():
+    lines = [make.call("all_reduce", ms) for ms in (9, 2, 5)]
+    (kind,) = only(lines).calls
+    rows = [("1.0 MB", 3, 16.0, 5.33, 0.43, 0.41)]
+    log = only([*lines, *make.table("all_reduce", *rows)])
+    (told,) = (calls for key, calls in log.calls.items() if key[0] == kind[0])
+    assert (told.calls, told.total_ns, told.source) == (3, 16_000_000, "summary")
+
+
+def test_a_log_of_another_run_says_no_time_at_which_it_began(tmp_path):
+    kineto.write(tmp_path / "a.json", [kineto.copy(0, 1)], world_size=1)
+    (tmp_path / "b.log").write_text("\n".join(make.run()))
+    reasons = [stranger.reason for stranger in find_run([tmp_path]).strangers]
+    assert reasons
+    assert all("of another run than" in reason for reason in reasons)
+
+
 def test_logs_are_known_by_content(tmp_path):
     path = tmp_path / "any"
     for text, known in [
