@@ -107,8 +107,8 @@ def completion(rows: Collectives) -> tuple[Array, Array]:
 def unseen(rows: Collectives) -> BoolArray:
     """Say of which collectives it is not known how long they held anyone."""
     unwaited = rows.is_async & (rows.waits == 0)
-    left = unwaited & ~_ends_with_a_later_one(rows, unwaited)
-    return np.asarray(rows.is_untimed | left, np.bool_)
+    unknown = rows.is_untimed | unwaited
+    return np.asarray(unknown & ~_ends_with_a_later_one(rows, unwaited), np.bool_)
 
 
 def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:
@@ -128,7 +128,7 @@ def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:
     waited = np.where(unwaited[asked], len(asked), places)  # places of those with a wait
     last = np.minimum(np.minimum.accumulate(waited[::-1])[::-1], len(asked) - 1)
     is_one = np.logical_and.reduce([kind[asked] == kind[asked[last]] for kind in kinds])
-    found[asked] = is_one & ~unwaited[asked[last]]
+    found[asked] = is_one & unwaited[asked] & ~unwaited[asked[last]]
     return found
 
 

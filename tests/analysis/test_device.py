@@ -145,6 +145,17 @@ def test_what_is_not_known_makes_exposed_none_and_not_zero(why: str) -> None:
     assert exposed_ms(trace) is None
 
 
+def test_gathers_that_end_with_the_wait_for_the_last_one_are_exposed_in_it() -> None:
+    """As DeepSpeed up to 0.18 waits for the parameters that ZeRO-3 gathers after the step."""
+    asked = {"step": 0, "is_async": True, "request": 1, "requested": "all_gather_into_tensor"}
+    first, lost = (enqueued("all_gather", at, **asked) for at in (1, 2))
+    last, late = (enqueued("all_gather", at, **asked, waits=1) for at in (3, 4))
+    stalls = [stall(last, "wait", 30, 40, issued=10), stall(late, "wait", 50, 60, issued=45)]
+    assert exposed_ms(one_step([first, last, late], stalls)) == 20
+    assert exposed_ms(one_step([first, last, late, lost], stalls[:1])) is None
+    assert exposed_ms(one_step([first], [])) is None
+
+
 def test_what_the_device_had_not_come_to_at_the_end_is_no_step() -> None:
     one, two = enqueued("all_reduce", 1, step=0), enqueued("all_reduce", 12, step=1)
     stalls = [stall(one, "collective", 20, 50)]
