@@ -25,6 +25,7 @@ _SIGNS = re.compile(
     rb"|Setting OMP_NUM_THREADS environment variable for each process",
     re.M,
 )
+_NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that stand in no object
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
 
 
@@ -46,7 +47,9 @@ class LogReader:
 
     def recognises(self, start: bytes) -> bool:
         """Say whether it is text in which a library that is known speaks."""
-        return start[:1] not in (b"{", b"\x80") and _SIGNS.search(start) is not None
+        if start[:1] == b"{":  # JSON, or a log that begins with some
+            start = b"\n".join(_NO_JSON.findall(start))
+        return start[:1] != b"\x80" and _SIGNS.search(start) is not None
 
     def read_headers(self, path: Path) -> Sequence[Header]:
         """Read the file: only its end tells which ranks it is of."""

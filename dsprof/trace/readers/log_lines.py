@@ -14,7 +14,7 @@ from dsprof.trace.source import Source
 LONGEST_LINE_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 20
 
-_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f]")
+_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufeff]")
 
 
 class MarkedLines:

@@ -23,6 +23,9 @@ _PARTS = {
 }
 _OTHER = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
 
+_ROUNDING = 1.001  # sizes are printed with two decimals
+Processes = tuple[tuple[int, int], ...]  # pid and bytes
+
 _GAVE_UP = re.compile(
     r"atchdog caught collective operation timeout: (?:WorkNCCL|Work\w*)\("
     r"(?:SeqNum=(?P<seq>\d{1,15}), )?OpType=(?P<op>\w{1,60})"
@@ -58,6 +61,10 @@ def out_of_memory(text: str) -> OutOfMemory | None:
     unallocated = sizes["unallocated"]
     if unallocated < 0 <= sizes["reserved"]:
         unallocated = max(0, sizes["reserved"] - sizes["allocated"])
+    others = tuple((int(pid), _bytes(size)) for pid, size in _OTHER.findall(text)[:16])
+    if sizes["process"] < 0:
+        used = sizes["capacity"] - max(0, sizes["free"])
+        sizes["process"], others = _own(others, sizes["allocated"] + max(0, unallocated), used)
     device = _DEVICE.search(text, asked.end())
     return OutOfMemory(
         device=int(device[1]) if device else -1,
@@ -69,8 +76,23 @@ def out_of_memory(text: str) -> OutOfMemory | None:
         process_bytes=sizes["process"],
         allowed_bytes=sizes["allowed"],
         private_bytes=max(0, sizes["private"]),
-        others=tuple((int(pid), _bytes(size)) for pid, size in _OTHER.findall(text)[:16]),
+        others=others,
     )
+
+
+def _own(listed: Processes, reserved_bytes: int, used_bytes: int) -> tuple[int, Processes]:
+    """Return what the process that wrote a text holds, -1 if it is not listed, and the others.
+
+    In a container a process knows itself by another number than the driver does, and is listed
+    among the others: they and what it reserved are more than what is in use.
+    """
+    if sum(size for _, size in listed) + reserved_bytes <= used_bytes * _ROUNDING:
+        return -1, listed
+    able = [one for one in listed if one[1] * _ROUNDING >= reserved_bytes]
+    if not able:
+        return -1, listed
+    own = min(able, key=lambda one: one[1])
+    return own[1], tuple(one for one in listed if one is not own)
 
 
 def gave_up(text: str) -> CollectiveTimeout | LastWork | None:

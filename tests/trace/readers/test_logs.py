@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 
 import pytest
 
@@ -219,6 +220,29 @@ def test_the_summary_of_comms_logger():
     assert [(calls.calls, calls.total_ns) for calls in sums] == [(146, None), (1, None)]
 
 
+@pytest.mark.parametrize(
+    ("others", "process", "left"),
+    [
+        ("Process 77 has 79.90 GiB memory in use. ", 79.9, []),
+        (
+            "Process 8 has 0.80 GiB memory in use. Process 77 has 79.10 GiB memory in use. ",
+            79.1,
+            [8],
+        ),
+        ("Process 77 has 30.00 GiB memory in use. ", -1, [77]),
+    ],
+)
+def test_a_process_in_a_container_is_not_taken_for_another_one(others, process, left):
+    text = (
+        "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 80.00 GiB "
+        f"of which 100.00 MiB is free. {others}Of the allocated memory {{}} GiB is allocated by "
+        "PyTorch, and 2.00 GiB is reserved by PyTorch but unallocated."
+    )
+    (found,) = only([text.format("47.50" if process < 0 else "76.00")]).out_of_memory
+    assert found.process_bytes == (-1 if process < 0 else round(process * 2**30))
+    assert [pid for pid, _ in found.others] == left
+
+
 def test_a_summary_counts_no_call_again_that_lines_told():
     lines = [make.call("all_reduce", ms) for ms in (9, 2, 5)]
     (kind,) = only(lines).calls
@@ -226,6 +250,22 @@ def test_a_summary_counts_no_call_again_that_lines_told():
     log = only([*lines, *make.table("all_reduce", *rows)])
     (told,) = (calls for key, calls in log.calls.items() if key[0] == kind[0])
     assert (told.calls, told.total_ns, told.source) == (3, 16_000_000, "summary")
+
+
+@pytest.mark.parametrize("head", ["{'lr': 1}\n", '{"a": {\n "b": 1\n}}\n', "[1]\n", "\ufeff"])
+def test_what_a_log_begins_with_makes_no_difference(tmp_path, head):
+    path = tmp_path / "any"
+    lines = make.run(make.every("Using network IB"))
+    path.write_text(head + "\n".join(lines), encoding="utf-8")
+    assert isinstance(reader_of(path), LogReader)
+    assert [trace.rank for trace in LogReader().read_traces(path)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_in_which_a_log_is_quoted_is_no_log(tmp_path, indent):
+    path = tmp_path / "any"
+    path.write_text(json.dumps({"text": make.said("Using network IB"), "more": [1]}, indent=indent))
+    assert reader_of(path) is None
 
 
 def test_a_log_of_another_run_says_no_time_at_which_it_began(tmp_path):
