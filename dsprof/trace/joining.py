@@ -88,6 +88,7 @@ def join(trace: RankTrace, other: RankTrace) -> None:
     trace.nbytes += other.nbytes
     trace.beside += [other.path, *other.beside]
     trace.header.versions = other.header.versions | trace.header.versions
+    trace.engines = trace.engines or other.engines
 
 
 def _newest_of_each_kind(

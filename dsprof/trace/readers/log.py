@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from dsprof.errors import TraceError
 from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
 from dsprof.trace.log import RankLog, joined
 from dsprof.trace.readers.log_lines import MarkedLines
 from dsprof.trace.readers.log_scan import MARKS, LoggedRank, LogScan
+from dsprof.trace.readers.printed_config import engine_of
 from dsprof.trace.readers.reader import Facts
 from dsprof.trace.source import Source, size_of
 from dsprof.trace.table import CollectivesBuilder, RankTrace
@@ -37,6 +39,8 @@ class _LogFile:
     world_size: int
     checksum: int
     is_nccl: bool
+    deepspeed: str
+    config: dict[str, Any]  # of DeepSpeed, as the user wrote it
 
 
 class LogReader:
@@ -82,11 +86,14 @@ def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
         started_epoch_ns=0,
         started_monotonic_ns=0,
         backend="nccl" if found.is_nccl else "",
+        versions={"deepspeed": found.deepspeed} if found.deepspeed else {},
         device="cuda" if found.is_nccl or one.log.out_of_memory else "",
     )
+    has_engine = found.config and one is found.ranks[0]  # one rank prints it
     return RankTrace(
         path=str(path),
         header=header,
+        engines={1: engine_of(found.config)} if has_engine else {},
         collectives=CollectivesBuilder().build(),
         trailer=Trailer(reason="end of the log"),
         log=joined(RankLog(), one.log),
@@ -109,4 +116,6 @@ def _scan(path: Path, _version: tuple[int, int]) -> _LogFile:
             f"{path}: a log in which neither NCCL nor RCCL, torch's allocator or watchdog, nor "
             "DeepSpeed's comms_logger says anything; set NCCL_DEBUG=INFO to see how ranks connect"
         )
-    return _LogFile(tuple(ranks), world_size, lines.checksum, scan.is_nccl)
+    return _LogFile(
+        tuple(ranks), world_size, lines.checksum, scan.is_nccl, scan.deepspeed, scan.config.written
+    )

@@ -15,11 +15,13 @@ from dsprof.trace.log import CollectiveTimeout, RankLog
 from dsprof.trace.readers.comms_logger import VERSION, CommsLoggerText
 from dsprof.trace.readers.log_prefix import LARGEST_RANK, Said, nccl_message, without_launcher
 from dsprof.trace.readers.nccl_messages import understand
+from dsprof.trace.readers.printed_config import PrintedConfig
 from dsprof.trace.readers.torch_messages import gave_up, out_of_memory, rank_of_writer
 
 MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog ", b"rank      :"),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
+    b"json = {",
 )
 """What a line must hold to be looked at."""
 
@@ -77,11 +79,22 @@ class LogScan:
         self._version: tuple[int, ...] = ()
         self._table: CommsLoggerText | None = None
         self._elastic_rank = -1  # of the block in torchrun's list of failures
+        self.config = PrintedConfig()
         self.is_nccl = False
+
+    @property
+    def deepspeed(self) -> str:
+        """The release of DeepSpeed, "" if the log does not tell it."""
+        return ".".join(map(str, self._version))
 
     def take(self, line: str) -> bool:
         """Take a line; say whether the next one is wanted whatever it holds."""
         rank, text = without_launcher(line)
+        is_taken = self.config.take(text)
+        is_wanted = False if is_taken else self._take(rank, line, text)
+        return is_wanted or self.config.is_open
+
+    def _take(self, rank: int, line: str, text: str) -> bool:
         if self._table is not None and self._table.row(text):
             return True
         self._table = None

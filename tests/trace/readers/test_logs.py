@@ -7,6 +7,7 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
+from dsprof.rules.rule import Status
 from dsprof.trace.log import CollectiveTimeout, LastWork
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.log import LogReader
@@ -52,6 +53,40 @@ def test_what_launchers_put_before_a_line(prefix, rank):
     message = nccl_message(text)
     assert (message.host, message.pid, message.device) == ("host", 12, 5)
     assert message.message == "Using network IB"
+
+
+PRINTED = [
+    "[2026-05-19 20:17:24,123] [INFO] [logging.py:60:log_dist] [Rank 0] DeepSpeed info: "
+    "version=0.6.5, git-hash=unknown, git-branch=unknown",
+    "[2026-05-19 20:17:24,123] [INFO] [config.py:906:print]   json = {",
+    '    "fp16": {',
+    '        "enabled": true',
+    "    },",
+    '    "zero_optimization": {"stage": 3, "stage3_prefetch_bukket_size": 6.5e+07}',
+    "}",
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "[default0]:"])
+def test_the_configuration_that_deepspeed_prints_is_judged(prefix, tmp_path):
+    lines = [prefix + line for line in PRINTED]
+    lines.insert(4, "host:12:34 [0] NCCL INFO Using network IB")
+    trace, *_ = make.read([*lines, "host:12:34 [0] NCCL INFO NET/IB : Using mlx5_0:1/IB"])
+    (engine,) = trace.engines.values()
+    assert engine.written["zero_optimization"]["stage"] == 3
+    assert (engine.parameter_dtype, trace.header.versions) == ("float16", {"deepspeed": "0.6.5"})
+    assert set(trace.log.values("network")) == {"IB"}
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines))
+    diagnosis = diagnose(find_run([path]))
+    failed = {f.rule for f in diagnosis.findings if f.status is Status.FAIL}
+    assert failed == {"unknown-config-key"}
+
+
+@pytest.mark.parametrize("lines", [PRINTED[:-1], [*PRINTED[:4], "}"], PRINTED[2:]])
+def test_half_a_configuration_is_none(lines):
+    (trace,) = make.read([*lines, "host:12:34 [0] NCCL INFO Using network IB"])
+    assert not trace.engines
 
 
 def test_a_failure_of_nobody_beside_known_ranks_is_said_to_be_of_an_unknown_rank():
