@@ -11,7 +11,7 @@ from dsprof.trace.format import EngineConfig
 
 _HEADING = re.compile(r"\[config\.py:\d+:print\w*\]\s+json = \{\s*$")
 _OF_JSON = re.compile(r"\s*(?:[\"\[\]{}]|-?\d|true|false|null)")
-_MOST_LINES = 2000
+_MOST_LINES, _LONGEST_LINE = 2000, 1000
 _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
 
 
@@ -34,7 +34,7 @@ class PrintedConfig:
             return self.is_open
         if not _OF_JSON.match(text):
             return False
-        self._lines.append(text)
+        self._lines.append(text[:_LONGEST_LINE])
         if text.startswith("}") or len(self._lines) > _MOST_LINES:
             self.is_open = False
             self._decode()
