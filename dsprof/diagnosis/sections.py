@@ -386,6 +386,8 @@ def _per(total: int, count: int) -> float:
 
 
 def _moment(epoch_ns: int) -> str:
+    if not epoch_ns:  # a log or a dump does not tell
+        return ""
     try:
         moment = datetime.fromtimestamp(epoch_ns // 10**9, tz=timezone.utc)
     except (OverflowError, ValueError, OSError):

@@ -81,6 +81,7 @@ def test_the_configuration_that_deepspeed_prints_is_judged(prefix, tmp_path):
     diagnosis = diagnose(find_run([path]))
     failed = {f.rule for f in diagnosis.findings if f.status is Status.FAIL}
     assert failed == {"unknown-config-key"}
+    assert diagnosis.run.started == ""
 
 
 @pytest.mark.parametrize("lines", [PRINTED[:-1], [*PRINTED[:4], "}"], PRINTED[2:]])
