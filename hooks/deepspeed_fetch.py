@@ -77,10 +77,9 @@ class DeepSpeedFetchHook(Hook):
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
 
-        # Hundreds of calls a step: a wait for each module, most of which wait for nothing. So no
-        # star calls here.
+        # Hundreds of calls a step: a wait for each module, most of which wait for nothing.
         @functools.wraps(original)
-        def start_event(self: Any, name: str) -> Any:
+        def start_event(self: Any, name: str, *more: Any, **named: Any) -> Any:
             if name in _WAITS:
                 if hook._release is not None:
                     hook._end_release()
@@ -89,6 +88,8 @@ class DeepSpeedFetchHook(Hook):
                 hook._wait_ns = clock()
             elif name in _SUBMITS and not is_compiling() and recorder.recording:
                 hook._begin()
+            if more or named:  # of no release yet; a plain call takes less
+                return original(self, name, *more, **named)
             return original(self, name)
 
         hide_from_dynamo(start_event)
@@ -102,14 +103,15 @@ class DeepSpeedFetchHook(Hook):
         }
 
         @functools.wraps(original)
-        def stop_event(self: Any, name: str, num_elem: int) -> Any:
-            end = ends.get(name) if num_elem else None
+        def stop_event(self: Any, name: str, *given: Any, **named: Any) -> Any:
+            elements = given[0] if given else named.get("num_elem", 0)
+            end = ends.get(name) if elements else None
             if end is not None and not is_compiling() and recorder.recording and not hook.broken:
                 try:
-                    end(num_elem, name)
+                    end(elements, name)
                 except Exception as error:
                     hook.fail(error)
-            return original(self, name, num_elem)
+            return original(self, name, *given, **named)
 
         hide_from_dynamo(stop_event)
         return stop_event

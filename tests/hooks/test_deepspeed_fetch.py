@@ -196,6 +196,22 @@ def test_a_prefetch_has_an_id_of_its_own(recorder: Recorder, event: str) -> None
     assert recorder.buffer[0].id == inside  # type: ignore[union-attr]
 
 
+def test_what_a_later_release_may_add_is_passed_on(recorder: Recorder) -> None:
+    hook, calls = DeepSpeedFetchHook(recorder), []
+    start, stop, _ = (hook.wrap(t, lambda *a, **k: calls.append((a, k))) for t in hook.targets)
+    start(None, "forward_fetch_wait")
+    start(None, "forward_fetch_wait", 1, of="x")
+    stop(None, "forward_fetch_wait", num_elem=0)
+    stop(None, name="forward_fetch_wait")
+    wait = "forward_fetch_wait"
+    assert calls == [
+        ((None, wait), {}),
+        ((None, wait, 1), {"of": "x"}),
+        ((None, wait), {"num_elem": 0}),
+        ((None, wait), {}),
+    ]
+
+
 def test_a_module_with_nothing_to_wait_for_is_no_fetch(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
     stage3.wait("forward_fetch_wait", 0)
