@@ -42,7 +42,7 @@ class DeviceWatch(Protocol):
         """Return what `call` does, which waits for `work`; time it on the waiting stream."""
 
     def join(self, coalesced: int, work: Any) -> None:
-        """`work` stands for the batch of this number, whose Works nobody waits for."""
+        """`work` stands for the batch of this number; None: the current stream has run it."""
 
     def open(self) -> Any:
         """C++ is about to wait on the current stream; returns what `close` wants."""
@@ -211,6 +211,8 @@ class InFlight:
         """Know `work` as what stands for a batch: its last collective has it, the others go."""
         if self.device is not None:
             self.device.join(coalesced, work)
+        if work is None:
+            return
         with self._tables:
             batch = [
                 (key, record)

@@ -1,7 +1,8 @@
 """Operations that a backend launches together: NCCL's groups, `batch_isend_irecv`.
 
 Between `_start_coalescing` and `_end_coalescing` a backend only collects. Those inside get no Work
-that anybody waits for: the one that `_end_coalescing` returns stands for all of them.
+that anybody waits for: the one that `_end_coalescing` returns stands for all of them. Synchronous
+ones over NCCL have none from torch 2.8 on: the current stream runs them all when it ends.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class CoalescingHook(Hook):
 
     def _end(self, work: Any) -> None:
         collected = self._close()
-        if collected is not None and work is not None:
+        if collected is not None:
             self.recorder.in_flight.join(collected.context.coalesced, work)
 
     def _close(self) -> Apart | None:

@@ -64,6 +64,8 @@ class CudaHook(Hook):
         self._flights: dict[int, Flight] = {}  # id of a Work, which is alive
         # record -> its issue mark, while nobody but C++ holds its Work
         self._unheld: dict[int, Mark | None] = {}
+        # number of a batch -> its last collective without a Work, and the mark before its first
+        self._batches: dict[int, tuple[Collective, Mark]] = {}
         self._said_captured = False
 
     def patches(self, module: str) -> list[Any]:
@@ -133,9 +135,24 @@ class CudaHook(Hook):
         if work is not None:
             self._keep(record, work, begun)
         elif begun is not None and not record.is_async:
-            end = self.stalls.mark(stream)
-            self.streams.give(end.key, record.id)
-            self.stalls.put(Held("collective", record.id, record.scope, begun, end))
+            if record.context.coalesced:
+                self._collect(record, begun)
+            else:
+                self._ran(record, begun)
+
+    def _ran(self, record: Collective, begun: Mark) -> None:
+        """The current stream was given a collective, and nothing else since `begun`."""
+        end = self.stalls.mark(self.device.current_stream())
+        self.streams.give(end.key, record.id)
+        self.stalls.put(Held("collective", record.id, record.scope, begun, end))
+
+    def _collect(self, record: Collective, begun: Mark) -> None:
+        """Nothing is launched before the batch ends; then its last collective has all the time."""
+        number = record.context.coalesced
+        first = self._batches[number][1] if number in self._batches else begun
+        if first is not begun:
+            self.stalls.give_back(begun)
+        self._batches[number] = record, first
 
     def _keep(self, record: Collective, work: Any, issue: Mark | None) -> None:
         self._flights[id(work)] = self._handing[get_ident()] = Flight(record, work, issue)
@@ -143,6 +160,14 @@ class CudaHook(Hook):
 
     def join(self, coalesced: int, work: Any) -> None:
         """`work` stands for a batch: its last collective has it, and the others go."""
+        if coalesced in self._batches:
+            record, begun = self._batches.pop(coalesced)
+            if self.stalls.is_capturing():
+                self.stalls.give_back(begun)
+            else:
+                self._ran(record, begun)
+        if work is None:
+            return
         enqueued = self._in_flight.enqueued
         batch = [
             (key, record)
@@ -273,6 +298,8 @@ class CudaHook(Hook):
             if thread == get_ident() or now - flight.record.issue_ns > FOREIGN_AFTER_NS:
                 self._handing.pop(thread, None)
                 self._let_go(flight)
+        while self._batches:  # an exception kept them from being launched
+            self.stalls.give_back(self._batches.popitem()[1][1])
         kept = {record.id for record in self._in_flight.unheld.records()}
         for number in [number for number in list(self._unheld) if number not in kept]:
             self.stalls.give_back(self._unheld.pop(number, None))

@@ -128,6 +128,7 @@ def _collectives(rows: Collectives, stalls: _Stalls) -> Collectives:
     is_async = rows.is_async.copy()
     is_untimed = (rows.done_ns == 0) & rows.on_wire & ~rows.is_open
     is_async[place], is_untimed[place] = may_overlap, False
+    is_async |= is_untimed & (rows.coalesced > 0)  # its batch holds the stream, and not it alone
     return replace(
         rows,
         is_async=is_async,

@@ -108,7 +108,10 @@ def unseen(rows: Collectives) -> BoolArray:
     """Say of which collectives it is not known how long they held anyone."""
     unwaited = rows.is_async & (rows.waits == 0)
     unknown = rows.is_untimed | unwaited
-    return np.asarray(unknown & ~_ends_with_a_later_one(rows, unwaited), np.bool_)
+    unknown &= ~_ends_with_a_later_one(rows, unwaited)
+    # What a backend launches together has one wait, or one stall, for all of it.
+    known_batches = rows.coalesced[~unknown & (rows.coalesced > 0)]
+    return np.asarray(unknown & ~np.isin(rows.coalesced, known_batches), np.bool_)
 
 
 def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:

@@ -120,6 +120,12 @@ def test_gathers_that_end_with_the_wait_for_the_last_one_are_seen():
     assert unseen(rows).tolist() == [False, False, False, True]
 
 
+def test_the_wait_for_a_batch_is_for_all_that_was_launched_together():
+    together = [{"requested": "", "request": 0, "coalesced": number} for number in (3, 4)]
+    rows = rank_trace(comm=[*gathers(None, 8, **together[0]), *gathers(None, **together[1])])
+    assert unseen(rows.collectives).tolist() == [False, False, True]
+
+
 @pytest.mark.parametrize(
     "last",
     [

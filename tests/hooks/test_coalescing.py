@@ -20,7 +20,7 @@ from dsprof.hooks.coalescing import CoalescingHook
 from dsprof.recorder import Recorder
 from dsprof.trace.encode import Encoder
 from dsprof.trace.table import CollectivesBuilder
-from tests.factories.fake_cuda import Work
+from tests.factories.fake_cuda import MS, Work
 from tests.hooks.machine import Machine, machines
 
 CPU = torch.device("cpu")
@@ -115,3 +115,31 @@ def test_on_a_device_the_wait_for_a_batch_holds_the_stream(machine: Machine) -> 
     assert stall.collective == kept[-1][0]
     assert recorder.in_flight.enqueued == {}
     assert recorder.failures == {}
+
+
+def test_on_a_device_a_batch_without_a_work_holds_the_stream_that_runs_it(machine: Machine) -> None:
+    """Synchronous, torch 2.8 and later: the current stream runs it when it ends, from 3 to 13."""
+    machine.warm()
+    now, hook = machine.host.now, CoalescingHook(machine.recorder)
+    machine.compute.run(3)
+    hook._start()
+    collected = [machine.nccl.all_reduce(0) for _ in range(3)]
+    machine.compute.run(10)
+    hook._end(None)
+    machine.compute.run(4)
+    (stall,) = machine.read_back()
+    assert (stall.kind, stall.collective) == ("collective", collected[-1])
+    assert (stall.start_ns / MS, stall.end_ns / MS) == (now + 3, now + 13)
+    assert machine.recorder.failures == {}
+
+
+def test_marks_of_a_batch_that_raises_are_used_again(machine: Machine) -> None:
+    machine.warm()
+    hook = CoalescingHook(machine.recorder)
+    for number in range(1, 30):
+        hook._start()
+        machine.nccl.all_reduce(0)
+        machine.drain()
+        machine.nccl.step(number)
+    assert machine.device.made < 8
+    assert machine.stalls() == []

@@ -11,10 +11,11 @@ from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.events import Step
+from dsprof.hooks.coalescing import CoalescingHook
 from dsprof.trace.encode import Encoder
 from dsprof.trace.format import HeaderEvent
 from dsprof.trace.reader import read_trace
-from tests.factories.fake_cuda import MS, START_MS
+from tests.factories.fake_cuda import MS, START_MS, Work
 from tests.factories.trace import header, summary
 from tests.hooks.machine import Machine, machines
 
@@ -68,6 +69,43 @@ def test_the_figures_of_a_run_are_those_worked_out_by_hand(machine, tmp_path: Pa
     assert run[Overlap].bounds == (pytest.approx(1 - 11 / 24, abs=1e-3),) * 2
     (row,) = run[Communication].rows.values()
     assert row.exposed_ns / MS == pytest.approx(11 * (STEPS - 2), abs=0.1)
+
+
+def exchange(machine: Machine, number: int, *, is_async: bool) -> None:
+    """Two sends that are launched together: 0-10 compute, 10-25 both sends, 25-40 compute."""
+    hook, end_ms = CoalescingHook(machine.recorder), 15
+    machine.compute.run(10)
+    hook._start()
+    for _ in range(2):
+        machine.nccl.issue(0, is_async=is_async)
+    if is_async:
+        machine.nccl.own.free += end_ms
+        work = Work(machine.host, machine.nccl.own.free)
+        hook._end(work)
+        machine.nccl.wait(work)
+    else:
+        machine.compute.run(end_ms)
+        hook._end(None)
+    machine.compute.run(15)
+    start_ns = machine.recorder.step_start_ns
+    machine.recorder.step_start_ns = machine.host.clock()
+    machine.recorder.add(Step(number, 1, start_ns, machine.host.clock(), "deepspeed"))
+    machine.nccl.step(number)
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["one Work", "no Work"])
+def test_what_is_launched_together_is_exposed_as_one(machine, tmp_path: Path, is_async) -> None:
+    machine.recorder.step_start_ns = machine.host.clock()
+    for number in range(STEPS):
+        exchange(machine, number, is_async=is_async)
+    machine.drain()
+    machine.hook.uninstall()
+    run = summary(read_trace(write(machine, tmp_path / "trace.rank00000.json")))
+    steps = run[Steps]
+    assert len(steps.measured) == STEPS - 2
+    for number in steps.measured:
+        assert steps.parts[number].total_ns / MS == pytest.approx(40, abs=0.05)
+        assert steps.parts[number].exposed_ns / MS == pytest.approx(15, abs=0.05)
 
 
 def write(machine: Machine, file: Path) -> Path:
