@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from dsprof.events import Collective, Context, Phase, Record, Scope, Step, clock
@@ -131,7 +133,13 @@ class Recorder:
         return self.sampled_cost_ns * numbered // self.samples if self.samples else 0
 
     def fail(self, hook: str, error: BaseException) -> None:
-        """Remember that a hook broke; the caller makes it inert."""
+        """Remember that a hook broke; the caller makes it inert.
+
+        Raises:
+            BaseException: `error`, where a signal handler of the user raised it while a hook ran.
+        """
+        if _is_of_signal_handler(error):
+            raise error
         self.failures.setdefault(hook, f"{type(error).__name__}: {error}")
 
     # -- contexts -----------------------------------------------------------------------------
@@ -232,6 +240,16 @@ class Recorder:
     def define(self, definition: Any) -> None:
         """Hand the writer a description (group, site, engine, hook status)."""
         self.definitions.append(definition)
+
+
+def _is_of_signal_handler(error: BaseException) -> bool:
+    """Tell it by what such a handler gets: the signal, and the frame that it interrupts."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        given = [frame.f_locals.get(name) for name in names]
+        if any(isinstance(one, FrameType) and one is frame.f_back for one in given):
+            return True
+    return False
 
 
 def _nothing() -> None:

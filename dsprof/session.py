@@ -197,7 +197,7 @@ class Session:
                 self.recorder.fail(hook.name, error)
         if self.writer is None:
             if self.recorder.failures:
-                _say(f"nothing was recorded: {self.recorder.failures}")
+                _say(f"nothing was recorded: {'; '.join(self.recorder.failures.values())}")
             return
         for patch in left:
             text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"

@@ -127,10 +127,13 @@ class Hook:
         return method
 
     def fail(self, error: BaseException) -> None:
-        """Note an inner failure; after the third the hook is inert. The run goes on in any case."""
+        """Note an inner failure; after the third the hook is inert. The run goes on in any case.
+
+        What a signal handler of the user raised meanwhile is none, and is raised again.
+        """
+        self.recorder.fail(self.name, error)
         self.failures += 1
         self.broken = self.failures >= _FAILURES
-        self.recorder.fail(self.name, error)
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
 import pytest
 
 from dsprof import recorder as module
 from dsprof.events import Phase, Scope, Step
+from dsprof.hooks.base import Hook, nothing
 from dsprof.recorder import Recorder
 
 
@@ -76,6 +81,48 @@ def test_arming_fails_for_good_when_the_session_does() -> None:
     assert not recorder.arm()
     assert recorder.stopped
     assert recorder.failures == {"session": "OSError: no such thing"}
+
+
+class Interrupts:
+    """Raises in the middle of whatever runs, as a handler of the user may."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGUSR1, self.handler)
+
+    def handler(self, number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("of the user")
+
+    def __call__(self, *_: object) -> bool:
+        signal.raise_signal(signal.SIGUSR1)
+        return True
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    before = signal.getsignal(signal.SIGUSR1)
+    yield Interrupts()
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_a_signal_handler_raises_is_the_users(interrupts: Interrupts) -> None:
+    recorder = Recorder(interrupts)
+    with pytest.raises(TimeoutError, match="of the user"):
+        recorder.arm()
+    assert (recorder.failures, recorder.stopped) == ({}, False)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_a_signal_handler_raises_in_a_hook_is_no_failure_of_it(
+    recorder: Recorder, interrupts: Interrupts, moment: str
+) -> None:
+    hook, guards = Hook(recorder), {"before": nothing, "after": nothing, moment: interrupts}
+    hook.name = "mine"
+    method = hook.around(
+        lambda: None, **{name: lambda *a, g=g: g(*a) for name, g in guards.items()}
+    )
+    with pytest.raises(TimeoutError, match="of the user"):
+        method()
+    assert (recorder.failures, hook.failures) == ({}, 0)
 
 
 def test_a_stopped_recorder_does_not_arm_again(recorder: Recorder) -> None:

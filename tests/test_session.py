@@ -336,6 +336,20 @@ def test_an_unwritable_folder_is_said_and_the_run_goes_on(
     assert "ends early" in capfd.readouterr().err
 
 
+def test_why_nothing_was_recorded_is_said_in_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> str:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(session.environment, "boot_id", fails)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    said = capfd.readouterr().err
+    assert said == "dsprof: nothing was recorded: OSError: too many open files\n"
+
+
 def test_where_another_tool_holds_the_dispatcher_the_class_is_patched(tmp_path: Path) -> None:
     with foreign_kernel():
         dsprof.enable(out=str(tmp_path), interception="dispatcher")
