@@ -133,9 +133,7 @@ def _from_variables(variables: Mapping[str, str], mistakes: list[str]) -> dict[s
     for variable, text in variables.items():
         if variable in VARIABLES and text:
             name = VARIABLES[variable]
-            found[name] = Setting(
-                _parse(text, without_none(kinds[name])), variable, reprlib.repr(text)
-            )
+            found[name] = Setting(_parse(text, kinds[name]), variable, reprlib.repr(text))
         elif variable not in (SWITCH, CONFIG_VARIABLE, *VARIABLES):
             near = did_you_mean(variable, [CONFIG_VARIABLE, *VARIABLES])
             mistakes.append(f"environment: unknown variable '{variable}'{near}")
@@ -160,8 +158,10 @@ _WORDS |= {"false": False, "no": False, "off": False, "0": False}
 
 def _parse(text: str, kind: Any) -> Any:
     """Turn the text of a variable into `kind`, or leave it for the check to refuse."""
+    if text == "null" and kind is not without_none(kind):
+        return None
     if kind is bool:
         return _WORDS.get(text.lower(), text)
-    if kind is int and re.fullmatch(r"[-+]?\d{1,18}", text):
+    if without_none(kind) is int and re.fullmatch(r"[-+]?\d{1,18}", text):
         return int(text)
     return text

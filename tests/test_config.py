@@ -182,7 +182,10 @@ def test_a_wrong_value_is_named_with_its_place(
 
 
 def test_null_is_a_value_where_the_type_says_so(yaml_file: WriteYaml) -> None:
-    assert load_config({}, {"config": yaml_file("steps: null\n")}).steps is None
+    file = yaml_file("steps: null\n")
+    assert load_config({}, {"config": file}).steps is None
+    file = yaml_file("steps: 3\n")
+    assert load_config({"DSPROF_STEPS": "null"}, {"config": file}).steps is None
 
 
 def test_quotes_make_text_of_anything(yaml_file: WriteYaml) -> None:
