@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from dsprof.diagnosis.model import (
+    AnnotationRow,
     CommunicationRow,
     Diagnosis,
     EnvironmentInfo,
@@ -25,6 +26,7 @@ from dsprof.rules.wording import reason
 
 TOP_COMMUNICATION = 8
 TOP_LOGGED = 16
+TOP_ANNOTATIONS = 8
 
 _COLOURS = {
     Severity.CRITICAL: "1;31",
@@ -62,6 +64,8 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
         yield [page.heading("Worth knowing"), *_notes(notes, page)]
     if mean.total_ns:
         yield _step(mean, diagnosis.steps, page)
+    if diagnosis.annotations:
+        yield _annotations(diagnosis.annotations, page)
     if diagnosis.communication:
         yield _communication(diagnosis, page)
     if diagnosis.logged_calls:
@@ -139,6 +143,16 @@ def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
         )
         lines += page.wrap(f"{text}so long.", "  ")
     return lines
+
+
+def _annotations(rows: list[AnnotationRow], page: Page) -> list[str]:
+    lines = [f"{page.heading('Spans that the program named')}  of one rank's step"]
+    for row in rows[:TOP_ANNOTATIONS]:
+        time = fmt.duration(tables.per_step(row, row.duration_ns))
+        numbers = f"  {fmt.count(row.calls_per_step):>7} {time:>10}"
+        lines.append(f"{numbers}  {printable(row.name)}"[: page.width])
+    left = len(rows) - TOP_ANNOTATIONS
+    return lines + ([f"  and {fmt.plural(left, 'more name')}"] if left > 0 else [])
 
 
 def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:

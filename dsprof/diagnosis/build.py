@@ -75,6 +75,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         flushes=sections.flushes(summary),
         fetches=sections.fetches(summary),
         copies=sections.copies(summary),
+        annotations=sections.annotated(summary),
         memory=sections.memory(summary),
         snapshots=snapshots(summary[Snapshots]),
         environment=environment_info(summary[EnvironmentFacts], summary[Engines].engines),

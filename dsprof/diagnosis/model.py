@@ -244,6 +244,16 @@ class CopyRow(_Part):
     duration_ns: int
 
 
+class AnnotationRow(_Part):
+    """Spans that the program named by `dsprof.annotate`, sums over ranks and measured steps."""
+
+    name: str
+    calls: int
+    calls_per_step: float  # of one rank
+    duration_ns: int  # on the host's clock; of spans of one name at the same time once
+    exposed_ns: int | None  # of it, waits for communication
+
+
 class RankMemory(_Part):
     """Memory of one rank; null where it could not be read."""
 
@@ -438,6 +448,7 @@ class Diagnosis(_Part):
     flushes: list[FlushRow] = []
     fetches: list[FetchRow] = []
     copies: list[CopyRow] = []
+    annotations: list[AnnotationRow] = []
     memory: list[RankMemory] = []
     snapshots: list[SnapshotRow] = []
     environment: EnvironmentInfo = msgspec.field(default_factory=EnvironmentInfo)

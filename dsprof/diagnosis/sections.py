@@ -19,6 +19,7 @@ from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
+from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.aggregates.timelines import StepDetail, Timelines
@@ -124,6 +125,22 @@ def copies(summary: RunSummary) -> list[model.CopyRow]:
         for (what, direction, phase), sums in sorted(
             rows, key=lambda item: (-item[1].duration_ns, item[0])
         )
+    ]
+
+
+def annotated(summary: RunSummary) -> list[model.AnnotationRow]:
+    """List the spans that the program named, those that take longest first."""
+    rows = summary[Phases].annotated.items()
+    is_timed = summary[Run].is_cpu and summary[Steps].total.exposed_ns is not None
+    return [
+        model.AnnotationRow(
+            name=name,
+            calls=sums.spans,
+            calls_per_step=_per(sums.spans, sums.rank_steps),
+            duration_ns=sums.duration_ns,
+            exposed_ns=sums.exposed_ns if is_timed else None,
+        )
+        for name, sums in sorted(rows, key=lambda item: (-item[1].duration_ns, item[0]))
     ]
 
 

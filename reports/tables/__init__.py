@@ -20,11 +20,12 @@ from dsprof.reports.tables.environment import (
 )
 from dsprof.reports.tables.listing import MAX_ROWS
 from dsprof.reports.tables.memory import memory, snapshots
-from dsprof.reports.tables.time import devices, steps, timeline
+from dsprof.reports.tables.time import annotated, devices, steps, timeline
 from dsprof.reports.tables.transfers import transfers
 
 __all__ = [
     "MAX_ROWS",
+    "annotated",
     "communication",
     "configuration",
     "copies",

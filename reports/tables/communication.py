@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
-from dsprof.diagnosis.model import CommunicationRow, CopyRow, FetchRow, FlushRow
+from dsprof.diagnosis.model import (
+    AnnotationRow,
+    CommunicationRow,
+    CopyRow,
+    FetchRow,
+    FlushRow,
+)
 from dsprof.events import ROLES
 from dsprof.reports import formatting as fmt
 from dsprof.reports.tables.listing import Shown, listing
@@ -22,7 +28,9 @@ def group_name(row: CommunicationRow) -> str:
     return f"{role}, {row.group}"
 
 
-def per_step(row: CommunicationRow | CopyRow | FetchRow, total: int | None) -> float | None:
+def per_step(
+    row: AnnotationRow | CommunicationRow | CopyRow | FetchRow, total: int | None
+) -> float | None:
     """Turn a sum over ranks and steps into the mean of one rank's step."""
     if total is None or not row.calls:
         return None

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dsprof.diagnosis.model import DeviceRow, Timeline
+from dsprof.diagnosis.model import AnnotationRow, DeviceRow, Timeline
 from dsprof.reports.content import PARTS, StepBar
+from dsprof.reports.tables.communication import per_step
 from dsprof.reports.tables.listing import Shown, listing
 from dsprof.rules.rule import Table
 
@@ -29,6 +30,19 @@ _STEP: tuple[Shown[StepBar], ...] = (
 def steps(bars: Iterable[StepBar]) -> Table:
     """Steps and their parts: mean over the ranks."""
     return listing("Steps, mean over the ranks", _STEP, bars)
+
+
+_ANNOTATION: tuple[Shown[AnnotationRow], ...] = (
+    Shown("Name", lambda row: row.name),
+    Shown("Spans", lambda row: row.calls_per_step, "count"),
+    Shown("Time", lambda row: per_step(row, row.duration_ns), "ns"),
+    Shown("Exposed", lambda row: per_step(row, row.exposed_ns), "ns"),
+)
+
+
+def annotated(rows: Iterable[AnnotationRow]) -> Table:
+    """Spans that the program named."""
+    return listing("Of one step of one rank, on average", _ANNOTATION, rows)
 
 
 _DEVICE: tuple[Shown[DeviceRow], ...] = (

@@ -24,9 +24,11 @@ from tests.factories.trace import (
     header,
     issued,
     rank_trace,
+    span,
     stall,
     step,
     summary,
+    sync,
     zero_rank,
 )
 
@@ -177,6 +179,21 @@ def test_fetches_and_memory_have_their_rows():
     assert diagnosis.fetches[0].wait_ns == 3 * MS
     (rank,) = diagnosis.memory
     assert (rank.steps, rank.rss_bytes, rank.allocated_bytes) == ([0, 1, 2], [0, 1, 2], [])
+
+
+def test_annotations_are_sums_and_their_waits_unknown_on_a_device():
+    spans = [span("data", at, at + 10, is_annotation=True) for at in (0, 20)]
+    spans.append(span("eval", 40, 70, is_annotation=True))
+    trace = rank_trace(steps=[step(0, 0, 100)], spans=spans, comm=[sync("all_reduce", 1, 5)])
+    rows = diagnosed(trace, replace(trace, header=header(1, 2))).annotations
+    assert [(row.name, row.calls, row.calls_per_step) for row in rows] == [
+        ("eval", 2, 1.0),
+        ("data", 4, 2.0),
+    ]
+    assert [row.duration_ns for row in rows] == [60 * MS, 40 * MS]
+    assert [row.exposed_ns for row in rows] == [0, 10 * MS]
+    on_device = replace(trace, header=header(device="cuda"))
+    assert diagnosed(on_device).annotations[0].exposed_ns is None
 
 
 def test_timelines_start_with_the_step():

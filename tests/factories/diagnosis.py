@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dsprof.diagnosis.model import (
+    AnnotationRow,
     ArrivalInfo,
     ArrivalRow,
     CommunicationRow,
@@ -101,6 +102,15 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
                 bytes=6 * MIB * ranks * steps,
                 bytes_per_step=6.0 * MIB,
                 duration_ns=2 * MS * ranks * steps,
+            )
+        ],
+        annotations=[
+            AnnotationRow(
+                name="data",
+                calls=2 * ranks * steps,
+                calls_per_step=2.0,
+                duration_ns=5 * MS * ranks * steps,
+                exposed_ns=MS * ranks * steps,
             )
         ],
         memory=[memory(rank, steps) for rank in everyone],

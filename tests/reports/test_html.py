@@ -141,6 +141,11 @@ def test_the_parts_of_a_step_add_up_to_a_hundred(page: Element) -> None:
         assert round(sum(map(float, heights)), 6) == 100
 
 
+def test_spans_of_the_program_stand_with_the_step(page: Element) -> None:
+    section = next(one for one in page.all("section") if one.attributes["id"] == "step")
+    assert any(row.text.startswith("data 2 ") for row in section.all("tr"))
+
+
 def test_what_was_not_measured_is_not_zero(page: Element) -> None:
     row = next(row for row in page.one("table", _class="legend").all("tr") if "copies" in row.text)
     assert row.text == "copies not measurable"

@@ -19,6 +19,7 @@ EVERY_TABLE = [
     tables.flushes(MADE.flushes),
     tables.fetches(MADE.fetches),
     tables.copies(MADE.copies),
+    tables.annotated(MADE.annotations),
     tables.timeline(MADE.timelines[0]),
     tables.memory(MADE.memory),
     tables.differences(MADE.environment.differences),

@@ -222,3 +222,8 @@ def test_what_is_estimated_says_so() -> None:
     assert "estimated" not in text(made)
     made.steps.estimated_share = 0.25
     assert "Of the exposed communication 25% is estimated" in " ".join(text(made).split())
+
+
+def test_spans_of_the_program_are_shown_by_step() -> None:
+    pattern = r"^SPANS THAT THE PROGRAM NAMED  of one rank's step\n +2 +5\.00 ms  data$"
+    assert re.search(pattern, text(factory.diagnosis()), re.MULTILINE)

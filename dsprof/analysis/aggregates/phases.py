@@ -1,4 +1,4 @@
-"""How long forward, backward and step last, and what of it is communication."""
+"""How long phases and annotated spans last, and what of it is communication."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.analysis.timeline import Intervals, exposed
 from dsprof.trace.table import RankTrace, Span
 
+NAMES = 100
+OTHERS = "(others)"
+"""All annotations after the first NAMES of a rank: a program may give each span its own name."""
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseSums:
     """Sums over ranks and measured steps, on the host's clock."""
 
     spans: int
-    rank_steps: int  # measured steps, summed over the ranks that had such a phase
+    rank_steps: int  # measured steps, summed over the ranks that had such a span
     duration_ns: int  # union over threads and engines
     exposed_ns: int  # of it, waits for communication
 
@@ -37,30 +41,40 @@ class PhaseSums:
 
 @dataclass(frozen=True, slots=True)
 class Phases(Aggregate):
-    """Sums by phase ("forward", "backward", "step").
+    """Sums by phase ("forward", "backward", "step"), and by the name of what was annotated.
 
     Of ranks on a device that is timed, the phases are those of the host, and waits of its streams
     are not in them.
     """
 
     rows: dict[str, PhaseSums]
+    annotated: dict[str, PhaseSums]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Phases:
-        """Measure the phases of one rank."""
+        """Measure the spans of one rank."""
         steps = detailed_steps(trace)
-        spans = [span for span in trace.spans if not span.is_annotation]
-        numbers = np.fromiter((span.step for span in spans), np.int64, len(spans))
-        named: dict[str, list[Span]] = {}
+        numbers = np.fromiter((span.step for span in trace.spans), np.int64, len(trace.spans))
+        phases: dict[str, list[Span]] = {}
+        annotated: dict[str, list[Span]] = {}
         for index in np.flatnonzero(in_steps(numbers, steps)):
-            named.setdefault(spans[index].name, []).append(spans[index])
+            span = trace.spans[index]
+            if span.is_annotation:
+                is_new = span.name not in annotated and len(annotated) >= NAMES
+                annotated.setdefault(OTHERS if is_new else span.name, []).append(span)
+            else:
+                phases.setdefault(span.name, []).append(span)
         on_host = is_timed(trace) and not trace.is_device_timed
         waits = exposed(trace) if on_host else Intervals.union(numbers[:0], numbers[:0])
-        return cls({name: _sums(chosen, waits, len(steps)) for name, chosen in named.items()})
+        return cls(_rows(phases, waits, len(steps)), _rows(annotated, waits, len(steps)))
 
     def merge(self, other: Phases) -> Phases:
-        """Add up the same phases."""
-        return Phases(add_rows(self.rows, other.rows))
+        """Add up what has the same name."""
+        return Phases(add_rows(self.rows, other.rows), add_rows(self.annotated, other.annotated))
+
+
+def _rows(named: dict[str, list[Span]], waits: Intervals, steps: int) -> dict[str, PhaseSums]:
+    return {name: _sums(spans, waits, steps) for name, spans in named.items()}
 
 
 def _sums(spans: list[Span], waits: Intervals, steps: int) -> PhaseSums:

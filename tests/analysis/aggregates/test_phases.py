@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.aggregates.phases import Phases, PhaseSums
+from dsprof.analysis.aggregates.phases import NAMES, OTHERS, Phases, PhaseSums
 from tests.factories.trace import (
     MS,
     captured,
@@ -32,6 +32,22 @@ def test_threads_at_the_same_time_count_once_and_annotations_not():
     spans.append(span("mine", 0, 50, is_annotation=True))
     rows = phases(rank_trace(steps=[step(0, 0, 100)], spans=spans))
     assert rows == {"backward": PhaseSums(2, 1, 12 * MS, 0)}
+
+
+def test_annotated_spans_have_sums_by_name_with_the_waits_in_them():
+    spans = [span(name, at, at + 10, is_annotation=True) for at in (0, 20) for name in "ab"]
+    comm = [sync("all_reduce", 24, 3, step=0)]
+    trace = rank_trace(steps=[step(0, 0, 100)], spans=spans, comm=comm)
+    once = PhaseSums(2, 1, 20 * MS, 3 * MS)
+    assert summary(trace)[Phases].annotated == {"a": once, "b": once}
+    assert summary(trace, trace)[Phases].annotated["a"] == once + once
+
+
+def test_a_name_for_each_span_does_not_grow_the_summary():
+    spans = [span(f"batch {n}", n, n + 1, is_annotation=True) for n in range(NAMES + 20)]
+    annotated = summary(rank_trace(steps=[step(0, 0, 200)], spans=spans))[Phases].annotated
+    assert len(annotated) == NAMES + 1
+    assert annotated[OTHERS] == PhaseSums(20, 1, 20 * MS, 0)
 
 
 def test_host_waits_of_a_device_say_nothing():
