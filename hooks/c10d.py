@@ -387,6 +387,8 @@ def reduce_op_name(value: Any) -> str:
         return ""
     value = getattr(value, "reduceOp", value)  # of the options that a method got
     if isinstance(value, torch.ScriptObject):
+        if not value._has_method("op"):  # torch 2.4 tells nobody
+            return ""
         return str(dist.ReduceOp.RedOpType(value._get_method("op")()).name)
     return str(getattr(getattr(value, "op", value), "name", ""))
 

@@ -106,6 +106,7 @@ def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
     found = collectives(recorder)
     assert [reduce_op_name(record.reduce_op) for record in found] == ["MAX", "", ""]
     assert reduce_op_name([tensor()]) == ""  # a method that got no options
+    assert reduce_op_name(dist.group.WORLD.boxed()) == ""  # an object that does not tell
     assert [record.peer for record in found] == [-1, 6, 5]
 
 
