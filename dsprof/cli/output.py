@@ -16,15 +16,15 @@ def check_writable(path: Path, inputs: Iterable[Path]) -> None:
     """Refuse an output file that cannot be written, before the work that it would be for.
 
     Raises:
-        OutputError: it is a folder, its folder is missing or read-only, or it is an input.
+        OutputError: it is a folder, its folder is missing or read-only, or it is to be read.
     """
     folder = path.resolve().parent
     if os.path.isdir(path):
         problem = "it is a folder"
     elif not os.path.isdir(folder):
         problem = f"there is no folder {folder}"
-    elif any(_is_same_file(path, given) for given in inputs):
-        problem = "it is the trace to be read"
+    elif any(_is_read(path, given) for given in inputs):
+        problem = "it is to be read"
     elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
         problem = "no permission"
     else:
@@ -32,8 +32,15 @@ def check_writable(path: Path, inputs: Iterable[Path]) -> None:
     raise OutputError(f"cannot write {path}: {problem}; choose another place with -o FILE")
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
-    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+def _is_read(path: Path, given: Path) -> bool:
+    """Say whether a file is the input `given`, or a trace in that folder."""
+    if not (os.path.exists(path) and os.path.exists(given)):
+        return False
+    if os.path.samefile(path, given):
+        return True
+    from dsprof.trace.run import is_trace
+
+    return os.path.samefile(path.resolve().parent, given) and is_trace(path)
 
 
 def terminal() -> dict[str, Any]:

@@ -46,7 +46,9 @@ files by name."""
         """Write the report; whatever is wrong with the arguments is said before the long part."""
         from dsprof.reports import render
 
-        output = destination(arguments, _PAGE, arguments.paths)
+        options = (arguments.config, arguments.baseline, arguments.plotlyjs)
+        inputs = [*arguments.paths, *(path for path in options if path)]
+        output = destination(arguments, _PAGE, inputs)
         plotlyjs = _bundle(arguments.plotlyjs) if arguments.plotlyjs else None
         diagnosis = load_diagnosis(arguments.paths, arguments.config, arguments.baseline)
         show = partial(render, diagnosis)

@@ -173,19 +173,18 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Return the files of a folder that are traces by content, or that their names call traces."""
+    """Return the traces in a folder."""
     try:
         names = sorted(folder.iterdir())
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    return [path for path in names if _claims_to_be_trace(path) or _is_trace(path)]
+    return [path for path in names if is_trace(path)]
 
 
-def _claims_to_be_trace(path: Path) -> bool:
-    return any(path.match(pattern) for pattern in _PATTERNS)
-
-
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
+    """Say whether a file is a trace by its content, or its name calls it one."""
+    if any(path.match(pattern) for pattern in _PATTERNS):
+        return True
     try:
         return os.path.isfile(path) and (is_zip(path) or reader_of(path) is not None)
     except TraceError:
@@ -195,6 +194,11 @@ def _is_trace(path: Path) -> bool:
 def _read_headers(
     paths: Sequence[Path], unopened: Sequence[Stranger]
 ) -> tuple[list[TraceFile], list[Stranger]]:
+    missing = [path for path in paths if not is_there(path)]
+    if missing:
+        raise TraceError(
+            *(f"{path}: cannot be opened: No such file or directory" for path in missing)
+        )
     files: list[TraceFile] = []
     strangers = list(unopened)
     for path in paths:
@@ -202,7 +206,7 @@ def _read_headers(
             reader = _reader(path)
             files += [TraceFile(path, header, reader) for header in reader.read_headers(path)]
         except TraceError as error:
-            if (len(paths) == 1 and not unopened) or not is_there(path):
+            if len(paths) == 1 and not unopened:
                 raise
             strangers.append(_stranger(path, error))
     if not files:

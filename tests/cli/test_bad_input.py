@@ -95,7 +95,9 @@ REPORTS = [
     ("good -o absent/report.html", r"cannot write absent/report\.html: there is no folder"),
     ("good -o nothing", r"cannot write nothing: it is a folder"),
     ("good -o other.json/x", r"cannot write other\.json/x: there is no folder"),
-    ("good/trace.rank00000.json -o good/trace.rank00000.json", r"it is the trace to be read"),
+    ("good/trace.rank00000.json -o good/trace.rank00000.json", r"00\.json: it is to be read"),
+    ("good -o good/trace.rank00001.json", r"write good/trace\.rank00001\.json: it is to be read"),
+    ("good --config key.yaml -o key.yaml", r"cannot write key\.yaml: it is to be read"),
     ("good --config missing.yaml", r"missing\.yaml: cannot be read: No such file"),
     ("good --config key.yaml", r"key\.yaml:1:1: unknown key 'outt' - did you mean 'out'\?"),
     ("good --config type.yaml", r"type\.yaml:1:8: 'every' must be a whole number"),
@@ -135,6 +137,21 @@ def test_every_mistake_has_its_line(folder: Path) -> None:
     places = re.findall(r"^dsprof: all\.yaml:(\d+:\d+): ", done.stderr, flags=re.MULTILINE)
     assert places == ["1:1", "2:8", "4:3"]
     assert done.stderr.count("\n") == 3
+
+
+def test_every_missing_file_has_its_line(folder: Path) -> None:
+    done = dsprof("report", "no.json", "good", "none.json", cwd=folder)
+    assert done.returncode == 2
+    assert re.findall(r"^dsprof: (.*): cannot be opened: No such file", done.stderr, re.M) == [
+        "no.json",
+        "none.json",
+    ]
+
+
+def test_a_report_may_replace_an_older_one_among_the_traces(folder: Path) -> None:
+    for _ in range(2):
+        done = dsprof("report", "good", "-o", "good/report.html", cwd=folder)
+        assert done.returncode == 0, done.stderr
 
 
 def test_of_many_mistakes_the_first_are_shown(folder: Path) -> None:

@@ -62,7 +62,7 @@ def test_the_page_is_written_and_the_text_is_printed(
         ("one two --format pdf", "'pdf' is no format; choose one of text, html, json"),
         (
             "one/trace.rank00000.json two -o one/trace.rank00000.json",
-            "it is the trace to be read",
+            "it is to be read",
         ),
     ],
 )
