@@ -31,6 +31,11 @@ def test_no_page_is_of_a_rule_that_is_gone() -> None:
     assert pages == {rule.meta.id for rule in RULES}
 
 
+def test_the_readme_counts_them() -> None:
+    readme = (PAGES.parents[1] / "README.md").read_text()
+    assert re.findall(r"some of (\d+): \[all rules\]", readme) == [str(len(RULES))]
+
+
 def test_pages_link_to_files_that_are_there() -> None:
     for page in PAGES.glob("*.md"):
         for target in re.findall(r"\]\(([^)#:]+\.md)", page.read_text()):
