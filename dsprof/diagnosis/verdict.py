@@ -37,7 +37,8 @@ def _without_steps(failed: Sequence[Finding], *, is_recorded: bool) -> str:
     """Lead with the gravest finding; that dumps and logs hold no steps is no news."""
     start = "No optimizer step was recorded"
     if not failed:
-        return f"{start}, so no time can be judged."
+        hint = "; in a loop that no library marks, dsprof.step() does" if is_recorded else ""
+        return f"{start}, so no time can be judged{hint}."
     no_steps = f" {start}." if is_recorded else ""
     return f"{failed[0].summary}{_others(len(failed) - 1)}{no_steps}"
 

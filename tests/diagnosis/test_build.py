@@ -276,7 +276,15 @@ class _Case:
             (zero_rank(0, stage=3), zero_rank(1, stage=3)),
             "All-reduce where a reduce-scatter would do",
         ),
-        _Case((rank_trace(0), rank_trace(1)), "No optimizer step was recorded, so no time"),
+        _Case(
+            (rank_trace(0), rank_trace(1)),
+            "No optimizer step was recorded, so no time can be judged; in a loop that no library "
+            "marks, dsprof.step() does.",
+        ),
+        _Case(
+            (foreign(rank_trace(0)), foreign(rank_trace(1))),
+            "No optimizer step was recorded, so no time can be judged.",
+        ),
         _Case((rank_trace(0),), "1 of 2 ranks left no trace: 1. No optimizer step was recorded."),
         _Case(
             (zero_rank(0, 1, head=header(0, 1, device="cuda")),), "No rule found a fault: a step"
