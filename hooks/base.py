@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dsprof.hooks.own_code import own_codes
 from dsprof.patching import Patch, when_imported
 from dsprof.recorder import Recorder
 
@@ -150,17 +151,19 @@ def hide_from_dynamo(*functions: Callable[..., Any], and_calls: bool = False) ->
     """Keep torch.compile from tracing into a hook, which would break the graph.
 
     Dynamo looks at each frame on its own: what a hidden function calls has to be hidden, too, or
-    is with `and_calls` (from torch 2.7 on).
+    is with `and_calls`. Before torch 2.7 that hides everything of dsprof that is imported by then.
     """
 
     def skip() -> None:
         eval_frame = sys.modules["torch._dynamo.eval_frame"]
-        for function in functions:
-            if and_calls and hasattr(eval_frame, "FrameExecStrategy"):
-                skipped = eval_frame.FrameAction.SKIP
-                strategy = eval_frame.FrameExecStrategy(skipped, skipped)
-                eval_frame.set_code_exec_strategy(function.__code__, strategy)
-            else:
-                eval_frame.skip_code(function.__code__)
+        codes = [function.__code__ for function in functions]
+        if and_calls and hasattr(eval_frame, "FrameExecStrategy"):
+            skipped = eval_frame.FrameAction.SKIP
+            strategy = eval_frame.FrameExecStrategy(skipped, skipped)
+            for code in codes:
+                eval_frame.set_code_exec_strategy(code, strategy)
+        else:
+            for code in (*codes, *(own_codes() if and_calls else ())):
+                eval_frame.skip_code(code)
 
     when_imported("torch._dynamo.eval_frame", skip)

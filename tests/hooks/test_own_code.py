@@ -1,0 +1,44 @@
+"""Before torch 2.7 what a hidden hook calls is not hidden with it: each function has to be."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import CodeType
+
+import pytest
+import torch._dynamo.eval_frame as eval_frame
+
+from dsprof.hooks.base import Hook, hide_from_dynamo
+from dsprof.hooks.ddp import DDPHook, _numbers
+from dsprof.recorder import Recorder
+from tests.beside import ROOT
+
+
+def hidden_on_old_torch(monkeypatch: pytest.MonkeyPatch, and_calls: bool) -> set[CodeType]:
+    hidden: set[CodeType] = set()
+    monkeypatch.delattr(eval_frame, "FrameExecStrategy")
+    monkeypatch.setattr(eval_frame, "skip_code", hidden.add)
+    hide_from_dynamo(DDPHook._end, and_calls=and_calls)
+    return hidden
+
+
+def test_what_a_hook_calls_is_hidden_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = hidden_on_old_torch(monkeypatch, and_calls=True)
+    functions = (DDPHook._end, DDPHook._describe, _numbers, Recorder.define)
+    assert {function.__code__ for function in functions} <= hidden
+
+
+def test_what_is_inside_a_function_is_hidden_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    [method] = [code for code in Hook.around.__code__.co_consts if isinstance(code, CodeType)]
+    assert method in hidden_on_old_torch(monkeypatch, and_calls=True)
+
+
+def test_nothing_of_others_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = hidden_on_old_torch(monkeypatch, and_calls=True)
+    own = tuple(f"{ROOT / folder}/" for folder in ("dsprof", "hooks", "reports"))
+    made_by_dataclasses = ("<string>", dataclasses.__file__)
+    assert all(code.co_filename.startswith((*own, *made_by_dataclasses)) for code in hidden)
+
+
+def test_without_its_calls_a_function_is_hidden_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hidden_on_old_torch(monkeypatch, and_calls=False) == {DDPHook._end.__code__}
