@@ -85,10 +85,18 @@ def direct_calls() -> None:
     dist.all_gather_single(flat(), ones())
     dist.gather(ones(), many() if first else None, 0)
     dist.scatter(ones(), many() if first else None, 0)
-    dist.reduce_scatter(ones(), many())
     dist.reduce_scatter_single(ones(), flat())
     dist.all_to_all_single(flat(), flat())
+
+
+@row(ROWS)
+def direct_all_to_all() -> None:
     dist.all_to_all(many(), many())
+
+
+@row(ROWS)
+def direct_reduce_scatter() -> None:
+    dist.reduce_scatter(ones(), many())
 
 
 @row(ROWS)
@@ -130,11 +138,19 @@ def process_group_methods() -> None:
     group.allgather([many()], [ones()]).wait()
     group.allgather(many(), ones()).wait()
     group._allgather_base(flat(), ones()).wait()
+    group._reduce_scatter_base(ones(), flat()).wait()
+    group.allgather_into_tensor_coalesced([flat(), flat(4)], [ones(), ones(4)]).wait()
+    group.reduce_scatter_tensor_coalesced([ones(), ones(4)], [flat(), flat(4)]).wait()
+    group.barrier().wait()
+
+
+@row(ROWS)
+def process_group_methods_with_new_names() -> None:
+    group = dist.group.WORLD
     group.all_gather_single(flat(), ones()).wait()
     group.reduce_scatter_single(ones(), flat()).wait()
     group.all_gather_single_coalesced([flat(), flat(4)], [ones(), ones(4)]).wait()
     group.reduce_scatter_single_coalesced([ones(), ones(4)], [flat(), flat(4)]).wait()
-    group.barrier().wait()
 
 
 @row(ROWS)
@@ -241,6 +257,10 @@ def dtensor_redistribute() -> None:
 def dtensor_full_tensor() -> None:
     local = torch.ones(4, 8)
     DTensor.from_local(local, mesh(), [Shard(0)]).full_tensor().clone()
+
+
+@row(ROWS)
+def dtensor_gradient_norm() -> None:
     net = fully_shard(model(), mesh=mesh())
     net(torch.ones(4, 16)).sum().backward()
     norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)

@@ -16,6 +16,7 @@ from tests.dist.leaving import leave_group
 from tests.dist.oracle import observed, profiled_gloo
 from tests.dist.programs import wire_rows
 
+INTERCEPTIONS = ("auto", "dispatcher", "process_group")
 GROUP_SIZE = 2  # of every group in every table
 BELOW_THE_DISPATCHER = ("backend_methods",)
 
@@ -54,7 +55,7 @@ def main() -> None:
         if args.oracle:
             count(name, row, args.out)
             continue
-        for interception in ("auto", "dispatcher", "process_group"):
+        for interception in INTERCEPTIONS:
             with recorded(args.out / interception / name, interception):
                 row()
     if args.oracle and "dsprof" in sys.modules:
