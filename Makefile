@@ -37,8 +37,8 @@ test-rest: build/.warm ## Run only the long tests and those in a browser
 test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and Lightning trainers
 	.venv-trainers/bin/python -m pytest tests/trainers
 
-compat: build/.warm ## Try older releases of DeepSpeed, and write docs/compatibility.md
-	$(BIN)/python -m tests.compat
+compat: build/.warm ## Try older releases of DeepSpeed and torch (ONLY=torch), and write docs/compatibility.md
+	$(BIN)/python -m tests.compat $(ONLY)
 
 test-gpu: build/.warm ## Run the tests on a real GPU, if there is one that torch can use
 	$(BIN)/python -m pytest -m gpu -s tests/device

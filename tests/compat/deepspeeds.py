@@ -1,25 +1,36 @@
-"""Tries one release of DeepSpeed: does the trace say what torch, DeepSpeed and arithmetic say?"""
+"""Tries releases of DeepSpeed: does the trace say what torch, DeepSpeed and arithmetic say?"""
 
 from __future__ import annotations
 
+import datetime
 import json
+import platform
+import subprocess
+import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from dsprof.analysis.timeline import unseen
 from dsprof.hooks.wire import WIRE_OPS
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.compat import zero_model
+from tests.compat.environments import environment
+from tests.compat.page import Part, table
 from tests.dist.launch import launch
+
+RELEASES = ("0.14.5", "0.15.4", "0.16.9", "0.17.6", "0.18.9", "0.19.8")
+"""The newest of each minor series."""
 
 PROGRAM = Path(__file__).with_name("zero_program.py")
 HOLDS = "yes"
+NO_HOOK = "none"
 
 
 @dataclass(frozen=True)
@@ -120,6 +131,28 @@ CHECKS: tuple[Callable[[Stage], bool], ...] = (
 )
 
 
+def part(releases: Sequence[str]) -> Part:
+    """Return the table of some releases, or of all."""
+    head = ["DeepSpeed", *(check.__name__ for check in CHECKS), "hooks off"]
+    rows = []
+    for release in releases or RELEASES:
+        rows.append([release, *_row(release).values()])
+        print(*rows[-1], flush=True)
+    holds = all(row[1:] == [HOLDS] * len(CHECKS) + [NO_HOOK] for row in rows)
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return Part([f"{datetime.date.today()}, {versions}:", "", *table(head, rows)], holds)
+
+
+def _row(release: str) -> dict[str, str]:
+    try:
+        python = environment("deepspeed", release)
+        subprocess.run([python, "-c", "import deepspeed"], check=True, capture_output=True)
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
+        return {"import": f"does not import: {said[-1] if said else error}"}
+    return try_release(python, Path(tempfile.mkdtemp(prefix=f"deepspeed-{release}-")))
+
+
 def try_release(python: Path, out: Path) -> dict[str, str]:
     """Return for each check and for "hooks off" what `python`'s DeepSpeed gives."""
     bare = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
@@ -154,4 +187,4 @@ def _hooks_off(trace: RankTrace) -> str:
     off = {hook.name: hook.why for hook in trace.hooks if hook.why}
     if trace.trailer is not None:
         off |= trace.trailer.failed_hooks
-    return "; ".join(f"{name}: {why}" for name, why in off.items()) or "none"
+    return "; ".join(f"{name}: {why}" for name, why in off.items()) or NO_HOOK

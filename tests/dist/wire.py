@@ -70,17 +70,19 @@ class Table:
         return all(counts) and sees_all != self._by_cpp(row, interception)
 
     def faults(self, row: str, interception: str) -> Iterator[str]:
-        """Yield what is wrong with the traces themselves: a lost end, hooks, unmatched waits."""
+        """Yield what is wrong with the traces by themselves: no end, unmatched waits, hooks off."""
         waits_in_cpp = self._by_cpp(row, interception)
         for trace in self.recorded(row, interception):
             if trace is None:
                 continue
+            off = {hook.name: hook.why for hook in trace.hooks if hook.why}
             if trace.trailer is None:
                 yield "a trace has no end"
-                continue
-            if trace.trailer.unmatched_waits and not waits_in_cpp:
-                yield f"{trace.trailer.unmatched_waits} unmatched waits"
-            yield from (f"hook {name}: {why}" for name, why in trace.trailer.failed_hooks.items())
+            else:
+                off |= trace.trailer.failed_hooks
+                if trace.trailer.unmatched_waits and not waits_in_cpp:
+                    yield f"{trace.trailer.unmatched_waits} unmatched waits"
+            yield from (f"hook {name} is off: {why}" for name, why in off.items())
 
     @staticmethod
     def _by_cpp(row: str, interception: str) -> bool:
