@@ -218,4 +218,10 @@ class MemorySample(msgspec.Struct, gc=False):
     device: dict[str, int] | None = None  # chosen counters of torch.cuda.memory_stats()
 
 
-Record = Collective | Phase | Step | Flush | Fetch | Copy | MemorySample | Stall | DeviceStep
+Scoped = Collective | Phase | Flush | Fetch | Copy | Stall
+"""What happened at a place in training, its `scope`."""
+
+OfStep = Step | DeviceStep | MemorySample
+"""What tells of a step as a whole."""
+
+Record = Scoped | OfStep

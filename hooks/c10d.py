@@ -378,10 +378,16 @@ def _as_lists(given: Sequence[Any], op: WireOp) -> Sequence[Any]:
     return args
 
 
+_OP_NAMES: dict[int, str] = {
+    op.value: name for name, op in dist.ReduceOp.RedOpType.__members__.items()
+}
+
+
 def reduce_op_name(value: Any) -> str:
     """Return the name of what an operation got as its reduce op: "SUM", "MAX"..., "" for none.
 
-    Reading it costs 2 us in the dispatcher's form, so the writer asks and not the hook.
+    Reading it costs 2 us in the dispatcher's form, so the writer asks and not the hook. An enum of
+    pybind11 looks through all its members for its name, in Python: hence the table.
     """
     if value is None:
         return ""
@@ -389,8 +395,9 @@ def reduce_op_name(value: Any) -> str:
     if isinstance(value, torch.ScriptObject):
         if not value._has_method("op"):  # torch 2.4 tells nobody
             return ""
-        return str(dist.ReduceOp.RedOpType(value._get_method("op")()).name)
-    return str(getattr(getattr(value, "op", value), "name", ""))
+        return _OP_NAMES.get(value._get_method("op")(), "")
+    op = getattr(value, "op", value)
+    return _OP_NAMES.get(getattr(op, "value", -1), "")
 
 
 def is_traced(tensor: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import resource
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -28,9 +28,6 @@ _DEVICE_COUNTERS = (
     "num_device_free",
 )
 
-_HOST_EVERY_NS = 1_000_000_000
-"""The host is looked at once a second: the kernel counts all of its memory for that."""
-
 DEVICE_TOTAL = "device_total_bytes"
 """Added to torch's counters: what the device has, whoever uses it."""
 
@@ -40,8 +37,6 @@ class MemorySampler:
 
     def __init__(self) -> None:
         self._process: Any = None
-        self._host = _Host()
-        self._host_ns = -_HOST_EVERY_NS
 
     def sample(self, at: str, step: int) -> MemorySample:
         """Return a sample of now; for the writer's thread."""
@@ -53,34 +48,13 @@ class MemorySampler:
             # Making one reads more of /proc than asking it.
             self._process = self._process or psutil.Process()
             found.rss_bytes = self._process.memory_info().rss
-        if found.time_ns >= self._host_ns + _HOST_EVERY_NS:
-            self._host, self._host_ns = _look_at_host(), found.time_ns
-        found.host_available_bytes, found.host_total_bytes = self._host[:2]
-        found.shm_free_bytes, found.shm_total_bytes = self._host[2:]
+            memory = psutil.virtual_memory()
+            found.host_available_bytes, found.host_total_bytes = memory.available, memory.total
+        with contextlib.suppress(OSError):
+            shm = os.statvfs("/dev/shm")
+            found.shm_free_bytes = shm.f_bavail * shm.f_frsize
+            found.shm_total_bytes = shm.f_blocks * shm.f_frsize
         return found
-
-
-class _Host(NamedTuple):
-    """Memory that all processes of a host share, in bytes."""
-
-    available: int = -1
-    total: int = -1
-    shm_free: int = -1
-    shm_total: int = -1
-
-
-def _look_at_host() -> _Host:
-    host = _Host()
-    with contextlib.suppress(OSError):
-        shm = os.statvfs("/dev/shm")
-        shm_free, shm_total = shm.f_bavail * shm.f_frsize, shm.f_blocks * shm.f_frsize
-        host = host._replace(shm_free=shm_free, shm_total=shm_total)
-    with contextlib.suppress(ImportError, OSError):
-        import psutil
-
-        memory = psutil.virtual_memory()
-        host = host._replace(available=memory.available, total=memory.total)
-    return host
 
 
 def device_counters() -> dict[str, int]:

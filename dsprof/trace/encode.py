@@ -212,8 +212,27 @@ class Encoder:
         return StepEvent(args=args, name=f"step {record.step}", tid=_STEP_LANE, **span)
 
     def _flush(self, record: Flush) -> Event:
-        args = self._fields(record, FlushArgs)
-        args.engine = record.scope.engine
+        scope, start_ns = record.scope, self._start_ns
+        args = FlushArgs(
+            record.id,
+            record.stage,
+            record.elements,
+            record.start_ns - start_ns,
+            record.end_ns - start_ns,
+            record.capacity,
+            record.nbytes,
+            record.dtype,
+            record.parameters,
+            record.cause,
+            record.slot,
+            scope.step,
+            scope.micro_step,
+            scope.phase,
+            record.library,
+            record.module,
+            record.bucket,
+            scope.engine,
+        )
         span = self._span(record.start_ns, record.end_ns)
         lane = self._thread_lane(record.thread)
         return FlushEvent(args=args, name=f"flush: {record.cause}", tid=lane, **span)
@@ -245,7 +264,17 @@ class Encoder:
         )
 
     def _copy(self, record: Copy) -> Event:
-        args = self._fields(record, CopyArgs)
+        scope = record.scope
+        args = CopyArgs(
+            record.what,
+            record.direction,
+            record.nbytes,
+            self._at(record.start_ns),
+            self._at(record.end_ns),
+            scope.step,
+            scope.micro_step,
+            scope.phase,
+        )
         span = self._span(record.start_ns, record.end_ns)
         name = f"copy {record.what} {record.direction}"
         return CopyEvent(args=args, name=name, tid=self._thread_lane(record.thread), **span)
@@ -284,19 +313,6 @@ class Encoder:
             args=args, name=f"step {record.step}", tid=self._stream_lane(None), **span
         )
 
-    def _fields(self, record: Flush | Copy, kind: type[Any]) -> Any:
-        """Copy the fields of the same name; the scope is spread, times become relative."""
-        own = {name: getattr(record, name) for name in kind.__struct_fields__ if name not in _MADE}
-        scope = record.scope
-        return kind(
-            **own,
-            start_ns=self._at(record.start_ns),
-            end_ns=self._at(record.end_ns),
-            step=scope.step,
-            micro_step=scope.micro_step,
-            phase=scope.phase,
-        )
-
     def _collective_lane(self, start_ns: int, end_ns: int) -> int:
         """Return the lane that is free for longest; with all lanes taken, that one all the same."""
         ends = self._lane_ends
@@ -327,6 +343,3 @@ class Encoder:
 
     def _name_lane(self, tid: int, name: str) -> LaneEvent:
         return LaneEvent(args={"name": name}, name="thread_name", ph="M", pid=self._rank, tid=tid)
-
-
-_MADE = {"start_ns", "end_ns", "step", "micro_step", "phase", "engine"}

@@ -103,18 +103,26 @@ def test_everything_written_is_read_back(tmp_path: Path) -> None:
     assert trace.broken_lines == 0
 
 
-def test_memory_is_looked_at_once_for_the_steps_of_a_chunk(tmp_path: Path) -> None:
+def test_memory_is_looked_at_once_for_the_steps_of_a_second(tmp_path: Path) -> None:
     run, looks = Run(tmp_path), []
 
     def look(at: str, step: int) -> MemorySample:
         looks.append(at)
-        return MemorySample(at, START_NS, step, rss_bytes=len(looks))
+        return MemorySample(at, ends_ns[max(step, 0)], step, rss_bytes=len(looks))
 
+    ends_ns = [START_NS + ms * 1_000_000 for ms in (100, 1000, 1100, 1200)]
     run.writer._source.sample_memory = look
-    run.records.extend([step_end(0), step_end(1), step_end(2)])
+    run.records.extend(
+        Step(step, 1, START_NS, end_ns, "deepspeed") for step, end_ns in enumerate(ends_ns)
+    )
     memory = [sample for sample in run.close().memory if sample.at == "step"]
-    assert [(sample.step, sample.rss_bytes) for sample in memory] == [(0, 2), (1, 2), (2, 2)]
-    assert looks == ["writer", "step", "writer"]
+    assert [(sample.step, sample.rss_bytes) for sample in memory] == [
+        (0, 2),
+        (1, 2),
+        (2, 3),
+        (3, 3),
+    ]
+    assert looks == ["writer", "step", "step", "writer"]
 
 
 def test_each_field_is_written_under_its_own_name(tmp_path: Path) -> None:
