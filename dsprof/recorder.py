@@ -155,6 +155,15 @@ class Recorder:
         else:
             self.contexts[get_ident()] = context
 
+    def flushing(self, outer: Context, flush: int) -> Context:
+        """Return what to become for a flush.
+
+        It belongs to the line that called backward: autograd's own thread has no frame of that, and
+        where there is one, the walk up to it costs more than the record.
+        """
+        site = self.scope.site
+        return Context(outer.request, outer.requested, flush, outer.fetch, 0, 0, site)
+
     # -- steps and phases ---------------------------------------------------------------------
 
     def enter(self, phase: str, engine: int = -1, micro_step: int = -1, site: int = 0) -> Phase:

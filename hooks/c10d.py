@@ -99,9 +99,7 @@ class _WireHook(Hook):
             thread, scope = get_ident(), recorder.scope
             context = context_of(thread, NOBODY)
             context.wire_ops += 1
-            # A flush belongs to the line that called backward, of which autograd's own thread has
-            # no frame; and where there is one, the walk up to it costs more than the record.
-            site = (context.flush and scope.site) or site_above(2) or scope.site
+            site = context.site or site_above(2) or scope.site
             record = Collective(
                 next_id(),
                 name,

@@ -33,6 +33,7 @@ _PREFETCHES = (
 )
 _SUBMITS = frozenset(_FETCHES + _PREFETCHES)
 _WAITS = frozenset(("forward_fetch_wait", "backward_fetch_wait"))
+_OF_BACKWARD = frozenset(name for name in _SUBMITS if name.startswith("backward"))
 
 _NO_ENGINE = -1
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id  # -1 unless autograd is at work
@@ -76,18 +77,17 @@ class DeepSpeedFetchHook(Hook):
 
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
+        in_flight = self._in_flight
 
         # Hundreds of calls a step: a wait for each module, most of which wait for nothing.
         @functools.wraps(original)
         def start_event(self: Any, name: str, *more: Any, **named: Any) -> Any:
             if name in _WAITS:
-                if hook._release is not None:
-                    hook._end_release()
-                if hook._in_flight:
+                if in_flight:
                     hook._note_in_flight()
                 hook._wait_ns = clock()
             elif name in _SUBMITS and not is_compiling() and recorder.recording:
-                hook._begin()
+                hook._begin(name)
             if more or named:  # of no release yet; a plain call takes less
                 return original(self, name, *more, **named)
             return original(self, name)
@@ -116,15 +116,21 @@ class DeepSpeedFetchHook(Hook):
         hide_from_dynamo(stop_event)
         return stop_event
 
-    def _begin(self) -> None:
+    def _begin(self, name: str) -> None:
         if self.broken:
             return
         try:
-            contexts, thread = self.recorder.contexts, get_ident()
+            if self._release is not None:
+                self._end_release()
+            recorder, thread = self.recorder, get_ident()
+            contexts = recorder.contexts
             outer = contexts.get(thread, NOBODY)
             outer = self._outer = NOBODY if outer.fetch else outer  # of a fetch that raised
-            self._fetch, self._submit_ns = next(self.recorder.ids), clock()
-            contexts[thread] = Context(outer.request, outer.requested, outer.flush, self._fetch)
+            self._fetch, self._submit_ns = next(recorder.ids), clock()
+            site = recorder.scope.site if name in _OF_BACKWARD else 0
+            contexts[thread] = Context(
+                outer.request, outer.requested, outer.flush, self._fetch, 0, 0, site
+            )
         except Exception as error:
             self.fail(error)
 
@@ -137,6 +143,8 @@ class DeepSpeedFetchHook(Hook):
         One function and few calls: it runs for each gather of a step.
         """
         now, recorder = clock(), self.recorder
+        if self._release is not None:
+            self._end_release()
         scope, start_ns = recorder.scope, self._submit_ns
         if name in _WAITS:
             kind, wait_ns, start_ns = "fetch", now - self._wait_ns, start_ns or self._wait_ns

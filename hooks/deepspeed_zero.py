@@ -61,7 +61,7 @@ class DeepSpeedZeroHook(Hook):
         recorder, flushes = self.recorder, find(*args, **kwargs)
         outer = recorder.context()
         number = flushes[0].id if flushes else next(recorder.ids)
-        recorder.become(Context(outer.request, outer.requested, number, outer.fetch))
+        recorder.become(recorder.flushing(outer, number))
         return outer, flushes
 
     def _end(self, flushing: _Flushing) -> None:

@@ -221,8 +221,10 @@ class FSDPHook(Hook):
     def _begin(self, unit: _Unit, kind: str, owner: Any = None, number: int = 0) -> _Doing:
         recorder = self.recorder
         outer, number = recorder.context(), number or next(recorder.ids)
-        flush, fetch = (number, outer.fetch) if kind == "flush" else (outer.flush, number)
-        context = Context(outer.request, outer.requested, flush, fetch)
+        if kind == "flush":
+            context = recorder.flushing(outer, number)
+        else:
+            context = Context(outer.request, outer.requested, outer.flush, number)
         recorder.become(context)
         return _Doing(unit, kind, outer, context, clock(), owner)
 

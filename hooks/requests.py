@@ -20,8 +20,10 @@ def begin_request(recorder: Recorder, requested: str) -> Request | None:
     outer = contexts.get(thread, NOBODY)
     if outer.request:
         return None
-    number, flush, fetch = next(recorder.ids), outer.flush, outer.fetch
-    context = contexts[thread] = Context(number, requested, flush, fetch, 0, outer.coalesced)
+    number, coalesced = next(recorder.ids), outer.coalesced
+    context = contexts[thread] = Context(
+        number, requested, outer.flush, outer.fetch, 0, coalesced, outer.site
+    )
     return outer, context
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dsprof.events import Collective, Context
+from dsprof.events import Collective
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
 from dsprof.hooks.interception import CompleteHook
 from dsprof.hooks.steps import TrainingLoopHook
@@ -164,7 +164,7 @@ def test_in_backward_the_site_is_the_line_that_called_it(install: Install) -> No
         thread = threading.Thread(target=dist.all_reduce, args=(gradient,))  # no frame of ours
         thread.start()
         thread.join()
-        recorder.become(Context(flush=7))
+        recorder.become(recorder.flushing(NOBODY, 7))
         dist.all_reduce(gradient)
         recorder.become(NOBODY)
         dist.all_reduce(gradient)

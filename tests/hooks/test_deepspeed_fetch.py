@@ -234,20 +234,25 @@ def test_a_release_counts_if_it_let_something_go(recorder: Recorder) -> None:
     assert fetches(recorder) == [("release", 7)]
 
 
+@pytest.mark.usefixtures("group")
 def test_what_is_let_go_between_two_fetches_is_one_release(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
     let_go = stage3.hook.wrap(stage3.hook.targets[-1], release)
     for elements in (7, 5):
         let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=elements))
-    stage3.wait("forward_fetch_wait", 0)
-    assert fetches(recorder) == [("release", 12)]
+        stage3.wait("forward_fetch_wait", 0)
+    stage3.gather("forward_prefetch_submit", 4)
+    assert fetches(recorder) == [("release", 12), ("prefetch", 4)]
+    let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=1))
+    stage3.wait("forward_fetch_wait", 4)
+    assert fetches(recorder)[2:] == [("release", 1), ("fetch", 4 * WORLD_SIZE)]
     let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=3))
     recorder.enter("backward")
     let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=2))
     recorder.end_step("deepspeed")
-    assert fetches(recorder)[1:] == [("release", 3), ("release", 2)]
+    assert fetches(recorder)[4:] == [("release", 3), ("release", 2)]
     phases = [r.scope.phase for r in recorder.buffer if isinstance(r, Fetch)]
-    assert phases == ["", "", "backward"]
+    assert phases[4:] == ["", "backward"]
 
 
 def test_what_is_let_go_last_is_on_record_when_the_hook_comes_out(recorder: Recorder) -> None:
