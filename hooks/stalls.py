@@ -19,6 +19,7 @@ MOST_HELD = 20_000
 """Pairs of one stream that may wait to be read back; more are given up and counted."""
 
 ALL_STREAMS = -1
+"""In place of a stream's id: all streams of the device."""
 
 
 class Held:
@@ -65,8 +66,8 @@ class Stalls:
         self._steps: deque[tuple[int, Mark]] = deque()
         self._clocks: dict[int, DeviceClock] = {}
         self._last_step: tuple[int, int] | None = None  # the step passed last, and when
-        # Of the streams (None: all), when the host began to wait for them, and when it was done.
-        self._synchronized: dict[StreamKey | None, tuple[int, int]] = {}
+        # When the host began to wait for a stream, and when it was done.
+        self._synchronized: dict[StreamKey, tuple[int, int]] = {}
 
     def capturing(self, change: int) -> None:
         """A graph begins to be captured (1), or is captured (-1)."""
@@ -106,8 +107,8 @@ class Stalls:
         else:
             self._give_up(held)
 
-    def synchronized(self, key: StreamKey | None, start_ns: int, end_ns: int) -> None:
-        """Note that all that was enqueued on a stream (None: on any) by `start_ns` is done."""
+    def synchronized(self, key: StreamKey, start_ns: int, end_ns: int) -> None:
+        """Note that all that was enqueued on a stream by `start_ns` is done."""
         self._synchronized[key] = start_ns, end_ns
 
     def mark_step(self, step: int, stream: Stream) -> None:
@@ -172,7 +173,8 @@ class Stalls:
 
     def _seen(self, mark: Mark, now: int) -> int:
         """Return by when the host knew that `mark` was passed."""
-        waits = (self._synchronized.get(mark.key), self._synchronized.get(None))
+        keys = (mark.key, (mark.key[0], ALL_STREAMS))
+        waits = map(self._synchronized.get, keys)
         return min([now, *(wait[1] for wait in waits if wait and mark.at_ns < wait[0])])
 
     def _stall(self, held: Held, since_ns: int | None, main: StreamKey) -> Stall:

@@ -46,11 +46,11 @@ class _Wait:
 
 
 class _HostWait:
-    """The host waits for what stream `key` (None: any) was given by `enqueued_ns`."""
+    """The host waits for what stream `key` was given by `enqueued_ns`."""
 
     __slots__ = ("enqueued_ns", "key", "wait")
 
-    def __init__(self, wait: _Wait | None, key: StreamKey | None, enqueued_ns: int) -> None:
+    def __init__(self, wait: _Wait | None, key: StreamKey, enqueued_ns: int) -> None:
         self.wait = wait
         self.key = key
         self.enqueued_ns = enqueued_ns
@@ -139,12 +139,13 @@ class StreamWaits:
 
     def _device_synchronize(self, device: Any = None) -> _HostWait | None:
         # Another device than the current one is not worth finding out about.
-        if self._is_off() or device not in (None, self._device.current_stream().device_index):
+        current = None if self._is_off() else key_of(self._device.current_stream())
+        if current is None or device not in (None, current[0]):
             return None
-        newest = self._streams.newest_but(key_of(self._device.current_stream()))
-        return self._host_waits(newest, None, clock())
+        newest = self._streams.newest_but(current)
+        return self._host_waits(newest, (current[0], ALL_STREAMS), clock())
 
-    def _host_waits(self, tail: Tail | None, key: StreamKey | None, enqueued_ns: int) -> _HostWait:
+    def _host_waits(self, tail: Tail | None, key: StreamKey, enqueued_ns: int) -> _HostWait:
         wait = None if tail is None else self._begin(tail, self._device.current_stream())
         return _HostWait(wait, key, enqueued_ns)
 
@@ -153,7 +154,7 @@ class StreamWaits:
             return
         self._stalls.synchronized(host.key, host.enqueued_ns, clock())
         if host.wait is not None:
-            self._end("synchronize", host.wait, ALL_STREAMS if host.key is None else host.key[1])
+            self._end("synchronize", host.wait, host.key[1])
 
     # -- both ---------------------------------------------------------------------------------
 

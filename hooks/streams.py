@@ -52,7 +52,8 @@ class Streams:
 
     def newest_but(self, key: StreamKey) -> Tail | None:
         """Return the newest collective on any stream of the same device, `key` left aside."""
-        others = (t for t in self._tails.values() if t.key != key and t.key[0] == key[0])
+        tails = list(self._tails.values())  # other threads may add some meanwhile
+        others = (t for t in tails if t.key != key and t.key[0] == key[0])
         return max(others, key=lambda tail: tail.number, default=None)
 
     def wait(self, waiting: StreamKey, tail: Tail) -> bool:

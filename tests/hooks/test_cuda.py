@@ -228,6 +228,20 @@ def test_a_host_that_waits_ties_the_clocks(machine: Machine) -> None:
     assert stall.bound_ns < 17 * MS
 
 
+def test_a_host_that_waits_for_one_device_knows_nothing_of_another(machine: Machine) -> None:
+    machine.host.latency = 0.005
+    machine.compute.run(10)
+    machine.nccl.all_reduce(1)
+    machine.nccl.step(0)
+    machine.nccl.all_reduce(5)
+    machine.host.spend(0.01)
+    with machine.host.stream(Stream(machine.host, 0, device_index=1)):
+        machine.module.synchronize()
+    machine.host.spend(500)
+    (stall,) = machine.read_back()
+    assert stall.bound_ns > 490 * MS  # seen 500 ms after it was enqueued; it takes 5
+
+
 def test_what_is_not_passed_is_asked_again_and_given_up_in_the_end(machine: Machine) -> None:
     machine.warm()
     machine.compute.run(1e6)
