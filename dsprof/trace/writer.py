@@ -5,6 +5,7 @@ Each chunk is one unbuffered write of whole lines. A failing disk ends the trace
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import threading
@@ -354,10 +355,20 @@ def _create(folder: Path, rank: int) -> tuple[int, Path]:
     for run in itertools.count():
         path = folder / f"trace{f'.{run}' if run else ''}.rank{rank:05d}.json"
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), path
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             continue
+        return _past_standard_files(file), path
     raise AssertionError("unreachable: count() does not end")
+
+
+def _past_standard_files(file: int) -> int:
+    """Move a file off 0 to 2, which are free in a daemon: whoever prints would print into it."""
+    if file > 2:
+        return file
+    moved = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(file)
+    return moved
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -101,6 +103,23 @@ def test_everything_written_is_read_back(tmp_path: Path) -> None:
     assert trace.trailer is not None
     assert trace.trailer.reason == "disable"
     assert trace.broken_lines == 0
+
+
+def test_what_a_process_without_stderr_prints_does_not_land_in_the_trace(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from pathlib import Path
+from dsprof.trace.format import Header
+from dsprof.trace.writer import write_environment
+from dsprof.environment import EnvSnapshot
+os.close(2)
+write = os.write
+os.write = lambda file, data: (write(1, b"%d " % file), write(file, data))[1]
+write_environment(Path(sys.argv[1]), Header(1, "run", 0, 1, "host", 1, 0, 0), EnvSnapshot())
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    files = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.split()
+    assert [int(file) > 2 for file in files] == [True]
 
 
 def test_memory_is_looked_at_once_for_the_steps_of_a_second(tmp_path: Path) -> None:
