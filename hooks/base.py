@@ -104,7 +104,7 @@ class Hook:
         `after` runs also when the method raises; neither runs while nothing is recorded or while
         torch.compile traces.
         """
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:

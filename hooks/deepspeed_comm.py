@@ -92,7 +92,7 @@ class DeepSpeedCommHook(Hook):
         return own_patches(kind, _METHODS, self._wrap_request)
 
     def _wrap_request(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
         off_wire = self._off_wire
 
         @functools.wraps(original)

@@ -159,7 +159,8 @@ class DeepSpeedFetchHook(Hook):
             recorder.become(self._outer)
         number = self._fetch or next(recorder.ids)
         self._fetch = self._submit_ns = 0
-        again = name.startswith("forward") and _graph_task() != -1  # within backward
+        # Within backward; not asked in a forward, for the answer is far from all caches.
+        again = scope.phase != "forward" and name.startswith("forward") and _graph_task() != -1
         thread = get_ident()
         recorder.add(Fetch(number, kind, elements, wait_ns, scope, start_ns, now, thread, again))
 
