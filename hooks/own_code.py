@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType
@@ -21,8 +22,10 @@ def _codes(member: object) -> Iterator[CodeType]:
         member = member.__func__
     elif isinstance(member, property):
         member = member.fget
-    if isinstance(member, FunctionType) and member.__module__.startswith("dsprof."):
-        yield from _with_inner(member.__code__)
+    if isinstance(member, FunctionType):
+        member = inspect.unwrap(member)  # a context manager's code is that of contextlib, for all
+        if member.__globals__["__name__"].startswith("dsprof."):
+            yield from _with_inner(member.__code__)
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
