@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType
+from typing import cast
 
 
 def own_codes() -> Iterator[CodeType]:
@@ -23,9 +24,10 @@ def _codes(member: object) -> Iterator[CodeType]:
     elif isinstance(member, property):
         member = member.fget
     if isinstance(member, FunctionType):
-        member = inspect.unwrap(member)  # a context manager's code is that of contextlib, for all
-        if member.__globals__["__name__"].startswith("dsprof."):
-            yield from _with_inner(member.__code__)
+        # What makes a context manager is code of contextlib, which all share.
+        function = cast(FunctionType, inspect.unwrap(member))
+        if function.__globals__["__name__"].startswith("dsprof."):
+            yield from _with_inner(function.__code__)
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
