@@ -57,7 +57,7 @@ def _counts(trial: Trial) -> list[str]:
 
 def _wrong(trial: Trial) -> Iterator[str]:
     for way in INTERCEPTIONS:
-        for row, why in trial.wrong(way):
+        for row, why in dict.fromkeys(trial.wrong(way)):  # ranks agree in most
             yield f"- `{row}`, `{way}`: {_cell(why)}"
 
 

@@ -66,11 +66,11 @@ def _culprit(rows: Sequence[str], progress: Path, result: Result) -> tuple[str, 
     """Return the row that ended a run, and its error.
 
     Raises:
-        RuntimeError: the run ended before its first row.
+        RuntimeError: it ended in none.
     """
     notes = [json.loads(note.read_text()) for note in sorted(progress.glob("rank*.json"))]
     if not notes:
-        raise RuntimeError(f"no row was tried\n{result.output[-2000:]}")
+        raise RuntimeError(f"a run failed beside its rows\n{result.output[-2000:]}")
     last = max((row for row, _ in notes), key=rows.index)
     errors = [error for row, error in notes if row == last and error]
     how = "hangs" if result.returncode == 124 else f"exit code {result.returncode}"

@@ -1,10 +1,10 @@
-"""Runs rows of the wire table with any torch since 2.4, and keeps which one was tried last.
+"""Runs rows of the wire table with any torch since 2.4, and keeps which one ended the run.
 
     wire_program.py PROGRESS ROW[,ROW...] ARGUMENT...
 
-The arguments are those of tests/dist/programs/wire_table.py. Each rank writes PROGRESS/rankN.json:
-the row, and the error that it ended with, which ends the run: what follows a failure proves
-nothing.
+The arguments are those of tests/dist/programs/wire_table.py. While a row runs there is
+PROGRESS/rankN.json of each rank: the row, and its error if it has failed. That ends the run, for
+what follows a failure proves nothing.
 """
 
 import functools
@@ -26,7 +26,7 @@ HANGS_AFTER = timedelta(seconds=30)
 
 
 def noted(name: str, row: wire_rows.Row, note: Path) -> wire_rows.Row:
-    """Return `row`, which writes down that it is tried and how it fails."""
+    """Return `row`, which writes down that it is under way and how it fails."""
 
     def attempt() -> None:
         note.write_text(json.dumps([name, ""]))
@@ -36,6 +36,7 @@ def noted(name: str, row: wire_rows.Row, note: Path) -> wire_rows.Row:
             said = str(error).partition("\n")[0]
             note.write_text(json.dumps([name, f"{type(error).__name__}: {said}"]))
             raise
+        note.unlink()
 
     return attempt
 
