@@ -1,7 +1,8 @@
 """What one recorded collective costs the thread that issues it, on the backend that sends nothing.
 
 A call is an asynchronous all_reduce and its wait, with the calling site 15 frames up. Prints JSON:
-nanoseconds for the issue and for the wait, in the batch that other programs disturbed least.
+nanoseconds for the issue and for the wait, in the batch that other programs disturbed least. "cold"
+is the same with other memory read before each call, as a step of training does between two calls.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from statistics import median
+from statistics import median, quantiles
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,8 @@ WARM_BATCHES = 5  # the recorder describes itself and its environment meanwhile
 BATCHES = 5
 ROUNDS = 8
 MILLION = 1_000_000
+COLD_CALLS = 250  # their lower quartile is taken
+OTHER_MEMORY_BYTES = 48 << 20  # more than the caches of a core hold
 
 
 def library_call(frames: int) -> Callable:
@@ -52,6 +55,16 @@ def batch_ns(call: Callable, tensor: torch.Tensor) -> tuple[float, float]:
         issue_ns += issue
         wait_ns += wait
     return issue_ns / CALLS, wait_ns / CALLS
+
+
+def cold_ns(call: Callable, tensor: torch.Tensor) -> list[float]:
+    """Time one call, issue and wait apart, that finds nothing of it in the caches."""
+    other = torch.ones(OTHER_MEMORY_BYTES // 4)
+    times = []
+    for _ in range(COLD_CALLS):
+        other.sum()
+        times.append(call(tensor))
+    return [quantiles(part, n=4)[0] for part in zip(*times, strict=True)]
 
 
 def cpu_ns(work: Callable) -> int:
@@ -103,11 +116,15 @@ def main() -> None:
         name: [min(times) for times in zip(*batches, strict=True)]
         for name, batches in result.items()
     }
+    cold = {}
+    for name, variant in variants.items():
+        with variant():
+            cold[name] = cold_ns(call, tensor)
     with recorded("dispatcher"):
         million = [cpu_ns(lambda: batch_ns(call, tensor)) for _ in range(MILLION // CALLS)]
     tenth = len(million) // 10
     ends = {"first 100,000": median(million[:tenth]), "last 100,000": median(million[-tenth:])}
-    print(json.dumps({"calls": figures, "million": ends}))
+    print(json.dumps({"calls": figures, "cold": cold, "million": ends}))
     dist.destroy_process_group()
 
 
