@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType
-from typing import cast
 
 
 def own_codes() -> Iterator[CodeType]:
@@ -23,11 +21,11 @@ def _codes(member: object) -> Iterator[CodeType]:
         member = member.__func__
     elif isinstance(member, property):
         member = member.fget
-    if isinstance(member, FunctionType):
+    while isinstance(member, FunctionType):
         # What makes a context manager is code of contextlib, which all share.
-        function = cast(FunctionType, inspect.unwrap(member))
-        if function.__globals__["__name__"].startswith("dsprof."):
-            yield from _with_inner(function.__code__)
+        if member.__globals__.get("__name__", "").startswith("dsprof."):
+            yield from _with_inner(member.__code__)
+        member = vars(member).get("__wrapped__")
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:

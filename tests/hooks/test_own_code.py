@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from types import CodeType
+import functools
+from types import CodeType, FunctionType
 
 import pytest
 import torch._dynamo.eval_frame as eval_frame
 
+from dsprof.hooks import ddp
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.ddp import DDPHook, _numbers
 from dsprof.recorder import Recorder
@@ -38,6 +41,18 @@ def test_nothing_of_others_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     own = tuple(f"{ROOT / folder}/" for folder in ("dsprof", "hooks", "reports"))
     made_by_dataclasses = ("<string>", dataclasses.__file__)
     assert all(code.co_filename.startswith((*own, *made_by_dataclasses)) for code in hidden)
+
+
+def test_context_managers_and_wrappers_are_told_from_what_they_are_made_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opens = contextlib.contextmanager(_numbers)
+    wraps = functools.wraps(list.append)(FunctionType(_numbers.__code__, vars(ddp)))
+    monkeypatch.setattr(ddp, "opens", opens, raising=False)
+    monkeypatch.setattr(ddp, "wraps", wraps, raising=False)
+    hidden = hidden_on_old_torch(monkeypatch, and_calls=True)
+    assert _numbers.__code__ in hidden
+    assert opens.__code__ not in hidden
 
 
 def test_without_its_calls_a_function_is_hidden_alone(monkeypatch: pytest.MonkeyPatch) -> None:
