@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
@@ -59,8 +61,11 @@ def _checks(variables: Mapping[str, str]) -> Iterator[Check]:
     yield Check(
         "ok", f"dsprof {__version__}, Python {platform.python_version()} ({sys.executable})"
     )
-    yield from _libraries()
+    libraries = list(_libraries())
+    yield from libraries
     yield from _frameworks()
+    if version_of("torch") and all(library.state == "ok" for library in libraries):
+        yield from _hooks()
     yield from _switches(variables)
     yield from _configuration(variables)
     yield Check(
@@ -97,6 +102,28 @@ def _frameworks() -> Iterator[Check]:
         yield Check("ok", "torch finds dsprof (entry point torch.backends)")
     else:
         yield Check("no", "torch does not find dsprof: install it into this Python with pip")
+
+
+def _hooks() -> Iterator[Check]:
+    """Ask a process of its own: importing torch and deepspeed takes seconds, and may fail."""
+    command = [sys.executable, "-m", "dsprof.hooks.inventory"]
+    variables = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    try:
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, errors="replace", timeout=120
+        )
+    except subprocess.TimeoutExpired:
+        yield Check("note", "importing torch and deepspeed takes over two minutes here")
+        return
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        yield Check("no", f"torch cannot be hooked: {said[-1]}")
+        return
+    off = json.loads(done.stdout.splitlines()[-1])
+    yield Check("ok", f"hooks that find what they need: {', '.join(n for n in off if not off[n])}")
+    for name, why in off.items():
+        if why:
+            yield Check("note", f"the hook {name} would be off: {why}")
 
 
 def _switches(variables: Mapping[str, str]) -> Iterator[Check]:

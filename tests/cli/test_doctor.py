@@ -39,9 +39,28 @@ def test_all_is_well(site: Path) -> None:
     assert lines(done, "no") == []
     assert "torch 2.13.0 loads plugins" in lines(done, "ok")
     assert "deepspeed 0.19.8" in lines(done, "ok")
+    (hooks,) = [line for line in lines(done, "ok") if line.startswith("hooks that find")]
+    assert {"c10d", "work", "deepspeed.zero", "fsdp"} <= set(hooks.partition(": ")[2].split(", "))
     assert f"traces go to {site.parent / 'dsprof-out'}" in lines(done, "ok")
     assert done.stdout.endswith("DSPROF=1 would record here, from the first collective on.\n")
     assert not (site.parent / "dsprof-out").exists()
+
+
+def test_a_hook_that_misses_what_it_needs_is_named(site: Path) -> None:
+    (site / "deepspeed").mkdir()
+    (site / "deepspeed" / "__init__.py").touch()
+    done = doctor(site, DSPROF="1")
+    assert done.returncode == 0
+    why = "ModuleNotFoundError: No module named 'deepspeed.runtime'"
+    assert f"the hook deepspeed.zero would be off: {why}" in lines(done, "note")
+
+
+def test_a_torch_that_cannot_be_imported_is_an_obstacle(site: Path) -> None:
+    (site / "torch.py").write_text("raise ImportError('libcudart.so.13 is missing')")
+    done = doctor(site, DSPROF="1")
+    assert done.returncode == 1
+    said = "torch cannot be hooked: ImportError: libcudart.so.13 is missing"
+    assert said in lines(done, "no")
 
 
 def test_each_setting_stands_with_its_origin(site: Path) -> None:
