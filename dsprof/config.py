@@ -99,7 +99,9 @@ def find_settings(
     found |= checked(_from_variables(ours, mistakes), Config, mistakes)
     found |= checked(_from_options(options, mistakes), Config, mistakes)
     raise_all(mistakes)
-    return found
+    # No shell has seen a file, nor the variables of a container.
+    out = os.path.expanduser(found["out"].value)
+    return found | {"out": dataclasses.replace(found["out"], value=out)}
 
 
 def load_thresholds(path: str | os.PathLike[str], schema: Mapping[str, type]) -> dict[str, Any]:

@@ -105,6 +105,11 @@ def test_a_path_is_taken_as_text(tmp_path: Path) -> None:
     assert load_config({}, {"out": tmp_path}).out == str(tmp_path)
 
 
+def test_a_tilde_is_the_home_where_no_shell_has_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert load_config({"DSPROF_OUT": "~/runs"}, {}).out == "/home/somebody/runs"
+
+
 def test_the_mirrors_stand_in_and_the_originals_win() -> None:
     variables = {"PYTHON_DSPROF_OUT": "far", "PYTHON_DSPROF_STEPS": "3", "DSPROF_OUT": "near"}
     config = load_config(variables, {})
