@@ -161,8 +161,7 @@ class Recorder:
         It belongs to the line that called backward: autograd's own thread has no frame of that, and
         where there is one, the walk up to it costs more than the record.
         """
-        site = self.scope.site
-        return Context(outer.request, outer.requested, flush, outer.fetch, 0, 0, site)
+        return Context(outer.request, outer.requested, flush, outer.fetch, site=self.scope.site)
 
     # -- steps and phases ---------------------------------------------------------------------
 

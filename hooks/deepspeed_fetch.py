@@ -129,7 +129,7 @@ class DeepSpeedFetchHook(Hook):
             self._fetch, self._submit_ns = next(recorder.ids), clock()
             site = recorder.scope.site if name in _OF_BACKWARD else 0
             contexts[thread] = Context(
-                outer.request, outer.requested, outer.flush, self._fetch, 0, 0, site
+                outer.request, outer.requested, outer.flush, self._fetch, site=site
             )
         except Exception as error:
             self.fail(error)

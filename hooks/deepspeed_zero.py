@@ -72,7 +72,7 @@ class DeepSpeedZeroHook(Hook):
         for flush in flushes:
             flush.end_ns = end_ns
             recorder.add(flush)
-        if flushes and recorder.in_flight.device is not None:
+        if flushes:
             add_device_sample(self, "flush", recorder.scope.step)
 
     def _flush(

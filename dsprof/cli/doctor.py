@@ -119,7 +119,9 @@ def _hooks() -> Iterator[Check]:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         yield Check("no", f"torch cannot be hooked: {said[-1]}")
         return
-    off = json.loads(done.stdout.splitlines()[-1])
+    # Libraries print, too, some of them when the process ends.
+    answers = (line for line in done.stdout.splitlines() if line.startswith('{"c10d"'))
+    off = json.loads(next(answers, "{}"))
     yield Check("ok", f"hooks that find what they need: {', '.join(n for n in off if not off[n])}")
     for name, why in off.items():
         if why:

@@ -5,7 +5,6 @@ Each chunk is one unbuffered write of whole lines. A failing disk ends the trace
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import threading
@@ -364,11 +363,13 @@ def _create(folder: Path, rank: int) -> tuple[int, Path]:
 
 def _past_standard_files(file: int) -> int:
     """Move a file off 0 to 2, which are free in a daemon: whoever prints would print into it."""
-    if file > 2:
-        return file
-    moved = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(file)
-    return moved
+    below = []
+    while file <= 2:
+        below.append(file)
+        file = os.dup(file)
+    for one in below:
+        os.close(one)
+    return file
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -16,6 +16,7 @@ import pytest
 from dsprof.events import (
     Collective,
     Context,
+    Copy,
     DeviceStep,
     Fetch,
     Flush,
@@ -164,8 +165,17 @@ def test_each_field_is_written_under_its_own_name(tmp_path: Path) -> None:
         start_ns=START_NS + 700, end_ns=START_NS + 900, is_recomputation=True,
         library="FSDP2", module="head",
     )  # fmt: skip
+    flush = Flush(
+        id=23, stage=2, elements=24, capacity=25, nbytes=26, dtype="int8", parameters=27,
+        cause="full", slot=1, scope=Scope(14, 15, "step", engine=28), start_ns=START_NS + 700,
+        end_ns=START_NS + 900, thread=10, library="FSDP1", module="tail", bucket=29,
+    )  # fmt: skip
+    copy = Copy(
+        what="gradient", direction="to host", nbytes=30, scope=record.scope,
+        start_ns=START_NS + 700, end_ns=START_NS + 900, thread=10,
+    )  # fmt: skip
     run = Run(tmp_path)
-    run.records.extend([record, fetch])
+    run.records.extend([record, fetch, flush, copy])
     run.close()
     events = {event["cat"]: event for event in json.loads(run.writer.path.read_text())}
     assert events["comm"]["args"] == {
@@ -180,6 +190,16 @@ def test_each_field_is_written_under_its_own_name(tmp_path: Path) -> None:
         "id": 20, "kind": "prefetch", "elements": 21, "wait_ns": 22, "step": 14, "micro_step": 15,
         "phase": "step", "start_ns": 700, "end_ns": 900, "is_recomputation": True,
         "library": "FSDP2", "module": "head",
+    }  # fmt: skip
+    assert events["flush"]["args"] == {
+        "id": 23, "stage": 2, "elements": 24, "capacity": 25, "nbytes": 26, "dtype": "int8",
+        "parameters": 27, "cause": "full", "slot": 1, "step": 14, "micro_step": 15, "phase": "step",
+        "engine": 28, "start_ns": 700, "end_ns": 900, "library": "FSDP1", "module": "tail",
+        "bucket": 29,
+    }  # fmt: skip
+    assert events["copy"]["args"] == {
+        "what": "gradient", "direction": "to host", "nbytes": 30, "step": 14, "micro_step": 15,
+        "phase": "step", "start_ns": 700, "end_ns": 900,
     }  # fmt: skip
     assert (events["fetch"]["ts"], events["fetch"]["dur"]) == (0.7, 0.2)
 
