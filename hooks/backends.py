@@ -59,7 +59,7 @@ class BackendHook(ProcessGroupHook):
         self._works.release()
 
     def make_note(
-        self, op: WireOp, unbox: Callable[[Any], Any]
+        self, op: WireOp, unbox: Callable[[Any], Any] | None
     ) -> Callable[..., Collective | None]:
         note, recorder, works = super().make_note(op, unbox), self.recorder, self._works
 

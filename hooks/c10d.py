@@ -43,7 +43,7 @@ class _WireHook(Hook):
         recorder.reduce_op_name = reduce_op_name
 
     def make_note(
-        self, op: WireOp, unbox: Callable[[Any], Any]
+        self, op: WireOp, unbox: Callable[[Any], Any] | None
     ) -> Callable[..., Collective | None]:
         """Return the function that records one collective of kind `op`, and returns the record.
 
@@ -52,10 +52,11 @@ class _WireHook(Hook):
         """
         recorder, in_flight = self.recorder, self.recorder.in_flight
         context_of, next_id = recorder.contexts.get, recorder.ids.__next__
-        group_state, site_above = self.groups.state, self.sites.above
+        group_of, known_group = self.groups.state, self.groups.known.get
+        site_above = self.sites.above
         works, blocking = in_flight.works, in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
-        plain, dtypes, next_sample = torch.Tensor, DTYPES, recorder.cost_samples.__next__
+        plain, dtypes = torch.Tensor, DTYPES
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -67,10 +68,13 @@ class _WireHook(Hook):
             issue_ns: int,
             return_ns: int,
         ) -> Collective | None:
-            is_sample = not next_sample() % COST_SAMPLE
+            number = next_id()
+            is_sample = not number % COST_SAMPLE
             if is_sample:  # by the CPU, for others may take it from this thread in between
                 begin_ns = thread_time_ns()
-            state = group_state(pg)
+            state = known_group(id(pg))
+            if state is None or state.ref() is not pg:
+                state = group_of(pg)
             group = state.group
             on_host = state.is_host
             nbytes = elements = 0
@@ -101,7 +105,7 @@ class _WireHook(Hook):
             context.wire_ops += 1
             site = context.site or site_above(2) or scope.site
             record = Collective(
-                next_id(),
+                number,
                 name,
                 group,
                 state.next_seq(name, peer) if is_point_to_point else next(state.collectives),
@@ -122,7 +126,8 @@ class _WireHook(Hook):
             if on_host and work is not None:
                 record.pending_ns = return_ns
                 if is_async:
-                    work = unbox(work)
+                    if unbox is not None:
+                        work = unbox(work)
                     key = id(work)
                     if key in works:  # a library's one Work for all that is done at once
                         recorder.add(works[key][1])
@@ -137,7 +142,7 @@ class _WireHook(Hook):
                 record.blocked_ns = return_ns - issue_ns
                 recorder.add(record)
             else:
-                recorder.on_device(record, work if work is None else unbox(work))
+                recorder.on_device(record, unbox(work) if work is not None and unbox else work)
             if is_sample:
                 recorder.samples += 1
                 recorder.sampled_cost_ns += thread_time_ns() - begin_ns
@@ -152,6 +157,7 @@ class _WireHook(Hook):
 class DispatcherHook(_WireHook):
     """Sees collectives in the dispatcher, below every caller of a process group."""
 
+    is_below_methods = False  # of class ProcessGroup that record what they issue themselves
     _library: Any = None
 
     def modules(self) -> tuple[str, ...]:
@@ -183,12 +189,14 @@ class DispatcherHook(_WireHook):
         recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
         in_flight = recorder.in_flight
         unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
-        noted_below = recorder.noted_below
+        noted_below = recorder.noted_below if self.is_below_methods else None
         at = _positions(overload._schema)
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            if get_ident() in announced or (not recorder.recording and not recorder.arm()):
+            if (announced and get_ident() in announced) or (
+                not recorder.recording and not recorder.arm()
+            ):
                 return redispatch(keyset & below, *args)
             if in_flight.device is not None:
                 in_flight.device.begin()
@@ -209,7 +217,8 @@ class DispatcherHook(_WireHook):
                         issue_ns,
                         return_ns,
                     )
-                    noted_below[get_ident()] = return_ns
+                    if noted_below is not None:
+                        noted_below[get_ident()] = return_ns
                     if in_flight.followers:
                         in_flight.tell_followers(record, args[0])
                 except Exception as error:
@@ -240,7 +249,7 @@ class ProcessGroupHook(_WireHook):
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         op = WIRE_OPS[METHODS[target.name]]
-        hook, recorder, note = self, self.recorder, self.make_note(op, _as_it_is)
+        hook, recorder, note = self, self.recorder, self.make_note(op, None)
         is_plain, sized = op.name in _TAKES_LIST, op.sized
         may_be_lone = is_plain or op.name in _NESTED
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
@@ -401,7 +410,3 @@ def reduce_op_name(value: Any) -> str:
 def is_traced(tensor: torch.Tensor) -> bool:
     """Tell whether a collective on `tensor` is only traced: nothing is sent then."""
     return tensor.is_meta or type(tensor).__name__ == "FakeTensor"
-
-
-def _as_it_is(work: Any) -> Any:
-    return work

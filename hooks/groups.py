@@ -43,7 +43,7 @@ class Groups:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._by_id: dict[int, GroupState] = {}
+        self.known: dict[int, GroupState] = {}  # by identity; check `ref`, for that may be reused
         self._by_key: dict[str, GroupState] = {}
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
@@ -59,7 +59,7 @@ class Groups:
 
     def state(self, pg: Any) -> GroupState:
         """Return the state of `pg`, describing the group if it is new."""
-        state = self._by_id.get(id(pg))
+        state = self.known.get(id(pg))
         if state is not None and state.ref() is pg:
             return state
         with self._describing:  # two counters for one group would number collectives twice
@@ -72,7 +72,7 @@ class Groups:
         known = self._by_key.get(key)
         if known is not None:
             known.ref = weakref.ref(pg)
-            self._by_id[id(pg)] = known
+            self.known[id(pg)] = known
             return known
         group = Group(
             id=next(self._recorder.group_ids),
@@ -87,7 +87,7 @@ class Groups:
             is_checked=_is_checked(pg),
         )
         state = GroupState(group, weakref.ref(pg))
-        self._by_key[key] = self._by_id[id(pg)] = state
+        self._by_key[key] = self.known[id(pg)] = state
         self._define(group)
         return state
 

@@ -113,8 +113,7 @@ class Broken(Recorder):
 
 
 CALLS: dict[str, tuple[Any, ...]] = {
-    "start_event": (object(), "forward_fetch_submit"),
-    "stop_event": (object(), "forward_fetch_submit", 1),
+    "stop_event": (object(), "forward_fetch_wait", 1),
 }
 
 
