@@ -96,7 +96,8 @@ class InFlight:
         with self._tables:
             while pending and most > 0:
                 # No more at once than may turn out to be pending: with many in flight that is all.
-                some = list(itertools.islice(self.works.items(), passed, passed + pending))
+                end = passed + min(pending, most)
+                some = list(itertools.islice(self.works.items(), passed, end))
                 if not some:
                     break
                 most -= len(some)

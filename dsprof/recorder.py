@@ -22,8 +22,10 @@ BUFFER_RECORDS = 200_000
 """Records that may wait for the writer; more are dropped and counted."""
 
 COST_SAMPLE = 31
-"""A collective times its hook if its id is a multiple: of a prime, or else it is often the same one
-of each step."""
+"""Every so many collectives the hook times itself. A prime: else often the same one of a step."""
+
+_FIRST_SAMPLE = 7
+"""The collective that is timed first: those before it find all of the hook cold."""
 
 _OUTSIDE = Scope(step=-1, micro_step=0, phase="")
 
@@ -65,6 +67,7 @@ class Recorder:
         self.lost_stalls = 0
         self.captured = 0  # collectives that went into graphs of a device
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
+        self.cost_samples = itertools.count(COST_SAMPLE - _FIRST_SAMPLE + 1)
         self.groups: Any = None  # the hooks' own, shared between them
         self.sites: Any = None  # likewise
         self.group_ids = itertools.count(1)
@@ -78,7 +81,6 @@ class Recorder:
         self.steps = 0
         self.loop = Loop()
         self.step_source = ""
-        self.phase_listeners: list[Callable[[], None]] = []  # told before one ends
         self.step_listeners: list[Callable[[int], None]] = []
         self.engine_listeners: list[Callable[[Any, int], None]] = []  # DeepSpeed
         self.roles: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of groups
@@ -184,8 +186,6 @@ class Recorder:
 
     def leave(self, entered: Phase) -> None:
         """End a phase. Steps may have ended meanwhile, and phases need not end in turn."""
-        for listener in self.phase_listeners:
-            self._guarded(listener.__qualname__, listener)
         entered.end_ns = clock()
         others = [phase for phase in self.phases if phase is not entered]
         if len(others) < len(self.phases):  # else it began in a trace that has ended

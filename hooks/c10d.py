@@ -56,7 +56,7 @@ class _WireHook(Hook):
         site_above = self.sites.above
         works, blocking = in_flight.works, in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
-        plain, dtypes = torch.Tensor, DTYPES
+        plain, dtypes, next_sample = torch.Tensor, DTYPES, recorder.cost_samples.__next__
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -68,8 +68,7 @@ class _WireHook(Hook):
             issue_ns: int,
             return_ns: int,
         ) -> Collective | None:
-            number = next_id()
-            is_sample = not number % COST_SAMPLE
+            is_sample = not next_sample() % COST_SAMPLE
             if is_sample:  # by the CPU, for others may take it from this thread in between
                 begin_ns = thread_time_ns()
             state = known_group(id(pg))
@@ -105,7 +104,7 @@ class _WireHook(Hook):
             context.wire_ops += 1
             site = context.site or site_above(2) or scope.site
             record = Collective(
-                number,
+                next_id(),
                 name,
                 group,
                 state.next_seq(name, peer) if is_point_to_point else next(state.collectives),

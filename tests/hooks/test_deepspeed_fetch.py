@@ -4,87 +4,44 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import UserDict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dsprof.events import Fetch
 from dsprof.hooks.deepspeed_fetch import DeepSpeedFetchHook
 from dsprof.recorder import NOBODY, Recorder
+from tests.hooks.conftest import WORLD_SIZE
 
 
-@dataclass(eq=False)
-class Param:
-    """A parameter of ZeRO-3; `ds_active_sub_modules` are those that need it now."""
+class Stage3:
+    """DeepSpeed's profiler and coordinator, as far as the hook sees them."""
 
-    ds_numel: int
-    ds_active_sub_modules: set[str] = field(default_factory=lambda: {"module"})
+    def __init__(self, recorder: Recorder) -> None:
+        self.hook = DeepSpeedFetchHook(recorder)
+        wrapped = {t.name: self.hook.wrap(t, self._original) for t in self.hook.targets}
+        self.start, self.stop, self.release_param = wrapped.values()
+        self.contexts: list[int] = []
+        self.recorder = recorder
 
+    def _original(self, *args: Any) -> None:
+        self.contexts.append(self.recorder.context().fetch)
 
-class Coordinator:
-    """DeepSpeed's coordinator, profiler and registry in one, as far as the hook sees them."""
+    def gather(self, event: str, elements: int) -> int:
+        """Submit a gather; returns the fetch that its collectives would name."""
+        self.start(self, event)
+        inside = self.recorder.context().fetch
+        self.stop(self, event, elements)
+        return inside
 
-    RANKS = 8
-
-    def __init__(self, hook: DeepSpeedFetchHook) -> None:
-        self._PartitionedParameterCoordinator__n_available_params = 0
-        self.inside: list[int] = []
-        self.contexts = hook.recorder.context
-        by_name = {target.name: target for target in hook.targets}
-        stop, gather, pop = (
-            hook.wrap(target, original)
-            for target, original in zip(
-                by_name.values(), (_stop, _gather, UserDict.pop), strict=True
-            )
-        )
-        self._stop, self._gather, self._pop = stop, gather, pop
-        self.in_flight: UserDict[Param, str] = UserDict()
-
-    def fetch(
-        self, params: list[Param], ahead: Iterable[Param] = (), *, forward: bool = True
-    ) -> None:
-        """Do as `fetch_sub_module` does: gather what is not there, wait for it, gather ahead."""
-        direction = "forward" if forward else "backward"
-        missing = [param for param in params if param not in self.in_flight]
-        if missing:
-            self._gather(self, missing, forward)
-            self._stop(self, f"{direction}_fetch_submit", len(missing))
-        waited = 0
-        for param in params:
-            waited += param.ds_numel // self.RANKS
-            self._pop(self.in_flight, param)
-        self._stop(self, f"{direction}_fetch_wait", waited)
-        self.prefetch(ahead, f"{direction}_prefetch_submit", forward=forward)
-
-    def prefetch(self, ahead: Iterable[Param], event: str, *, forward: bool = True) -> None:
-        ahead = list(ahead)
-        if ahead:
-            self._gather(self, ahead, forward)
-            self._stop(self, event, sum(param.ds_numel for param in ahead))
-
-    def pass_by(self) -> None:
-        """Fetch for a module whose parameters are there."""
-        self._stop(self, "forward_fetch_wait", 0)
-
-    def release(self, *params: Param) -> None:
-        self.__dict__["_PartitionedParameterCoordinator__n_available_params"] -= sum(
-            param.ds_numel for param in params
-        )
-
-
-def _stop(coordinator: Any, event: str, elements: int) -> None:
-    """DeepSpeed's `stop_event` with its timers off."""
-
-
-def _gather(coordinator: Any, params: Iterable[Param], forward: bool) -> None:
-    coordinator.inside.append(coordinator.contexts().fetch)
-    for param in params:
-        coordinator.in_flight[param] = "handle"
-        coordinator._PartitionedParameterCoordinator__n_available_params += param.ds_numel
+    def wait(self, event: str, elements: int, *, done: Callable[[], object] = list) -> None:
+        self.start(self, event)
+        done()
+        self.stop(self, event, elements)
 
 
 @pytest.fixture
@@ -94,229 +51,230 @@ def recorder() -> Recorder:
     return recorder
 
 
-@pytest.fixture
-def hook(recorder: Recorder) -> DeepSpeedFetchHook:
-    return DeepSpeedFetchHook(recorder)
-
-
-@pytest.fixture
-def stage3(hook: DeepSpeedFetchHook) -> Coordinator:
-    return Coordinator(hook)
-
-
-def records(recorder: Recorder) -> list[Fetch]:
-    return [record for record in recorder.buffer if isinstance(record, Fetch)]
+class Registry(list[Any]):
+    """What is being gathered; a plain list cannot be referred to weakly."""
 
 
 def fetches(recorder: Recorder) -> list[tuple[str, int]]:
-    return [(record.kind, record.elements) for record in records(recorder)]
+    return [(r.kind, r.elements) for r in recorder.buffer if isinstance(r, Fetch)]
 
 
-def test_a_fetch_spans_its_gather_and_its_wait(recorder: Recorder, stage3: Coordinator) -> None:
-    stage3.fetch([Param(80), Param(16)])
-    (fetch,) = records(recorder)
-    assert [fetch.id] == stage3.inside
-    assert (fetch.kind, fetch.elements) == ("fetch", 96)  # whole parameters, not shares
+@pytest.mark.usefixtures("group")
+def test_a_fetch_spans_its_gather_and_its_wait(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    inside = stage3.gather("forward_fetch_submit", 10)
+    stage3.wait("forward_fetch_wait", 10)
+    (fetch,) = recorder.buffer
+    assert isinstance(fetch, Fetch)
+    assert fetch.id == inside
+    assert (fetch.kind, fetch.elements) == ("fetch", 10 * WORLD_SIZE)
     assert 0 < fetch.wait_ns < fetch.end_ns - fetch.start_ns
     assert recorder.context() is NOBODY
 
 
-def test_what_was_prefetched_is_fetched_later(recorder: Recorder, stage3: Coordinator) -> None:
-    first, second = Param(8), Param(16)
-    stage3.fetch([first], ahead=[second])
-    stage3.fetch([second])
-    assert fetches(recorder) == [("fetch", 8), ("prefetch", 16), ("fetch", 16)]
-    one, ahead, other = records(recorder)
-    assert [one.id, ahead.id] == stage3.inside
-    assert other.id not in stage3.inside
-    assert ahead.wait_ns == 0
-    assert ahead.end_ns <= other.start_ns
-    assert 0 < other.wait_ns <= other.end_ns - other.start_ns
+def engine(*params: Any, in_flight: Any = None) -> Any:
+    """An engine whose parameters are shared out over groups, and what it gathers."""
+    module = SimpleNamespace(parameters=lambda: params, ds_inflight_param_registry=in_flight)
+    return SimpleNamespace(module=module)
 
 
-@pytest.mark.parametrize("event", ["backward_prefetch_submit", "backward_prefetch_wait"])
-def test_a_prefetch_in_backward_has_two_names(
-    recorder: Recorder, stage3: Coordinator, event: str
+def param(group: Any, elements: int = 1) -> Any:
+    return SimpleNamespace(ds_process_group=group, ds_numel=elements)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_share_is_multiplied_by_the_ranks_that_share_a_parameter(recorder: Recorder) -> None:
+    stage3, pair, four = Stage3(recorder), dist.new_group([0, 1]), dist.new_group([0, 1, 2, 3])
+    recorder.meet_engine(engine(param(pair), SimpleNamespace()), 0)
+    recorder.meet_engine(engine(param(four)), 1)
+    mics = SimpleNamespace(comm=SimpleNamespace(param_shard_group=pair), ds_process_group=four)
+    recorder.meet_engine(engine(mics), 2)
+    recorder.meet_engine(engine(param(four)), 3)
+    recorder.meet_engine(engine(SimpleNamespace()), 4)  # nothing is sharded
+    for number in (0, 1, 2):
+        entered = recorder.enter("forward", number)
+        stage3.wait("forward_fetch_wait", 10)
+        recorder.leave(entered)
+    stage3.wait("forward_fetch_wait", 10)
+    assert [elements for _, elements in fetches(recorder)] == [20, 40, 20, 40]
+
+
+def experts(registry: Registry) -> tuple[Any, list[Any]]:
+    """An engine with a dense parameter and an expert's, which are both being gathered."""
+    dense, expert = param(dist.group.WORLD, 80), param(dist.new_group([0, 1]), 30)
+    registry += [expert, dense]
+    return engine(dense, expert, in_flight=registry), [expert, dense]
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("is_in_a_phase", [True, False])
+def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(
+    recorder: Recorder, *, is_in_a_phase: bool
 ) -> None:
-    """The second one in releases before 0.16."""
-    stage3.prefetch([Param(30)], event, forward=False)
-    assert fetches(recorder) == [("prefetch", 30)]
-    assert [records(recorder)[0].id] == stage3.inside
-
-
-def test_a_module_with_nothing_to_wait_for_is_no_fetch(
-    recorder: Recorder, stage3: Coordinator
-) -> None:
-    stage3.pass_by()
-    assert fetches(recorder) == []
-
-
-def test_a_wait_for_what_no_module_needs_is_no_fetch(
-    recorder: Recorder, stage3: Coordinator
-) -> None:
-    in_vain, needed = Param(8, set()), Param(16)
-    stage3.prefetch([in_vain, needed], "forward_prefetch_submit")
-    stage3._pop(stage3.in_flight, in_vain)  # as at the end of a pass, with no event
-    stage3.fetch([needed])
-    assert fetches(recorder) == [("prefetch", 24), ("fetch", 16)]
-
-
-def test_a_wait_that_began_before_the_recording_is_passed_over(
-    recorder: Recorder, stage3: Coordinator
-) -> None:
-    stage3._stop(stage3, "forward_fetch_wait", 3)
-    assert fetches(recorder) == []
+    stage3, registry = Stage3(recorder), Registry()
+    built, (expert, _) = experts(registry)
+    recorder.meet_engine(built, 0)
+    if is_in_a_phase:  # else the module is called without its engine
+        recorder.enter("forward", 0)
+    stage3.wait("forward_fetch_wait", 15, done=lambda: registry.remove(expert))
+    stage3.wait("forward_fetch_wait", 10, done=registry.clear)
+    assert fetches(recorder) == [("fetch", 30), ("fetch", 80)]
     assert not recorder.failures
 
 
-def test_a_forward_within_backward_is_a_recomputation(
-    recorder: Recorder, stage3: Coordinator
-) -> None:
+@pytest.mark.usefixtures("group")
+def test_shares_do_where_nobody_tells_what_is_being_gathered(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    recorder.meet_engine(engine(param(dist.group.WORLD), param(dist.new_group([0, 1]))), 0)
+    recorder.enter("forward", 0)
+    stage3.wait("forward_fetch_wait", 10)
+    assert fetches(recorder) == [("fetch", 10 * WORLD_SIZE)]
+
+
+@pytest.mark.usefixtures("group")
+def test_what_is_being_gathered_is_not_kept(recorder: Recorder) -> None:
+    stage3, registry = Stage3(recorder), Registry()
+    built, params = experts(registry)
+    kept = weakref.ref(registry)
+    recorder.meet_engine(built, 0)
+    recorder.enter("forward", 0)
+    stage3.wait("forward_fetch_wait", 10)
+    del built, params, registry
+    gc.collect()
+    assert kept() is None
+    stage3.wait("forward_fetch_wait", 10)
+    assert fetches(recorder)[-1] == ("fetch", 10 * WORLD_SIZE)
+    assert not recorder.failures
+
+
+@pytest.mark.usefixtures("group")
+def test_the_engine_that_was_met_last_gathers_outside_all_phases(recorder: Recorder) -> None:
+    stage3, registry = Stage3(recorder), Registry()
+    built, _ = experts(registry)
+    recorder.meet_engine(built, 0)
+    recorder.meet_engine(engine(param(dist.new_group([0, 1]))), 1)
+    stage3.wait("forward_fetch_wait", 10)
+    assert fetches(recorder) == [("fetch", 20)]
+
+
+def test_an_engine_of_another_release_is_no_harm(recorder: Recorder) -> None:
+    Stage3(recorder)
+    recorder.meet_engine(SimpleNamespace(module=None), 0)
+    assert recorder.failures
+
+
+@pytest.mark.usefixtures("group")
+def test_a_forward_within_backward_is_a_recomputation(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+
     def fetch_again(gradient: torch.Tensor) -> None:
-        stage3.fetch([Param(8)], forward=True)
-        stage3.fetch([Param(8)], forward=False)
+        for direction in ("forward", "backward"):
+            stage3.gather(f"{direction}_fetch_submit", 10)
+            stage3.wait(f"{direction}_fetch_wait", 10)
 
     loss = torch.ones(1, requires_grad=True)
     loss.register_hook(fetch_again)
     fetch_again(loss)
     loss.backward()
-    assert [one.is_recomputation for one in records(recorder)] == [False, False, True, False]
+    seen = [record.is_recomputation for record in recorder.buffer if isinstance(record, Fetch)]
+    assert seen == [False, False, True, False]
 
 
-def test_a_gather_that_raises_leaves_the_context_as_it_was(
-    recorder: Recorder, hook: DeepSpeedFetchHook
-) -> None:
-    def gather(coordinator: Any, params: Any, forward: bool) -> None:
-        raise ConnectionError("a rank is gone")
-
-    target = next(target for target in hook.targets if "gather" in target.name)
-    with pytest.raises(ConnectionError, match="a rank is gone"):
-        hook.wrap(target, gather)(Coordinator(hook), [], True)
+def test_a_fetch_that_raised_ends_with_the_next_one(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    stage3.start(stage3, "forward_fetch_submit")
+    stage3.gather("forward_fetch_submit", 10)
     assert recorder.context() is NOBODY
-    assert not recorder.failures
 
 
-def test_what_backward_gathers_belongs_to_the_line_that_called_it(
-    recorder: Recorder, stage3: Coordinator, hook: DeepSpeedFetchHook
-) -> None:
-    sites = []
-    target = next(target for target in hook.targets if "gather" in target.name)
-    gather = hook.wrap(target, lambda *_: sites.append(recorder.context().site))
-    recorder.enter("backward", site=7)
-    for forward in (False, True):
-        gather(stage3, [], forward)
-    assert sites == [7, 0]
+@pytest.mark.parametrize("event", ["backward_prefetch_submit", "backward_prefetch_wait"])
+def test_a_prefetch_has_an_id_of_its_own(recorder: Recorder, event: str) -> None:
+    """In backward it goes by the second name in releases before 0.16."""
+    stage3 = Stage3(recorder)
+    inside = stage3.gather(event, 30)
+    assert fetches(recorder) == [("prefetch", 30)]
+    assert recorder.buffer[0].id == inside  # type: ignore[union-attr]
 
 
-def test_what_a_later_release_may_add_is_passed_on(
-    recorder: Recorder, hook: DeepSpeedFetchHook
-) -> None:
-    calls: list[Any] = []
-    stop = hook.wrap(hook.targets[0], lambda *a, **k: calls.append((a, k)))
+def test_what_a_later_release_may_add_is_passed_on(recorder: Recorder) -> None:
+    hook, calls = DeepSpeedFetchHook(recorder), []
+    start, stop, _ = (hook.wrap(t, lambda *a, **k: calls.append((a, k))) for t in hook.targets)
+    start(None, "forward_fetch_wait")
+    start(None, "forward_fetch_wait", 1, of="x")
+    stop(None, "forward_fetch_wait", 0)
+    stop(None, "forward_fetch_wait", 0, 1, of="x")
+    stop(None, "forward_fetch_wait", num_elem=0)
+    stop(None, name="forward_fetch_wait")
+    stop(None, "forward_prefetch_submit", of="x")
     wait = "forward_fetch_wait"
-    stop(None, wait)
-    stop(None, wait, 0)
-    stop(None, wait, 0, 1, of="x")
-    stop(None, wait, num_elem=0)
     assert calls == [
         ((None, wait), {}),
+        ((None, wait, 1), {"of": "x"}),
         ((None, wait, 0), {}),
         ((None, wait, 0, 1), {"of": "x"}),
         ((None, wait, 0), {}),
+        ((None, wait), {}),
+        ((None, "forward_prefetch_submit"), {"of": "x"}),
     ]
+    assert not recorder.buffer
 
 
-# -- releases ---------------------------------------------------------------------------------
+def test_a_module_with_nothing_to_wait_for_is_no_fetch(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    stage3.wait("forward_fetch_wait", 0)
+    stage3.gather("forward_all_gather", 5)
+    assert fetches(recorder) == []
 
 
-def test_what_is_let_go_between_two_gathers_is_one_release(
-    recorder: Recorder, stage3: Coordinator
-) -> None:
-    first, second = Param(8), Param(24)
-    stage3.fetch([first, second])
-    stage3.release(first)
-    stage3.pass_by()
-    stage3.release(second)
-    assert fetches(recorder) == [("fetch", 32)]
-    stage3.fetch([first])
-    assert fetches(recorder) == [("fetch", 32), ("release", 32), ("fetch", 8)]
-    before, release, after = records(recorder)
-    assert before.start_ns <= release.start_ns <= release.end_ns <= after.start_ns
+def release(self: Any, param: Any) -> None:
+    param.ds_status = "not available"
 
 
-def test_a_release_belongs_to_its_phase(recorder: Recorder, stage3: Coordinator) -> None:
-    param, other = Param(8), Param(16)
-    forward = recorder.enter("forward")
-    stage3.fetch([param, other])
-    stage3.release(param)
-    recorder.leave(forward)
-    backward = recorder.enter("backward")
-    stage3.release(other)
-    recorder.leave(backward)
+def test_a_release_counts_if_it_let_something_go(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    param = SimpleNamespace(ds_status="available", ds_numel=7)
+    stage3.release_param(stage3, param)
     recorder.end_step("deepspeed")
-    seen = [(one.scope.phase, one.elements) for one in records(recorder) if one.kind == "release"]
-    assert seen == [("forward", 8), ("backward", 16)]
+    assert fetches(recorder) == []
+    stage3.hook.wrap(stage3.hook.targets[-1], release)(stage3, param)
+    recorder.end_step("deepspeed")
+    assert fetches(recorder) == [("release", 7)]
 
 
-def test_nothing_let_go_is_no_release(recorder: Recorder, stage3: Coordinator) -> None:
-    entered = recorder.enter("forward")
-    stage3.fetch([Param(8)])
-    recorder.leave(entered)
-    assert fetches(recorder) == [("fetch", 8)]
+@pytest.mark.usefixtures("group")
+def test_what_is_let_go_between_two_fetches_is_one_release(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    let_go = stage3.hook.wrap(stage3.hook.targets[-1], release)
+    for elements in (7, 5):
+        let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=elements))
+        stage3.wait("forward_fetch_wait", 0)
+    stage3.gather("forward_prefetch_submit", 4)
+    assert fetches(recorder) == [("release", 12), ("prefetch", 4)]
+    let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=1))
+    stage3.wait("forward_fetch_wait", 4)
+    assert fetches(recorder)[2:] == [("release", 1), ("fetch", 4 * WORLD_SIZE)]
+    let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=3))
+    recorder.enter("backward")
+    let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=2))
+    recorder.end_step("deepspeed")
+    assert fetches(recorder)[4:] == [("release", 3), ("release", 2)]
+    phases = [r.scope.phase for r in recorder.buffer if isinstance(r, Fetch)]
+    assert phases[4:] == ["", "backward"]
 
 
-def test_each_coordinator_lets_go_of_its_own(recorder: Recorder, hook: DeepSpeedFetchHook) -> None:
-    one, other = Coordinator(hook), Coordinator(hook)
-    first, second = Param(8), Param(16)
-    one.fetch([first])
-    other.fetch([second])
-    one.release(first)
-    other.fetch([Param(24)])
-    assert fetches(recorder)[2:] == [("release", 8), ("fetch", 24)]
-
-
-def test_a_coordinator_is_not_kept(recorder: Recorder, hook: DeepSpeedFetchHook) -> None:
-    one = Coordinator(hook)
-    one.fetch([Param(8)])
-    kept = weakref.ref(one)
-    del one
-    gc.collect()
-    assert kept() is None
-    Coordinator(hook).fetch([Param(16)])
-    recorder.leave(recorder.enter("forward"))
-    assert fetches(recorder) == [("fetch", 8), ("fetch", 16)]
-    assert len(hook._held) == 1
-
-
-def test_what_is_let_go_last_is_on_record_when_the_hook_comes_out(
-    recorder: Recorder, hook: DeepSpeedFetchHook, stage3: Coordinator
-) -> None:
-    param = Param(8)
-    stage3.fetch([param])
-    stage3.release(param)
+def test_what_is_let_go_last_is_on_record_when_the_hook_comes_out(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    let_go = stage3.hook.wrap(stage3.hook.targets[-1], release)
+    let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=7))
     recorder.stop()
-    hook.uninstall()
-    hook.uninstall()
-    assert fetches(recorder) == [("fetch", 8), ("release", 8)]
+    stage3.hook.uninstall()
+    stage3.hook.uninstall()
+    assert fetches(recorder) == [("release", 7)]
 
 
-def test_a_new_trace_begins_with_what_is_there(recorder: Recorder, stage3: Coordinator) -> None:
-    param, other = Param(8), Param(16)
-    stage3.fetch([param, other])
-    recorder.begin_again()
-    stage3.release(param)
-    recorder.leave(recorder.enter("forward"))
-    assert fetches(recorder) == [("release", 8)]
-
-
-def test_a_coordinator_of_another_release_makes_the_hook_inert(
-    recorder: Recorder, hook: DeepSpeedFetchHook
-) -> None:
-    calls = []
-    target = next(target for target in hook.targets if "gather" in target.name)
-    gather = hook.wrap(target, lambda *given: calls.append(given))
-    for _ in range(4):
-        gather(object(), [], True)
-    assert len(calls) == 4
+def test_a_parameter_of_another_release_makes_the_hook_inert(recorder: Recorder) -> None:
+    stage3 = Stage3(recorder)
+    stage3.release_param(stage3, object())
     assert "deepspeed.fetch" in recorder.failures
-    assert hook.broken
+    stage3.release_param(stage3, object())
+    assert len(stage3.contexts) == 2

@@ -113,7 +113,8 @@ class Broken(Recorder):
 
 
 CALLS: dict[str, tuple[Any, ...]] = {
-    "stop_event": (object(), "forward_fetch_wait", 1),
+    "start_event": (object(), "forward_fetch_submit"),
+    "stop_event": (object(), "forward_fetch_submit", 1),
 }
 
 
