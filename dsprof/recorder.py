@@ -24,7 +24,7 @@ BUFFER_RECORDS = 200_000
 COST_SAMPLE = 31
 """Every so many collectives the hook times itself. A prime: else often the same one of a step."""
 
-_FIRST_SAMPLE = 7
+FIRST_SAMPLE = 7
 """The collective that is timed first: those before it find all of the hook cold."""
 
 _OUTSIDE = Scope(step=-1, micro_step=0, phase="")
@@ -67,7 +67,7 @@ class Recorder:
         self.lost_stalls = 0
         self.captured = 0  # collectives that went into graphs of a device
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
-        self.cost_samples = itertools.count(COST_SAMPLE - _FIRST_SAMPLE + 1)
+        self.cost_samples = itertools.count(COST_SAMPLE - FIRST_SAMPLE + 1)
         self.groups: Any = None  # the hooks' own, shared between them
         self.sites: Any = None  # likewise
         self.group_ids = itertools.count(1)

@@ -17,7 +17,7 @@ from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
 from dsprof.hooks.interception import CompleteHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.wire import METHODS, WIRE_OPS
-from dsprof.recorder import COST_SAMPLE, NOBODY, Recorder
+from dsprof.recorder import COST_SAMPLE, FIRST_SAMPLE, NOBODY, Recorder
 from dsprof.trace.format import SiteArgs
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import WORLD_SIZE
@@ -256,12 +256,14 @@ def test_one_odd_call_does_not_blind_the_hook(install: Install) -> None:
 
 @pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
 def test_one_in_so_many_records_is_timed(install: Install, kind: type) -> None:
-    recorder = install(kind)
-    for _ in range(COST_SAMPLE - 1):
+    recorder, timed = install(kind), []
+    for number in range(1, FIRST_SAMPLE + 2 * COST_SAMPLE):
+        before = recorder.samples, recorder.sampled_cost_ns
         dist.all_reduce(tensor())
-    assert recorder.sampled_cost_ns == 0
-    dist.all_reduce(tensor())
-    assert recorder.sampled_cost_ns > 0
+        if (recorder.samples, recorder.sampled_cost_ns) > before:
+            timed.append(number)
+            assert recorder.sampled_cost_ns > before[1]
+    assert timed == [FIRST_SAMPLE, FIRST_SAMPLE + COST_SAMPLE]
 
 
 def test_sparse_tensors_have_the_size_of_their_values(install: Install) -> None:
