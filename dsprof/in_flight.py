@@ -92,29 +92,23 @@ class InFlight:
         Work that is still on its way to the caller would lose its identity.
         """
         now, thread = clock(), get_ident()
-        passed = 0
         with self._tables:
-            while pending and most > 0:
-                # No more at once than may turn out to be pending: with many in flight that is all.
-                end = passed + min(pending, most)
-                some = list(itertools.islice(self.works.items(), passed, end))
-                if not some:
-                    break
-                most -= len(some)
-                for key, (work, record) in some:
-                    is_here = record.thread == thread or now - record.issue_ns > FOREIGN_AFTER_NS
-                    try:  # as `_is_completed`, but in line: it runs more often than all else here
-                        is_done = is_here and work.is_completed()
-                    except Exception:
-                        is_done = True
-                    if not is_done:
-                        if is_here:
-                            record.pending_ns = now
-                        pending -= 1
-                        passed += 1
-                    elif self.works.pop(key, None) is not None:  # not just waited for elsewhere
+            for key, (work, record) in list(itertools.islice(self.works.items(), most)):
+                is_here = record.thread == thread or now - record.issue_ns > FOREIGN_AFTER_NS
+                try:  # as `_is_completed`, but in line: it runs more often than all else here
+                    is_done = is_here and work.is_completed()
+                except Exception:
+                    is_done = True
+                if is_done:
+                    if self.works.pop(key, None) is not None:  # not just waited for elsewhere
                         record.done_ns = record.done_ns or now
                         self._let_go(key, work, record)
+                    continue
+                if is_here:
+                    record.pending_ns = now
+                pending -= 1
+                if not pending:
+                    break
 
     def poll_all(self) -> None:
         """Note which of all collectives in flight are complete by now."""

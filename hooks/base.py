@@ -156,7 +156,7 @@ def hide_from_dynamo(*functions: Callable[..., Any], and_calls: bool = False) ->
 
     def skip() -> None:
         eval_frame = sys.modules["torch._dynamo.eval_frame"]
-        codes = [one.__code__ for one in functions if hasattr(one, "__code__")]  # else C's own
+        codes = [function.__code__ for function in functions]
         if and_calls and hasattr(eval_frame, "FrameExecStrategy"):
             skipped = eval_frame.FrameAction.SKIP
             strategy = eval_frame.FrameExecStrategy(skipped, skipped)

@@ -71,7 +71,7 @@ class _WireHook(Hook):
             is_sample = not next_sample() % COST_SAMPLE
             if is_sample:  # by the CPU, for others may take it from this thread in between
                 begin_ns = thread_time_ns()
-            state = known_group(id(pg))
+            state = known_group(id(pg))  # as `Groups.state`, in line
             if state is None or state.ref() is not pg:
                 state = group_of(pg)
             group = state.group
@@ -156,7 +156,6 @@ class _WireHook(Hook):
 class DispatcherHook(_WireHook):
     """Sees collectives in the dispatcher, below every caller of a process group."""
 
-    is_below_methods = False  # of class ProcessGroup that record what they issue themselves
     _library: Any = None
 
     def modules(self) -> tuple[str, ...]:
@@ -188,14 +187,12 @@ class DispatcherHook(_WireHook):
         recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
         in_flight = recorder.in_flight
         unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
-        noted_below = recorder.noted_below if self.is_below_methods else None
+        noted_below = recorder.noted_below
         at = _positions(overload._schema)
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            if (announced and get_ident() in announced) or (
-                not recorder.recording and not recorder.arm()
-            ):
+            if get_ident() in announced or (not recorder.recording and not recorder.arm()):
                 return redispatch(keyset & below, *args)
             if in_flight.device is not None:
                 in_flight.device.begin()
@@ -216,8 +213,7 @@ class DispatcherHook(_WireHook):
                         issue_ns,
                         return_ns,
                     )
-                    if noted_below is not None:
-                        noted_below[get_ident()] = return_ns
+                    noted_below[get_ident()] = return_ns
                     if in_flight.followers:
                         in_flight.tell_followers(record, args[0])
                 except Exception as error:

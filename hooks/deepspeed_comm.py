@@ -12,7 +12,6 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -94,7 +93,7 @@ class DeepSpeedCommHook(Hook):
 
     def _wrap_request(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
-        off_wire, contexts = self._off_wire, recorder.contexts
+        off_wire = self._off_wire
 
         @functools.wraps(original)
         def method(backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +112,7 @@ class DeepSpeedCommHook(Hook):
                 result = original(backend, *args, **kwargs)
             finally:
                 end_ns = clock()
-                contexts[get_ident()] = outer  # in line: it runs for each collective
+                recorder.become(outer)
             if not context.wire_ops and not recorder.failures.get("c10d"):  # else it was not seen
                 try:
                     off_wire.record(context, args, kwargs, result, start_ns, end_ns)

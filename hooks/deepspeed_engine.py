@@ -31,7 +31,6 @@ _HYBRID = ("deepspeed.runtime.hybrid_engine", "DeepSpeedHybridEngine")
 class Progress:
     """Where one engine stands in its training."""
 
-    engine: weakref.ref[Any]
     number: int
     schedule: Schedule
     micro_step: int = 0
@@ -63,7 +62,6 @@ class DeepSpeedEngineHook(Hook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._engines: weakref.WeakKeyDictionary[Any, Progress] = weakref.WeakKeyDictionary()
-        self._last: Progress | None = None  # of the engine that was at it last
         self._numbers = itertools.count()
         self._sites = Sites.of(recorder)
 
@@ -201,13 +199,9 @@ class DeepSpeedEngineHook(Hook):
 
     def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
         """Return where an engine stands; the writer gets the configuration of one that is new."""
-        progress = self._last
-        if progress is not None and progress.engine() is engine:
-            return progress
-        progress = self._last = self._engines.get(engine)
+        progress = self._engines.get(engine)
         if progress is None:
-            progress = Progress(weakref.ref(engine), next(self._numbers), Schedule())
-            self._last = self._engines[engine] = progress
+            progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
             self.recorder.meet_engine(engine, progress.number)
             self.recorder.define(describe(engine, progress.number))
         return progress

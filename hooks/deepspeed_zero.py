@@ -16,7 +16,7 @@ from dsprof.events import Context, Flush, clock
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.memory import add_device_sample
-from dsprof.recorder import NOBODY, Recorder
+from dsprof.recorder import Recorder
 
 _STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
 _STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")
@@ -59,10 +59,9 @@ class DeepSpeedZeroHook(Hook):
 
     def _begin(self, find: Callable[..., list[Flush]], *args: Any, **kwargs: Any) -> _Flushing:
         recorder, flushes = self.recorder, find(*args, **kwargs)
-        contexts, thread = recorder.contexts, get_ident()
-        outer = contexts.get(thread, NOBODY)
+        outer = recorder.context()
         number = flushes[0].id if flushes else next(recorder.ids)
-        contexts[thread] = recorder.flushing(outer, number)
+        recorder.become(recorder.flushing(outer, number))
         return outer, flushes
 
     def _end(self, flushing: _Flushing) -> None:
@@ -87,22 +86,20 @@ class DeepSpeedZeroHook(Hook):
     ) -> Flush:
         """Return the record of a flush that begins."""
         name, item_bytes = DTYPES[dtype]
-        cause = "end of backward" if self._in_epilogue or stage == 0 else "full"
-        recorder, nbytes = self.recorder, elements * item_bytes
         return Flush(
-            next(recorder.ids),
-            stage,
-            elements,
-            capacity,
-            nbytes,
-            name,
-            parameters,
-            cause,
-            slot,
-            recorder.scope,
-            clock(),
-            0,
-            get_ident(),
+            id=next(self.recorder.ids),
+            stage=stage,
+            elements=elements,
+            capacity=capacity,
+            nbytes=elements * item_bytes,
+            dtype=name,
+            parameters=parameters,
+            cause="end of backward" if self._in_epilogue or stage == 0 else "full",
+            slot=slot,
+            scope=self.recorder.scope,
+            start_ns=clock(),
+            end_ns=0,
+            thread=get_ident(),
         )
 
     # -- what is about to be reduced ----------------------------------------------------------

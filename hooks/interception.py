@@ -59,7 +59,6 @@ class CompleteHook(ProcessGroupHook):
             if self._dispatcher is None and not self.recorder.stopped:
                 dispatcher = self._dispatcher = DispatcherHook(self.recorder)
                 dispatcher.sites, self.has_kernels = self.sites, True
-                dispatcher.is_below_methods = True
                 try:
                     dispatcher.install("torch.distributed")
                 except Exception:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 Args = Sequence[Any]
@@ -19,9 +18,20 @@ class WireOp(NamedTuple):
     is_point_to_point: bool = False
 
 
-# Not functions of our own: these run for each collective, and cost half as much.
-_first, _second = itemgetter(0), itemgetter(1)
-_only_first, _only_second = itemgetter(slice(1)), itemgetter(slice(1, 2))
+def _first(args: Args) -> Any:
+    return args[0]
+
+
+def _second(args: Args) -> Any:
+    return args[1]
+
+
+def _only_first(args: Args) -> Sequence[Any]:
+    return (args[0],)
+
+
+def _only_second(args: Args) -> Sequence[Any]:
+    return (args[1],)
 
 
 def _first_list(args: Args) -> Any:

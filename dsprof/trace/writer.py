@@ -18,7 +18,7 @@ from typing import Any, cast, get_args
 import msgspec
 
 from dsprof.environment import EnvSnapshot
-from dsprof.events import Collective, DeviceStep, MemorySample, OfStep, Record, Scope, Scoped, Step
+from dsprof.events import Collective, DeviceStep, MemorySample, OfStep, Record, Scoped, Step
 from dsprof.trace.encode import Encoder
 from dsprof.trace.format import (
     CounterArgs,
@@ -126,7 +126,6 @@ class TraceWriter:
         self._written_bytes = 0
         self._file = -1
         self._step = -1
-        self._kept: Scope | None = None  # the last one whose records are written one by one
         self._memory: MemorySample | None = None
         self._counters = Counters()
         self._opened: set[int] = set()
@@ -220,12 +219,7 @@ class TraceWriter:
         if type(record) in _OF_STEP:  # isinstance takes ten times as long for three Structs
             return self._take_of_step(cast(OfStep, record))
         scoped = cast(Scoped, record)
-        scope = scoped.scope
-        was_open = bool(self._opened) and self._is_open(scoped)
-        if scope is self._kept or self._is_kept(scope.step):
-            self._kept = scope
-            return self._lines.record(scoped)
-        if was_open:
+        if (self._opened and self._is_open(scoped)) or self._is_kept(scoped.scope.step):
             return self._lines.record(scoped)
         if isinstance(scoped, Collective):
             self._counters.add(scoped)
@@ -293,8 +287,7 @@ class TraceWriter:
         _write_all(self._file, data)
         self.events += len(lines)
         self._written_bytes += len(data)
-        if self._written_bytes > self._budget_bytes:
-            self.budget_spent, self._kept = True, None
+        self.budget_spent = self._written_bytes > self._budget_bytes
 
     def _encode(self, lines: list[Event]) -> bytes:
         """Encode lines; one that cannot be (a name that is no Unicode) is dropped and counted."""
