@@ -14,6 +14,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from dsprof.events import Collective, clock
+from dsprof.interrupts import raise_if_of_signal_handler
 from dsprof.unheld import Unheld
 
 LOOKED_AT, POLLED = 32, 4
@@ -97,7 +98,8 @@ class InFlight:
                 is_here = record.thread == thread or now - record.issue_ns > FOREIGN_AFTER_NS
                 try:  # as `_is_completed`, but in line: it runs more often than all else here
                     is_done = is_here and work.is_completed()
-                except Exception:
+                except Exception as error:
+                    raise_if_of_signal_handler(error)
                     is_done = True
                 if is_done:
                     if self.works.pop(key, None) is not None:  # not just waited for elsewhere
@@ -303,7 +305,8 @@ def _is_completed(work: Any) -> bool:
     """Ask a Work; one that cannot answer is not asked again."""
     try:
         return bool(work.is_completed())
-    except Exception:
+    except Exception as error:
+        raise_if_of_signal_handler(error)
         return True
 
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import itertools
 import threading
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 from dsprof.events import Collective, Context, Phase, Record, Scope, Step, clock
 from dsprof.in_flight import InFlight
+from dsprof.interrupts import raise_if_of_signal_handler
 
 BUFFER_RECORDS = 200_000
 """Records that may wait for the writer; more are dropped and counted."""
@@ -67,7 +66,8 @@ class Recorder:
         self.lost_stalls = 0
         self.captured = 0  # collectives that went into graphs of a device
         self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
-        self.cost_samples = itertools.count(COST_SAMPLE - FIRST_SAMPLE + 1)
+        # Of each collective, whether its hook times itself.
+        self.are_timed = itertools.cycle([n == FIRST_SAMPLE for n in range(1, COST_SAMPLE + 1)])
         self.groups: Any = None  # the hooks' own, shared between them
         self.sites: Any = None  # likewise
         self.group_ids = itertools.count(1)
@@ -141,8 +141,7 @@ class Recorder:
         Raises:
             BaseException: `error`, where a signal handler of the user raised it while a hook ran.
         """
-        if _is_of_signal_handler(error):
-            raise error
+        raise_if_of_signal_handler(error)
         self.failures.setdefault(hook, f"{type(error).__name__}: {error}")
 
     # -- contexts -----------------------------------------------------------------------------
@@ -251,16 +250,6 @@ class Recorder:
     def define(self, definition: Any) -> None:
         """Hand the writer a description (group, site, engine, hook status)."""
         self.definitions.append(definition)
-
-
-def _is_of_signal_handler(error: BaseException) -> bool:
-    """Tell it by what such a handler gets: the signal, and the frame that it interrupts."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-        given = [frame.f_locals.get(name) for name in names]
-        if any(isinstance(one, FrameType) and one is frame.f_back for one in given):
-            return True
-    return False
 
 
 def _nothing() -> None:

@@ -26,7 +26,7 @@ from dsprof.hooks.groups import Groups
 from dsprof.hooks.sites import Sites
 from dsprof.hooks.wire import METHODS, WIRE_OPS, WireOp
 from dsprof.in_flight import InFlight
-from dsprof.recorder import COST_SAMPLE, NOBODY, Recorder
+from dsprof.recorder import NOBODY, Recorder
 
 _KEY = "BackendSelect"
 
@@ -56,7 +56,7 @@ class _WireHook(Hook):
         site_above = self.sites.above
         works, blocking = in_flight.works, in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
-        plain, dtypes, next_sample = torch.Tensor, DTYPES, recorder.cost_samples.__next__
+        plain, dtypes, next_is_timed = torch.Tensor, DTYPES, recorder.are_timed.__next__
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -68,12 +68,10 @@ class _WireHook(Hook):
             issue_ns: int,
             return_ns: int,
         ) -> Collective | None:
-            is_sample = not next_sample() % COST_SAMPLE
-            if is_sample:  # by the CPU, for others may take it from this thread in between
+            is_timed = next_is_timed()
+            if is_timed:  # by the CPU, for others may take it from this thread in between
                 begin_ns = thread_time_ns()
-            state = known_group(id(pg))  # as `Groups.state`, in line
-            if state is None or state.ref() is not pg:
-                state = group_of(pg)
+            state = known_group(id(pg)) or group_of(pg)
             group = state.group
             on_host = state.is_host
             nbytes = elements = 0
@@ -85,12 +83,10 @@ class _WireHook(Hook):
                 if type(tensor) is not plain and is_traced(tensor):
                     return None
                 dtype, item_bytes = dtypes[tensor.dtype]
-                if tensor.is_sparse:
+                try:
+                    nbytes = tensor.nbytes if count == 1 else sum(t.nbytes for t in tensors)
+                except RuntimeError:  # sparse tensors have none
                     nbytes = sum(t._nnz() * item_bytes for t in tensors)
-                elif count == 1:
-                    nbytes = tensor.nbytes
-                else:
-                    nbytes = sum(t.nbytes for t in tensors)
                 elements = nbytes // item_bytes
                 if per_rank:
                     nbytes *= group.size
@@ -142,7 +138,7 @@ class _WireHook(Hook):
                 recorder.add(record)
             else:
                 recorder.on_device(record, unbox(work) if work is not None and unbox else work)
-            if is_sample:
+            if is_timed:
                 recorder.samples += 1
                 recorder.sampled_cost_ns += thread_time_ns() - begin_ns
             return record
@@ -192,7 +188,8 @@ class DispatcherHook(_WireHook):
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            if get_ident() in announced or (not recorder.recording and not recorder.arm()):
+            is_announced = announced and get_ident() in announced
+            if is_announced or (not recorder.recording and not recorder.arm()):
                 return redispatch(keyset & below, *args)
             if in_flight.device is not None:
                 in_flight.device.begin()
@@ -213,7 +210,8 @@ class DispatcherHook(_WireHook):
                         issue_ns,
                         return_ns,
                     )
-                    noted_below[get_ident()] = return_ns
+                    if record is not None:
+                        noted_below[record.thread] = return_ns
                     if in_flight.followers:
                         in_flight.tell_followers(record, args[0])
                 except Exception as error:

@@ -27,7 +27,7 @@ class GroupState:
 
     def __init__(self, group: Group, ref: weakref.ref[Any]) -> None:
         self.group = group
-        self.ref = ref
+        self.ref = ref  # to the ProcessGroup that was met last
         self.is_host = group.backend in _HOST_BACKENDS
         self.collectives: Iterator[int] = itertools.count(1)
         self.point_to_point: dict[tuple[int, str], Iterator[int]] = {}
@@ -43,7 +43,8 @@ class Groups:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.known: dict[int, GroupState] = {}  # by identity; check `ref`, for that may be reused
+        self.known: dict[int, GroupState] = {}  # by identity, of those that live
+        self._lives: dict[int, weakref.ref[Any]] = {}
         self._by_key: dict[str, GroupState] = {}
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
@@ -60,10 +61,22 @@ class Groups:
     def state(self, pg: Any) -> GroupState:
         """Return the state of `pg`, describing the group if it is new."""
         state = self.known.get(id(pg))
-        if state is not None and state.ref() is pg:
+        if state is not None:
             return state
         with self._describing:  # two counters for one group would number collectives twice
-            return self._describe(pg)
+            state = self._describe(pg)
+            self._know(pg, state)
+            return state
+
+    def _know(self, pg: Any, state: GroupState) -> None:
+        key = id(pg)
+
+        def forget(_: object) -> None:  # called before another can have this identity
+            self.known.pop(key, None)
+            self._lives.pop(key, None)
+
+        state.ref = self._lives[key] = weakref.ref(pg, forget)
+        self.known[key] = state
 
     def _describe(self, pg: Any) -> GroupState:
         self._follow_generation()
@@ -71,8 +84,6 @@ class Groups:
         key = _key(self._generation, name, ranks)
         known = self._by_key.get(key)
         if known is not None:
-            known.ref = weakref.ref(pg)
-            self.known[id(pg)] = known
             return known
         group = Group(
             id=next(self._recorder.group_ids),
@@ -86,8 +97,7 @@ class Groups:
             role=self._role(pg),
             is_checked=_is_checked(pg),
         )
-        state = GroupState(group, weakref.ref(pg))
-        self._by_key[key] = self.known[id(pg)] = state
+        state = self._by_key[key] = GroupState(group, weakref.ref(pg))
         self._define(group)
         return state
 

@@ -45,7 +45,7 @@ class Sites:
         self._files: dict[str, dict[int, int] | None] = {}
         self._inner = tuple(_inner_paths())
         self._heights: dict[tuple[int, int], tuple[int, ...]] = {}  # of sites on a path, ascending
-        self._next_look = itertools.count().__next__
+        self._are_looks = itertools.cycle([True, *[False] * (LOOK_EVERY - 1)])
         self.above = self._finder()
         """Return the number of the site of a call, 0 if there is none.
 
@@ -55,8 +55,8 @@ class Sites:
 
     def _finder(self) -> Callable[[int], int]:
         """Return `above`; a closure, because it runs for each collective."""
-        files, heights, walk, next_look = self._files, self._heights, self._walk, self._next_look
-        frame_at = sys._getframe
+        files, heights, walk = self._files, self._heights, self._walk
+        frame_at, next_is_look = sys._getframe, self._are_looks.__next__
 
         def above(depth: int) -> int:
             try:
@@ -64,7 +64,7 @@ class Sites:
             except ValueError:  # a short stack; in a thread of C++ the call has no frame at all
                 return walk(_ancestor(frame_at(), depth + 1))[0]
             known = heights.get(path, ())
-            if known and next_look() % LOOK_EVERY:
+            if known and not next_is_look():
                 try:
                     for height in known:
                         frame = frame_at(depth + height)

@@ -9,9 +9,9 @@ from types import FrameType
 import pytest
 
 from dsprof import recorder as module
-from dsprof.events import Phase, Scope, Step
+from dsprof.events import Collective, Group, Phase, Scope, Step
 from dsprof.hooks.base import Hook, nothing
-from dsprof.recorder import Recorder
+from dsprof.recorder import NOBODY, Recorder
 
 
 @pytest.fixture
@@ -123,6 +123,24 @@ def test_what_a_signal_handler_raises_in_a_hook_is_no_failure_of_it(
     with pytest.raises(TimeoutError, match="of the user"):
         method()
     assert (recorder.failures, hook.failures) == ({}, 0)
+
+
+def test_what_a_signal_handler_raises_in_a_look_at_a_work_is_no_answer_of_it(
+    recorder: Recorder, interrupts: Interrupts
+) -> None:
+    class Work:
+        is_completed = interrupts
+
+    work, group = Work(), Group(1, "key", "world", "0", [0, 1], 2, "gloo", 1)
+    record = Collective(
+        1, "all_reduce", group, 1, 8, 2, 1, "float32", True, None, -1, 0,
+        Scope(0, 0, ""), NOBODY, 1, 100, 110,
+    )  # fmt: skip
+    recorder.in_flight.works[id(work)] = (work, record)
+    with pytest.raises(TimeoutError, match="of the user"):
+        recorder.end_step("user")
+    assert list(recorder.in_flight.works) == [id(work)]
+    assert recorder.failures == {}
 
 
 def test_a_stopped_recorder_does_not_arm_again(recorder: Recorder) -> None:

@@ -55,6 +55,23 @@ def test_the_world_after_a_restart_is_another_group() -> None:
 
 
 @pytest.mark.usefixtures("group")
+def test_a_group_in_the_place_of_one_that_is_gone_is_another() -> None:
+    class ByHand:
+        def __init__(self, size: int) -> None:
+            self.ranks = list(range(size))
+
+    groups, places, sizes = Groups(Recorder(lambda: True)), set[int](), list[int]()
+    for size in range(2, 12):
+        group = ByHand(size)
+        places.add(id(group))
+        sizes.append(groups.state(group).group.size)
+        del group
+    assert sizes == list(range(2, 12))
+    assert len(places) < len(sizes)
+    assert groups.known == {}
+
+
+@pytest.mark.usefixtures("group")
 def test_threads_that_meet_a_group_at_once_count_its_collectives_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
