@@ -18,7 +18,7 @@ import torch
 
 from dsprof.events import Collective, clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.hooks.device import Device, StreamKey, TorchCuda, key_of
+from dsprof.hooks.device import Device, TorchCuda, key_of
 from dsprof.hooks.device_clock import DeviceClock, Mark, elapsed_ns
 from dsprof.hooks.stalls import Held, Stalls
 from dsprof.hooks.stream_waits import TARGETS, StreamWaits
@@ -33,14 +33,13 @@ _WAIT = "lets the current stream wait for the collective"
 class Flight:
     """A collective that has a Work, as long as that lives."""
 
-    __slots__ = ("issue", "record", "ref", "waiting", "work")
+    __slots__ = ("issue", "record", "ref", "work")
 
     def __init__(self, record: Collective, work: Any, issue: Mark | None) -> None:
         self.record = record
         self.issue = issue
         self.work = work  # until its caller has it
         self.ref: weakref.ref[Any] | None = None
-        self.waiting: list[StreamKey] = []  # streams that wait for it, in this order
 
 
 class CudaHook(Hook):
@@ -210,8 +209,8 @@ class CudaHook(Hook):
     def wait(self, work: Any, call: Callable[[], Any]) -> Any:
         """Return what `call` does, which waits for `work`; time it on the waiting stream."""
         record = self._in_flight.enqueued.pop(id(work), None)
-        if record is None:
-            return self._wait_again(work, call)
+        if record is None:  # waited for before, or captured
+            return call()
         try:
             flight = self._flights[id(work)]
             self._let_go(flight)
@@ -239,40 +238,8 @@ class CudaHook(Hook):
             return
         record = flight.record
         issue, flight.issue = flight.issue, None
-        flight.waiting.append(end.key)
         self.streams.give(end.key, record.id)
         self.stalls.put(Held("wait", record.id, record.scope, start, end, issue=issue))
-
-    def _wait_again(self, work: Any, call: Callable[[], Any]) -> Any:
-        """Return what `call` does: it waits for what was waited for before, or captured.
-
-        That another stream waits, too, counts as a wait for the stream that was the first to.
-        """
-        flight, start = self._flights.get(id(work)), None
-        try:
-            waiting = flight.waiting if flight is not None else []
-            if waiting and key_of(self.device.current_stream()) not in waiting:
-                start = self._mark()
-        except Exception as error:
-            self.fail(error)
-        if flight is None or start is None:
-            return call()
-        try:
-            return call()
-        finally:
-            try:
-                self._waited_again(flight, start)
-            except Exception as error:
-                self.fail(error)
-
-    def _waited_again(self, flight: Flight, start: Mark) -> None:
-        end = self._mark()
-        if end is None:
-            return
-        number, scope, first = flight.record.id, self.recorder.scope, flight.waiting[0]
-        flight.waiting.append(end.key)
-        self.streams.give(end.key, number)
-        self.stalls.put(Held("event", number, scope, start, end, awaited=first[1]))
 
     def open(self) -> Mark | None:
         """C++ is about to wait on the current stream: mark it, if it can be for one of ours."""

@@ -66,22 +66,6 @@ def test_a_wait_on_a_side_stream_holds_the_side_stream_only(machine: Machine) ->
     assert (stall.stream, stall.is_side, stall.duration_ns) == (7, True, 10 * MS)
 
 
-def test_a_second_stream_that_waits_for_a_work_waits_for_the_first_one(machine: Machine) -> None:
-    """So the time of the collective is exposed as far as the main stream stands still for it."""
-    machine.warm()
-    now = machine.host.now
-    number, work = machine.nccl.issue(10, is_async=True)
-    with machine.host.stream(machine.side):
-        machine.nccl.wait(work)
-    machine.compute.run(4)
-    for _ in range(2):  # the same stream again is no news
-        machine.nccl.wait(work)
-    on_side, on_compute = sorted(machine.read_back(), key=lambda s: s.start_ns)
-    assert spans([on_side]) == [("wait", number, now, now + 10)]
-    assert spans([on_compute]) == [("event", number, now + 4, now + 10)]
-    assert (on_side.is_side, on_compute.is_side, on_compute.awaited) == (True, False, 7)
-
-
 @pytest.mark.parametrize("how", ["wait_stream", "wait_event", "Event.wait"])
 def test_a_stream_waits_for_the_collective_that_another_was_given(machine, how: str) -> None:
     """DeepSpeed's overlap_comm: the reduction on a stream of its own, then compute waits for it."""
