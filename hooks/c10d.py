@@ -71,7 +71,9 @@ class _WireHook(Hook):
             is_timed = next_is_timed()
             if is_timed:  # by the CPU, for others may take it from this thread in between
                 begin_ns = thread_time_ns()
-            state = known_group(id(pg)) or group_of(pg)
+            state = known_group(id(pg))  # as `Groups.state`, in line
+            if state is None or state.ref() is not pg:
+                state = group_of(pg)
             group = state.group
             on_host = state.is_host
             nbytes = elements = 0
@@ -83,10 +85,12 @@ class _WireHook(Hook):
                 if type(tensor) is not plain and is_traced(tensor):
                     return None
                 dtype, item_bytes = dtypes[tensor.dtype]
-                try:
-                    nbytes = tensor.nbytes if count == 1 else sum(t.nbytes for t in tensors)
-                except RuntimeError:  # sparse tensors have none
+                if tensor.is_sparse:
                     nbytes = sum(t._nnz() * item_bytes for t in tensors)
+                elif count == 1:
+                    nbytes = tensor.nbytes
+                else:
+                    nbytes = sum(t.nbytes for t in tensors)
                 elements = nbytes // item_bytes
                 if per_rank:
                     nbytes *= group.size

@@ -27,7 +27,7 @@ class GroupState:
 
     def __init__(self, group: Group, ref: weakref.ref[Any]) -> None:
         self.group = group
-        self.ref = ref  # to the ProcessGroup that was met last
+        self.ref = ref
         self.is_host = group.backend in _HOST_BACKENDS
         self.collectives: Iterator[int] = itertools.count(1)
         self.point_to_point: dict[tuple[int, str], Iterator[int]] = {}
@@ -43,8 +43,7 @@ class Groups:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.known: dict[int, GroupState] = {}  # by identity, of those that live
-        self._lives: dict[int, weakref.ref[Any]] = {}
+        self.known: dict[int, GroupState] = {}  # by identity; check `ref`, for that may be reused
         self._by_key: dict[str, GroupState] = {}
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
@@ -61,22 +60,10 @@ class Groups:
     def state(self, pg: Any) -> GroupState:
         """Return the state of `pg`, describing the group if it is new."""
         state = self.known.get(id(pg))
-        if state is not None:
+        if state is not None and state.ref() is pg:
             return state
         with self._describing:  # two counters for one group would number collectives twice
-            state = self._describe(pg)
-            self._know(pg, state)
-            return state
-
-    def _know(self, pg: Any, state: GroupState) -> None:
-        key = id(pg)
-
-        def forget(_: object) -> None:  # called before another can have this identity
-            self.known.pop(key, None)
-            self._lives.pop(key, None)
-
-        state.ref = self._lives[key] = weakref.ref(pg, forget)
-        self.known[key] = state
+            return self._describe(pg)
 
     def _describe(self, pg: Any) -> GroupState:
         self._follow_generation()
@@ -84,6 +71,8 @@ class Groups:
         key = _key(self._generation, name, ranks)
         known = self._by_key.get(key)
         if known is not None:
+            known.ref = weakref.ref(pg)
+            self.known[id(pg)] = known
             return known
         group = Group(
             id=next(self._recorder.group_ids),
@@ -97,7 +86,8 @@ class Groups:
             role=self._role(pg),
             is_checked=_is_checked(pg),
         )
-        state = self._by_key[key] = GroupState(group, weakref.ref(pg))
+        state = GroupState(group, weakref.ref(pg))
+        self._by_key[key] = self.known[id(pg)] = state
         self._define(group)
         return state
 
