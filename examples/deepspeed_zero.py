@@ -84,7 +84,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=3, help="sequences of a micro-step and rank")
+    parser.add_argument("--batch", type=int, default=4, help="sequences of a micro-step and rank")
     parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher")
     return parser.parse_args()
 
