@@ -39,7 +39,7 @@ class Scale(NamedTuple):
 
 SCALES = {
     "demo": Scale(layers=6, width=256, context=256, batch=4, warm_steps=3, steps=4),
-    "half": Scale(layers=3, width=256, context=192, batch=3, warm_steps=3, steps=4),
+    "half": Scale(layers=3, width=256, context=192, batch=3, warm_steps=6, steps=4),
     # The jitter of the half model's CPU time hides a millisecond of recording; here it shows.
     "small": Scale(layers=3, width=64, context=16, batch=1, warm_steps=15, steps=25),
 }
