@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,6 +45,8 @@ _LONGEST_LINE_BYTES = 1 << 24
 _SETTINGS = (EngineEvent, EnvironmentEvent)
 """Lines of which no number is a time."""
 _UNREADABLE = b"\xff"  # no JSON begins with it
+_AROUND = b"[],\r\n "  # what is before, between and behind the events of a file
+_EDGE_BYTES = 16  # in which the first event of a part begins, and the last one ends
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _event = msgspec.json.Decoder(Event)
@@ -105,10 +107,12 @@ def read_trace(path: Path) -> RankTrace:
     finished = CollectivesBuilder()
     opened: dict[int, OpenCollectiveEvent] = {}
     for events, broken in _chunks(path):
-        comm = [event for event in events if isinstance(event, CollectiveEvent)]
+        # By type: nobody derives from these, and isinstance takes three times as long.
+        comm = [event for event in events if type(event) is CollectiveEvent]
         trace.broken_lines += broken + _add(finished, comm)
         if len(comm) < len(events):
-            trace.broken_lines += _take(trace, events, opened)
+            rare = [event for event in events if type(event) is not CollectiveEvent]
+            trace.broken_lines += _take(trace, rare, opened)
         if opened:
             for event in comm:
                 opened.pop(event.args.id, None)
@@ -125,40 +129,50 @@ def _chunks(path: Path) -> Iterator[tuple[list[Event], int]]:
             yield _decode(lines)
 
 
-def _whole_lines(source: Source) -> Iterator[bytes]:
-    """Yield the file in parts that end where a line ends.
+def _whole_lines(source: Source) -> Iterator[bytearray]:
+    """Yield the file in parts that end where a line ends, with a blank before and behind each.
 
     Of a line that is too long only `_UNREADABLE` and its end are kept, so that it counts as broken.
     """
     rest: list[bytes] = []
     size = 0
     while block := source.read(_CHUNK_BYTES):
-        head, newline, tail = block.rpartition(b"\n")
-        if newline:
-            yield b"".join([*rest, head])
+        end = block.rfind(b"\n")
+        if end >= 0:
+            yield _padded([*rest, memoryview(block)[:end]])
             rest, size = [], 0
+        tail = block[end + 1 :]
         rest.append(tail)
         size += len(tail)
         if size > _LONGEST_LINE_BYTES:
             rest = [_UNREADABLE]
-    yield b"".join(rest)
+    yield _padded(rest)
 
 
-def _decode(lines: bytes) -> tuple[list[Event], int]:
-    body = lines.strip(b"[],\r\n ")
-    if not body:
-        return [], 0
+def _padded(parts: Iterable[bytes | memoryview]) -> bytearray:
+    return bytearray().join([b" ", *parts, b" "])
+
+
+def _decode(lines: bytearray) -> tuple[list[Event], int]:
+    """Decode lines as one list, whose brackets are put around them in place.
+
+    Each copy of so much costs a tenth of what reading does, for the memory is new each time.
+    """
+    head, tail = lines[:_EDGE_BYTES], lines[-_EDGE_BYTES:]
+    first = len(head) - len(head.lstrip(_AROUND))
+    end = len(lines) - len(tail) + len(tail.rstrip(_AROUND))
     try:
-        return _events.decode(b"[" + body + b"]"), 0
+        lines[first - 1], lines[end] = b"[]"
+        return _events.decode(memoryview(lines)[first - 1 : end + 1]), 0
     except _UNDECODABLE:
         return _decode_one_by_one(lines)
 
 
-def _decode_one_by_one(lines: bytes) -> tuple[list[Event], int]:
+def _decode_one_by_one(lines: bytearray) -> tuple[list[Event], int]:
     events: list[Event] = []
     broken = 0
-    for line in lines.split(b"\n"):
-        text = line.strip(b"[],\r ")
+    for line in lines.strip(_AROUND).split(b"\n"):
+        text = line.strip(_AROUND)
         if not text:
             continue
         try:
@@ -202,9 +216,8 @@ def _fits(value: object) -> bool:
     return True
 
 
-def _take(trace: RankTrace, events: list[Event], opened: dict[int, OpenCollectiveEvent]) -> int:
+def _take(trace: RankTrace, rare: list[Event], opened: dict[int, OpenCollectiveEvent]) -> int:
     """Put the rarer events where they belong; return the number of those that do not fit."""
-    rare = [event for event in events if not isinstance(event, (CollectiveEvent, HeaderEvent))]
     fitting = [event for event in rare if _fits(event)]
     for event in fitting:
         match event:

@@ -126,6 +126,9 @@ _NUMBERS = _getters(
 )
 
 
+_PARTS = 64
+"""So many parts of a column become one block: freed, that is given back, unlike small arrays."""
+
 _UNTOLD = CollectiveArgs(id=0, group=0, seq=0, nbytes=0, elements=0, issue_ns=0)
 
 
@@ -135,6 +138,7 @@ class CollectivesBuilder:
     def __init__(self) -> None:
         self._vocabulary = Vocabulary()
         self._parts: dict[str, list[npt.NDArray[Any]]] = {}
+        self._blocks: dict[str, list[npt.NDArray[Any]]] = {}
 
     def add(self, events: Sequence[CollectiveEvent | OpenCollectiveEvent]) -> None:
         """Append the rows of `events`: all of them, or none if one is refused.
@@ -182,14 +186,18 @@ class CollectivesBuilder:
 
     def _append(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         for name, values in columns.items():
-            self._parts.setdefault(name, []).append(values)
+            parts = self._parts.setdefault(name, [])
+            parts.append(values)
+            if len(parts) == _PARTS:
+                self._blocks.setdefault(name, []).append(np.concatenate(parts))
+                parts.clear()
 
     def build(self) -> Collectives:
         """Return all rows added so far."""
         names = ["op", *_WORDS, *_NUMBERS, *_FLAGS, "is_open"]
         columns = {}
         for name in names:
-            parts = self._parts.pop(name, [])
+            parts = self._blocks.pop(name, []) + self._parts.pop(name, [])
             columns[name] = np.concatenate(parts) if parts else np.zeros(0, _dtype(name))
         _complete_batches(columns)
         count = len(columns["op"])

@@ -27,6 +27,7 @@ from dsprof.trace.format import (
     TrailerEvent,
 )
 from dsprof.trace.reader import read_header, read_trace
+from dsprof.trace.table import CollectivesBuilder
 
 
 def lines(collectives: int = 20) -> list[bytes]:
@@ -77,6 +78,31 @@ def test_cut_anywhere_gives_every_complete_event(path: Path) -> None:
         trace = read_trace(path)
         assert len(trace.collectives) == complete_collectives(data[:cut])
         assert trace.broken_lines <= 1
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 64, 100, 101, 1 << 19])
+def test_how_much_is_read_at_once_makes_no_difference(
+    path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(reader, "_CHUNK_BYTES", chunk)
+    path.write_bytes(b"\n" * 50 + whole().replace(b"\n", b"\r\n") + b"\n,\n" * 50)
+    trace = read_trace(path)
+    assert list(trace.collectives.seq) == list(range(20))
+    assert trace.trailer == Trailer("exit")
+    assert trace.broken_lines == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "broken"), [(b"{", 1), (b"7", 1), (b"{}", 1), (b"]", 0), (b" ", 0)]
+)
+def test_the_beginning_of_a_last_line_is_broken(
+    path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes, broken: int
+) -> None:
+    monkeypatch.setattr(reader, "_CHUNK_BYTES", 64)  # so that it is decoded by itself
+    path.write_bytes(b"[\n" + b",\n".join(lines()) + b",\n" + end)
+    trace = read_trace(path)
+    assert len(trace.collectives) == 20
+    assert trace.broken_lines == broken
 
 
 def test_cut_at_each_line_loses_nothing(path: Path) -> None:
@@ -206,7 +232,7 @@ def test_a_line_without_end_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(reader, "_LONGEST_LINE_BYTES", 1 << 20)
     decode = reader._decode
 
-    def noted(data: bytes) -> tuple[list[reader.Event], int]:
+    def noted(data: bytearray) -> tuple[list[reader.Event], int]:
         decoded.append(len(data))
         return decode(data)
 
@@ -229,3 +255,15 @@ def test_a_pipe_is_refused_and_not_waited_for(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(TraceError, match="not a regular file"):
         read_trace(path)
+
+
+def test_rows_keep_their_order_however_many_parts_they_come_in() -> None:
+    """Small numbers are kept in 32 bits, part by part; here every third has more."""
+    builder, times_ns = CollectivesBuilder(), [n << (40 if n % 3 == 0 else 0) for n in range(150)]
+    for n, issue_ns in enumerate(times_ns):
+        args = CollectiveArgs(n, 1, n, 64, 16, issue_ns)
+        builder.add([CollectiveEvent(args=args, name=f"op {n % 2}")])
+    rows = builder.build()
+    assert rows.issue_ns.tolist() == times_ns
+    assert rows.id.tolist() == list(range(150))
+    assert [rows.words[code] for code in rows.op] == ["op 0", "op 1"] * 75
