@@ -126,8 +126,8 @@ _NUMBERS = _getters(
 )
 
 
-_PARTS = 64
-"""So many parts of a column become one block: freed, that is given back, unlike small arrays."""
+_PARTS_PER_BLOCK = 64
+"""So many arrays of a column are joined into one: freed, a large array goes back to the system."""
 
 _UNTOLD = CollectiveArgs(id=0, group=0, seq=0, nbytes=0, elements=0, issue_ns=0)
 
@@ -188,7 +188,7 @@ class CollectivesBuilder:
         for name, values in columns.items():
             parts = self._parts.setdefault(name, [])
             parts.append(values)
-            if len(parts) == _PARTS:
+            if len(parts) == _PARTS_PER_BLOCK:
                 self._blocks.setdefault(name, []).append(np.concatenate(parts))
                 parts.clear()
 

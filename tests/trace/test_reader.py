@@ -105,6 +105,26 @@ def test_the_beginning_of_a_last_line_is_broken(
     assert trace.broken_lines == broken
 
 
+def test_events_on_one_line_among_blanks_are_read(path: Path) -> None:
+    """As another tool may have put them."""
+    header, _, first, second, *_ = lines()
+    comm = first + b"," + second
+    path.write_bytes(b"\n" * 100 + b"[\n" + header + b",\n" + comm + b"]" + b" " * 100)
+    trace = read_trace(path)
+    assert len(trace.collectives) == 2
+    assert trace.broken_lines == 0
+
+
+def test_a_second_header_is_passed_over(path: Path) -> None:
+    """Of a file that was put behind another; a number in it may be beyond all use."""
+    large = HeaderEvent(args=Header(1, "run", 3, 8, "host", 1, 2**62, 7))
+    path.write_bytes(whole() + b"[\n" + msgspec.json.encode(large) + b"\n]\n")
+    trace = read_trace(path)
+    assert trace.header.started_epoch_ns == 5
+    assert len(trace.collectives) == 20
+    assert trace.broken_lines == 0
+
+
 def test_cut_at_each_line_loses_nothing(path: Path) -> None:
     parts = lines()
     for count in range(1, len(parts) + 1):
