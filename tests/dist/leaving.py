@@ -18,6 +18,11 @@ def leave_group() -> None:
     """
     dist.barrier()
     dist.destroy_process_group()
+    wait_for_threads()
+
+
+def wait_for_threads() -> None:
+    """Wait until no thread is about to take the GIL; for programs that have left their group."""
     looks_at_rest = 0
     for _ in range(LOOKS):
         looks_at_rest = looks_at_rest + 1 if _others_sleep() else 0
