@@ -36,7 +36,7 @@ def main() -> None:
     counting = observed(scratch, int(os.environ["WORLD_SIZE"])) if args.count else nullcontext({})
     with watched_training() as digests, counting as counts:
         runpy.run_path(str(args.script), run_name="__main__")
-    wait_for_threads()  # scripts of others end as they like
+    wait_for_threads()  # which the barrier at the end of a script does not always do
     if args.count and "dsprof" in sys.modules:
         raise RuntimeError("the oracle must not share anything with dsprof")
     (args.out / f"training.{end}").write_text(json.dumps(digests))
