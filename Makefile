@@ -26,12 +26,12 @@ demo: build/.warm ## Train a small model under DeepSpeed ZeRO (STAGE=2), then wr
 	    $(TORCHRUN) examples/deepspeed_zero.py --stage $(STAGE)
 	$(BIN)/dsprof report $(DEMO)/trace -o $(DEMO)/report.html
 
-test: build/.warm ## Run the tests that take minutes together
+test: build/.warm build/.kernels ## Run the tests that take minutes together
 	$(BIN)/python -m pytest -m "not long and not browser and not gpu"
 
 test-all: test test-rest ## Run all tests: the long ones and those in a browser too
 
-test-rest: build/.warm ## Run only the long tests and those in a browser
+test-rest: build/.warm build/.kernels ## Run only the long tests and those in a browser
 	$(BIN)/python -m pytest -m "long or browser"
 
 test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and Lightning trainers
@@ -40,7 +40,7 @@ test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and 
 compat: build/.warm ## Try older releases of DeepSpeed and torch (ONLY=torch), and write docs/compatibility.md
 	$(BIN)/python -m tests.compat $(ONLY)
 
-test-gpu: build/.warm ## Run the tests on a real GPU, if there is one that torch can use
+test-gpu: build/.warm build/.kernels ## Run the tests on a real GPU, if there is one that torch can use
 	$(BIN)/python -m pytest -m gpu -s tests/device
 
 check: lint test ## Lint and test
@@ -51,10 +51,10 @@ lint: .venv/.installed ## Check style, types and layers
 	$(BIN)/mypy dsprof
 	PYTHONPATH=. $(BIN)/lint-imports
 
-torch-suite: build/.warm ## Run PyTorch's own distributed tests with dsprof and without (an hour)
+torch-suite: build/.warm build/.kernels ## Run PyTorch's own distributed tests with dsprof and without (an hour)
 	$(BIN)/python -m tests.torch_suite
 
-bench: build/.warm ## Measure what recording costs, how fast a trace is judged, a page opens
+bench: build/.warm build/.kernels ## Measure what recording costs, how fast a trace is judged, a page opens
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.analysis_speed
 	$(BIN)/python -m benchmarks.report_page
@@ -75,6 +75,11 @@ clean: ## Remove what the other targets made, .venv included
 
 build/.warm: .venv/.installed tests/dist/warm.py
 	DS_ACCELERATOR=cpu $(BIN)/python tests/dist/warm.py
+	touch $@
+
+build/.kernels: .venv/.installed hooks/kernels.cpp
+	$(BIN)/dsprof build
+	mkdir -p build
 	touch $@
 
 # Sees what .venv has, and adds the trainers: `make test` does without them.

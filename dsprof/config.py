@@ -34,10 +34,11 @@ class Config:
     """What is recorded, and where it is written; `metadata["help"]` of a field describes it."""
 
     out: str = _option("dsprof-out", "folder for the trace files")
-    interception: Literal["auto", "dispatcher", "process_group"] = _option(
+    interception: Literal["auto", "dispatcher", "native", "process_group"] = _option(
         "auto",
         "where collectives are seen: dispatcher sees all of them, process_group costs less and "
-        "misses those issued from C++, auto goes from the second to the first when it must",
+        "misses those issued from C++, auto goes from the second to the first when it must, "
+        "native is dispatcher at the price of the second, after dsprof build",
     )
     start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
     steps: int | None = _option(

@@ -171,14 +171,20 @@ class DispatcherHook(_WireHook):
         for name in ops:
             if torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", _KEY):
                 raise RuntimeError(f"another tool holds the {_KEY} kernel of c10d::{name}")
-        self._library = torch.library.Library("c10d", "IMPL")
+        self._library = self._open()
         for name, op in ops.items():
-            self._library.impl(name, self._kernel(name, op), _KEY, with_keyset=True)
+            self._add(name, op)
 
     def uninstall(self) -> None:
         if self._library is not None:
             self._library._destroy()
             self._library = None
+
+    def _open(self) -> Any:
+        return torch.library.Library("c10d", "IMPL")
+
+    def _add(self, name: str, op: WireOp) -> None:
+        self._library.impl(name, self._kernel(name, op), _KEY, with_keyset=True)
 
     def _kernel(self, name: str, op: WireOp) -> Callable[..., Any]:
         overload = getattr(torch.ops.c10d, name).default
@@ -188,7 +194,7 @@ class DispatcherHook(_WireHook):
         in_flight = recorder.in_flight
         unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
         noted_below = recorder.noted_below
-        at = _positions(overload._schema)
+        at = positions(overload._schema)
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
 
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -336,7 +342,7 @@ class Apart:
         return self.context.wire_ops > 0
 
 
-class _Positions(NamedTuple):
+class Positions(NamedTuple):
     """Where an operation's schema has what; 0 (never right: tensors come first) for nowhere."""
 
     group: int
@@ -345,13 +351,14 @@ class _Positions(NamedTuple):
     peer: int
 
 
-def _positions(schema: Any) -> _Positions:
+def positions(schema: Any) -> Positions:
+    """Return where an operation of this schema has what a record is made of."""
     names = [argument.name for argument in schema.arguments]
 
     def first(*wanted: str) -> int:
         return next((names.index(name) for name in wanted if name in names), 0)
 
-    return _Positions(
+    return Positions(
         group=first("process_group"),
         is_async=first("async_op", "asyncOp"),
         reduce_op=first("reduce_op"),
@@ -395,6 +402,8 @@ def reduce_op_name(value: Any) -> str:
     """
     if value is None:
         return ""
+    if type(value) is int:  # from a kernel in C++
+        return _OP_NAMES.get(value, "")
     value = getattr(value, "reduceOp", value)  # of the options that a method got
     if isinstance(value, torch.ScriptObject):
         if not value._has_method("op"):  # torch 2.4 tells nobody

@@ -35,6 +35,8 @@ _AT_START = tuple(
 class CompleteHook(ProcessGroupHook):
     """Sees what Python issues in class ProcessGroup, and what C++ issues in the dispatcher."""
 
+    kernels = DispatcherHook
+
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._dispatcher: DispatcherHook | None = None
@@ -57,7 +59,7 @@ class CompleteHook(ProcessGroupHook):
     def _go_below(self) -> None:
         with self._going_below:
             if self._dispatcher is None and not self.recorder.stopped:
-                dispatcher = self._dispatcher = DispatcherHook(self.recorder)
+                dispatcher = self._dispatcher = self.kernels(self.recorder)
                 dispatcher.sites, self.has_kernels = self.sites, True
                 try:
                     dispatcher.install("torch.distributed")

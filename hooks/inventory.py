@@ -1,24 +1,27 @@
 """What each hook would find in the libraries that are here, without recording anything.
 
-`python -m dsprof.hooks.inventory` prints it as JSON on its last line, for `dsprof doctor`.
+`python -m dsprof.hooks.inventory INTERCEPTION` prints it as JSON on its last line, for
+`dsprof doctor`.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import sys
 
 from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.native import NativeHook, library, load
 from dsprof.hooks.registry import HOOKS, WIRE_HOOKS
 
 
-def inventory() -> dict[str, str]:
+def inventory(interception: str) -> dict[str, str]:
     """Return for each hook why it would be off, "" if it would not.
 
     Hooks of a library that is not installed are left out.
     """
     found = {}
-    for hook in (WIRE_HOOKS["auto"], *HOOKS):
+    for hook in (WIRE_HOOKS[interception], *HOOKS):
         why = _why_off(hook)
         if why is not None:
             found[hook.name] = why
@@ -33,6 +36,11 @@ def _why_off(hook: type[Hook]) -> str | None:
                 target.resolve()
             except Exception as error:
                 return None if _is_absent(target, error) else f"{type(error).__name__}: {error}"
+    if hook is NativeHook:
+        try:
+            load(library())
+        except RuntimeError as error:
+            return str(error)
     return ""
 
 
@@ -42,4 +50,4 @@ def _is_absent(target: Target, error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    print(f"\n{json.dumps(inventory())}")
+    print(f"\n{json.dumps(inventory(sys.argv[1]))}")

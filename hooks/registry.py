@@ -21,6 +21,7 @@ from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalHook
 from dsprof.hooks.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.memory import DeviceMemoryHook
+from dsprof.hooks.native import NativeHook
 from dsprof.hooks.pipelining import PipeliningHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.unseen import UnseenHook
@@ -54,11 +55,16 @@ HOOKS: tuple[type[Hook], ...] = (
 WIRE_HOOKS: dict[str, type[Hook]] = {
     "auto": AutomaticHook,
     "dispatcher": CompleteHook,
+    "native": NativeHook,
     "process_group": ProcessGroupHook,
 }
 
-FALLBACKS: dict[type[Hook], type[Hook]] = {CompleteHook: ProcessGroupHook}
-"""What to install where the first cannot be: another tool may hold the dispatcher's slot."""
+FALLBACKS: dict[type[Hook], type[Hook]] = {
+    NativeHook: CompleteHook,
+    CompleteHook: ProcessGroupHook,
+}
+"""What to install where the first cannot be: kernels may not have been built for this torch, and
+another tool may hold the dispatcher's slot."""
 
 
 def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:

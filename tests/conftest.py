@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.dist.warm import EXTENSIONS
+
 ROOT = Path(__file__).parents[1]
+
+# Where make has built what torch and DeepSpeed load; not where the user of this machine has it.
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(EXTENSIONS))
 
 
 @pytest.fixture(autouse=True)

@@ -167,7 +167,8 @@ def test_unknown_variables_and_options_are_mistakes() -> None:
         ("anonymize: 1", "1:12: 'anonymize' must be true or false, got 1"),
         (
             "interception: class",
-            "1:15: 'interception' must be one of auto, dispatcher, process_group, got class",
+            "1:15: 'interception' must be one of auto, dispatcher, native, process_group, "
+            "got class",
         ),
         (
             "anonymize: |\n  a\n  b\n",

@@ -59,7 +59,7 @@ def targets() -> dict[tuple[str, str, str], Any]:
     return found
 
 
-@pytest.mark.parametrize("interception", ["auto", "dispatcher", "process_group"])
+@pytest.mark.parametrize("interception", ["auto", "dispatcher", "native", "process_group"])
 def test_after_disable_every_attribute_is_the_object_that_it_was(
     tmp_path: Path, interception: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsprof.cli.base import Command, Parser
 from dsprof.cli.bench import BenchCommand
+from dsprof.cli.build import BuildCommand
 from dsprof.cli.check import CheckCommand
 from dsprof.cli.compare import CompareCommand
 from dsprof.cli.doctor import DoctorCommand
@@ -23,4 +24,5 @@ COMMANDS: tuple[Command, ...] = (
     DoctorCommand(),
     EnvCommand(),
     BenchCommand(),
+    BuildCommand(),
 )

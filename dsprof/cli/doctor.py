@@ -18,7 +18,7 @@ from typing import Literal
 from dsprof._version import __version__
 from dsprof.cli.output import print_bytes
 from dsprof.cli.versions import loads_plugins, version_of
-from dsprof.config import FIELDS, SWITCH, find_settings, is_switched_on, unmirrored
+from dsprof.config import FIELDS, SWITCH, Config, find_settings, is_switched_on, unmirrored
 from dsprof.errors import ConfigError, escaped
 from dsprof.settings import Setting
 
@@ -65,7 +65,7 @@ def _checks(variables: Mapping[str, str]) -> Iterator[Check]:
     yield from libraries
     yield from _frameworks()
     if version_of("torch") and all(library.state == "ok" for library in libraries):
-        yield from _hooks()
+        yield from _hooks(variables)
     yield from _switches(variables)
     yield from _configuration(variables)
     yield Check(
@@ -104,13 +104,17 @@ def _frameworks() -> Iterator[Check]:
         yield Check("no", "torch does not find dsprof: install it into this Python with pip")
 
 
-def _hooks() -> Iterator[Check]:
+def _hooks(variables: Mapping[str, str]) -> Iterator[Check]:
     """Ask a process of its own: importing torch and deepspeed takes seconds, and may fail."""
-    command = [sys.executable, "-m", "dsprof.hooks.inventory"]
-    variables = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    try:
+        interception = find_settings(variables)["interception"].value
+    except ConfigError:  # which `_configuration` tells
+        interception = Config().interception
+    command = [sys.executable, "-m", "dsprof.hooks.inventory", interception]
+    apart = {**variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     try:
         done = subprocess.run(
-            command, env=variables, capture_output=True, text=True, errors="replace", timeout=120
+            command, env=apart, capture_output=True, text=True, errors="replace", timeout=120
         )
     except subprocess.TimeoutExpired:
         yield Check("note", "importing torch and deepspeed takes over two minutes here")

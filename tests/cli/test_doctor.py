@@ -55,6 +55,15 @@ def test_a_hook_that_misses_what_it_needs_is_named(site: Path) -> None:
     assert f"the hook deepspeed.zero would be off: {why}" in lines(done, "note")
 
 
+def test_kernels_that_are_not_built_are_named_where_they_are_asked_for(site: Path) -> None:
+    nowhere = {"TORCH_EXTENSIONS_DIR": str(site / "nothing")}
+    assert not any("dsprof build" in line for line in lines(doctor(site, **nowhere), "note"))
+    done = doctor(site, DSPROF_INTERCEPTION="native", **nowhere)
+    (note,) = [line for line in lines(done, "note") if "dsprof build" in line]
+    assert note.startswith("the hook c10d would be off: its kernels are not built for torch ")
+    assert note.endswith("until then kernels in Python stand in")
+
+
 def test_a_torch_that_cannot_be_imported_is_an_obstacle(site: Path) -> None:
     (site / "torch.py").write_text("raise ImportError('libcudart.so.13 is missing')")
     done = doctor(site, DSPROF="1")

@@ -17,7 +17,7 @@ from dsprof.trace.run import find_run
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.oracle import USUAL_NAMES
 
-WAYS = ("auto", "dispatcher")
+WAYS = ("auto", "dispatcher", "native")
 by_way = pytest.mark.parametrize("way", WAYS)
 by_rank = pytest.mark.parametrize("rank", [0, 1])
 

@@ -39,7 +39,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 
 
 @each_row
-@pytest.mark.parametrize("interception", ["auto", "dispatcher"])
+@pytest.mark.parametrize("interception", ["auto", "dispatcher", "native"])
 def test_all_is_seen_that_torch_counts(
     tables: Tables, name: str, row: str, interception: str
 ) -> None:

@@ -9,11 +9,19 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dsprof.hooks.base import Hook
+from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.interception import CompleteHook
+from dsprof.hooks.native import NativeDispatcherHook, NativeHook
 from dsprof.hooks.work import WorkHook
 from dsprof.patching import PatchSet, forget_imports
 from dsprof.recorder import Recorder
 
 WORLD_SIZE = 8
+
+IN_DISPATCHER: tuple[type[Hook], ...] = (DispatcherHook, NativeDispatcherHook)
+COMPLETE: tuple[type[Hook], ...] = (CompleteHook, NativeHook)
+ALL_WAYS = (*IN_DISPATCHER, *COMPLETE, ProcessGroupHook)
+"""Hooks of the wire; those called native need `dsprof build`, which make runs before the tests."""
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from dsprof.events import Collective
 from dsprof.hooks.backends import BackendHook
 from dsprof.hooks.base import Hook
 from dsprof.hooks.c10d import ProcessGroupHook
-from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import Recorder
+from tests.hooks.conftest import COMPLETE
 
 Install = Callable[..., Recorder]
-both_ways = pytest.mark.parametrize("kind", [CompleteHook, ProcessGroupHook])
+both_ways = pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
 
 
 class Handle(dist.Work):
@@ -123,8 +123,9 @@ def test_what_a_library_hands_on_is_recorded_once(
     assert recorder.in_flight.unmatched_waits == 0
 
 
-def test_a_library_defined_later_is_seen(install: Install) -> None:
-    recorder = install(CompleteHook, BackendHook)
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_a_library_defined_later_is_seen(install: Install, kind: type) -> None:
+    recorder = install(kind, BackendHook)
 
     class Later(Library):
         def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -134,8 +135,11 @@ def test_a_library_defined_later_is_seen(install: Install) -> None:
     assert seen(recorder) == [("all_reduce", 16, 1)]
 
 
-def test_a_work_that_nobody_waits_for_is_not_kept(install: Install, library: Any) -> None:
-    recorder = install(CompleteHook, BackendHook)
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_a_work_that_nobody_waits_for_is_not_kept(
+    install: Install, library: Any, kind: type
+) -> None:
+    recorder = install(kind, BackendHook)
     dist.all_reduce(torch.zeros(4), group=library, async_op=True)
     assert recorder.in_flight.works == {}
     assert seen(recorder) == [("all_reduce", 16, 1)]

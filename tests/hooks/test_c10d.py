@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 
 from dsprof.events import Collective
-from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
+from dsprof.hooks.c10d import ProcessGroupHook, reduce_op_name
 from dsprof.hooks.interception import CompleteHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.wire import METHODS, WIRE_OPS
 from dsprof.recorder import COST_SAMPLE, FIRST_SAMPLE, NOBODY, Recorder
 from dsprof.trace.format import SiteArgs
 from tests.factories.foreign_kernel import foreign_kernel
-from tests.hooks.conftest import WORLD_SIZE
+from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE
 
 N = WORLD_SIZE
 Install = Callable[..., Recorder]
@@ -75,7 +75,7 @@ def collectives(recorder: Recorder) -> list[Collective]:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", ALL_WAYS)
 @pytest.mark.parametrize(("op", "issue", "nbytes", "count"), OPERATIONS)
 def test_operation(
     install: Install,
@@ -97,7 +97,7 @@ def test_operation(
     assert found[0].group.size == N
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
     recorder = install(kind)
     dist.all_reduce(tensor(), op=dist.ReduceOp.MAX)
@@ -110,7 +110,7 @@ def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
     assert [record.peer for record in found] == [-1, 6, 5]
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_peers_are_global_ranks(install: Install, kind: type) -> None:
     recorder = install(kind)
     evens = dist.new_group([0, 2, 4, 6])
@@ -121,7 +121,7 @@ def test_peers_are_global_ranks(install: Install, kind: type) -> None:
     assert found.group.label != "world"
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_sync_and_async(install: Install, kind: type) -> None:
     recorder = install(kind)
     dist.all_reduce(tensor())
@@ -134,7 +134,7 @@ def test_sync_and_async(install: Install, kind: type) -> None:
     assert recorder.in_flight.unfinished() == []
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_collectives_are_counted_for_each_group_and_pairs_for_each_peer(
     install: Install, kind: type
 ) -> None:
@@ -147,7 +147,7 @@ def test_collectives_are_counted_for_each_group_and_pairs_for_each_peer(
     assert [record.seq for record in collectives(recorder)] == [1, 1, 2, 1, 1, 2]
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_the_site_is_the_line_outside_torch(install: Install, kind: type) -> None:
     recorder = install(kind)
     dist.all_reduce(tensor())
@@ -178,18 +178,20 @@ def test_in_backward_the_site_is_the_line_that_called_it(install: Install) -> No
     assert lines == [here, here, "reduce"]
 
 
-def test_functional_collectives_are_seen_by_the_dispatcher(install: Install) -> None:
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_functional_collectives_are_seen_by_the_dispatcher(install: Install, kind: type) -> None:
     import torch.distributed._functional_collectives as functional
 
-    recorder = install(DispatcherHook)
+    recorder = install(kind)
     functional.all_reduce(tensor(), "sum", dist.group.WORLD).clone()
     assert [record.op for record in collectives(recorder)] == ["all_reduce"]
 
 
-def test_tracing_is_not_communication(install: Install) -> None:
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_tracing_is_not_communication(install: Install, kind: type) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    recorder = install(DispatcherHook)
+    recorder = install(kind)
     with FakeTensorMode():
         dist.all_reduce(torch.zeros(4))
     assert collectives(recorder) == []
@@ -197,8 +199,9 @@ def test_tracing_is_not_communication(install: Install) -> None:
     assert len(collectives(recorder)) == 1
 
 
-def test_no_tensor_or_group_is_kept(install: Install) -> None:
-    recorder = install(DispatcherHook)
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_no_tensor_or_group_is_kept(install: Install, kind: type) -> None:
+    recorder = install(kind)
     data = tensor()
     group = dist.new_group([0, 1])
     dist.all_reduce(data, group=group)
@@ -211,10 +214,11 @@ def test_no_tensor_or_group_is_kept(install: Install) -> None:
     assert len(collectives(recorder)) == 2
 
 
-def test_the_kernels_go_away(install: Install) -> None:
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_the_kernels_go_away(install: Install, kind: type) -> None:
     assert not holds_kernel()
     recorder = Recorder(lambda: True)
-    hook = DispatcherHook(recorder)
+    hook = kind(recorder)
     hook.install("torch.distributed")
     assert holds_kernel()
     hook.uninstall()
@@ -227,12 +231,13 @@ def holds_kernel() -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect"))
 
 
-def test_another_tool_in_the_slot_is_respected(install: Install) -> None:
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_another_tool_in_the_slot_is_respected(install: Install, kind: type) -> None:
     with foreign_kernel(), pytest.raises(RuntimeError, match="another tool"):
-        DispatcherHook(Recorder(lambda: True)).install("torch.distributed")
+        kind(Recorder(lambda: True)).install("torch.distributed")
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_an_inner_failure_leaves_the_run_alone(install: Install, kind: type) -> None:
     recorder = install(kind)
     recorder.in_flight.poll = None  # type: ignore[method-assign, assignment]
@@ -242,8 +247,9 @@ def test_an_inner_failure_leaves_the_run_alone(install: Install, kind: type) -> 
     assert "c10d" in recorder.failures
 
 
-def test_one_odd_call_does_not_blind_the_hook(install: Install) -> None:
-    recorder = install(DispatcherHook)
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_one_odd_call_does_not_blind_the_hook(install: Install, kind: type) -> None:
+    recorder = install(kind)
     recorder.in_flight.poll = None  # type: ignore[method-assign, assignment]
     first = dist.all_reduce(tensor(), async_op=True)
     dist.all_reduce(tensor(), async_op=True)  # fails inside: something is in flight to be polled
@@ -254,7 +260,7 @@ def test_one_odd_call_does_not_blind_the_hook(install: Install) -> None:
     assert len(collectives(recorder)) == before + 1
 
 
-@pytest.mark.parametrize("kind", [DispatcherHook, CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_one_in_so_many_records_is_timed(install: Install, kind: type) -> None:
     recorder, timed = install(kind), []
     for number in range(1, FIRST_SAMPLE + 2 * COST_SAMPLE):
@@ -266,8 +272,9 @@ def test_one_in_so_many_records_is_timed(install: Install, kind: type) -> None:
     assert timed == [FIRST_SAMPLE, FIRST_SAMPLE + COST_SAMPLE]
 
 
-def test_sparse_tensors_have_the_size_of_their_values(install: Install) -> None:
-    recorder = install(DispatcherHook)
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_sparse_tensors_have_the_size_of_their_values(install: Install, kind: type) -> None:
+    recorder = install(kind)
     sparse = torch.sparse_coo_tensor(
         torch.tensor([[0, 2]]), torch.ones(2), (4,), check_invariants=True
     )
@@ -284,7 +291,7 @@ def test_every_c10d_operation_and_method_is_known() -> None:
     assert set(METHODS.values()) <= set(WIRE_OPS)
 
 
-@pytest.mark.parametrize("kind", [CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
 def test_a_bare_call_leaves_no_reference_to_its_tensor(install: Install, kind: type) -> None:
     recorder = install(kind)
     tensor = torch.ones(4)
@@ -296,7 +303,7 @@ def test_a_bare_call_leaves_no_reference_to_its_tensor(install: Install, kind: t
     assert len(recorder.buffer) == 1
 
 
-@pytest.mark.parametrize("kind", [CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
 def test_followers_hear_of_what_python_issues(install: Install, kind: type) -> None:
     recorder = install(kind)
     told: list[str] = []

@@ -15,17 +15,18 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 
 from dsprof.events import Collective
 from dsprof.hooks.base import Hook
-from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.c10d import ProcessGroupHook
 from dsprof.hooks.coalescing import CoalescingHook
 from dsprof.recorder import Recorder
 from dsprof.trace.encode import Encoder
 from dsprof.trace.table import CollectivesBuilder
 from tests.factories.fake_cuda import MS, Work
+from tests.hooks.conftest import IN_DISPATCHER
 from tests.hooks.machine import Machine, machines
 
 CPU = torch.device("cpu")
 Install = Callable[..., Recorder]
-both_ways = pytest.mark.parametrize("kind", [DispatcherHook, ProcessGroupHook])
+both_ways = pytest.mark.parametrize("kind", [*IN_DISPATCHER, ProcessGroupHook])
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
@@ -71,8 +72,9 @@ def test_a_wait_that_takes_its_time_is_matched(
     assert [record.blocked_ns for record in collectives(recorder)][-1] == 10**9
 
 
-def test_a_batch_that_raises_ends_with_the_step(install: Install) -> None:
-    recorder = install(DispatcherHook, CoalescingHook)
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_a_batch_that_raises_ends_with_the_step(install: Install, kind: type) -> None:
+    recorder = install(kind, CoalescingHook)
     with (
         pytest.raises(ValueError, match="no"),
         _coalescing_manager(dist.group.WORLD, CPU, async_ops=True),
@@ -84,8 +86,9 @@ def test_a_batch_that_raises_ends_with_the_step(install: Install) -> None:
     assert collectives(recorder)[-1].context.coalesced == 0
 
 
-def test_readers_take_a_batch_for_complete_when_its_last_is(install: Install) -> None:
-    recorder = install(DispatcherHook, CoalescingHook)
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_readers_take_a_batch_for_complete_when_its_last_is(install: Install, kind: type) -> None:
+    recorder = install(kind, CoalescingHook)
     (work,) = exchange()
     work.wait()
     first, last = collectives(recorder)

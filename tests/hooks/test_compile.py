@@ -10,8 +10,8 @@ import torch._dynamo
 import torch.distributed as dist
 
 from dsprof.hooks.c10d import ProcessGroupHook
-from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import Recorder
+from tests.hooks.conftest import COMPLETE
 
 
 def waits_later(x: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ def graphs(function: Callable[[torch.Tensor], torch.Tensor]) -> tuple[int, int]:
 
 
 @pytest.mark.filterwarnings("error:Dynamo does not know")
-@pytest.mark.parametrize("kind", [CompleteHook, ProcessGroupHook])
+@pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
 @pytest.mark.parametrize("function", [waits_later, waits_at_once])
 def test_the_same_graphs_with_hooks_and_without(
     install: Callable[..., Recorder], kind: type, function: Callable[..., torch.Tensor]

@@ -15,13 +15,13 @@ from dsprof.hooks import groups
 from dsprof.hooks.c10d import ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
 from dsprof.hooks.functional import FunctionalHook
-from dsprof.hooks.interception import CompleteHook
 from dsprof.patching import PatchSet
 from dsprof.recorder import Recorder
 from tests.factories.fake_cuda import FakeCuda, Host
+from tests.hooks.conftest import COMPLETE
 
 Install = Callable[..., Recorder]
-KINDS = [CompleteHook, ProcessGroupHook]
+KINDS = [*COMPLETE, ProcessGroupHook]
 
 
 class Watch:
@@ -77,19 +77,21 @@ def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type
     assert record.waits == 1
 
 
-def test_a_functional_wait_goes_to_the_device(install: Install) -> None:
-    recorder, watch = install(CompleteHook, FunctionalHook), Watch()
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_a_functional_wait_goes_to_the_device(install: Install, kind: type) -> None:
+    recorder, watch = install(kind, FunctionalHook), Watch()
     recorder.in_flight.device = watch
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     torch.ops._c10d_functional.wait_tensor(output.elem)
     assert watch.calls == ["begin", "open", "opened", "all_reduce"]
 
 
+@pytest.mark.parametrize("kind", COMPLETE)
 def test_without_a_hook_collectives_on_a_device_are_recorded_all_the_same(
-    install: Install, monkeypatch: pytest.MonkeyPatch
+    install: Install, monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
     monkeypatch.setattr(groups, "_HOST_BACKENDS", ())
-    recorder = install(CompleteHook)
+    recorder = install(kind)
     dist.barrier()
     assert [record.op for record in recorder.buffer] == ["barrier"]
 

@@ -11,12 +11,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from dsprof.hooks import dtensor
-from dsprof.hooks.c10d import DispatcherHook
 from dsprof.hooks.dtensor import DTensorHook
 from dsprof.recorder import Recorder
+from tests.hooks.conftest import IN_DISPATCHER
 
 
-def test_the_same_graphs_with_the_hook_and_without(install: Callable[..., Recorder]) -> None:
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_the_same_graphs_with_the_hook_and_without(
+    install: Callable[..., Recorder], kind: type
+) -> None:
     mesh = init_device_mesh("cpu", (8,), mesh_dim_names=("tp",))
     sharded = DTensor.from_local(torch.ones(2, 8), mesh, [Shard(0)])
 
@@ -31,7 +34,7 @@ def test_the_same_graphs_with_the_hook_and_without(install: Callable[..., Record
         return found.graph_count, found.graph_break_count, result.shape
 
     bare = graphs()
-    recorder = install(DispatcherHook, DTensorHook)
+    recorder = install(kind, DTensorHook)
     assert graphs() == bare
     assert recorder.failures == {}
 

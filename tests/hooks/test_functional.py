@@ -12,9 +12,9 @@ import torch.distributed._functional_collectives as functional
 
 from dsprof.events import Collective
 from dsprof.hooks.functional import FunctionalHook
-from dsprof.hooks.interception import CompleteHook
 from dsprof.recorder import Recorder
 from tests.factories.foreign_kernel import foreign_kernel
+from tests.hooks.conftest import COMPLETE
 
 Install = Callable[..., Recorder]
 
@@ -23,8 +23,9 @@ def records(recorder: Recorder) -> list[Collective]:
     return [record for record in recorder.buffer if isinstance(record, Collective)]
 
 
-def test_a_wait_finds_its_collective(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalHook)
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_a_wait_finds_its_collective(install: Install, kind: type) -> None:
+    recorder = install(kind, FunctionalHook)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     [pending] = recorder.in_flight.unfinished()
     assert pending.waits == 0
@@ -35,18 +36,20 @@ def test_a_wait_finds_its_collective(install: Install) -> None:
     assert recorder.failures == {}
 
 
-def test_waiting_for_nothing_is_no_unmatched_wait(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalHook)
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_waiting_for_nothing_is_no_unmatched_wait(install: Install, kind: type) -> None:
+    recorder = install(kind, FunctionalHook)
     torch.ops._c10d_functional.wait_tensor(torch.ones(4))
     assert records(recorder) == []
     assert recorder.in_flight.unmatched_waits == 0
 
 
+@pytest.mark.parametrize("kind", COMPLETE)
 def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
-    install: Install, monkeypatch: pytest.MonkeyPatch
+    install: Install, monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
     monkeypatch.setattr("dsprof.hooks.functional.NOTICEABLE_NS", -1)
-    recorder = install(CompleteHook, FunctionalHook)
+    recorder = install(kind, FunctionalHook)
     wait = torch.ops._c10d_functional.wait_tensor
     both = functional.all_reduce_coalesced([torch.ones(4), torch.ones(2)], "sum", dist.group.WORLD)
     for output in [*both, both[0]]:
@@ -56,15 +59,17 @@ def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
     assert recorder.in_flight.unmatched_waits == 1
 
 
-def test_sparse_tensors_have_no_storage(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalHook)
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_sparse_tensors_have_no_storage(install: Install, kind: type) -> None:
+    recorder = install(kind, FunctionalHook)
     dist.all_reduce(torch.ones(4).to_sparse(), async_op=True).wait()
     assert len(records(recorder)) == 1
     assert recorder.failures == {}
 
 
-def test_a_tensor_is_not_kept_alive(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalHook)
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_a_tensor_is_not_kept_alive(install: Install, kind: type) -> None:
+    recorder = install(kind, FunctionalHook)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).elem
     alive = weakref.ref(output)
     torch.ops._c10d_functional.wait_tensor(output)
@@ -81,8 +86,9 @@ def test_the_kernel_of_another_tool_is_left_alone(install: Install) -> None:
         FunctionalHook(install()).install("torch.distributed")
 
 
-def test_tracing_records_no_wait(install: Install) -> None:
-    recorder = install(CompleteHook, FunctionalHook)
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_tracing_records_no_wait(install: Install, kind: type) -> None:
+    recorder = install(kind, FunctionalHook)
 
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1

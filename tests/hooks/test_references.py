@@ -65,7 +65,7 @@ def in_a_model() -> Owned:
     return [model, optimizer, *model.parameters()]
 
 
-@pytest.mark.parametrize("interception", ["dispatcher", "process_group"])
+@pytest.mark.parametrize("interception", ["dispatcher", "native", "process_group"])
 @pytest.mark.parametrize("use", [waited_for, dropped, in_lists, in_a_group, in_a_model])
 def test_nothing_outlives_its_owner(
     tmp_path: Path, interception: str, use: Callable[[], Owned]

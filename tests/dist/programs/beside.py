@@ -1,6 +1,6 @@
 """Trains beside torch.profiler and DeepSpeed's flops profiler, without dsprof and with it; infers.
 
-OUT/profiled.rankN.json: {"bare", "auto", "dispatcher"} -> {event of torch.profiler: calls}.
+OUT/profiled.rankN.json: {"bare", "auto", "dispatcher", "native"} -> {event of torch.profiler: calls}.
 OUT/flops.rankN.json: the same ways -> what the flops profiler printed, times left out.
 The trace of a way to intercept is in OUT/<way>, that of inference in OUT/inference.
 """
@@ -85,7 +85,7 @@ def main() -> None:
     rank = dist.get_rank()
     small_zero.build(stage=2).destroy()  # what happens only once
     profiled, flops = {}, {}
-    for way in ("bare", "auto", "dispatcher"):
+    for way in ("bare", "auto", "dispatcher", "native"):
         for what in ("profiled", "flops"):
             if way != "bare":
                 dsprof.enable(out=str(out / way / what), interception=way)

@@ -1,6 +1,6 @@
 """Compiles what communicates, without dsprof and with it; writes what torch.compile made of it.
 
-OUT/compiled.rankN.json: {row: {"bare", "auto" or "dispatcher": {"graphs", "breaks", ...}}}.
+OUT/compiled.rankN.json: {row: {"bare", "auto", "dispatcher" or "native": {"graphs", "breaks", ...}}}.
 """
 
 import json
@@ -120,7 +120,7 @@ def main() -> None:
     for name, row in ROWS.items():
         row()  # what happens only once
         ways = found[name] = {"bare": made(row)}
-        for way in ("auto", "dispatcher"):
+        for way in ("auto", "dispatcher", "native"):
             dsprof.enable(out=str(out / way / name), interception=way)
             ways[way] = made(row)
             dsprof.disable()

@@ -16,7 +16,7 @@ from tests.dist.leaving import leave_group
 from tests.dist.oracle import observed, profiled_gloo
 from tests.dist.programs import wire_rows
 
-INTERCEPTIONS = ("auto", "dispatcher", "process_group")
+INTERCEPTIONS = ("auto", "dispatcher", "native", "process_group")
 GROUP_SIZE = 2  # of every group in every table
 BELOW_THE_DISPATCHER = ("backend_methods",)
 

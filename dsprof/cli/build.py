@@ -1,0 +1,41 @@
+"""`dsprof build`: compile the kernels of `interception: native` for the torch that is here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from dsprof.cli.start import become
+from dsprof.cli.versions import version_of
+from dsprof.errors import DsprofError
+
+_PROGRAM = ("-m", "dsprof.hooks.native_build")
+
+
+class BuildCommand:
+    """Becomes the program that compiles: this one never imports torch."""
+
+    name = "build"
+    help = "compile the kernels of `interception: native`"
+    description = """\
+Compile the kernels of `interception: native` for the torch and the Python that
+are installed here. It takes half a minute and needs a C++ compiler, Python's
+headers and ninja. Training compiles nothing: without these kernels a run with
+`interception: native` records as with `dispatcher`, and says so.
+
+They are kept where torch keeps its extensions: in TORCH_EXTENSIONS_DIR, or in
+~/.cache/torch_extensions. Build again for another torch, Python or dsprof."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Take no arguments."""
+
+    def run(self, arguments: Namespace) -> int:
+        """Replace this process by the program."""
+        if version_of("torch") is None:
+            raise DsprofError("torch is not installed here; install it to build for it")
+        # What pip installed beside this Python (ninja) is there without activating anything.
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+        variables = {**os.environ, "PATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        become([sys.executable, *_PROGRAM], variables)

@@ -1,0 +1,140 @@
+// The kernels of hooks/c10d.py in C++: one below each c10d operation of torch's dispatcher, at
+// BackendSelect. A kernel in Python has all arguments converted for its call, back again for what is
+// below, and the result likewise; that takes longer than the record. Here a collective is passed on
+// as it came, and Python gets what its record is made of.
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+namespace py = pybind11;
+using c10::IValue;
+
+namespace {
+
+constexpr auto kKey = c10::DispatchKey::BackendSelect;
+
+// Where the schema has group, is_async, reduce_op and peer; 0 for nowhere, for tensors come first.
+using Positions = std::array<size_t, 4>;
+
+struct Watch {
+  const Positions at;
+  const py::object begin, note;  // the halves of a record, in Python
+};
+
+// A process that ends without taking its kernels back destroys them when Python is gone.
+void destroy(const Watch* watch) {
+  if (Py_IsInitialized()) {
+    py::gil_scoped_acquire gil;
+    delete watch;
+  }
+}
+
+// As time.perf_counter_ns.
+int64_t clock_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// Needs the GIL. What Python raises is a signal handler's of the user (hooks swallow their own), and
+// goes to whoever communicates, who may be a thread of autograd.
+template <typename... Arguments>
+bool call(const py::object& function, const Arguments&... arguments) {
+  const auto answer = py::reinterpret_steal<py::object>(
+      PyObject_CallFunctionObjArgs(function.ptr(), arguments.ptr()..., nullptr));
+  if (!answer) {
+    python_error error;
+    error.persist();
+    throw error;
+  }
+  return answer.ptr() == Py_True;
+}
+
+py::object tensors(const IValue& argument) {
+  const bool has_some = argument.isTensor() || argument.isList();
+  return has_some ? torch::jit::toPyObject(argument) : py::none();
+}
+
+class Kernel final : public c10::OperatorKernel {
+ public:
+  explicit Kernel(std::shared_ptr<const Watch> watch) : watch_(std::move(watch)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+    const auto watch = watch_;  // recording, and this kernel with it, may end while a call blocks
+    if (!begins(*watch)) {
+      op.redispatchBoxed(below, stack);
+      return;
+    }
+    const auto given = torch::jit::last(*stack, op.schema().arguments().size());
+    const auto [group_at, async_at, reduce_at, peer_at] = watch->at;
+    const IValue first = given[0], second = given.size() > 1 ? given[1] : IValue();
+    const auto group = given[group_at].toCustomClass<c10d::ProcessGroup>();
+    const IValue is_async = async_at ? given[async_at] : IValue();
+    const auto reduce_op =
+        reduce_at ? IValue(int64_t(given[reduce_at].toCustomClass<c10d::ReduceOp>()->op_)) : IValue();
+    const int64_t peer = peer_at ? given[peer_at].toInt() : -1;
+
+    const auto issue_ns = clock_ns();
+    op.redispatchBoxed(below, stack);
+    const auto return_ns = clock_ns();
+
+    c10::intrusive_ptr<c10d::Work> work;
+    if (!op.schema().returns().empty()) {
+      work = stack->back().toCustomClass<c10d::Work>();
+    }
+    py::gil_scoped_acquire gil;
+    call(
+        watch->note, tensors(first), tensors(second), py::cast(group),
+        py::bool_(is_async.isNone() ? bool(work) : is_async.toBool()),
+        torch::jit::toPyObject(reduce_op), py::int_(peer), py::cast(work), py::int_(issue_ns),
+        py::int_(return_ns));
+  }
+
+ private:
+  static bool begins(const Watch& watch) {
+    py::gil_scoped_acquire gil;
+    return call(watch.begin);
+  }
+
+  const std::shared_ptr<const Watch> watch_;
+};
+
+class Kernels {
+ public:
+  void add(const std::string& operation, Positions at, py::object begin, py::object note) {
+    const std::shared_ptr<const Watch> watch(
+        new Watch{at, std::move(begin), std::move(note)}, destroy);
+    library_->impl(
+        operation.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(watch)));
+  }
+
+  void destroy_all() {
+    library_.reset();
+  }
+
+ private:
+  std::unique_ptr<torch::Library> library_ = std::make_unique<torch::Library>(
+      torch::Library::IMPL, "c10d", kKey, __FILE__, __LINE__);
+};
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  py::class_<Kernels>(module, "Kernels")
+      .def(py::init<>())
+      .def("add", &Kernels::add)
+      .def("_destroy", &Kernels::destroy_all, "As that of torch.library.Library.");
+}

@@ -1,0 +1,98 @@
+"""`dsprof build`: what it needs, and what it says when that is missing.
+
+That it builds is seen all day: make runs it before the tests of what it built.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import dsprof, environment
+
+
+def build(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    settings = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions"), **variables}
+    return dsprof("build", cwd=tmp_path, env=environment(**settings))
+
+
+def compiler(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "compiler"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def built(tmp_path: Path) -> list[str]:
+    folder = tmp_path / "extensions"
+    return os.listdir(folder) if folder.exists() else []
+
+
+def test_what_is_built_stays(tmp_path: Path) -> None:
+    extensions = os.environ["TORCH_EXTENSIONS_DIR"]
+    done = build(tmp_path, TORCH_EXTENSIONS_DIR=extensions)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"are there: {extensions}/dsprof_kernels_" in done.stdout
+
+
+def test_a_compiler_that_is_missing(tmp_path: Path) -> None:
+    done = build(tmp_path, CXX="no-such-compiler")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "dsprof: no-such-compiler cannot be found here; install it and try again\n"
+    )
+    assert built(tmp_path) == []
+
+
+NO_HEADERS = "echo 'kernels.cpp:9:10: fatal error: Python.h: No such file'; exit 1"
+LIKE_GCC = 'case "$*" in *-dump*|*version*|-v) exec c++ "$@";; esac\n'
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (LIKE_GCC + NO_HEADERS, "kernels.cpp:9:10: fatal error: Python.h: No such file"),
+        ("exit 1", "returned non-zero exit status 1."),
+    ],
+)
+def test_what_the_compiler_says_is_passed_on(tmp_path: Path, script: str, said: str) -> None:
+    done = build(tmp_path, CXX=compiler(tmp_path, script))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("dsprof: cannot compile for torch ")
+    assert line.endswith(said)
+    assert built(tmp_path) == []
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "extensions").write_text("a file")
+    done = build(tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"dsprof: cannot write below {tmp_path / 'extensions'}: ")
+    assert "set TORCH_EXTENSIONS_DIR" in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "extensions").mkdir(mode=0o500)
+    done = build(tmp_path)
+    assert done.returncode == 2
+    assert "Permission denied; set TORCH_EXTENSIONS_DIR" in done.stderr
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    code = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
+    code += "from dsprof.cli.build import BuildCommand; BuildCommand().run(None)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "DsprofError: torch is not installed here" in done.stderr

@@ -1,0 +1,202 @@
+"""What is special about kernels in C++; all else is tested with the kernels in Python."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dsprof.errors import DsprofError
+from dsprof.hooks.native import NativeDispatcherHook, load
+from dsprof.hooks.native_build import see_that_it_works
+from dsprof.hooks.wire import WireOp
+from dsprof.patching import forget_imports
+from dsprof.recorder import Recorder
+from dsprof.trace.reader import read_trace
+from tests.hooks.conftest import IN_DISPATCHER
+
+Install = Callable[..., Recorder]
+
+PROGRAM = """
+import sys, torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+import dsprof
+
+dsprof.enable(out=sys.argv[1], interception="native")
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+functional.wait_tensor(functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD))
+"""
+
+
+def run(code: str, *arguments: Path, **variables: str) -> None:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def recorded(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the operations on record, and why hooks are off."""
+    (file,) = folder.glob("*.rank00000.json")
+    trace = read_trace(file)
+    collectives = trace.collectives
+    ops = [collectives.words[number] for number in collectives.op]
+    return ops, [hook.why for hook in trace.hooks if hook.why]
+
+
+def test_what_cpp_issues_is_on_record(tmp_path: Path) -> None:
+    run(PROGRAM, tmp_path)
+    assert recorded(tmp_path) == (["all_reduce"], [])
+
+
+def test_without_its_kernels_those_in_python_stand_in(tmp_path: Path) -> None:
+    run(PROGRAM, tmp_path / "out", TORCH_EXTENSIONS_DIR=str(tmp_path / "nothing"))
+    ops, (why,) = recorded(tmp_path / "out")
+    assert ops == ["all_reduce"]
+    assert f"not built for torch {torch.__version__} ({tmp_path / 'nothing'}" in why
+    assert "run `dsprof build`" in why
+
+
+def test_a_library_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cut.so"
+    path.write_bytes(b"\x7fELF")
+    with pytest.raises(RuntimeError, match=f"remove {path} and run `dsprof build`"):
+        load(path)
+
+
+def test_kernels_that_nobody_took_back_end_with_the_process() -> None:
+    run(
+        "import torch\n"
+        "from dsprof.hooks.native import NativeDispatcherHook\n"
+        "from dsprof.recorder import Recorder\n"
+        "hook = NativeDispatcherHook(Recorder(lambda: True))\n"
+        "hook.install('torch.distributed')\n"
+        "torch.kept_for_good = hook"
+    )
+
+
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_what_a_signal_handler_raises_is_the_callers(install: Install, kind: type) -> None:
+    recorder = install(kind)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    works = [dist.all_reduce(torch.ones(4), async_op=True)]
+    recorder.in_flight.poll = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        dist.all_reduce(torch.ones(4))
+    del recorder.in_flight.poll
+    works.append(dist.all_reduce(torch.ones(4), async_op=True))
+    assert recorder.failures == {}
+    assert None not in works
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_an_error_of_the_backend_stays_what_it_is(alone: None, kind: type) -> None:
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = 5, 0
+
+    def get_from_nobody() -> tuple[type, str]:
+        with pytest.raises(Exception, match="invalid root rank") as raised:
+            dist.group.WORLD.broadcast([torch.ones(4)], options)
+        return raised.type, str(raised.value)
+
+    bare = get_from_nobody()
+    recorder = Recorder(lambda: True)
+    hook = kind(recorder)
+    hook.install("torch.distributed")
+    hooked = get_from_nobody()
+    hook.uninstall()
+    assert hooked == bare
+    assert recorder.recording
+    assert recorder.in_flight.unfinished() == list(recorder.buffer) == []
+
+
+@contextmanager
+def held(hold: Callable[[], None]) -> Iterator[None]:
+    """Have all-reduces call `hold`, where torch hands them to the backend."""
+
+    def kernel(tensors: list[torch.Tensor], *_: Any) -> Any:
+        hold()
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        return tensors, backend.allreduce(tensors).boxed()
+
+    library = torch.library.Library("c10d", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it overrides torch's own
+        library.impl("allreduce_", kernel, "CPU")
+    yield
+    library._destroy()
+
+
+def test_kernels_may_go_away_while_a_call_blocks(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, notes = NativeDispatcherHook._halves, []
+
+    def halves(hook: NativeDispatcherHook, op: WireOp) -> Any:
+        begin, noted = plain(hook, op)
+        notes.append(weakref.ref(noted))
+        return begin, noted
+
+    monkeypatch.setattr(NativeDispatcherHook, "_halves", halves)
+    recorder = Recorder(lambda: True)
+    hook = NativeDispatcherHook(recorder)
+    hook.install("torch.distributed")
+    is_below, goes_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_below.set()
+        assert goes_on.wait(60)
+
+    with held(hold):
+        thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(4),))
+        thread.start()
+        assert is_below.wait(60)
+        hook.uninstall()
+        forget_imports()
+        del hook
+        gc.collect()
+        kept = [note() for note in notes if note() is not None]
+        goes_on.set()
+        thread.join()
+    assert len(kept) == 1, "that of the call"
+    assert [record.op for record in recorder.in_flight.unfinished()] == ["all_reduce"]
+    assert recorder.failures == {}
+
+
+class Deaf:
+    """Kernels that pass everything on and tell nothing."""
+
+    def add(self, *_: Any) -> None:
+        pass
+
+    def _destroy(self) -> None:
+        pass
+
+
+def test_kernels_that_tell_nothing_are_not_used() -> None:
+    with pytest.raises(DsprofError, match="does not work, and is not used"):
+        see_that_it_works(SimpleNamespace(Kernels=Deaf))  # type: ignore[arg-type]
+    assert not dist.is_initialized()
