@@ -1,8 +1,9 @@
 """What one recorded collective costs the thread that issues it, on the backend that sends nothing.
 
 A call is an asynchronous all_reduce and its wait, with the calling site 15 frames up. Prints JSON:
-nanoseconds for the issue and for the wait, in the batch that other programs disturbed least. "cold"
-is the same with other memory read before each call, as a step of training does between two calls.
+nanoseconds for the issue and for the wait, in the batch that other programs disturbed least.
+"calls" are issued by Python, "functional" ones by C++. "cold" is "calls" with other memory read
+before each one, as a step of training does between two calls.
 """
 
 import contextlib
@@ -28,18 +29,28 @@ COLD_CALLS = 250  # their lower quartile is taken
 OTHER_MEMORY_BYTES = 48 << 20  # more than the caches of a core hold
 
 
-def library_call(frames: int) -> Callable:
+# What is measured: issue and wait of an asynchronous collective, from Python and from C++.
+METHOD = ("work = dist.all_reduce(tensor, async_op=True)", "work.wait()")
+FUNCTIONAL = ("output = ops.all_reduce_(tensor, 'sum', group)", "ops.wait_tensor(output)")
+
+
+def library_call(issue: str, wait: str, frames: int = FRAMES) -> Callable:
     """Return a call below `frames` frames, all of which look as if they were in torch.
 
     It returns nanoseconds: for the issue, for the wait.
     """
-    body = """
+    body = f"""
     start = clock()
-    work = dist.all_reduce(tensor, async_op=True)
+    {issue}
     issued = clock()
-    work.wait()
+    {wait}
     return issued - start, clock() - issued"""
-    scope: dict = {"dist": dist, "clock": time.perf_counter_ns}
+    scope: dict = {
+        "dist": dist,
+        "clock": time.perf_counter_ns,
+        "ops": torch.ops._c10d_functional,
+        "group": dist.group.WORLD.group_name,
+    }
     for _ in range(frames):
         code = compile(f"def frame(tensor): {body}", torch.__file__, "exec")
         exec(code, scope)  # noqa: S102  the only way to get a frame of a chosen file
@@ -48,13 +59,30 @@ def library_call(frames: int) -> Callable:
 
 
 def batch_ns(call: Callable, tensor: torch.Tensor) -> tuple[float, float]:
-    """Time one call, issue and wait apart: means over a batch."""
+    """Time one call, issue and wait apart: means over a batch, which is a step."""
     issue_ns = wait_ns = 0
     for _ in range(CALLS):
         issue, wait = call(tensor)
         issue_ns += issue
         wait_ns += wait
+    dsprof.step()
     return issue_ns / CALLS, wait_ns / CALLS
+
+
+def least_disturbed(
+    call: Callable, tensor: torch.Tensor, variants: dict[str, Callable]
+) -> dict[str, list[float]]:
+    """Return the shortest mean time of a batch with each variant, of issue and wait."""
+    result: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
+    for _ in range(ROUNDS):
+        for name, variant in variants.items():
+            with variant():
+                batches = [batch_ns(call, tensor) for _ in range(WARM_BATCHES + BATCHES)]
+                result[name] += batches[WARM_BATCHES:]
+    return {
+        name: [min(times) for times in zip(*batches, strict=True)]
+        for name, batches in result.items()
+    }
 
 
 def cold_ns(call: Callable, tensor: torch.Tensor) -> list[float]:
@@ -99,22 +127,17 @@ def recorded(interception: str) -> Iterator[None]:
 
 def main() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
-    call, tensor = library_call(FRAMES), torch.ones(1024)
+    call, tensor = library_call(*METHOD), torch.ones(1024)
     variants: dict[str, Callable] = {
         "plain": contextlib.nullcontext,
         "bare kernel": bare_kernel,
         "dispatcher": lambda: recorded("dispatcher"),
+        "native": lambda: recorded("native"),
         "process_group": lambda: recorded("process_group"),
     }
-    result: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
-    for _ in range(ROUNDS):
-        for name, variant in variants.items():
-            with variant():
-                batches = [batch_ns(call, tensor) for _ in range(WARM_BATCHES + BATCHES)]
-                result[name] += batches[WARM_BATCHES:]
     figures = {
-        name: [min(times) for times in zip(*batches, strict=True)]
-        for name, batches in result.items()
+        "calls": least_disturbed(call, tensor, variants),
+        "functional": least_disturbed(library_call(*FUNCTIONAL), tensor, variants),
     }
     cold = {}
     for name, variant in variants.items():
@@ -124,7 +147,7 @@ def main() -> None:
         million = [cpu_ns(lambda: batch_ns(call, tensor)) for _ in range(MILLION // CALLS)]
     tenth = len(million) // 10
     ends = {"first 100,000": median(million[:tenth]), "last 100,000": median(million[-tenth:])}
-    print(json.dumps({"calls": figures, "cold": cold, "million": ends}))
+    print(json.dumps({**figures, "cold": cold, "million": ends}))
     dist.destroy_process_group()
 
 

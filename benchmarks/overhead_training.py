@@ -73,6 +73,7 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager]] = {
     "bare again": nullcontext,
     "dsprof": dsprof_on,
     "dsprof, interception: dispatcher": lambda: dsprof_on(interception="dispatcher"),
+    "dsprof, interception: native": lambda: dsprof_on(interception="native"),
     "DeepSpeed comms_logger": comms_logger_on,
     "torch.profiler": torch_profiler,
 }

@@ -30,6 +30,8 @@ class Unheld:
 
     def take(self, wanted: Callable[[Collective], bool]) -> list[Collective]:
         """Take out the records that are wanted, in the order of issue."""
+        if not self._records:  # asked at each wait in C++
+            return []
         found = [record for record in self.records() if wanted(record)]
         return [record for record in found if self._records.pop(record.id, None) is not None]
 

@@ -23,8 +23,8 @@ from dsprof.recorder import Recorder
 
 _KEY = "BackendSelect"
 _NAMESPACES = ("_c10d_functional", "_dtensor")
-_WAIT = "_c10d_functional::wait_tensor"
-_SILENT = (_WAIT, "_c10d_functional::_wrap_tensor_autograd")  # of these, what issues nothing
+WAIT = ("_c10d_functional", "wait_tensor")
+_SILENT = ("::".join(WAIT), "_c10d_functional::_wrap_tensor_autograd")  # they issue nothing
 
 _REMEMBERED = 64
 """Storages whose collective was waited for: waiting again finds nothing, however long it takes."""
@@ -33,17 +33,20 @@ _REMEMBERED = 64
 class FunctionalHook(Hook):
     """Times `wait_tensor`, in eager mode and in compiled graphs, from the first use on.
 
-    Until a functional collective is issued nobody needs to know what a collective writes to.
+    Until a functional collective is issued nobody needs to know what a collective writes to, and
+    afterwards nobody needs to notice that they are.
     """
 
     name = "functional"
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._libraries: list[Any] = []
+        self._waits: Any = None  # libraries of kernels
+        self._issues: list[Any] = []
         self._beginning = threading.RLock()
         self._waited_for: deque[int] = deque(maxlen=_REMEMBERED)
         self._in_use = False
+        recorder.step_listeners.append(self._end_step)
 
     def modules(self) -> tuple[str, ...]:
         return ("torch.distributed",)
@@ -65,17 +68,26 @@ class FunctionalHook(Hook):
         for name in names:
             if torch._C._dispatch_has_kernel_for_dispatch_key(name, _KEY):
                 raise RuntimeError(f"another tool holds the {_KEY} kernel of {name}")
+        self._waits = self._time_waits()
         for namespace in _NAMESPACES:
             library = torch.library.Library(namespace, "IMPL")
-            self._libraries.append(library)
-            for name in (n for n in names if _namespace(n) == namespace):
-                if name == _WAIT or name not in _SILENT:
-                    kernel = self._wait() if name == _WAIT else self._issue(name)
-                    library.impl(name.partition("::")[2], kernel, _KEY, with_keyset=True)
+            self._issues.append(library)
+            for name in (n for n in names if _namespace(n) == namespace and n not in _SILENT):
+                library.impl(name.partition("::")[2], self._issue(name), _KEY, with_keyset=True)
 
     def uninstall(self) -> None:
-        while self._libraries:
-            self._libraries.pop()._destroy()
+        waits, self._waits = self._waits, None
+        if waits is not None:
+            waits._destroy()
+        self._let_issues_go()
+
+    def _end_step(self, step: int) -> None:
+        if self._in_use:  # a kernel that only passes on takes 5 us of each collective
+            self._let_issues_go()
+
+    def _let_issues_go(self) -> None:
+        while self._issues:
+            self._issues.pop()._destroy()
 
     def _issue(self, name: str) -> Callable[..., Any]:
         """Return a kernel that notices the first functional collective, before it is issued."""
@@ -99,8 +111,9 @@ class FunctionalHook(Hook):
                 self.recorder.on_cpp()
                 self._in_use = True
 
-    def _wait(self) -> Callable[..., Any]:
-        redispatch, below = _redispatch(_WAIT)
+    def _time_waits(self) -> Any:
+        """Return a library with a kernel that times waits."""
+        redispatch, below = _redispatch("::".join(WAIT))
         recorder, in_flight = self.recorder, self.recorder.in_flight
 
         def kernel(keyset: Any, tensor: torch.Tensor) -> Any:
@@ -111,17 +124,20 @@ class FunctionalHook(Hook):
             try:
                 result = redispatch(keyset & below, tensor)
             except BaseException:
-                self._waited(tensor, start_ns, clock(), opened, finished=False)
+                self._waited(tensor, start_ns, clock(), opened, False)
                 raise
-            self._waited(tensor, start_ns, clock(), opened, finished=True)
+            self._waited(tensor, start_ns, clock(), opened, True)
             return result
 
         hide_from_dynamo(kernel)
         hide_from_dynamo(FunctionalHook._waited, and_calls=True)
-        return kernel
+        namespace, operation = WAIT
+        library = torch.library.Library(namespace, "IMPL")
+        library.impl(operation, kernel, _KEY, with_keyset=True)
+        return library
 
     def _waited(
-        self, tensor: torch.Tensor, start_ns: int, end_ns: int, opened: Any, *, finished: bool
+        self, tensor: torch.Tensor, start_ns: int, end_ns: int, opened: Any, finished: bool
     ) -> None:
         try:
             in_flight, address = self.recorder.in_flight, storage(tensor)

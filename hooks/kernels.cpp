@@ -1,7 +1,7 @@
-// The kernels of hooks/c10d.py in C++: one below each c10d operation of torch's dispatcher, at
-// BackendSelect. A kernel in Python has all arguments converted for its call, back again for what is
-// below, and the result likewise; that takes longer than the record. Here a collective is passed on
-// as it came, and Python gets what its record is made of.
+// The kernels of hooks/c10d.py and hooks/functional.py in C++, at BackendSelect in torch's dispatcher.
+// A kernel in Python has all arguments converted for its call, back again for what is below, and the
+// result likewise; that takes longer than the record. Here a call is passed on as it came, and Python
+// gets what its record is made of.
 
 #include <array>
 #include <chrono>
@@ -33,6 +33,7 @@ struct Watch {
   const Positions at;
   const py::object begin, note;  // the halves of a record, in Python
 };
+using SharedWatch = std::shared_ptr<const Watch>;
 
 // A process that ends without taking its kernels back destroys them when Python is gone.
 void destroy(const Watch* watch) {
@@ -51,15 +52,19 @@ int64_t clock_ns() {
 // Needs the GIL. What Python raises is a signal handler's of the user (hooks swallow their own), and
 // goes to whoever communicates, who may be a thread of autograd.
 template <typename... Arguments>
-bool call(const py::object& function, const Arguments&... arguments) {
-  const auto answer = py::reinterpret_steal<py::object>(
+py::object call(const py::object& function, const Arguments&... arguments) {
+  auto answer = py::reinterpret_steal<py::object>(
       PyObject_CallFunctionObjArgs(function.ptr(), arguments.ptr()..., nullptr));
   if (!answer) {
     python_error error;
     error.persist();
     throw error;
   }
-  return answer.ptr() == Py_True;
+  return answer;
+}
+
+c10::DispatchKeySet below(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
 }
 
 py::object tensors(const IValue& argument) {
@@ -67,15 +72,14 @@ py::object tensors(const IValue& argument) {
   return has_some ? torch::jit::toPyObject(argument) : py::none();
 }
 
-class Kernel final : public c10::OperatorKernel {
+class Collective final : public c10::OperatorKernel {
  public:
-  explicit Kernel(std::shared_ptr<const Watch> watch) : watch_(std::move(watch)) {}
+  explicit Collective(SharedWatch watch) : watch_(std::move(watch)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
     const auto watch = watch_;  // recording, and this kernel with it, may end while a call blocks
     if (!begins(*watch)) {
-      op.redispatchBoxed(below, stack);
+      op.redispatchBoxed(below(keys), stack);
       return;
     }
     const auto given = torch::jit::last(*stack, op.schema().arguments().size());
@@ -88,7 +92,7 @@ class Kernel final : public c10::OperatorKernel {
     const int64_t peer = peer_at ? given[peer_at].toInt() : -1;
 
     const auto issue_ns = clock_ns();
-    op.redispatchBoxed(below, stack);
+    op.redispatchBoxed(below(keys), stack);
     const auto return_ns = clock_ns();
 
     c10::intrusive_ptr<c10d::Work> work;
@@ -106,19 +110,68 @@ class Kernel final : public c10::OperatorKernel {
  private:
   static bool begins(const Watch& watch) {
     py::gil_scoped_acquire gil;
-    return call(watch.begin);
+    return call(watch.begin).is(py::bool_(true));
   }
 
-  const std::shared_ptr<const Watch> watch_;
+  const SharedWatch watch_;
+};
+
+class Wait final : public c10::OperatorKernel {
+ public:
+  explicit Wait(SharedWatch watch) : watch_(std::move(watch)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const auto watch = watch_;
+    const IValue tensor = torch::jit::last(*stack, 1)[0];
+    PyObject* const token = begin(*watch, tensor);
+    if (token == nullptr) {
+      op.redispatchBoxed(below(keys), stack);
+      return;
+    }
+    const auto start_ns = clock_ns();
+    const auto note = [&](bool finished) {
+      const auto end_ns = clock_ns();
+      py::gil_scoped_acquire gil;
+      call(
+          watch->note, tensors(tensor), py::int_(start_ns), py::int_(end_ns),
+          py::reinterpret_steal<py::object>(token), py::bool_(finished));
+    };
+    try {
+      op.redispatchBoxed(below(keys), stack);
+    } catch (...) {
+      note(false);
+      throw;
+    }
+    note(true);
+  }
+
+ private:
+  // A reference to what Python wants to have back after the wait; null if it is not to be noted.
+  static PyObject* begin(const Watch& watch, const IValue& tensor) {
+    py::gil_scoped_acquire gil;
+    auto token = call(watch.begin, tensors(tensor));
+    return token.is(py::bool_(false)) ? nullptr : token.release().ptr();
+  }
+
+  const SharedWatch watch_;
 };
 
 class Kernels {
  public:
+  explicit Kernels(const std::string& space)
+      : library_(std::make_unique<torch::Library>(
+            torch::Library::IMPL, space, kKey, __FILE__, __LINE__)) {}
+
+  template <typename Kernel>
   void add(const std::string& operation, Positions at, py::object begin, py::object note) {
-    const std::shared_ptr<const Watch> watch(
-        new Watch{at, std::move(begin), std::move(note)}, destroy);
+    SharedWatch watch(new Watch{at, std::move(begin), std::move(note)}, destroy);
     library_->impl(
-        operation.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(watch)));
+        operation.c_str(),
+        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(watch))));
+  }
+
+  void add_wait(const std::string& operation, py::object begin, py::object note) {
+    add<Wait>(operation, {}, std::move(begin), std::move(note));
   }
 
   void destroy_all() {
@@ -126,15 +179,15 @@ class Kernels {
   }
 
  private:
-  std::unique_ptr<torch::Library> library_ = std::make_unique<torch::Library>(
-      torch::Library::IMPL, "c10d", kKey, __FILE__, __LINE__);
+  std::unique_ptr<torch::Library> library_;
 };
 
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-  py::class_<Kernels>(module, "Kernels")
-      .def(py::init<>())
-      .def("add", &Kernels::add)
-      .def("_destroy", &Kernels::destroy_all, "As that of torch.library.Library.");
+  py::class_<Kernels>(module, "Kernels", "A torch.library.Library of kernels in C++.")
+      .def(py::init<const std::string&>())
+      .def("add_collective", &Kernels::add<Collective>)
+      .def("add_wait", &Kernels::add_wait)
+      .def("_destroy", &Kernels::destroy_all);
 }

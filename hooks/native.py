@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 from dsprof.hooks.base import hide_from_dynamo
-from dsprof.hooks.c10d import DispatcherHook, positions
+from dsprof.hooks.c10d import DispatcherHook, is_traced, positions
+from dsprof.hooks.functional import WAIT, FunctionalHook
 from dsprof.hooks.interception import CompleteHook
 from dsprof.hooks.wire import WireOp
 
@@ -34,11 +35,11 @@ class NativeDispatcherHook(DispatcherHook):
     """Sees collectives in the dispatcher by kernels in C++."""
 
     def _open(self) -> Any:
-        return load(library()).Kernels()
+        return load(library()).Kernels("c10d")
 
     def _add(self, name: str, op: WireOp) -> None:
         at = positions(getattr(torch.ops.c10d, name).default._schema)
-        self._library.add(name, at, *self._halves(op))
+        self._library.add_collective(name, at, *self._halves(op))
 
     def _halves(self, op: WireOp) -> tuple[Callable[[], bool], Callable[..., None]]:
         """Return what a kernel calls before it passes a collective on, and after that."""
@@ -74,6 +75,25 @@ class NativeHook(CompleteHook):
     """Sees what Python issues in class ProcessGroup, and what C++ issues by kernels in C++."""
 
     kernels = NativeDispatcherHook
+
+
+class NativeFunctionalHook(FunctionalHook):
+    """Times `wait_tensor` by a kernel in C++."""
+
+    def _time_waits(self) -> Any:
+        recorder, in_flight = self.recorder, self.recorder.in_flight
+
+        def begin(tensor: torch.Tensor) -> Any:
+            if not recorder.recording or self.broken or is_traced(tensor):
+                return False
+            return in_flight.device.open() if in_flight.device is not None else None
+
+        hide_from_dynamo(begin)
+        hide_from_dynamo(FunctionalHook._waited, and_calls=True)
+        namespace, operation = WAIT
+        kernels = load(library()).Kernels(namespace)
+        kernels.add_wait(operation, begin, self._waited)
+        return kernels
 
 
 def library() -> Path:

@@ -21,6 +21,7 @@ from torch.utils import cpp_extension
 
 from dsprof.errors import DsprofError
 from dsprof.hooks.c10d import positions
+from dsprof.hooks.functional import WAIT
 from dsprof.hooks.native import MODULE, SOURCE, library
 
 
@@ -60,23 +61,35 @@ def _compiled(folder: str) -> ModuleType:
 
 
 def see_that_it_works(kernels: ModuleType) -> None:
-    """See whether a kernel tells of a collective what there is to tell.
+    """See whether the kernels tell of a collective and of a wait what there is to tell.
 
     Raises:
-        DsprofError: it does not.
+        DsprofError: they do not.
     """
-    noted: list[tuple[Any, ...]] = []
+    told: list[tuple[Any, ...]] = []
+
+    def noted(first: Any, second: Any, *more: Any) -> None:
+        told.append((id(first[0]), second, *more[:5]))  # and when
+
+    def waited(waited_for: Any, start_ns: int, end_ns: int, *more: Any) -> None:
+        told.append((id(waited_for), *more))
+
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    made = kernels.Kernels()
+    collectives, waits = kernels.Kernels("c10d"), kernels.Kernels(WAIT[0])
     at = positions(torch.ops.c10d.allreduce_.default._schema)
-    made.add("allreduce_", at, lambda: True, lambda *given: noted.append(given))
+    collectives.add_collective("allreduce_", at, lambda: True, noted)
+    waits.add_wait(WAIT[1], id, waited)
+
     tensor, world = torch.ones(4), dist.group.WORLD
     work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
-    made._destroy()
+    torch.ops._c10d_functional.wait_tensor(tensor)
+    collectives._destroy()
+    waits._destroy()
     dist.all_reduce(tensor)
     dist.destroy_process_group()
-    told = [(*map(id, (given[0][0], given[2], given[6])), *given[3:6]) for given in noted]
-    if told != [(*map(id, (tensor, world, work)), True, dist.ReduceOp.RedOpType.MAX.value, -1)]:
+
+    number, maximum = id(tensor), dist.ReduceOp.RedOpType.MAX.value
+    if told != [(number, None, world, True, maximum, -1, work), (number, number, True)]:
         raise DsprofError(
             f"what was compiled for torch {torch.__version__} does not work, and is not used"
         )

@@ -21,7 +21,7 @@ from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalHook
 from dsprof.hooks.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.memory import DeviceMemoryHook
-from dsprof.hooks.native import NativeHook
+from dsprof.hooks.native import NativeFunctionalHook, NativeHook
 from dsprof.hooks.pipelining import PipeliningHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.unseen import UnseenHook
@@ -59,8 +59,12 @@ WIRE_HOOKS: dict[str, type[Hook]] = {
     "process_group": ProcessGroupHook,
 }
 
+NATIVE: dict[type[Hook], type[Hook]] = {FunctionalHook: NativeFunctionalHook}
+"""What `interception: native` has instead of others."""
+
 FALLBACKS: dict[type[Hook], type[Hook]] = {
     NativeHook: CompleteHook,
+    NativeFunctionalHook: FunctionalHook,
     CompleteHook: ProcessGroupHook,
 }
 """What to install where the first cannot be: kernels may not have been built for this torch, and
@@ -70,7 +74,8 @@ another tool may hold the dispatcher's slot."""
 def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
     """Return one of each hook for this configuration; those that cannot be made are off."""
     hooks = []
-    for kind in (WIRE_HOOKS[config.interception], *HOOKS):
+    instead = NATIVE if config.interception == "native" else {}
+    for kind in (WIRE_HOOKS[config.interception], *(instead.get(hook, hook) for hook in HOOKS)):
         try:
             hooks.append(kind(recorder))
         except Exception as error:

@@ -11,21 +11,28 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from dsprof.events import Collective
+from dsprof.hooks.base import Hook
 from dsprof.hooks.functional import FunctionalHook
+from dsprof.hooks.interception import CompleteHook
+from dsprof.hooks.native import NativeFunctionalHook, NativeHook
 from dsprof.recorder import Recorder
 from tests.factories.foreign_kernel import foreign_kernel
-from tests.hooks.conftest import COMPLETE
 
 Install = Callable[..., Recorder]
+Kinds = tuple[type[Hook], ...]
+
+both = pytest.mark.parametrize(
+    "kinds", [(CompleteHook, FunctionalHook), (NativeHook, NativeFunctionalHook)]
+)
 
 
 def records(recorder: Recorder) -> list[Collective]:
     return [record for record in recorder.buffer if isinstance(record, Collective)]
 
 
-@pytest.mark.parametrize("kind", COMPLETE)
-def test_a_wait_finds_its_collective(install: Install, kind: type) -> None:
-    recorder = install(kind, FunctionalHook)
+@both
+def test_a_wait_finds_its_collective(install: Install, kinds: Kinds) -> None:
+    recorder = install(*kinds)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     [pending] = recorder.in_flight.unfinished()
     assert pending.waits == 0
@@ -36,20 +43,20 @@ def test_a_wait_finds_its_collective(install: Install, kind: type) -> None:
     assert recorder.failures == {}
 
 
-@pytest.mark.parametrize("kind", COMPLETE)
-def test_waiting_for_nothing_is_no_unmatched_wait(install: Install, kind: type) -> None:
-    recorder = install(kind, FunctionalHook)
+@both
+def test_waiting_for_nothing_is_no_unmatched_wait(install: Install, kinds: Kinds) -> None:
+    recorder = install(*kinds)
     torch.ops._c10d_functional.wait_tensor(torch.ones(4))
     assert records(recorder) == []
     assert recorder.in_flight.unmatched_waits == 0
 
 
-@pytest.mark.parametrize("kind", COMPLETE)
+@both
 def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
-    install: Install, monkeypatch: pytest.MonkeyPatch, kind: type
+    install: Install, monkeypatch: pytest.MonkeyPatch, kinds: Kinds
 ) -> None:
     monkeypatch.setattr("dsprof.hooks.functional.NOTICEABLE_NS", -1)
-    recorder = install(kind, FunctionalHook)
+    recorder = install(*kinds)
     wait = torch.ops._c10d_functional.wait_tensor
     both = functional.all_reduce_coalesced([torch.ones(4), torch.ones(2)], "sum", dist.group.WORLD)
     for output in [*both, both[0]]:
@@ -59,17 +66,17 @@ def test_a_slow_wait_is_unmatched_unless_its_collective_was_waited_for(
     assert recorder.in_flight.unmatched_waits == 1
 
 
-@pytest.mark.parametrize("kind", COMPLETE)
-def test_sparse_tensors_have_no_storage(install: Install, kind: type) -> None:
-    recorder = install(kind, FunctionalHook)
+@both
+def test_sparse_tensors_have_no_storage(install: Install, kinds: Kinds) -> None:
+    recorder = install(*kinds)
     dist.all_reduce(torch.ones(4).to_sparse(), async_op=True).wait()
     assert len(records(recorder)) == 1
     assert recorder.failures == {}
 
 
-@pytest.mark.parametrize("kind", COMPLETE)
-def test_a_tensor_is_not_kept_alive(install: Install, kind: type) -> None:
-    recorder = install(kind, FunctionalHook)
+@both
+def test_a_tensor_is_not_kept_alive(install: Install, kinds: Kinds) -> None:
+    recorder = install(*kinds)
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).elem
     alive = weakref.ref(output)
     torch.ops._c10d_functional.wait_tensor(output)
@@ -78,17 +85,53 @@ def test_a_tensor_is_not_kept_alive(install: Install, kind: type) -> None:
     assert recorder.failures == {}
 
 
-def test_the_kernel_of_another_tool_is_left_alone(install: Install) -> None:
+@both
+def test_the_kernel_of_another_tool_is_left_alone(install: Install, kinds: Kinds) -> None:
     with (
         foreign_kernel("_c10d_functional", "wait_tensor"),
         pytest.raises(RuntimeError, match="another tool"),
     ):
-        FunctionalHook(install()).install("torch.distributed")
+        kinds[1](install()).install("torch.distributed")
 
 
-@pytest.mark.parametrize("kind", COMPLETE)
-def test_tracing_records_no_wait(install: Install, kind: type) -> None:
-    recorder = install(kind, FunctionalHook)
+@both
+def test_a_wait_that_raises_tells_nothing_of_the_end(install: Install, kinds: Kinds) -> None:
+    def fail(tensor: torch.Tensor) -> None:
+        raise TimeoutError("on purpose")
+
+    recorder = install(*kinds)
+    output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).elem
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    library.impl("wait_tensor", fail, "CPU")
+    with pytest.raises(TimeoutError, match="on purpose"):
+        torch.ops._c10d_functional.wait_tensor(output)
+    library._destroy()
+    [record] = records(recorder)
+    assert (record.waits, record.done_ns) == (1, 0)
+    assert record.issue_ns < record.wait_ns < record.waited_ns
+
+
+def has_kernel(operation: str) -> bool:
+    name = f"_c10d_functional::{operation}"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "BackendSelect"))
+
+
+@both
+def test_what_notices_the_first_one_goes_with_the_step(install: Install, kinds: Kinds) -> None:
+    recorder = install(*kinds)
+    recorder.end_step("user")
+    assert has_kernel("all_reduce"), "none was issued so far"
+    for step in range(2):
+        output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+        torch.ops._c10d_functional.wait_tensor(output.elem)
+        recorder.end_step("user")
+        assert (has_kernel("all_reduce"), has_kernel("wait_tensor")) == (False, True)
+        assert [record.waits for record in records(recorder)] == [1] * (step + 1)
+
+
+@both
+def test_tracing_records_no_wait(install: Install, kinds: Kinds) -> None:
+    recorder = install(*kinds)
 
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1

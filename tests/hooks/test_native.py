@@ -64,10 +64,12 @@ def test_what_cpp_issues_is_on_record(tmp_path: Path) -> None:
 
 def test_without_its_kernels_those_in_python_stand_in(tmp_path: Path) -> None:
     run(PROGRAM, tmp_path / "out", TORCH_EXTENSIONS_DIR=str(tmp_path / "nothing"))
-    ops, (why,) = recorded(tmp_path / "out")
+    ops, reasons = recorded(tmp_path / "out")
     assert ops == ["all_reduce"]
-    assert f"not built for torch {torch.__version__} ({tmp_path / 'nothing'}" in why
-    assert "run `dsprof build`" in why
+    assert len(reasons) == 2, "of collectives, and of waits"
+    for why in reasons:
+        assert f"not built for torch {torch.__version__} ({tmp_path / 'nothing'}" in why
+        assert "run `dsprof build`" in why
 
 
 def test_a_library_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
@@ -189,7 +191,13 @@ def test_kernels_may_go_away_while_a_call_blocks(
 class Deaf:
     """Kernels that pass everything on and tell nothing."""
 
-    def add(self, *_: Any) -> None:
+    def __init__(self, namespace: str) -> None:
+        pass
+
+    def add_collective(self, *_: Any) -> None:
+        pass
+
+    def add_wait(self, *_: Any) -> None:
         pass
 
     def _destroy(self) -> None:
