@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ def build(target: Path) -> None:
         DsprofError: a tool is missing, the compiler fails, what it made does not work, or it
             cannot be written.
     """
+    _find_ninja()
     needed = (cpp_extension.get_cxx_compiler(), "ninja")
     missing = [name for name in needed if shutil.which(name) is None]
     if missing:
@@ -46,6 +48,14 @@ def build(target: Path) -> None:
             f"cannot write below {target.parent}: {error.strerror}; set TORCH_EXTENSIONS_DIR to "
             "a folder that can be written"
         ) from None
+
+
+def _find_ninja() -> None:
+    """Let torch find what pip has installed, in an environment that nobody has activated."""
+    with contextlib.suppress(ImportError):
+        import ninja
+
+        os.environ["PATH"] = os.pathsep.join((ninja.BIN_DIR, os.environ.get("PATH", "")))
 
 
 def _compiled(folder: str) -> ModuleType:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from dsprof.cli.start import become
 from dsprof.cli.versions import version_of
@@ -35,7 +34,4 @@ They are kept where torch keeps its extensions: in TORCH_EXTENSIONS_DIR, or in
         """Replace this process by the program."""
         if version_of("torch") is None:
             raise DsprofError("torch is not installed here; install it to build for it")
-        # What pip installed beside this Python (ninja) is there without activating anything.
-        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-        variables = {**os.environ, "PATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        become([sys.executable, *_PROGRAM], variables)
+        become([sys.executable, *_PROGRAM], {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})

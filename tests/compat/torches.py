@@ -27,6 +27,7 @@ def part(releases: Sequence[str]) -> Part:
     holds = True
     for release in releases or RELEASES:
         python = environment("torch", release)
+        subprocess.run([python, "-m", "dsprof", "build"], check=True)
         out = Path(tempfile.mkdtemp(prefix=f"torch-{release}-"))
         trials = [Trial(python, out / name, name) for name in RANKS]
         wrong = [line for trial in trials for line in _wrong(trial)]
