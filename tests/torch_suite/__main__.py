@@ -142,8 +142,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/torch-suite"))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--limit-s", type=int, default=120, help="of one test")
+    parser.add_argument("--interception", default="auto", help="of dsprof")
     parser.add_argument("tests", nargs="*", help="names of tests; all if none is given")
     args = parser.parse_args()
+    os.environ["SUITE_INTERCEPTION"] = args.interception
     tests = args.tests or all_tests()
     shutil.rmtree(args.out, ignore_errors=True)
     for start in range(0, len(tests), CHUNK):

@@ -1,6 +1,6 @@
 """PyTorch's own distributed tests over gloo; each rank also writes what torch saw it issue.
 
-`BACKEND`, `WORLD_SIZE`, `SUITE_OUT` and `SUITE_DSPROF` must be set before this is imported.
+`BACKEND`, `WORLD_SIZE` and all `SUITE_*` of `__main__` must be set before this is imported.
 
 The ranks of a test are forked from a process that has imported torch without dsprof: importing it
 for each would take hours. A rank then starts recording by what torch calls at the end of its
@@ -52,6 +52,7 @@ class TorchSuite(TestDistBackend, DistributedTest._DistTestBase):
             super()._run(*args, **kwargs)
             return
         os.environ["DSPROF"] = "1"
+        os.environ["DSPROF_INTERCEPTION"] = os.environ["SUITE_INTERCEPTION"]
         autostart()
         try:
             super()._run(*args, **kwargs)
