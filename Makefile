@@ -77,9 +77,9 @@ build/.warm: .venv/.installed tests/dist/warm.py
 	DS_ACCELERATOR=cpu $(BIN)/python tests/dist/warm.py
 	touch $@
 
-build/.kernels: .venv/.installed hooks/kernels.cpp
-	$(BIN)/dsprof build
+build/.kernels: .venv/.installed hooks/kernels.cpp hooks/native.py hooks/native_build.py
 	mkdir -p build
+	$(BIN)/dsprof build
 	touch $@
 
 # Sees what .venv has, and adds the trainers: `make test` does without them.

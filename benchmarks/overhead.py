@@ -28,8 +28,7 @@ print((time.perf_counter() - start) * 1e3, *[name for name in {HEAVY} if name in
 
 Row = tuple[str, ...]
 
-# What costs how much more than what, and the goal: of collectives that a group's method issues, and
-# of those that reach the dispatcher without one, as from C++.
+# What costs how much more than what, and the goal: of what C++ issues, and of what Python does.
 _KERNELS: tuple[Row, ...] = (
     ("bare kernel", "plain", ""),
     ("dispatcher", "bare kernel", "4 µs"),

@@ -34,8 +34,8 @@ METHOD = ("work = dist.all_reduce(tensor, async_op=True)", "work.wait()")
 FUNCTIONAL = ("output = ops.all_reduce_(tensor, 'sum', group)", "ops.wait_tensor(output)")
 
 
-def library_call(issue: str, wait: str, frames: int = FRAMES) -> Callable:
-    """Return a call below `frames` frames, all of which look as if they were in torch.
+def library_call(issue: str, wait: str) -> Callable:
+    """Return a call below `FRAMES` frames, all of which look as if they were in torch.
 
     It returns nanoseconds: for the issue, for the wait.
     """
@@ -51,7 +51,7 @@ def library_call(issue: str, wait: str, frames: int = FRAMES) -> Callable:
         "ops": torch.ops._c10d_functional,
         "group": dist.group.WORLD.group_name,
     }
-    for _ in range(frames):
+    for _ in range(FRAMES):
         code = compile(f"def frame(tensor): {body}", torch.__file__, "exec")
         exec(code, scope)  # noqa: S102  the only way to get a frame of a chosen file
         scope, body = {"call": scope["frame"]}, "return call(tensor)"

@@ -38,7 +38,8 @@ class Config:
         "auto",
         "where collectives are seen: dispatcher sees all of them, process_group costs less and "
         "misses those issued from C++, auto goes from the second to the first when it must, "
-        "native is dispatcher at the price of the second, after dsprof build",
+        "native sees what dispatcher sees, costs about what process_group does, and needs "
+        "dsprof build",
     )
     start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
     steps: int | None = _option(

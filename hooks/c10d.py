@@ -1,10 +1,11 @@
 """The wire: every collective that is really issued, once, whoever issues it.
 
 `ProcessGroupHook` replaces methods of the class ProcessGroup: all that Python issues.
-`DispatcherHook` puts a Python kernel below each `c10d::*` operation at dispatch key BackendSelect:
-all callers of a ProcessGroup, C++ ones included, pass there, once a collective, with the GIL
-released while the collective runs. Where both are in place a method announces its collective, and
-the kernel leaves it to the method, which has at hand what the kernel would have to unbox.
+`DispatcherHook` puts a kernel below each `c10d::*` operation at dispatch key BackendSelect, in
+Python (`dsprof.hooks.native` has them in C++): all callers of a ProcessGroup, C++ ones included,
+pass there, once a collective, with the GIL released while the collective runs. Where both are in
+place a method announces its collective, and the kernel leaves it to the method, which has at hand
+what the kernel would have to unbox.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class DispatcherHook(_WireHook):
         in_flight = recorder.in_flight
         unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
         noted_below = recorder.noted_below
-        at = positions(overload._schema)
+        at = _positions(overload._schema)
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
 
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -342,7 +343,7 @@ class Apart:
         return self.context.wire_ops > 0
 
 
-class Positions(NamedTuple):
+class _Positions(NamedTuple):
     """Where an operation's schema has what; 0 (never right: tensors come first) for nowhere."""
 
     group: int
@@ -351,14 +352,13 @@ class Positions(NamedTuple):
     peer: int
 
 
-def positions(schema: Any) -> Positions:
-    """Return where an operation of this schema has what a record is made of."""
+def _positions(schema: Any) -> _Positions:
     names = [argument.name for argument in schema.arguments]
 
     def first(*wanted: str) -> int:
         return next((names.index(name) for name in wanted if name in names), 0)
 
-    return Positions(
+    return _Positions(
         group=first("process_group"),
         is_async=first("async_op", "asyncOp"),
         reduce_op=first("reduce_op"),

@@ -33,20 +33,19 @@ _REMEMBERED = 64
 class FunctionalHook(Hook):
     """Times `wait_tensor`, in eager mode and in compiled graphs, from the first use on.
 
-    Until a functional collective is issued nobody needs to know what a collective writes to, and
-    afterwards nobody needs to notice that they are.
+    Until a functional collective is issued nobody needs to know what a collective writes to; once
+    one is, nobody needs to notice it again.
     """
 
     name = "functional"
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._waits: Any = None  # libraries of kernels
-        self._issues: list[Any] = []
+        self._waits: Any = None  # a library of kernels
+        self._issues: list[Any] = []  # likewise
         self._beginning = threading.RLock()
         self._waited_for: deque[int] = deque(maxlen=_REMEMBERED)
         self._in_use = False
-        recorder.step_listeners.append(self._end_step)
 
     def modules(self) -> tuple[str, ...]:
         return ("torch.distributed",)
@@ -81,11 +80,11 @@ class FunctionalHook(Hook):
             waits._destroy()
         self._let_issues_go()
 
-    def _end_step(self, step: int) -> None:
-        if self._in_use:  # a kernel that only passes on takes 5 us of each collective
-            self._let_issues_go()
+    def _let_issues_go(self, step: int = 0) -> None:
+        """Remove the kernels that only notice; not before a step ends, for one of them is running.
 
-    def _let_issues_go(self) -> None:
+        In Python even a kernel that passes everything on takes longer than a record.
+        """
         while self._issues:
             self._issues.pop()._destroy()
 
@@ -109,6 +108,7 @@ class FunctionalHook(Hook):
             if not self._in_use:
                 self.recorder.in_flight.followers += (remember_outputs,)
                 self.recorder.on_cpp()
+                self.recorder.step_listeners.append(self._let_issues_go)
                 self._in_use = True
 
     def _time_waits(self) -> Any:

@@ -1,6 +1,6 @@
 """The wire at the lowest cost: methods of ProcessGroup first, the dispatcher once C++ communicates.
 
-A kernel in the dispatcher costs two conversions of all arguments. It is needed for what
+A kernel in Python costs two conversions of all arguments. One in the dispatcher is needed for what
 communicates without a Python caller: DDP's reducer, functional collectives (DTensor, tensor
 parallelism, compiled graphs), and what DDP and FSDP send at their start. Each is noticed when it is
 used, and not when it is imported: any optimizer of torch imports all of them.
@@ -35,7 +35,7 @@ _AT_START = tuple(
 class CompleteHook(ProcessGroupHook):
     """Sees what Python issues in class ProcessGroup, and what C++ issues in the dispatcher."""
 
-    kernels = DispatcherHook
+    dispatcher_hook = DispatcherHook
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
@@ -59,7 +59,7 @@ class CompleteHook(ProcessGroupHook):
     def _go_below(self) -> None:
         with self._going_below:
             if self._dispatcher is None and not self.recorder.stopped:
-                dispatcher = self._dispatcher = self.kernels(self.recorder)
+                dispatcher = self._dispatcher = self.dispatcher_hook(self.recorder)
                 dispatcher.sites, self.has_kernels = self.sites, True
                 try:
                     dispatcher.install("torch.distributed")

@@ -11,8 +11,8 @@ import json
 import sys
 
 from dsprof.hooks.base import Hook, Target
-from dsprof.hooks.native import NativeHook, library, load
-from dsprof.hooks.registry import HOOKS, WIRE_HOOKS
+from dsprof.hooks.native import load_kernels
+from dsprof.hooks.registry import hooks_for
 
 
 def inventory(interception: str) -> dict[str, str]:
@@ -21,10 +21,15 @@ def inventory(interception: str) -> dict[str, str]:
     Hooks of a library that is not installed are left out.
     """
     found = {}
-    for hook in (WIRE_HOOKS[interception], *HOOKS):
+    for hook in hooks_for(interception):
         why = _why_off(hook)
         if why is not None:
             found[hook.name] = why
+    if interception == "native":
+        try:
+            load_kernels()
+        except RuntimeError as error:
+            found["native"] = str(error)
     return found
 
 
@@ -36,11 +41,6 @@ def _why_off(hook: type[Hook]) -> str | None:
                 target.resolve()
             except Exception as error:
                 return None if _is_absent(target, error) else f"{type(error).__name__}: {error}"
-    if hook is NativeHook:
-        try:
-            load(library())
-        except RuntimeError as error:
-            return str(error)
     return ""
 
 

@@ -1,12 +1,14 @@
-// The kernels of hooks/c10d.py and hooks/functional.py in C++, at BackendSelect in torch's dispatcher.
-// A kernel in Python has all arguments converted for its call, back again for what is below, and the
-// result likewise; that takes longer than the record. Here a call is passed on as it came, and Python
-// gets what its record is made of.
+// The kernels of hooks/c10d.py and hooks/functional.py in C++, at BackendSelect in torch's
+// dispatcher. A kernel in Python has all arguments converted for its call, back again for what is
+// below, and the result likewise; that takes longer than the record. Here a call is passed on as it
+// came, and Python gets what its record is made of.
 
-#include <array>
 #include <chrono>
 #include <cstdint>
+#include <exception>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,25 +23,26 @@
 
 namespace py = pybind11;
 using c10::IValue;
+using torch::jit::Stack;
 
 namespace {
 
 constexpr auto kKey = c10::DispatchKey::BackendSelect;
 
-// Where the schema has group, is_async, reduce_op and peer; 0 for nowhere, for tensors come first.
-using Positions = std::array<size_t, 4>;
-
-struct Watch {
-  const Positions at;
-  const py::object begin, note;  // the halves of a record, in Python
+// What a kernel calls in Python: before and after what it passes on, and with an error of its own.
+struct Callbacks {
+  const py::object begin;
+  const py::object note;
+  const py::object fail;
 };
-using SharedWatch = std::shared_ptr<const Watch>;
+using SharedCallbacks = std::shared_ptr<const Callbacks>;
 
-// A process that ends without taking its kernels back destroys them when Python is gone.
-void destroy(const Watch* watch) {
+// A process that ends without taking its kernels back destroys them when Python is gone: these are
+// left alone then.
+void destroy(const Callbacks* callbacks) {
   if (Py_IsInitialized()) {
     py::gil_scoped_acquire gil;
-    delete watch;
+    delete callbacks;
   }
 }
 
@@ -63,6 +66,18 @@ py::object call(const py::object& function, const Arguments&... arguments) {
   return answer;
 }
 
+// Needs the GIL. Nothing else that goes wrong here may reach whoever communicates.
+template <typename Part>
+void guard(const Callbacks& callbacks, const Part& part) {
+  try {
+    part();
+  } catch (const python_error&) {
+    throw;
+  } catch (const std::exception& error) {
+    call(callbacks.fail, py::str(error.what()));
+  }
+}
+
 c10::DispatchKeySet below(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
 }
@@ -72,106 +87,161 @@ py::object tensors(const IValue& argument) {
   return has_some ? torch::jit::toPyObject(argument) : py::none();
 }
 
+// Where an operation's schema has what a record is made of.
+struct Positions {
+  explicit Positions(const c10::FunctionSchema& schema)
+      : group(find(schema, {"process_group"})),
+        is_async(find(schema, {"async_op", "asyncOp"})),
+        reduce_op(find(schema, {"reduce_op"})),
+        peer(find(schema, {"root_rank", "dst", "src"})) {
+    TORCH_CHECK(group, schema.name(), " has no process group");
+  }
+
+  std::optional<int> group;
+  std::optional<int> is_async;
+  std::optional<int> reduce_op;
+  std::optional<int> peer;
+
+ private:
+  static std::optional<int> find(
+      const c10::FunctionSchema& schema, std::initializer_list<const char*> names) {
+    for (const auto* name : names) {
+      if (const auto index = schema.argumentIndexWithName(name)) {
+        return index;
+      }
+    }
+    return std::nullopt;
+  }
+};
+
+// What the arguments tell of a collective.
+struct Given {
+  Given(const Positions& at, c10::ArrayRef<IValue> arguments)
+      : first(arguments[0]),
+        second(arguments.size() > 1 ? arguments[1] : IValue()),
+        group(arguments[*at.group].toCustomClass<c10d::ProcessGroup>()) {
+    if (at.is_async) {
+      is_async = arguments[*at.is_async].toBool();
+    }
+    if (at.reduce_op) {
+      const auto op = arguments[*at.reduce_op].toCustomClass<c10d::ReduceOp>();
+      reduce_op = static_cast<int64_t>(op->op_);
+    }
+    if (at.peer) {
+      peer = arguments[*at.peer].toInt();
+    }
+  }
+
+  IValue first;
+  IValue second;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::optional<bool> is_async;
+  std::optional<int64_t> reduce_op;
+  int64_t peer = -1;
+};
+
 class Collective final : public c10::OperatorKernel {
  public:
-  explicit Collective(SharedWatch watch) : watch_(std::move(watch)) {}
+  Collective(const c10::FunctionSchema& schema, SharedCallbacks callbacks)
+      : at_(schema), callbacks_(std::move(callbacks)) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    const auto watch = watch_;  // recording, and this kernel with it, may end while a call blocks
-    if (!begins(*watch)) {
-      op.redispatchBoxed(below(keys), stack);
-      return;
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    // Recording may end while Python or the call below runs, and this kernel with it.
+    const auto callbacks = callbacks_;
+    const auto at = at_;
+    std::optional<Given> given;
+    {
+      py::gil_scoped_acquire gil;
+      if (call(callbacks->begin).is(py::bool_(true))) {
+        const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+        guard(*callbacks, [&] { given.emplace(at, arguments); });
+      }
     }
-    const auto given = torch::jit::last(*stack, op.schema().arguments().size());
-    const auto [group_at, async_at, reduce_at, peer_at] = watch->at;
-    const IValue first = given[0], second = given.size() > 1 ? given[1] : IValue();
-    const auto group = given[group_at].toCustomClass<c10d::ProcessGroup>();
-    const IValue is_async = async_at ? given[async_at] : IValue();
-    const auto reduce_op =
-        reduce_at ? IValue(int64_t(given[reduce_at].toCustomClass<c10d::ReduceOp>()->op_)) : IValue();
-    const int64_t peer = peer_at ? given[peer_at].toInt() : -1;
-
     const auto issue_ns = clock_ns();
     op.redispatchBoxed(below(keys), stack);
     const auto return_ns = clock_ns();
-
-    c10::intrusive_ptr<c10d::Work> work;
-    if (!op.schema().returns().empty()) {
-      work = stack->back().toCustomClass<c10d::Work>();
+    if (!given) {
+      return;
     }
     py::gil_scoped_acquire gil;
-    call(
-        watch->note, tensors(first), tensors(second), py::cast(group),
-        py::bool_(is_async.isNone() ? bool(work) : is_async.toBool()),
-        torch::jit::toPyObject(reduce_op), py::int_(peer), py::cast(work), py::int_(issue_ns),
-        py::int_(return_ns));
+    guard(*callbacks, [&] {
+      c10::intrusive_ptr<c10d::Work> work;
+      if (!op.schema().returns().empty()) {
+        work = stack->back().toCustomClass<c10d::Work>();
+      }
+      call(
+          callbacks->note, tensors(given->first), tensors(given->second), py::cast(given->group),
+          py::bool_(given->is_async.value_or(bool(work))), py::cast(given->reduce_op),
+          py::int_(given->peer), py::cast(work), py::int_(issue_ns), py::int_(return_ns));
+    });
   }
 
  private:
-  static bool begins(const Watch& watch) {
-    py::gil_scoped_acquire gil;
-    return call(watch.begin).is(py::bool_(true));
-  }
-
-  const SharedWatch watch_;
+  const Positions at_;
+  const SharedCallbacks callbacks_;
 };
 
 class Wait final : public c10::OperatorKernel {
  public:
-  explicit Wait(SharedWatch watch) : watch_(std::move(watch)) {}
+  Wait(const c10::FunctionSchema& /*schema*/, SharedCallbacks callbacks)
+      : callbacks_(std::move(callbacks)) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    const auto watch = watch_;
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const auto callbacks = callbacks_;
     const IValue tensor = torch::jit::last(*stack, 1)[0];
-    PyObject* const token = begin(*watch, tensor);
-    if (token == nullptr) {
-      op.redispatchBoxed(below(keys), stack);
-      return;
+    PyObject* token = nullptr;  // what Python wants to have back, if it is to know of this wait
+    {
+      py::gil_scoped_acquire gil;
+      guard(*callbacks, [&] {
+        auto answer = call(callbacks->begin, tensors(tensor));
+        token = answer.is(py::bool_(false)) ? nullptr : answer.release().ptr();
+      });
     }
     const auto start_ns = clock_ns();
     const auto note = [&](bool finished) {
       const auto end_ns = clock_ns();
       py::gil_scoped_acquire gil;
-      call(
-          watch->note, tensors(tensor), py::int_(start_ns), py::int_(end_ns),
-          py::reinterpret_steal<py::object>(token), py::bool_(finished));
+      const auto given_back = py::reinterpret_steal<py::object>(token);
+      guard(*callbacks, [&] {
+        call(
+            callbacks->note, tensors(tensor), py::int_(start_ns), py::int_(end_ns), given_back,
+            py::bool_(finished));
+      });
     };
     try {
       op.redispatchBoxed(below(keys), stack);
     } catch (...) {
-      note(false);
+      if (token != nullptr) {
+        note(false);
+      }
       throw;
     }
-    note(true);
+    if (token != nullptr) {
+      note(true);
+    }
   }
 
  private:
-  // A reference to what Python wants to have back after the wait; null if it is not to be noted.
-  static PyObject* begin(const Watch& watch, const IValue& tensor) {
-    py::gil_scoped_acquire gil;
-    auto token = call(watch.begin, tensors(tensor));
-    return token.is(py::bool_(false)) ? nullptr : token.release().ptr();
-  }
-
-  const SharedWatch watch_;
+  const SharedCallbacks callbacks_;
 };
 
 class Kernels {
  public:
-  explicit Kernels(const std::string& space)
-      : library_(std::make_unique<torch::Library>(
-            torch::Library::IMPL, space, kKey, __FILE__, __LINE__)) {}
+  explicit Kernels(std::string ns)
+      : ns_(std::move(ns)),
+        library_(std::make_unique<torch::Library>(
+            torch::Library::IMPL, ns_, kKey, __FILE__, __LINE__)) {}
 
   template <typename Kernel>
-  void add(const std::string& operation, Positions at, py::object begin, py::object note) {
-    SharedWatch watch(new Watch{at, std::move(begin), std::move(note)}, destroy);
+  void add(const std::string& name, py::object begin, py::object note, py::object fail) {
+    const auto qualified = ns_ + "::" + name;
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(qualified.c_str(), "");
+    SharedCallbacks callbacks(
+        new Callbacks{std::move(begin), std::move(note), std::move(fail)}, destroy);
     library_->impl(
-        operation.c_str(),
-        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(watch))));
-  }
-
-  void add_wait(const std::string& operation, py::object begin, py::object note) {
-    add<Wait>(operation, {}, std::move(begin), std::move(note));
+        name.c_str(),
+        torch::CppFunction::makeFromBoxedFunctor(
+            std::make_unique<Kernel>(op.schema(), std::move(callbacks))));
   }
 
   void destroy_all() {
@@ -179,15 +249,16 @@ class Kernels {
   }
 
  private:
+  const std::string ns_;
   std::unique_ptr<torch::Library> library_;
 };
 
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-  py::class_<Kernels>(module, "Kernels", "A torch.library.Library of kernels in C++.")
-      .def(py::init<const std::string&>())
+  py::class_<Kernels>(module, "Kernels", "Kernels of one namespace, as torch.library.Library.")
+      .def(py::init<std::string>())
       .def("add_collective", &Kernels::add<Collective>)
-      .def("add_wait", &Kernels::add_wait)
+      .def("add_wait", &Kernels::add<Wait>)
       .def("_destroy", &Kernels::destroy_all);
 }

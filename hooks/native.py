@@ -1,8 +1,8 @@
-"""Kernels in the dispatcher that are C++: what they pass on costs a fifth of what Python takes.
+"""Kernels in the dispatcher that are C++: a call is passed on without conversions to Python.
 
-`dsprof build` compiles them once for the torch that is installed (`dsprof.hooks.native_build`); a
-training process compiles nothing. They see what the kernels in Python see, and have the record
-made by the same function.
+`dsprof build` compiles them for the torch that is installed (`dsprof.hooks.native_build`); a
+training process compiles nothing. They see what the kernels in Python see, and have the record made
+by the same functions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from dsprof.hooks.base import hide_from_dynamo
-from dsprof.hooks.c10d import DispatcherHook, is_traced, positions
+from dsprof.hooks.base import Hook, hide_from_dynamo
+from dsprof.hooks.c10d import DispatcherHook, is_traced
 from dsprof.hooks.functional import WAIT, FunctionalHook
 from dsprof.hooks.interception import CompleteHook
 from dsprof.hooks.wire import WireOp
@@ -35,14 +35,16 @@ class NativeDispatcherHook(DispatcherHook):
     """Sees collectives in the dispatcher by kernels in C++."""
 
     def _open(self) -> Any:
-        return load(library()).Kernels("c10d")
+        return load_kernels().Kernels("c10d")
 
     def _add(self, name: str, op: WireOp) -> None:
-        at = positions(getattr(torch.ops.c10d, name).default._schema)
-        self._library.add_collective(name, at, *self._halves(op))
+        self._library.add_collective(name, *self._callbacks(op), functools.partial(_fail, self))
 
-    def _halves(self, op: WireOp) -> tuple[Callable[[], bool], Callable[..., None]]:
-        """Return what a kernel calls before it passes a collective on, and after that."""
+    def _callbacks(self, op: WireOp) -> tuple[Callable[[], bool], Callable[..., None]]:
+        """Return what a kernel calls before a collective and after it.
+
+        They repeat what the kernel in Python does in line, where a call less counts.
+        """
         recorder, note, sized = self.recorder, self.make_note(op, None), op.sized
         in_flight, announced = recorder.in_flight, recorder.announced
         noted_below = recorder.noted_below
@@ -74,7 +76,7 @@ class NativeDispatcherHook(DispatcherHook):
 class NativeHook(CompleteHook):
     """Sees what Python issues in class ProcessGroup, and what C++ issues by kernels in C++."""
 
-    kernels = NativeDispatcherHook
+    dispatcher_hook = NativeDispatcherHook
 
 
 class NativeFunctionalHook(FunctionalHook):
@@ -91,36 +93,46 @@ class NativeFunctionalHook(FunctionalHook):
         hide_from_dynamo(begin)
         hide_from_dynamo(FunctionalHook._waited, and_calls=True)
         namespace, operation = WAIT
-        kernels = load(library()).Kernels(namespace)
-        kernels.add_wait(operation, begin, self._waited)
-        return kernels
+        library = load_kernels().Kernels(namespace)
+        library.add_wait(operation, begin, self._waited, functools.partial(_fail, self))
+        return library
 
 
-def library() -> Path:
+def _fail(hook: Hook, why: str) -> None:
+    hook.fail(RuntimeError(why.partition("\n")[0]))  # the rest is a backtrace of C++
+
+
+def kernels_path() -> Path:
     """Return where the kernels for this torch and this Python are once they have been built.
 
-    Below the folder that torch has for extensions: TORCH_EXTENSIONS_DIR, or the user's cache.
+    It is the folder that torch has for extensions, which TORCH_EXTENSIONS_DIR or the user's cache
+    names.
     """
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(cache, "torch_extensions")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     fits = (torch.__version__, torch.version.git_version, suffix)
-    digest = hashlib.blake2b(SOURCE.read_bytes(), digest_size=6)
-    digest.update(repr(fits).encode())
-    return Path(root) / f"{MODULE}_{digest.hexdigest()}{suffix}"
+    digest = hashlib.blake2b(SOURCE.read_bytes() + repr(fits).encode(), digest_size=6)
+    return Path(root).absolute() / f"{MODULE}_{digest.hexdigest()}{suffix}"
 
 
-@functools.cache
-def load(path: Path) -> ModuleType:
-    """Load the kernels.
+def load_kernels() -> ModuleType:
+    """Load the kernels for this torch.
 
     Raises:
         RuntimeError: they have not been built, or cannot be loaded.
     """
+    path = kernels_path()
     if not path.exists():
         raise RuntimeError(
-            f"its kernels are not built for torch {torch.__version__} ({path} is missing); "
-            "run `dsprof build`, until then kernels in Python stand in"
+            f"no kernels are built for torch {torch.__version__} ({path} is missing), those in "
+            "Python stand in; run dsprof build"
         )
+    return _loaded(path)
+
+
+@functools.cache
+def _loaded(path: Path) -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
     spec = importlib.util.spec_from_loader(MODULE, loader)
     assert spec is not None
@@ -128,5 +140,5 @@ def load(path: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as error:
-        raise RuntimeError(f"{error}; remove {path} and run `dsprof build`") from None
+        raise RuntimeError(f"{error}, kernels in Python stand in; run dsprof build") from None
     return module

@@ -11,37 +11,31 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import cpp_extension
 
 from dsprof.errors import DsprofError
-from dsprof.hooks.c10d import positions
+from dsprof.events import clock
 from dsprof.hooks.functional import WAIT
-from dsprof.hooks.native import MODULE, SOURCE, library
+from dsprof.hooks.native import MODULE, SOURCE, kernels_path
 
 
 def build(target: Path) -> None:
-    """Write the kernels for this torch and this Python to `target`.
+    """Write the kernels for this torch and this Python to `target`, whole or not at all.
 
     Raises:
-        DsprofError: a tool is missing, the compiler fails, what it made does not work, or it
-            cannot be written.
+        DsprofError: they do not compile, do not work, or cannot be written.
     """
-    _find_ninja()
-    needed = (cpp_extension.get_cxx_compiler(), "ninja")
-    missing = [name for name in needed if shutil.which(name) is None]
-    if missing:
-        raise DsprofError(f"{' and '.join(missing)} cannot be found here; install it and try again")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            see_that_it_works(_compiled(folder))
+            verify(_compiled(folder))
             os.replace(Path(folder, f"{MODULE}.so"), target)
     except OSError as error:
         raise DsprofError(
@@ -50,12 +44,22 @@ def build(target: Path) -> None:
         ) from None
 
 
-def _find_ninja() -> None:
-    """Let torch find what pip has installed, in an environment that nobody has activated."""
-    with contextlib.suppress(ImportError):
+def check_tools() -> None:
+    """See whether there is what compiling takes.
+
+    Raises:
+        DsprofError: there is not.
+    """
+    with contextlib.suppress(ImportError):  # pip's, in an environment that nobody has activated
         import ninja
 
         os.environ["PATH"] = os.pathsep.join((ninja.BIN_DIR, os.environ.get("PATH", "")))
+    for tool, source in (
+        (cpp_extension.get_cxx_compiler(), "a C++ compiler, or name yours in CXX"),
+        ("ninja", "it with pip"),
+    ):
+        if shutil.which(tool) is None:
+            raise DsprofError(f"{tool} cannot be found here: install {source}, and try again")
 
 
 def _compiled(folder: str) -> ModuleType:
@@ -64,60 +68,84 @@ def _compiled(folder: str) -> ModuleType:
             MODULE, str(SOURCE), extra_cflags=["-O2"], build_directory=folder
         )
     except (RuntimeError, ImportError, subprocess.SubprocessError) as error:
-        said = str(error).splitlines()
+        said = str(error).splitlines() or [type(error).__name__]
         why = next((line for line in said if "error:" in line), said[0])
         raise DsprofError(f"cannot compile for torch {torch.__version__}: {why}") from None
     return kernels
 
 
-def see_that_it_works(kernels: ModuleType) -> None:
+def verify(kernels: ModuleType) -> None:
     """See whether the kernels tell of a collective and of a wait what there is to tell.
 
     Raises:
         DsprofError: they do not.
     """
-    told: list[tuple[Any, ...]] = []
-
-    def noted(first: Any, second: Any, *more: Any) -> None:
-        told.append((id(first[0]), second, *more[:5]))  # and when
-
-    def waited(waited_for: Any, start_ns: int, end_ns: int, *more: Any) -> None:
-        told.append((id(waited_for), *more))
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    collectives, waits = kernels.Kernels("c10d"), kernels.Kernels(WAIT[0])
-    at = positions(torch.ops.c10d.allreduce_.default._schema)
-    collectives.add_collective("allreduce_", at, lambda: True, noted)
-    waits.add_wait(WAIT[1], id, waited)
-
-    tensor, world = torch.ones(4), dist.group.WORLD
-    work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
-    torch.ops._c10d_functional.wait_tensor(tensor)
-    collectives._destroy()
-    waits._destroy()
-    dist.all_reduce(tensor)
-    dist.destroy_process_group()
-
-    number, maximum = id(tensor), dist.ReduceOp.RedOpType.MAX.value
-    if told != [(number, None, world, True, maximum, -1, work), (number, number, True)]:
+    try:
+        with _fake_group():
+            works, why = _tells_all(kernels), "they do not tell what happened"
+    except Exception as error:
+        works, why = False, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if not works:
         raise DsprofError(
-            f"what was compiled for torch {torch.__version__} does not work, and is not used"
+            f"kernels that were compiled for torch {torch.__version__} do not work ({why}) and are "
+            "not kept; stay with interception: auto, and please report it"
         )
 
 
-def main() -> int:
-    """Build, unless it is there; return the exit code."""
-    target = library()
+@contextlib.contextmanager
+def _fake_group() -> Iterator[None]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        if target.exists():
-            print(f"The kernels for torch {torch.__version__} are there: {target}")
-        else:
-            print(f"Compiling for torch {torch.__version__}: half a minute", flush=True)
-            build(target)
-            print(f"{target}\nUse them with DSPROF_INTERCEPTION=native.")
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _tells_all(kernels: ModuleType) -> bool:
+    told: list[tuple[Any, ...]] = []
+    times_ns = [clock()]
+
+    def noted(first: Any, second: Any, *more: Any) -> None:
+        told.append((id(first[0]), second, *more[:5]))
+        times_ns.extend(more[5:])
+
+    def waited(waited_for: Any, start_ns: int, end_ns: int, *more: Any) -> None:
+        told.append((id(waited_for), *more))
+        times_ns.extend((start_ns, end_ns))
+
+    tensor, world = torch.ones(4), dist.group.WORLD
+    collectives, waits = kernels.Kernels("c10d"), kernels.Kernels(WAIT[0])
+    try:
+        collectives.add_collective("allreduce_", lambda: True, noted, told.append)
+        waits.add_wait(WAIT[1], id, waited, told.append)
+        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
+        torch.ops._c10d_functional.wait_tensor(tensor)
+    finally:
+        collectives._destroy()
+        waits._destroy()
+    dist.all_reduce(tensor)
+    times_ns.append(clock())
+
+    number, maximum = id(tensor), dist.ReduceOp.RedOpType.MAX.value
+    expected = [(number, None, world, True, maximum, -1, work), (number, number, True)]
+    return told == expected and times_ns == sorted(times_ns)
+
+
+def main() -> int:
+    """Build, and return the exit code."""
+    target = kernels_path()
+    try:
+        check_tools()
+        print(f"Compiling for torch {torch.__version__}: half a minute", flush=True)
+        build(target)
     except DsprofError as error:
         print(f"dsprof: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
+    print(f"{target}\nUse them with DSPROF_INTERCEPTION=native.")
     return 0
 
 

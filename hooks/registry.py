@@ -21,7 +21,7 @@ from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalHook
 from dsprof.hooks.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.memory import DeviceMemoryHook
-from dsprof.hooks.native import NativeFunctionalHook, NativeHook
+from dsprof.hooks.native import NativeFunctionalHook, NativeHook, load_kernels
 from dsprof.hooks.pipelining import PipeliningHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.unseen import UnseenHook
@@ -59,23 +59,33 @@ WIRE_HOOKS: dict[str, type[Hook]] = {
     "process_group": ProcessGroupHook,
 }
 
-NATIVE: dict[type[Hook], type[Hook]] = {FunctionalHook: NativeFunctionalHook}
-"""What `interception: native` has instead of others."""
+_IN_CPP: dict[type[Hook], type[Hook]] = {FunctionalHook: NativeFunctionalHook}
+"""What `interception: native` has in place of others."""
 
 FALLBACKS: dict[type[Hook], type[Hook]] = {
-    NativeHook: CompleteHook,
-    NativeFunctionalHook: FunctionalHook,
     CompleteHook: ProcessGroupHook,
+    NativeHook: ProcessGroupHook,
 }
-"""What to install where the first cannot be: kernels may not have been built for this torch, and
-another tool may hold the dispatcher's slot."""
+"""What to install where the first cannot be: another tool may hold the dispatcher's slot."""
+
+
+def hooks_for(interception: str) -> tuple[type[Hook], ...]:
+    """Return which hooks there are, that of the wire first."""
+    instead = _IN_CPP if interception == "native" else {}
+    return (WIRE_HOOKS[interception], *(instead.get(hook, hook) for hook in HOOKS))
 
 
 def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
     """Return one of each hook for this configuration; those that cannot be made are off."""
+    interception = config.interception
+    if interception == "native":
+        try:
+            load_kernels()
+        except RuntimeError as error:
+            recorder.fail("native", error)
+            interception = "dispatcher"
     hooks = []
-    instead = NATIVE if config.interception == "native" else {}
-    for kind in (WIRE_HOOKS[config.interception], *(instead.get(hook, hook) for hook in HOOKS)):
+    for kind in hooks_for(interception):
         try:
             hooks.append(kind(recorder))
         except Exception as error:

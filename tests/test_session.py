@@ -48,10 +48,10 @@ def targets() -> dict[tuple[str, str, str], Any]:
     """Return what stands under each name that any hook replaces."""
     import deepspeed  # noqa: F401 - so that its hooks go in, too
 
-    from dsprof.hooks.registry import HOOKS, WIRE_HOOKS
+    from dsprof.hooks.registry import WIRE_HOOKS, hooks_for
 
     found = {}
-    for hook in (*WIRE_HOOKS.values(), *HOOKS):
+    for hook in (kind for way in WIRE_HOOKS for kind in hooks_for(way)):
         for target in hook.targets:
             if target.is_there():
                 owner = target.resolve()

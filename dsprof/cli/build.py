@@ -25,7 +25,8 @@ headers and ninja. Training compiles nothing: without these kernels a run with
 `interception: native` records as with `dispatcher`, and says so.
 
 They are kept where torch keeps its extensions: in TORCH_EXTENSIONS_DIR, or in
-~/.cache/torch_extensions. Build again for another torch, Python or dsprof."""
+torch_extensions in the user's cache. Build again for another torch, Python or
+dsprof."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Take no arguments."""

@@ -1,7 +1,4 @@
-"""`dsprof build`: what it needs, and what it says when that is missing.
-
-That it builds is seen all day: make runs it before the tests of what it built.
-"""
+"""`dsprof build`: what it writes, what it needs, and what it says when that is missing."""
 
 from __future__ import annotations
 
@@ -32,18 +29,32 @@ def built(tmp_path: Path) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
-def test_what_is_built_stays(tmp_path: Path) -> None:
-    extensions = os.environ["TORCH_EXTENSIONS_DIR"]
-    done = build(tmp_path, TORCH_EXTENSIONS_DIR=extensions)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"are there: {extensions}/dsprof_kernels_" in done.stdout
+@pytest.mark.long
+def test_it_writes_one_file_and_a_second_time_the_same(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = build(tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        [name] = built(tmp_path)
+        assert f"{tmp_path / 'extensions' / name}\n" in done.stdout
+        assert done.stdout.endswith("Use them with DSPROF_INTERCEPTION=native.\n")
+
+
+def test_ninja_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "ninja.py").write_text("raise ImportError")
+    here = environment(tmp_path, PATH=str(tmp_path), CXX=compiler(tmp_path, "exit 0"))
+    done = dsprof("build", cwd=tmp_path, env=here)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "dsprof: ninja cannot be found here: install it with pip, and try again\n"
+    )
 
 
 def test_a_compiler_that_is_missing(tmp_path: Path) -> None:
     done = build(tmp_path, CXX="no-such-compiler")
     assert done.returncode == 2
     assert done.stderr == (
-        "dsprof: no-such-compiler cannot be found here; install it and try again\n"
+        "dsprof: no-such-compiler cannot be found here: install a C++ compiler, or name yours in "
+        "CXX, and try again\n"
     )
     assert built(tmp_path) == []
 

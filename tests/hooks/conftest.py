@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dsprof.hooks.base import Hook
 from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.functional import FunctionalHook
 from dsprof.hooks.interception import CompleteHook
-from dsprof.hooks.native import NativeDispatcherHook, NativeHook
+from dsprof.hooks.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
 from dsprof.hooks.work import WorkHook
 from dsprof.patching import PatchSet, forget_imports
 from dsprof.recorder import Recorder
@@ -20,8 +22,17 @@ WORLD_SIZE = 8
 
 IN_DISPATCHER: tuple[type[Hook], ...] = (DispatcherHook, NativeDispatcherHook)
 COMPLETE: tuple[type[Hook], ...] = (CompleteHook, NativeHook)
+WITH_WAITS: tuple[tuple[type[Hook], ...], ...] = (
+    (CompleteHook, FunctionalHook),
+    (NativeHook, NativeFunctionalHook),
+)
 ALL_WAYS = (*IN_DISPATCHER, *COMPLETE, ProcessGroupHook)
 """Hooks of the wire; those called native need `dsprof build`, which make runs before the tests."""
+
+
+def has_kernel(operation: str) -> bool:
+    """Tell whether somebody's kernel is at the key of the hooks."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operation, "BackendSelect"))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from dsprof.hooks.wire import METHODS, WIRE_OPS
 from dsprof.recorder import COST_SAMPLE, FIRST_SAMPLE, NOBODY, Recorder
 from dsprof.trace.format import SiteArgs
 from tests.factories.foreign_kernel import foreign_kernel
-from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE
+from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel
 
 N = WORLD_SIZE
 Install = Callable[..., Recorder]
@@ -216,19 +216,15 @@ def test_no_tensor_or_group_is_kept(install: Install, kind: type) -> None:
 
 @pytest.mark.parametrize("kind", IN_DISPATCHER)
 def test_the_kernels_go_away(install: Install, kind: type) -> None:
-    assert not holds_kernel()
+    assert not has_kernel("c10d::allreduce_")
     recorder = Recorder(lambda: True)
     hook = kind(recorder)
     hook.install("torch.distributed")
-    assert holds_kernel()
+    assert has_kernel("c10d::allreduce_")
     hook.uninstall()
-    assert not holds_kernel()
+    assert not has_kernel("c10d::allreduce_")
     dist.all_reduce(tensor())
     assert collectives(recorder) == []
-
-
-def holds_kernel() -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect"))
 
 
 @pytest.mark.parametrize("kind", IN_DISPATCHER)

@@ -14,11 +14,10 @@ from dsprof.events import Collective
 from dsprof.hooks import groups
 from dsprof.hooks.c10d import ProcessGroupHook
 from dsprof.hooks.cuda import CudaHook
-from dsprof.hooks.functional import FunctionalHook
 from dsprof.patching import PatchSet
 from dsprof.recorder import Recorder
 from tests.factories.fake_cuda import FakeCuda, Host
-from tests.hooks.conftest import COMPLETE
+from tests.hooks.conftest import COMPLETE, WITH_WAITS
 
 Install = Callable[..., Recorder]
 KINDS = [*COMPLETE, ProcessGroupHook]
@@ -77,9 +76,9 @@ def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type
     assert record.waits == 1
 
 
-@pytest.mark.parametrize("kind", COMPLETE)
-def test_a_functional_wait_goes_to_the_device(install: Install, kind: type) -> None:
-    recorder, watch = install(kind, FunctionalHook), Watch()
+@pytest.mark.parametrize("kinds", WITH_WAITS)
+def test_a_functional_wait_goes_to_the_device(install: Install, kinds: tuple[type, ...]) -> None:
+    recorder, watch = install(*kinds), Watch()
     recorder.in_flight.device = watch
     output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     torch.ops._c10d_functional.wait_tensor(output.elem)

@@ -17,14 +17,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS
-from dsprof.hooks.registry import HOOKS, WIRE_HOOKS
+from dsprof.hooks.registry import WIRE_HOOKS, hooks_for
 from dsprof.recorder import Recorder
 from dsprof.trace.format import FILE_PATTERN
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.cli.command import dsprof as command
 
-KINDS = (*WIRE_HOOKS.values(), *HOOKS)
+KINDS = tuple(dict.fromkeys(kind for way in WIRE_HOOKS for kind in hooks_for(way)))
 TARGETS = [
     pytest.param(kind, at, id=f"{kind.__name__}-{target.owner}.{target.name}")
     for kind in KINDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,8 +21,11 @@ import torch
 import torch.distributed as dist
 
 from dsprof.errors import DsprofError
-from dsprof.hooks.native import NativeDispatcherHook, load
-from dsprof.hooks.native_build import see_that_it_works
+from dsprof.hooks import native
+from dsprof.hooks.c10d import DispatcherHook
+from dsprof.hooks.functional import FunctionalHook
+from dsprof.hooks.native import NativeDispatcherHook, NativeFunctionalHook
+from dsprof.hooks.native_build import verify
 from dsprof.hooks.wire import WireOp
 from dsprof.patching import forget_imports
 from dsprof.recorder import Recorder
@@ -48,35 +52,41 @@ def run(code: str, *arguments: Path, **variables: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def recorded(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the operations on record, and why hooks are off."""
+def recorded(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the operations on record, and which hooks failed, with the reason."""
     (file,) = folder.glob("*.rank00000.json")
     trace = read_trace(file)
+    assert trace.trailer is not None
+    assert all(hook.installed for hook in trace.hooks if hook.name in ("c10d", "functional"))
     collectives = trace.collectives
     ops = [collectives.words[number] for number in collectives.op]
-    return ops, [hook.why for hook in trace.hooks if hook.why]
+    return ops, trace.trailer.failed_hooks
 
 
 def test_what_cpp_issues_is_on_record(tmp_path: Path) -> None:
     run(PROGRAM, tmp_path)
-    assert recorded(tmp_path) == (["all_reduce"], [])
+    assert recorded(tmp_path) == (["all_reduce"], {})
 
 
 def test_without_its_kernels_those_in_python_stand_in(tmp_path: Path) -> None:
-    run(PROGRAM, tmp_path / "out", TORCH_EXTENSIONS_DIR=str(tmp_path / "nothing"))
-    ops, reasons = recorded(tmp_path / "out")
+    nowhere = tmp_path / "nothing"
+    run(PROGRAM, tmp_path / "out", TORCH_EXTENSIONS_DIR=str(nowhere))
+    ops, failed = recorded(tmp_path / "out")
     assert ops == ["all_reduce"]
-    assert len(reasons) == 2, "of collectives, and of waits"
-    for why in reasons:
-        assert f"not built for torch {torch.__version__} ({tmp_path / 'nothing'}" in why
-        assert "run `dsprof build`" in why
+    assert list(failed) == ["native"]
+    why = f"RuntimeError: no kernels are built for torch {torch.__version__} ({nowhere}/dsprof_"
+    assert failed["native"].startswith(why)
+    assert failed["native"].endswith("run dsprof build")
 
 
-def test_a_library_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+def test_a_library_that_cannot_be_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "cut.so"
     path.write_bytes(b"\x7fELF")
-    with pytest.raises(RuntimeError, match=f"remove {path} and run `dsprof build`"):
-        load(path)
+    monkeypatch.setattr(native, "kernels_path", lambda: path)
+    with pytest.raises(RuntimeError, match=f"{path}: .* stand in; run dsprof build"):
+        native.load_kernels()
 
 
 def test_kernels_that_nobody_took_back_end_with_the_process() -> None:
@@ -148,21 +158,23 @@ def held(hold: Callable[[], None]) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it overrides torch's own
         library.impl("allreduce_", kernel, "CPU")
-    yield
-    library._destroy()
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
 def test_kernels_may_go_away_while_a_call_blocks(
     alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, notes = NativeDispatcherHook._halves, []
+    plain, notes = NativeDispatcherHook._callbacks, []
 
-    def halves(hook: NativeDispatcherHook, op: WireOp) -> Any:
+    def callbacks(hook: NativeDispatcherHook, op: WireOp) -> Any:
         begin, noted = plain(hook, op)
         notes.append(weakref.ref(noted))
         return begin, noted
 
-    monkeypatch.setattr(NativeDispatcherHook, "_halves", halves)
+    monkeypatch.setattr(NativeDispatcherHook, "_callbacks", callbacks)
     recorder = Recorder(lambda: True)
     hook = NativeDispatcherHook(recorder)
     hook.install("torch.distributed")
@@ -175,20 +187,70 @@ def test_kernels_may_go_away_while_a_call_blocks(
     with held(hold):
         thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(4),))
         thread.start()
-        assert is_below.wait(60)
-        hook.uninstall()
-        forget_imports()
-        del hook
-        gc.collect()
-        kept = [note() for note in notes if note() is not None]
-        goes_on.set()
-        thread.join()
+        try:
+            assert is_below.wait(60)
+            hook.uninstall()
+            forget_imports()
+            del hook
+            gc.collect()
+            kept = [note() for note in notes if note() is not None]
+        finally:
+            goes_on.set()
+            thread.join()
     assert len(kept) == 1, "that of the call"
     assert [record.op for record in recorder.in_flight.unfinished()] == ["all_reduce"]
     assert recorder.failures == {}
 
 
-class Deaf:
+def test_a_kernel_that_fails_itself_lets_the_call_pass() -> None:
+    library = torch.library.Library("dsprof_odd", "DEF")
+    library.define("collective(Tensor[] tensors, int process_group) -> int")
+    library.impl("collective", lambda tensors, group: group + 1, "CPU")
+    noted: list[Any] = []
+    failed: list[str] = []
+    kernels = native.load_kernels().Kernels("dsprof_odd")
+    kernels.add_collective("collective", lambda: True, noted.append, failed.append)
+    assert torch.ops.dsprof_odd.collective([torch.ones(4)], 6) == 7
+    kernels._destroy()
+    library._destroy()
+    assert noted == []
+    assert len(failed) == 1
+
+
+def test_a_schema_without_a_group_is_no_collective() -> None:
+    kernels = native.load_kernels().Kernels("_c10d_functional")
+    with pytest.raises(RuntimeError, match="wait_tensor has no process group"):
+        kernels.add_collective("wait_tensor", bool, print, print)
+
+
+KINDS = [
+    (DispatcherHook, FunctionalHook),
+    (NativeDispatcherHook, NativeFunctionalHook),
+]
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_a_broken_hook_is_left_alone(install: Install, kinds: tuple[type, type]) -> None:
+    recorder = install(*kinds)
+    asked = []
+
+    def broken(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise RuntimeError("on purpose")
+
+    first = dist.all_reduce(torch.ones(4), async_op=True)  # then there is something to poll
+    recorder.in_flight.poll = broken  # type: ignore[method-assign]
+    recorder.in_flight.take_outputs = broken  # type: ignore[method-assign]
+    for _ in range(10):
+        assert dist.all_reduce(torch.ones(4), async_op=True) is not None
+    assert len(asked) == 3
+    for _ in range(10):
+        torch.ops._c10d_functional.wait_tensor(torch.ones(4))
+    assert len(asked) == 6
+    first.wait()
+
+
+class Silent:
     """Kernels that pass everything on and tell nothing."""
 
     def __init__(self, namespace: str) -> None:
@@ -204,7 +266,20 @@ class Deaf:
         pass
 
 
-def test_kernels_that_tell_nothing_are_not_used() -> None:
-    with pytest.raises(DsprofError, match="does not work, and is not used"):
-        see_that_it_works(SimpleNamespace(Kernels=Deaf))  # type: ignore[arg-type]
+class Failing(Silent):
+    def add_wait(self, *_: Any) -> None:
+        raise RuntimeError("no such operation\n and where in C++")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "why"),
+    [
+        (Silent, "they do not tell what happened"),
+        (Failing, "RuntimeError: no such operation"),
+        (None, "TypeError: 'NoneType' object is not callable"),
+    ],
+)
+def test_kernels_that_do_not_work_are_not_kept(kernels: Any, why: str) -> None:
+    with pytest.raises(DsprofError, match=re.escape(f"do not work ({why}) and are not kept")):
+        verify(SimpleNamespace(Kernels=kernels))  # type: ignore[arg-type]
     assert not dist.is_initialized()
