@@ -25,11 +25,10 @@ from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.groups import Groups
 from dsprof.hooks.sites import Sites
+from dsprof.hooks.slots import KEY, check_slot
 from dsprof.hooks.wire import METHODS, WIRE_OPS, WireOp
 from dsprof.in_flight import InFlight
 from dsprof.recorder import NOBODY, Recorder
-
-_KEY = "BackendSelect"
 
 
 class _WireHook(Hook):
@@ -170,27 +169,23 @@ class DispatcherHook(_WireHook):
         """
         ops = {name: op for name, op in WIRE_OPS.items() if hasattr(torch.ops.c10d, name)}
         for name in ops:
-            if torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", _KEY):
-                raise RuntimeError(f"another tool holds the {_KEY} kernel of c10d::{name}")
-        self._library = self._open()
-        for name, op in ops.items():
-            self._add(name, op)
+            check_slot(f"c10d::{name}")
+        self._put_in(ops)
 
     def uninstall(self) -> None:
         if self._library is not None:
             self._library._destroy()
             self._library = None
 
-    def _open(self) -> Any:
-        return torch.library.Library("c10d", "IMPL")
-
-    def _add(self, name: str, op: WireOp) -> None:
-        self._library.impl(name, self._kernel(name, op), _KEY, with_keyset=True)
+    def _put_in(self, ops: dict[str, WireOp]) -> None:
+        self._library = torch.library.Library("c10d", "IMPL")
+        for name, op in ops.items():
+            self._library.impl(name, self._kernel(name, op), KEY, with_keyset=True)
 
     def _kernel(self, name: str, op: WireOp) -> Callable[..., Any]:
         overload = getattr(torch.ops.c10d, name).default
         redispatch = overload._handle.redispatch_boxed
-        below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+        below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, KEY))
         recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
         in_flight = recorder.in_flight
         unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
@@ -413,6 +408,6 @@ def reduce_op_name(value: Any) -> str:
     return _OP_NAMES.get(getattr(op, "value", -1), "")
 
 
-def is_traced(tensor: torch.Tensor) -> bool:
-    """Tell whether a collective on `tensor` is only traced: nothing is sent then."""
-    return tensor.is_meta or type(tensor).__name__ == "FakeTensor"
+def is_traced(tensor: torch.Tensor | None) -> bool:
+    """Tell whether a call on `tensor` is only traced, or has none: nothing is sent then."""
+    return tensor is None or tensor.is_meta or type(tensor).__name__ == "FakeTensor"

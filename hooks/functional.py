@@ -18,13 +18,13 @@ import torch
 from dsprof.events import Collective, clock
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.c10d import is_traced
+from dsprof.hooks.slots import KEY, check_slot
 from dsprof.in_flight import NOTICEABLE_NS
 from dsprof.recorder import Recorder
 
-_KEY = "BackendSelect"
 _NAMESPACES = ("_c10d_functional", "_dtensor")
-WAIT = ("_c10d_functional", "wait_tensor")
-_SILENT = ("::".join(WAIT), "_c10d_functional::_wrap_tensor_autograd")  # they issue nothing
+WAIT = "_c10d_functional::wait_tensor"
+_SILENT = (WAIT, "_c10d_functional::_wrap_tensor_autograd")  # of these, what issues nothing
 
 _REMEMBERED = 64
 """Storages whose collective was waited for: waiting again finds nothing, however long it takes."""
@@ -33,16 +33,14 @@ _REMEMBERED = 64
 class FunctionalHook(Hook):
     """Times `wait_tensor`, in eager mode and in compiled graphs, from the first use on.
 
-    Until a functional collective is issued nobody needs to know what a collective writes to; once
-    one is, nobody needs to notice it again.
+    Until a functional collective is issued nobody needs to know what a collective writes to.
     """
 
     name = "functional"
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._waits: Any = None  # a library of kernels
-        self._issues: list[Any] = []  # likewise
+        self._libraries: list[Any] = []
         self._beginning = threading.RLock()
         self._waited_for: deque[int] = deque(maxlen=_REMEMBERED)
         self._in_use = False
@@ -65,28 +63,18 @@ class FunctionalHook(Hook):
     def _register(self) -> None:
         names = [n for n in torch._C._dispatch_get_all_op_names() if _namespace(n) in _NAMESPACES]
         for name in names:
-            if torch._C._dispatch_has_kernel_for_dispatch_key(name, _KEY):
-                raise RuntimeError(f"another tool holds the {_KEY} kernel of {name}")
-        self._waits = self._time_waits()
+            check_slot(name)
         for namespace in _NAMESPACES:
             library = torch.library.Library(namespace, "IMPL")
-            self._issues.append(library)
-            for name in (n for n in names if _namespace(n) == namespace and n not in _SILENT):
-                library.impl(name.partition("::")[2], self._issue(name), _KEY, with_keyset=True)
+            self._libraries.append(library)
+            for name in (n for n in names if _namespace(n) == namespace):
+                if name == WAIT or name not in _SILENT:
+                    kernel = self._wait() if name == WAIT else self._issue(name)
+                    library.impl(name.partition("::")[2], kernel, KEY, with_keyset=True)
 
     def uninstall(self) -> None:
-        waits, self._waits = self._waits, None
-        if waits is not None:
-            waits._destroy()
-        self._let_issues_go()
-
-    def _let_issues_go(self, step: int = 0) -> None:
-        """Remove the kernels that only notice; not before a step ends, for one of them is running.
-
-        In Python even a kernel that passes everything on takes longer than a record.
-        """
-        while self._issues:
-            self._issues.pop()._destroy()
+        while self._libraries:
+            self._libraries.pop()._destroy()
 
     def _issue(self, name: str) -> Callable[..., Any]:
         """Return a kernel that notices the first functional collective, before it is issued."""
@@ -108,12 +96,10 @@ class FunctionalHook(Hook):
             if not self._in_use:
                 self.recorder.in_flight.followers += (remember_outputs,)
                 self.recorder.on_cpp()
-                self.recorder.step_listeners.append(self._let_issues_go)
                 self._in_use = True
 
-    def _time_waits(self) -> Any:
-        """Return a library with a kernel that times waits."""
-        redispatch, below = _redispatch("::".join(WAIT))
+    def _wait(self) -> Callable[..., Any]:
+        redispatch, below = _redispatch(WAIT)
         recorder, in_flight = self.recorder, self.recorder.in_flight
 
         def kernel(keyset: Any, tensor: torch.Tensor) -> Any:
@@ -131,10 +117,7 @@ class FunctionalHook(Hook):
 
         hide_from_dynamo(kernel)
         hide_from_dynamo(FunctionalHook._waited, and_calls=True)
-        namespace, operation = WAIT
-        library = torch.library.Library(namespace, "IMPL")
-        library.impl(operation, kernel, _KEY, with_keyset=True)
-        return library
+        return kernel
 
     def _waited(
         self, tensor: torch.Tensor, start_ns: int, end_ns: int, opened: Any, finished: bool
@@ -159,7 +142,7 @@ def _redispatch(name: str) -> tuple[Callable[..., Any], Any]:
     """Return what calls an operation further down, and the keys that are left there."""
     operation, _, overload = name.partition("::")[2].partition(".")
     packet = getattr(getattr(torch.ops, _namespace(name)), operation)
-    below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+    below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, KEY))
     return getattr(packet, overload or "default")._handle.redispatch_boxed, below
 
 

@@ -2,7 +2,11 @@
 // dispatcher. A kernel in Python has all arguments converted for its call, back again for what is
 // below, and the result likewise; that takes longer than the record. Here a call is passed on as it
 // came, and Python gets what its record is made of.
+//
+// What is once in the dispatcher stays there and passes everything on: torch cannot take a kernel
+// out without harm to a thread that is on its way to it.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -10,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -37,8 +42,7 @@ struct Callbacks {
 };
 using SharedCallbacks = std::shared_ptr<const Callbacks>;
 
-// A process that ends without taking its kernels back destroys them when Python is gone: these are
-// left alone then.
+// A call may end after Python, in a process that exits meanwhile.
 void destroy(const Callbacks* callbacks) {
   if (Py_IsInitialized()) {
     py::gil_scoped_acquire gil;
@@ -46,13 +50,19 @@ void destroy(const Callbacks* callbacks) {
   }
 }
 
+// What one kernel is to tell, and whom. Lives as long as the process.
+struct Slot {
+  std::atomic<bool> is_watched{false};
+  SharedCallbacks callbacks;  // read and set with the GIL
+};
+
 // As time.perf_counter_ns.
 int64_t clock_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// Needs the GIL. What Python raises is a signal handler's of the user (hooks swallow their own), and
+// Needs the GIL. What Python raises is a signal handler's of the user (hooks swallow their own); it
 // goes to whoever communicates, who may be a thread of autograd.
 template <typename... Arguments>
 py::object call(const py::object& function, const Arguments&... arguments) {
@@ -142,27 +152,25 @@ struct Given {
 
 class Collective final : public c10::OperatorKernel {
  public:
-  Collective(const c10::FunctionSchema& schema, SharedCallbacks callbacks)
-      : at_(schema), callbacks_(std::move(callbacks)) {}
+  Collective(const Slot& slot, const c10::FunctionSchema& schema) : slot_(slot), at_(schema) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    // Recording may end while Python or the call below runs, and this kernel with it.
-    const auto callbacks = callbacks_;
-    const auto at = at_;
+    SharedCallbacks callbacks;
     std::optional<Given> given;
-    {
+    if (slot_.is_watched) {
       py::gil_scoped_acquire gil;
-      if (call(callbacks->begin).is(py::bool_(true))) {
+      callbacks = slot_.callbacks;
+      if (callbacks && call(callbacks->begin).is(py::bool_(true))) {
         const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-        guard(*callbacks, [&] { given.emplace(at, arguments); });
+        guard(*callbacks, [&] { given.emplace(at_, arguments); });
       }
     }
     const auto issue_ns = clock_ns();
     op.redispatchBoxed(below(keys), stack);
-    const auto return_ns = clock_ns();
     if (!given) {
       return;
     }
+    const auto return_ns = clock_ns();
     py::gil_scoped_acquire gil;
     guard(*callbacks, [&] {
       c10::intrusive_ptr<c10d::Work> work;
@@ -177,25 +185,27 @@ class Collective final : public c10::OperatorKernel {
   }
 
  private:
+  const Slot& slot_;
   const Positions at_;
-  const SharedCallbacks callbacks_;
 };
 
 class Wait final : public c10::OperatorKernel {
  public:
-  Wait(const c10::FunctionSchema& /*schema*/, SharedCallbacks callbacks)
-      : callbacks_(std::move(callbacks)) {}
+  Wait(const Slot& slot, const c10::FunctionSchema& /*schema*/) : slot_(slot) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    const auto callbacks = callbacks_;
     const IValue tensor = torch::jit::last(*stack, 1)[0];
+    SharedCallbacks callbacks;
     PyObject* token = nullptr;  // what Python wants to have back, if it is to know of this wait
-    {
+    if (slot_.is_watched) {
       py::gil_scoped_acquire gil;
-      guard(*callbacks, [&] {
-        auto answer = call(callbacks->begin, tensors(tensor));
-        token = answer.is(py::bool_(false)) ? nullptr : answer.release().ptr();
-      });
+      callbacks = slot_.callbacks;
+      if (callbacks) {
+        guard(*callbacks, [&] {
+          auto answer = call(callbacks->begin, tensors(tensor));
+          token = answer.is(py::bool_(false)) ? nullptr : answer.release().ptr();
+        });
+      }
     }
     const auto start_ns = clock_ns();
     const auto note = [&](bool finished) {
@@ -222,43 +232,52 @@ class Wait final : public c10::OperatorKernel {
   }
 
  private:
-  const SharedCallbacks callbacks_;
+  const Slot& slot_;
 };
 
-class Kernels {
- public:
-  explicit Kernels(std::string ns)
-      : ns_(std::move(ns)),
-        library_(std::make_unique<torch::Library>(
-            torch::Library::IMPL, ns_, kKey, __FILE__, __LINE__)) {}
+// By namespace and name of the operation. Used with the GIL, as all that follows.
+std::unordered_map<std::string, Slot*>& slots() {
+  static auto* const all = new std::unordered_map<std::string, Slot*>();
+  return *all;
+}
 
-  template <typename Kernel>
-  void add(const std::string& name, py::object begin, py::object note, py::object fail) {
-    const auto qualified = ns_ + "::" + name;
-    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(qualified.c_str(), "");
-    SharedCallbacks callbacks(
-        new Callbacks{std::move(begin), std::move(note), std::move(fail)}, destroy);
-    library_->impl(
-        name.c_str(),
-        torch::CppFunction::makeFromBoxedFunctor(
-            std::make_unique<Kernel>(op.schema(), std::move(callbacks))));
+template <typename Kernel>
+Slot* put_in(const std::string& ns, const std::string& name) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow((ns + "::" + name).c_str(), "");
+  auto slot = std::make_unique<Slot>();
+  auto kernel = std::make_unique<Kernel>(*slot, op.schema());
+  auto library = std::make_unique<torch::Library>(
+      torch::Library::IMPL, ns, kKey, "dsprof/hooks/kernels.cpp", __LINE__);
+  library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  static_cast<void>(library.release());
+  return slot.release();
+}
+
+template <typename Kernel>
+void watch(
+    const std::string& ns, const std::string& name, py::object begin, py::object note,
+    py::object fail) {
+  auto*& slot = slots()[ns + "::" + name];
+  if (slot == nullptr) {
+    slot = put_in<Kernel>(ns, name);
   }
+  TORCH_CHECK(!slot->callbacks, ns, "::", name, " is watched already");
+  slot->callbacks = SharedCallbacks(
+      new Callbacks{std::move(begin), std::move(note), std::move(fail)}, destroy);
+  slot->is_watched = true;
+}
 
-  void destroy_all() {
-    library_.reset();
+void unwatch(const std::string& ns, const std::string& name) {
+  if (auto* const slot = slots()[ns + "::" + name]) {
+    slot->is_watched = false;
+    slot->callbacks.reset();
   }
-
- private:
-  const std::string ns_;
-  std::unique_ptr<torch::Library> library_;
-};
+}
 
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-  py::class_<Kernels>(module, "Kernels", "Kernels of one namespace, as torch.library.Library.")
-      .def(py::init<std::string>())
-      .def("add_collective", &Kernels::add<Collective>)
-      .def("add_wait", &Kernels::add<Wait>)
-      .def("_destroy", &Kernels::destroy_all);
+  module.def("watch_collective", &watch<Collective>);
+  module.def("watch_wait", &watch<Wait>);
+  module.def("unwatch", &unwatch);
 }

@@ -25,22 +25,45 @@ from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.c10d import DispatcherHook, is_traced
 from dsprof.hooks.functional import WAIT, FunctionalHook
 from dsprof.hooks.interception import CompleteHook
+from dsprof.hooks.slots import check_slot
 from dsprof.hooks.wire import WireOp
+
+Before = Callable[..., Any]
+After = Callable[..., None]
 
 MODULE = "dsprof_kernels"
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
 
+class _Watched:
+    """The kernels that tell one hook what they see; they outlive it, and then tell nobody."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._kernels = load_kernels()
+        self._fail = functools.partial(_fail, hook)
+        self._names: list[tuple[str, str]] = []
+
+    def add(self, kind: str, operation: str, before: Before, after: After) -> None:
+        """Watch an operation by a kernel of this kind: "collective" or "wait"."""
+        namespace, _, name = operation.partition("::")
+        watch = getattr(self._kernels, f"watch_{kind}")
+        watch(namespace, name, before, after, self._fail)
+        self._names.append((namespace, name))
+
+    def _destroy(self) -> None:
+        while self._names:
+            self._kernels.unwatch(*self._names.pop())
+
+
 class NativeDispatcherHook(DispatcherHook):
     """Sees collectives in the dispatcher by kernels in C++."""
 
-    def _open(self) -> Any:
-        return load_kernels().Kernels("c10d")
+    def _put_in(self, ops: dict[str, WireOp]) -> None:
+        watched = self._library = _Watched(self)
+        for name, op in ops.items():
+            watched.add("collective", f"c10d::{name}", *self._callbacks(op))
 
-    def _add(self, name: str, op: WireOp) -> None:
-        self._library.add_collective(name, *self._callbacks(op), functools.partial(_fail, self))
-
-    def _callbacks(self, op: WireOp) -> tuple[Callable[[], bool], Callable[..., None]]:
+    def _callbacks(self, op: WireOp) -> tuple[Before, After]:
         """Return what a kernel calls before a collective and after it.
 
         They repeat what the kernel in Python does in line, where a call less counts.
@@ -80,10 +103,20 @@ class NativeHook(CompleteHook):
 
 
 class NativeFunctionalHook(FunctionalHook):
-    """Times `wait_tensor` by a kernel in C++."""
+    """Times `wait_tensor` by a kernel in C++.
 
-    def _time_waits(self) -> Any:
+    What collectives write to is known of all: that costs less than noticing the first functional
+    one, which takes a kernel for each operation.
+    """
+
+    def install(self, module: str) -> None:
+        """Watch the kernel.
+
+        Raises:
+            RuntimeError: another tool already holds its place.
+        """
         recorder, in_flight = self.recorder, self.recorder.in_flight
+        check_slot(WAIT)
 
         def begin(tensor: torch.Tensor) -> Any:
             if not recorder.recording or self.broken or is_traced(tensor):
@@ -92,10 +125,10 @@ class NativeFunctionalHook(FunctionalHook):
 
         hide_from_dynamo(begin)
         hide_from_dynamo(FunctionalHook._waited, and_calls=True)
-        namespace, operation = WAIT
-        library = load_kernels().Kernels(namespace)
-        library.add_wait(operation, begin, self._waited, functools.partial(_fail, self))
-        return library
+        watched = _Watched(self)
+        self._libraries.append(watched)
+        watched.add("wait", WAIT, begin, self._waited)
+        self._begin()
 
 
 def _fail(hook: Hook, why: str) -> None:
@@ -105,15 +138,21 @@ def _fail(hook: Hook, why: str) -> None:
 def kernels_path() -> Path:
     """Return where the kernels for this torch and this Python are once they have been built.
 
-    It is the folder that torch has for extensions, which TORCH_EXTENSIONS_DIR or the user's cache
-    names.
+    It is the folder that torch has for extensions.
+
+    Raises:
+        RuntimeError: there is none, because this user has no home.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(cache, "torch_extensions")
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or _user_cache() / "torch_extensions"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     fits = (torch.__version__, torch.version.git_version, suffix)
     digest = hashlib.blake2b(SOURCE.read_bytes() + repr(fits).encode(), digest_size=6)
     return Path(root).absolute() / f"{MODULE}_{digest.hexdigest()}{suffix}"
+
+
+def _user_cache() -> Path:
+    named = os.environ.get("XDG_CACHE_HOME")
+    return Path(named) if named else Path.home() / ".cache"
 
 
 def load_kernels() -> ModuleType:
@@ -123,7 +162,7 @@ def load_kernels() -> ModuleType:
         RuntimeError: they have not been built, or cannot be loaded.
     """
     path = kernels_path()
-    if not path.exists():
+    if not os.path.exists(path):  # Path.exists raises where a folder may not be read
         raise RuntimeError(
             f"no kernels are built for torch {torch.__version__} ({path} is missing), those in "
             "Python stand in; run dsprof build"

@@ -34,9 +34,13 @@ def build(target: Path) -> None:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        building = f"{MODULE}_building_"
+        with tempfile.TemporaryDirectory(prefix=building, dir=target.parent) as folder:
             verify(_compiled(folder))
-            os.replace(Path(folder, f"{MODULE}.so"), target)
+            built = Path(folder, f"{MODULE}.so")
+            with built.open("rb") as file:
+                os.fsync(file.fileno())  # one that was cut would kill who loads it
+            os.replace(built, target)
     except OSError as error:
         raise DsprofError(
             f"cannot write below {target.parent}: {error.strerror}; set TORCH_EXTENSIONS_DIR to "
@@ -58,7 +62,7 @@ def check_tools() -> None:
         (cpp_extension.get_cxx_compiler(), "a C++ compiler, or name yours in CXX"),
         ("ninja", "it with pip"),
     ):
-        if shutil.which(tool) is None:
+        if shutil.which(tool.split()[0]) is None:  # CXX may be "ccache c++"
             raise DsprofError(f"{tool} cannot be found here: install {source}, and try again")
 
 
@@ -96,6 +100,7 @@ def verify(kernels: ModuleType) -> None:
 def _fake_group() -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    dist.set_debug_level(dist.DebugLevel.OFF)  # it would wrap the group
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         yield
@@ -116,15 +121,15 @@ def _tells_all(kernels: ModuleType) -> bool:
         times_ns.extend((start_ns, end_ns))
 
     tensor, world = torch.ones(4), dist.group.WORLD
-    collectives, waits = kernels.Kernels("c10d"), kernels.Kernels(WAIT[0])
+    collective, wait = ("c10d", "allreduce_"), tuple(WAIT.split("::"))
     try:
-        collectives.add_collective("allreduce_", lambda: True, noted, told.append)
-        waits.add_wait(WAIT[1], id, waited, told.append)
+        kernels.watch_collective(*collective, lambda: True, noted, told.append)
+        kernels.watch_wait(*wait, id, waited, told.append)
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
         torch.ops._c10d_functional.wait_tensor(tensor)
     finally:
-        collectives._destroy()
-        waits._destroy()
+        kernels.unwatch(*collective)
+        kernels.unwatch(*wait)
     dist.all_reduce(tensor)
     times_ns.append(clock())
 
@@ -135,13 +140,16 @@ def _tells_all(kernels: ModuleType) -> bool:
 
 def main() -> int:
     """Build, and return the exit code."""
-    target = kernels_path()
     try:
+        target = kernels_path()
         check_tools()
         print(f"Compiling for torch {torch.__version__}: half a minute", flush=True)
         build(target)
     except DsprofError as error:
         print(f"dsprof: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        print(f"dsprof: {error} Set TORCH_EXTENSIONS_DIR.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

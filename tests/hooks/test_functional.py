@@ -14,7 +14,7 @@ from dsprof.events import Collective
 from dsprof.hooks.base import Hook
 from dsprof.recorder import Recorder
 from tests.factories.foreign_kernel import foreign_kernel
-from tests.hooks.conftest import WITH_WAITS, has_kernel
+from tests.hooks.conftest import WITH_WAITS
 
 Install = Callable[..., Recorder]
 Kinds = tuple[type[Hook], ...]
@@ -36,6 +36,19 @@ def test_a_wait_finds_its_collective(install: Install, kinds: Kinds) -> None:
     assert records(recorder) == [pending]
     assert pending.waits == 1
     assert pending.wait_ns <= pending.waited_ns == pending.done_ns
+    assert recorder.failures == {}
+
+
+@both
+def test_waiting_for_no_tensor_is_torchs_error(install: Install, kinds: Kinds) -> None:
+    def wait() -> tuple[type, str]:
+        with pytest.raises(Exception, match="Undefined") as raised:
+            torch.ops._c10d_functional.wait_tensor(None)
+        return raised.type, str(raised.value).partition("\n")[0]
+
+    bare = wait()
+    recorder = install(*kinds)
+    assert wait() == bare
     assert recorder.failures == {}
 
 
@@ -105,20 +118,6 @@ def test_a_wait_that_raises_tells_nothing_of_the_end(install: Install, kinds: Ki
     [record] = records(recorder)
     assert (record.waits, record.done_ns) == (1, 0)
     assert record.issue_ns < record.wait_ns < record.waited_ns
-
-
-@both
-def test_what_notices_the_first_one_goes_with_the_step(install: Install, kinds: Kinds) -> None:
-    recorder = install(*kinds)
-    recorder.end_step("user")
-    assert has_kernel("_c10d_functional::all_reduce"), "none was issued so far"
-    for step in range(2):
-        output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
-        torch.ops._c10d_functional.wait_tensor(output.elem)
-        recorder.end_step("user")
-        assert not has_kernel("_c10d_functional::all_reduce")
-        assert has_kernel("_c10d_functional::wait_tensor")
-        assert [record.waits for record in records(recorder)] == [1] * (step + 1)
 
 
 @both

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from dsprof.errors import DsprofError
 from dsprof.hooks import native
@@ -89,7 +90,7 @@ def test_a_library_that_cannot_be_loaded_is_named(
         native.load_kernels()
 
 
-def test_kernels_that_nobody_took_back_end_with_the_process() -> None:
+def test_a_process_may_end_with_kernels_that_are_watched() -> None:
     run(
         "import torch\n"
         "from dsprof.hooks.native import NativeDispatcherHook\n"
@@ -208,19 +209,69 @@ def test_a_kernel_that_fails_itself_lets_the_call_pass() -> None:
     library.impl("collective", lambda tensors, group: group + 1, "CPU")
     noted: list[Any] = []
     failed: list[str] = []
-    kernels = native.load_kernels().Kernels("dsprof_odd")
-    kernels.add_collective("collective", lambda: True, noted.append, failed.append)
-    assert torch.ops.dsprof_odd.collective([torch.ones(4)], 6) == 7
-    kernels._destroy()
-    library._destroy()
+    kernels = native.load_kernels()
+    kernels.watch_collective("dsprof_odd", "collective", lambda: True, noted.append, failed.append)
+    for _ in range(2):
+        assert torch.ops.dsprof_odd.collective([torch.ones(4)], 6) == 7
+        kernels.unwatch("dsprof_odd", "collective")
     assert noted == []
     assert len(failed) == 1
 
 
 def test_a_schema_without_a_group_is_no_collective() -> None:
-    kernels = native.load_kernels().Kernels("_c10d_functional")
-    with pytest.raises(RuntimeError, match="wait_tensor has no process group"):
-        kernels.add_collective("wait_tensor", bool, print, print)
+    with pytest.raises(RuntimeError, match="all_reduce has no process group"):
+        native.load_kernels().watch_collective("_c10d_functional", "all_reduce", bool, print, print)
+
+
+def test_two_hooks_cannot_watch_one_kernel(install: Install) -> None:
+    install(NativeDispatcherHook)
+    with pytest.raises(RuntimeError, match="is watched already"):
+        NativeDispatcherHook(Recorder(lambda: True)).install("torch.distributed")
+
+
+def test_kernels_in_python_go_in_above_those_that_nobody_watches(install: Install) -> None:
+    hook = NativeDispatcherHook(Recorder(lambda: True))
+    hook.install("torch.distributed")
+    hook.uninstall()
+    recorder = install(DispatcherHook)
+    dist.all_reduce(torch.ones(4))
+    assert [record.op for record in recorder.buffer] == ["all_reduce"]
+
+
+@pytest.mark.parametrize("communicate", [
+    lambda: dist.all_reduce(torch.ones(4)),
+    lambda: functional.wait_tensor(functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)),
+])  # fmt: skip
+def test_recording_may_begin_and_end_while_others_communicate(
+    group: None, communicate: Callable[[], Any]
+) -> None:
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.is_set():
+            try:
+                communicate()
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        recorder = Recorder(lambda: True)
+        hooks = NativeDispatcherHook(recorder), NativeFunctionalHook(recorder)
+        for hook in hooks:
+            hook.install("torch.distributed")
+        while not recorder.in_flight.unfinished() and not recorder.buffer:
+            pass
+        for hook in hooks:
+            hook.uninstall()
+        forget_imports()
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
 
 
 KINDS = [
@@ -250,36 +301,24 @@ def test_a_broken_hook_is_left_alone(install: Install, kinds: tuple[type, type])
     first.wait()
 
 
-class Silent:
-    """Kernels that pass everything on and tell nothing."""
-
-    def __init__(self, namespace: str) -> None:
-        pass
-
-    def add_collective(self, *_: Any) -> None:
-        pass
-
-    def add_wait(self, *_: Any) -> None:
-        pass
-
-    def _destroy(self) -> None:
-        pass
+def silent(*_: object) -> None:
+    """Pass everything on and tell nothing."""
 
 
-class Failing(Silent):
-    def add_wait(self, *_: Any) -> None:
-        raise RuntimeError("no such operation\n and where in C++")
+def failing(*_: object) -> None:
+    raise RuntimeError("no such operation\n and where in C++")
 
 
 @pytest.mark.parametrize(
-    ("kernels", "why"),
+    ("watch_wait", "why"),
     [
-        (Silent, "they do not tell what happened"),
-        (Failing, "RuntimeError: no such operation"),
+        (silent, "they do not tell what happened"),
+        (failing, "RuntimeError: no such operation"),
         (None, "TypeError: 'NoneType' object is not callable"),
     ],
 )
-def test_kernels_that_do_not_work_are_not_kept(kernels: Any, why: str) -> None:
+def test_kernels_that_do_not_work_are_not_kept(watch_wait: Any, why: str) -> None:
+    kernels = SimpleNamespace(watch_collective=silent, watch_wait=watch_wait, unwatch=silent)
     with pytest.raises(DsprofError, match=re.escape(f"do not work ({why}) and are not kept")):
-        verify(SimpleNamespace(Kernels=kernels))  # type: ignore[arg-type]
+        verify(kernels)  # type: ignore[arg-type]
     assert not dist.is_initialized()
