@@ -18,5 +18,5 @@ def check_slot(operation: str) -> None:
     """
     if torch._C._dispatch_has_kernel_for_dispatch_key(operation, KEY):
         kernels = torch._C._dispatch_dump(operation).splitlines()  # the one in use comes first
-        if NATIVE not in next(line for line in kernels if line.startswith(KEY)):
+        if NATIVE not in next((line for line in kernels if line.startswith(KEY)), ""):
             raise RuntimeError(f"another tool holds the {KEY} kernel of {operation}")
