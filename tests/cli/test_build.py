@@ -11,6 +11,8 @@ import pytest
 
 from tests.cli.command import dsprof, environment
 
+pytestmark = pytest.mark.long  # each imports torch and what compiles for it
+
 
 def build(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     settings = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions"), **variables}
@@ -29,7 +31,6 @@ def built(tmp_path: Path) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
-@pytest.mark.long
 def test_it_writes_one_file_and_a_second_time_the_same(tmp_path: Path) -> None:
     for _ in range(2):
         done = build(tmp_path)
