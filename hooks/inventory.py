@@ -28,7 +28,7 @@ def inventory(interception: str) -> dict[str, str]:
     if interception == "native":
         try:
             load_kernels()
-        except RuntimeError as error:
+        except Exception as error:
             found["native"] = str(error)
     return found
 

@@ -39,20 +39,19 @@ class _Watched:
     """The kernels that tell one hook what they see; they outlive it, and then tell nobody."""
 
     def __init__(self, hook: Hook) -> None:
-        self._kernels = load_kernels()
+        self.kernels = load_kernels()
         self._fail = functools.partial(_fail, hook)
         self._names: list[tuple[str, str]] = []
 
-    def add(self, kind: str, operation: str, before: Before, after: After) -> None:
-        """Watch an operation by a kernel of this kind: "collective" or "wait"."""
+    def add(self, watch: Callable[..., None], operation: str, before: Before, after: After) -> None:
+        """Watch an operation; `watch` is the function of `kernels` for its kind."""
         namespace, _, name = operation.partition("::")
-        watch = getattr(self._kernels, f"watch_{kind}")
         watch(namespace, name, before, after, self._fail)
         self._names.append((namespace, name))
 
     def _destroy(self) -> None:
         while self._names:
-            self._kernels.unwatch(*self._names.pop())
+            self.kernels.unwatch(*self._names.pop())
 
 
 class NativeDispatcherHook(DispatcherHook):
@@ -61,7 +60,7 @@ class NativeDispatcherHook(DispatcherHook):
     def _put_in(self, ops: dict[str, WireOp]) -> None:
         watched = self._library = _Watched(self)
         for name, op in ops.items():
-            watched.add("collective", f"c10d::{name}", *self._callbacks(op))
+            watched.add(watched.kernels.watch_collective, f"c10d::{name}", *self._callbacks(op))
 
     def _callbacks(self, op: WireOp) -> tuple[Before, After]:
         """Return what a kernel calls before a collective and after it.
@@ -127,7 +126,7 @@ class NativeFunctionalHook(FunctionalHook):
         hide_from_dynamo(FunctionalHook._waited, and_calls=True)
         watched = _Watched(self)
         self._libraries.append(watched)
-        watched.add("wait", WAIT, begin, self._waited)
+        watched.add(watched.kernels.watch_wait, WAIT, begin, self._waited)
         self._begin()
 
 

@@ -81,7 +81,7 @@ def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
     if interception == "native":
         try:
             load_kernels()
-        except RuntimeError as error:
+        except Exception as error:
             recorder.fail("native", error)
             interception = "dispatcher"
     hooks = []
