@@ -64,13 +64,15 @@ class FunctionalHook(Hook):
         names = [n for n in torch._C._dispatch_get_all_op_names() if _namespace(n) in _NAMESPACES]
         for name in names:
             check_slot(name)
+        self._put_in([name for name in names if name not in _SILENT])
+
+    def _put_in(self, issuing: list[str]) -> None:
+        kernels = {**{name: self._issue(name) for name in issuing}, WAIT: self._wait()}
         for namespace in _NAMESPACES:
             library = torch.library.Library(namespace, "IMPL")
             self._libraries.append(library)
-            for name in (n for n in names if _namespace(n) == namespace):
-                if name == WAIT or name not in _SILENT:
-                    kernel = self._wait() if name == WAIT else self._issue(name)
-                    library.impl(name.partition("::")[2], kernel, KEY, with_keyset=True)
+            for name in (n for n in kernels if _namespace(n) == namespace):
+                library.impl(name.partition("::")[2], kernels[name], KEY, with_keyset=True)
 
     def uninstall(self) -> None:
         while self._libraries:
@@ -79,16 +81,27 @@ class FunctionalHook(Hook):
     def _issue(self, name: str) -> Callable[..., Any]:
         """Return a kernel that notices the first functional collective, before it is issued."""
         redispatch, below = _redispatch(name)
-        recorder = self.recorder
+        notice = self._notice()
 
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._in_use and (recorder.recording or recorder.arm()):
-                self._begin()
+            if not self._in_use:
+                notice()
             return redispatch(keyset & below, *args, **kwargs)
 
         hide_from_dynamo(kernel)
-        hide_from_dynamo(FunctionalHook._begin, and_calls=True)
         return kernel
+
+    def _notice(self) -> Callable[[], None]:
+        """Return what a kernel calls before what may be the first functional collective."""
+        recorder = self.recorder
+
+        def notice() -> None:
+            if not self._in_use and (recorder.recording or recorder.arm()):
+                self._begin()
+
+        hide_from_dynamo(notice)
+        hide_from_dynamo(FunctionalHook._begin, and_calls=True)
+        return notice
 
     def _begin(self) -> None:
         """Follow what functional collectives issue; threads that issue meanwhile wait for it."""
@@ -97,6 +110,10 @@ class FunctionalHook(Hook):
                 self.recorder.in_flight.followers += (remember_outputs,)
                 self.recorder.on_cpp()
                 self._in_use = True
+                self._noticed()
+
+    def _noticed(self) -> None:
+        """Notice no more; kernels in Python cannot be taken out while others communicate."""
 
     def _wait(self) -> Callable[..., Any]:
         redispatch, below = _redispatch(WAIT)

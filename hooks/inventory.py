@@ -11,7 +11,7 @@ import json
 import sys
 
 from dsprof.hooks.base import Hook, Target
-from dsprof.hooks.native import load_kernels
+from dsprof.hooks.native import has_kernels
 from dsprof.hooks.registry import hooks_for
 
 
@@ -20,16 +20,17 @@ def inventory(interception: str) -> dict[str, str]:
 
     Hooks of a library that is not installed are left out.
     """
-    found = {}
-    for hook in hooks_for(interception):
+    found, why_not = {}, ""
+    try:
+        in_cpp = has_kernels(interception)
+    except Exception as error:
+        in_cpp, why_not = False, str(error)
+    for hook in hooks_for(interception, in_cpp=in_cpp):
         why = _why_off(hook)
         if why is not None:
             found[hook.name] = why
-    if interception == "native":
-        try:
-            load_kernels()
-        except Exception as error:
-            found["native"] = str(error)
+    if in_cpp or why_not:
+        found["native"] = why_not
     return found
 
 

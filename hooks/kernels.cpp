@@ -235,6 +235,26 @@ class Wait final : public c10::OperatorKernel {
   const Slot& slot_;
 };
 
+// Tells that something is about to communicate, until it is watched no more.
+class Notice final : public c10::OperatorKernel {
+ public:
+  Notice(const Slot& slot, const c10::FunctionSchema& /*schema*/) : slot_(slot) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (slot_.is_watched) {
+      py::gil_scoped_acquire gil;
+      const auto callbacks = slot_.callbacks;
+      if (callbacks) {
+        guard(*callbacks, [&] { call(callbacks->begin); });
+      }
+    }
+    op.redispatchBoxed(below(keys), stack);
+  }
+
+ private:
+  const Slot& slot_;
+};
+
 // By namespace and name of the operation. Used with the GIL, as all that follows.
 std::unordered_map<std::string, Slot*>& slots() {
   static auto* const all = new std::unordered_map<std::string, Slot*>();
@@ -279,5 +299,6 @@ void unwatch(const std::string& ns, const std::string& name) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("watch_collective", &watch<Collective>);
   module.def("watch_wait", &watch<Wait>);
+  module.def("watch_use", &watch<Notice>);
   module.def("unwatch", &unwatch);
 }

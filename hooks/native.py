@@ -21,11 +21,10 @@ from typing import Any
 
 import torch
 
-from dsprof.hooks.base import Hook, hide_from_dynamo
+from dsprof.hooks.base import Hook, hide_from_dynamo, nothing
 from dsprof.hooks.c10d import DispatcherHook, is_traced
 from dsprof.hooks.functional import WAIT, FunctionalHook
-from dsprof.hooks.interception import CompleteHook
-from dsprof.hooks.slots import check_slot
+from dsprof.hooks.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire import WireOp
 
 Before = Callable[..., Any]
@@ -101,21 +100,17 @@ class NativeHook(CompleteHook):
     dispatcher_hook = NativeDispatcherHook
 
 
+class NativeAutomaticHook(AutomaticHook):
+    """Goes to the dispatcher, to kernels in C++, when something communicates from C++."""
+
+    dispatcher_hook = NativeDispatcherHook
+
+
 class NativeFunctionalHook(FunctionalHook):
-    """Times `wait_tensor` by a kernel in C++.
+    """Notices functional collectives, and times `wait_tensor`, by kernels in C++."""
 
-    What collectives write to is known of all: that costs less than noticing the first functional
-    one, which takes a kernel for each operation.
-    """
-
-    def install(self, module: str) -> None:
-        """Watch the kernel.
-
-        Raises:
-            RuntimeError: another tool already holds its place.
-        """
+    def _put_in(self, issuing: list[str]) -> None:
         recorder, in_flight = self.recorder, self.recorder.in_flight
-        check_slot(WAIT)
 
         def begin(tensor: torch.Tensor) -> Any:
             if not recorder.recording or self.broken or is_traced(tensor):
@@ -124,14 +119,38 @@ class NativeFunctionalHook(FunctionalHook):
 
         hide_from_dynamo(begin)
         hide_from_dynamo(FunctionalHook._waited, and_calls=True)
-        watched = _Watched(self)
-        self._libraries.append(watched)
-        watched.add(watched.kernels.watch_wait, WAIT, begin, self._waited)
-        self._begin()
+        waits, self._uses = _Watched(self), _Watched(self)
+        self._libraries += (waits, self._uses)
+        waits.add(waits.kernels.watch_wait, WAIT, begin, self._waited)
+        notice = self._notice()
+        for name in issuing:
+            self._uses.add(waits.kernels.watch_use, name, notice, nothing)
+
+    def _noticed(self) -> None:
+        self._uses._destroy()
 
 
 def _fail(hook: Hook, why: str) -> None:
     hook.fail(RuntimeError(why.partition("\n")[0]))  # the rest is a backtrace of C++
+
+
+def has_kernels(interception: str) -> bool:
+    """Tell whether kernels in C++ are to be used, and load them.
+
+    Raises:
+        RuntimeError: they are asked for and not built, or are there and cannot be loaded.
+    """
+    if interception == "native" or (interception == "auto" and _are_built()):
+        load_kernels()
+        return True
+    return False
+
+
+def _are_built() -> bool:
+    try:
+        return os.path.exists(kernels_path())
+    except RuntimeError:
+        return False
 
 
 def kernels_path() -> Path:

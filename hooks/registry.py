@@ -21,7 +21,12 @@ from dsprof.hooks.fsdp import FSDPHook
 from dsprof.hooks.functional import FunctionalHook
 from dsprof.hooks.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.memory import DeviceMemoryHook
-from dsprof.hooks.native import NativeFunctionalHook, NativeHook, load_kernels
+from dsprof.hooks.native import (
+    NativeAutomaticHook,
+    NativeFunctionalHook,
+    NativeHook,
+    has_kernels,
+)
 from dsprof.hooks.pipelining import PipeliningHook
 from dsprof.hooks.steps import TrainingLoopHook
 from dsprof.hooks.unseen import UnseenHook
@@ -55,12 +60,16 @@ HOOKS: tuple[type[Hook], ...] = (
 WIRE_HOOKS: dict[str, type[Hook]] = {
     "auto": AutomaticHook,
     "dispatcher": CompleteHook,
-    "native": NativeHook,
+    "native": CompleteHook,
     "process_group": ProcessGroupHook,
 }
 
-_IN_CPP: dict[type[Hook], type[Hook]] = {FunctionalHook: NativeFunctionalHook}
-"""What `interception: native` has in place of others."""
+_IN_CPP: dict[type[Hook], type[Hook]] = {
+    AutomaticHook: NativeAutomaticHook,
+    CompleteHook: NativeHook,
+    FunctionalHook: NativeFunctionalHook,
+}
+"""What takes the place of others where kernels in C++ are used."""
 
 FALLBACKS: dict[type[Hook], type[Hook]] = {
     CompleteHook: ProcessGroupHook,
@@ -69,23 +78,21 @@ FALLBACKS: dict[type[Hook], type[Hook]] = {
 """What to install where the first cannot be: another tool may hold the dispatcher's slot."""
 
 
-def hooks_for(interception: str) -> tuple[type[Hook], ...]:
+def hooks_for(interception: str, *, in_cpp: bool) -> tuple[type[Hook], ...]:
     """Return which hooks there are, that of the wire first."""
-    instead = _IN_CPP if interception == "native" else {}
-    return (WIRE_HOOKS[interception], *(instead.get(hook, hook) for hook in HOOKS))
+    instead = _IN_CPP if in_cpp else {}
+    return tuple(instead.get(hook, hook) for hook in (WIRE_HOOKS[interception], *HOOKS))
 
 
 def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
     """Return one of each hook for this configuration; those that cannot be made are off."""
-    interception = config.interception
-    if interception == "native":
-        try:
-            load_kernels()
-        except Exception as error:
-            recorder.fail("native", error)
-            interception = "dispatcher"
+    try:
+        in_cpp = has_kernels(config.interception)
+    except Exception as error:
+        recorder.fail("native", error)
+        in_cpp = False
     hooks = []
-    for kind in hooks_for(interception):
+    for kind in hooks_for(config.interception, in_cpp=in_cpp):
         try:
             hooks.append(kind(recorder))
         except Exception as error:

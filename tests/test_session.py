@@ -51,7 +51,7 @@ def targets() -> dict[tuple[str, str, str], Any]:
     from dsprof.hooks.registry import WIRE_HOOKS, hooks_for
 
     found = {}
-    for hook in (kind for way in WIRE_HOOKS for kind in hooks_for(way)):
+    for hook in (kind for way in WIRE_HOOKS for kind in hooks_for(way, in_cpp=True)):
         for target in hook.targets:
             if target.is_there():
                 owner = target.resolve()

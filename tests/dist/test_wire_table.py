@@ -39,7 +39,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 
 
 @each_row
-@pytest.mark.parametrize("interception", ["auto", "dispatcher", "native"])
+@pytest.mark.parametrize("interception", [way for way in INTERCEPTIONS if way != "process_group"])
 def test_all_is_seen_that_torch_counts(
     tables: Tables, name: str, row: str, interception: str
 ) -> None:

@@ -17,14 +17,19 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS
-from dsprof.hooks.registry import WIRE_HOOKS, hooks_for
+from dsprof.hooks.registry import hooks_for
 from dsprof.recorder import Recorder
 from dsprof.trace.format import FILE_PATTERN
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.cli.command import dsprof as command
 
-KINDS = tuple(dict.fromkeys(kind for way in WIRE_HOOKS for kind in hooks_for(way)))
+WAYS = [
+    *((way, hooks_for(way, in_cpp=False)) for way in ("auto", "dispatcher", "process_group")),
+    *((way, hooks_for(way, in_cpp=True)) for way in ("auto", "native")),
+]
+INTERCEPTIONS = {kinds[0]: way for way, kinds in WAYS}
+KINDS = tuple(dict.fromkeys(kind for _, kinds in WAYS for kind in kinds))
 TARGETS = [
     pytest.param(kind, at, id=f"{kind.__name__}-{target.owner}.{target.name}")
     for kind in KINDS
@@ -67,11 +72,11 @@ def test_a_renamed_attribute_switches_off_one_hook_and_no_other(
     # Of CUDA nothing is, where there is none.
     is_wanted = bool(kind(Recorder(bool)).patches(target.needs))
     gone = dataclasses.replace(target, name="renamed_in_a_later_release")
-    names = {hook: name for name, hook in WIRE_HOOKS.items()}
-    before = off_here(tmp_path / "before", names.get(kind, "dispatcher"))
+    interception = INTERCEPTIONS.get(kind, "dispatcher")
+    before = off_here(tmp_path / "before", interception)
     capfd.readouterr()
     monkeypatch.setattr(kind, "targets", (*kind.targets[:at], gone, *kind.targets[at + 1 :]))
-    after = off_here(tmp_path / "after", names.get(kind, "dispatcher"))
+    after = off_here(tmp_path / "after", interception)
     said = capfd.readouterr().err.count("renamed_in_a_later_release")
     if gone.optional or not is_wanted:
         assert (after, said) == (before, 0)
@@ -80,7 +85,7 @@ def test_a_renamed_attribute_switches_off_one_hook_and_no_other(
     trace = read(tmp_path / "after")
     found = {trace.collectives.words[code] for code in trace.collectives.op}
     own = {"allreduce": "all_reduce"}.get(target.name, target.name)
-    assert {"all_reduce", "broadcast"} - found <= ({own} if kind in WIRE_HOOKS.values() else set())
+    assert {"all_reduce", "broadcast"} - found <= ({own} if kind in INTERCEPTIONS else set())
     assert [step.source for step in trace.steps] == ["user"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -78,6 +79,47 @@ def test_without_its_kernels_those_in_python_stand_in(tmp_path: Path) -> None:
     why = f"RuntimeError: no kernels are built for torch {torch.__version__} ({nowhere}/dsprof_"
     assert failed["native"].startswith(why)
     assert failed["native"].endswith("run dsprof build")
+
+
+AUTOMATIC = PROGRAM.replace('interception="native"', 'interception="auto"')
+
+
+def test_kernels_that_nobody_asked_for_are_not_missed(tmp_path: Path) -> None:
+    run(AUTOMATIC, tmp_path / "out", TORCH_EXTENSIONS_DIR=str(tmp_path / "nothing"))
+    assert recorded(tmp_path / "out") == (["all_reduce"], {})
+
+
+def test_kernels_that_are_there_and_cannot_be_loaded_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    native.kernels_path().write_bytes(b"\x7fELF")
+    run(AUTOMATIC, tmp_path / "out")
+    ops, failed = recorded(tmp_path / "out")
+    assert ops == ["all_reduce"]
+    assert failed["native"].endswith("kernels in Python stand in; run dsprof build")
+
+
+def test_a_user_without_a_home_has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(native, "kernels_path", nowhere)
+    assert not native.has_kernels("auto")
+    with pytest.raises(RuntimeError, match="no home"):
+        native.has_kernels("native")
+
+
+def test_the_first_functional_collective_is_noticed_and_no_other(install: Install) -> None:
+    install(NativeDispatcherHook, NativeFunctionalHook)
+    watch = functools.partial(
+        native.load_kernels().watch_use, "_c10d_functional", "all_reduce", print, print, print
+    )
+    with pytest.raises(RuntimeError, match="is watched already"):
+        watch()
+    functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+    watch()
+    native.load_kernels().unwatch("_c10d_functional", "all_reduce")
 
 
 def test_a_library_that_cannot_be_loaded_is_named(

@@ -6,8 +6,9 @@ its own, once with each way to intercept.
 
 import argparse
 import json
+import os
 import sys
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch.distributed as dist
@@ -16,7 +17,8 @@ from tests.dist.leaving import leave_group
 from tests.dist.oracle import observed, profiled_gloo
 from tests.dist.programs import wire_rows
 
-INTERCEPTIONS = ("auto", "dispatcher", "native", "process_group")
+WITHOUT_KERNELS = "auto, in Python"  # as where `dsprof build` was not run
+INTERCEPTIONS = (WITHOUT_KERNELS, "auto", "dispatcher", "native", "process_group")
 GROUP_SIZE = 2  # of every group in every table
 BELOW_THE_DISPATCHER = ("backend_methods",)
 
@@ -34,10 +36,19 @@ def count(name: str, row: wire_rows.Row, out: Path) -> None:
 
 
 @contextmanager
+def nothing_built(folder: Path):
+    built = os.environ["TORCH_EXTENSIONS_DIR"]
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
+    yield
+    os.environ["TORCH_EXTENSIONS_DIR"] = built
+
+
+@contextmanager
 def recorded(folder: Path, interception: str):
     import dsprof
 
-    dsprof.enable(out=str(folder), interception=interception)
+    with nothing_built(folder) if interception == WITHOUT_KERNELS else nullcontext():
+        dsprof.enable(out=str(folder), interception=interception.partition(",")[0])
     yield
     dsprof.disable()
 
