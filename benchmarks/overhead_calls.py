@@ -134,6 +134,7 @@ def main() -> None:
         "dispatcher": lambda: recorded("dispatcher"),
         "native": lambda: recorded("native"),
         "process_group": lambda: recorded("process_group"),
+        "auto": lambda: recorded("auto"),
     }
     figures = {
         "calls": least_disturbed(call, tensor, variants),

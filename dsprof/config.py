@@ -37,9 +37,9 @@ class Config:
     interception: Literal["auto", "dispatcher", "native", "process_group"] = _option(
         "auto",
         "where collectives are seen: dispatcher sees all of them, process_group costs less and "
-        "misses those issued from C++, auto goes from the second to the first when it must, "
-        "native sees what dispatcher sees, costs about what process_group does, and needs "
-        "dsprof build",
+        "misses those issued from C++, auto goes from the second to the first when it must, with "
+        "kernels in C++ where dsprof build has made them, native sees what dispatcher sees by such "
+        "kernels from the start",
     )
     start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
     steps: int | None = _option(

@@ -1,8 +1,8 @@
 """Kernels in the dispatcher that are C++: a call is passed on without conversions to Python.
 
 `dsprof build` compiles them for the torch that is installed (`dsprof.hooks.native_build`); a
-training process compiles nothing. They see what the kernels in Python see, and have the record made
-by the same functions.
+training process compiles nothing, and uses them if they are there. They see what the kernels in
+Python see, and have the record made by the same functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiles the kernels of `interception: native`, and tries them before they are put in place.
+"""Compiles the kernels of `dsprof.hooks.native`, and tries them before they are put in place.
 
 `python -m dsprof.hooks.native_build` is what `dsprof build` starts.
 """
@@ -110,6 +110,7 @@ def _fake_group() -> Iterator[None]:
 
 def _tells_all(kernels: ModuleType) -> bool:
     told: list[tuple[Any, ...]] = []
+    used: list[bool] = []
     times_ns = [clock()]
 
     def noted(first: Any, second: Any, *more: Any) -> None:
@@ -122,20 +123,25 @@ def _tells_all(kernels: ModuleType) -> bool:
 
     tensor, world = torch.ones(4), dist.group.WORLD
     collective, wait = ("c10d", "allreduce_"), tuple(WAIT.split("::"))
+    functional = (wait[0], "broadcast")
     try:
         kernels.watch_collective(*collective, lambda: True, noted, told.append)
         kernels.watch_wait(*wait, id, waited, told.append)
+        kernels.watch_use(*functional, lambda: used.append(True), print, told.append)
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
         torch.ops._c10d_functional.wait_tensor(tensor)
+        torch.ops._c10d_functional.broadcast(tensor, 0, world.group_name)
     finally:
         kernels.unwatch(*collective)
         kernels.unwatch(*wait)
+        kernels.unwatch(*functional)
     dist.all_reduce(tensor)
+    torch.ops._c10d_functional.broadcast(tensor, 0, world.group_name)
     times_ns.append(clock())
 
     number, maximum = id(tensor), dist.ReduceOp.RedOpType.MAX.value
     expected = [(number, None, world, True, maximum, -1, work), (number, number, True)]
-    return told == expected and times_ns == sorted(times_ns)
+    return (told, used) == (expected, [True]) and times_ns == sorted(times_ns)
 
 
 def main() -> int:
@@ -153,7 +159,7 @@ def main() -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    print(f"{target}\nUse them with DSPROF_INTERCEPTION=native.")
+    print(f"{target}\nRecording uses them from now on.")
     return 0
 
 

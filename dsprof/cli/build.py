@@ -1,4 +1,4 @@
-"""`dsprof build`: compile the kernels of `interception: native` for the torch that is here."""
+"""`dsprof build`: compile the dispatcher's kernels in C++ for the torch that is here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class BuildCommand:
     """Becomes the program that compiles: this one never imports torch."""
 
     name = "build"
-    help = "compile the kernels of `interception: native`"
+    help = "compile kernels in C++ that make recording cheaper"
     description = """\
-Compile the kernels of `interception: native` for the torch and the Python that
-are installed here. It takes half a minute and needs a C++ compiler, Python's
-headers and ninja. Training compiles nothing: without these kernels a run with
-`interception: native` records as with `dispatcher`, and says so.
+Compile the kernels that see what C++ communicates (DDP, functional collectives)
+for the torch and the Python that are installed here. It takes half a minute and
+needs a C++ compiler, Python's headers and ninja. Recording uses them from then
+on. Training compiles nothing: without them, kernels in Python do the same at a
+higher cost, and a run with `interception: native` says so.
 
 They are kept where torch keeps its extensions: in TORCH_EXTENSIONS_DIR, or in
 torch_extensions in the user's cache. Build again for another torch, Python or

@@ -37,7 +37,7 @@ def test_it_writes_one_file_and_a_second_time_the_same(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         [name] = built(tmp_path)
         assert f"{tmp_path / 'extensions' / name}\n" in done.stdout
-        assert done.stdout.endswith("Use them with DSPROF_INTERCEPTION=native.\n")
+        assert done.stdout.endswith("Recording uses them from now on.\n")
 
 
 def test_ninja_that_is_missing(tmp_path: Path) -> None:
