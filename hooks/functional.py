@@ -96,8 +96,11 @@ class FunctionalHook(Hook):
         recorder = self.recorder
 
         def notice() -> None:
-            if not self._in_use and (recorder.recording or recorder.arm()):
-                self._begin()
+            try:
+                if not (self._in_use or self.broken) and (recorder.recording or recorder.arm()):
+                    self._begin()
+            except Exception as error:
+                self.fail(error)
 
         hide_from_dynamo(notice)
         hide_from_dynamo(FunctionalHook._begin, and_calls=True)
@@ -107,8 +110,8 @@ class FunctionalHook(Hook):
         """Follow what functional collectives issue; threads that issue meanwhile wait for it."""
         with self._beginning:
             if not self._in_use:
-                self.recorder.in_flight.followers += (remember_outputs,)
                 self.recorder.on_cpp()
+                self.recorder.in_flight.followers += (remember_outputs,)
                 self._in_use = True
                 self._noticed()
 

@@ -63,7 +63,7 @@ class CompleteHook(ProcessGroupHook):
                 dispatcher.sites, self.has_kernels = self.sites, True
                 try:
                     dispatcher.install("torch.distributed")
-                except Exception:
+                except BaseException:  # a signal handler's, too: half of them would stay for good
                     self.uninstall()
                     raise
 

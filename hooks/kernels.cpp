@@ -287,8 +287,10 @@ void watch(
   slot->is_watched = true;
 }
 
-void unwatch(const std::string& ns, const std::string& name) {
-  if (auto* const slot = slots()[ns + "::" + name]) {
+// Only what these callbacks watch: somebody else may do so by now.
+void unwatch(const std::string& ns, const std::string& name, const py::object& begin) {
+  auto* const slot = slots()[ns + "::" + name];
+  if (slot != nullptr && slot->callbacks && slot->callbacks->begin.is(begin)) {
     slot->is_watched = false;
     slot->callbacks.reset();
   }

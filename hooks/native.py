@@ -31,6 +31,10 @@ Before = Callable[..., Any]
 After = Callable[..., None]
 
 MODULE = "dsprof_kernels"
+
+END = b"\ndsprof's kernels end here\n"
+"""What a file of kernels ends with: to load one that was cut would kill the process."""
+
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
 
@@ -40,17 +44,19 @@ class _Watched:
     def __init__(self, hook: Hook) -> None:
         self.kernels = load_kernels()
         self._fail = functools.partial(_fail, hook)
-        self._names: list[tuple[str, str]] = []
+        self._watched: list[tuple[str, str, Before]] = []
 
     def add(self, watch: Callable[..., None], operation: str, before: Before, after: After) -> None:
         """Watch an operation; `watch` is the function of `kernels` for its kind."""
         namespace, _, name = operation.partition("::")
+        # First, and for good: a signal handler of the user may raise at any point, here as well as
+        # in `_destroy`, which another thread may be at, too.
+        self._watched.append((namespace, name, before))
         watch(namespace, name, before, after, self._fail)
-        self._names.append((namespace, name))
 
     def _destroy(self) -> None:
-        while self._names:
-            self.kernels.unwatch(*self._names.pop())
+        for watched in self._watched:
+            self.kernels.unwatch(*watched)
 
 
 class NativeDispatcherHook(DispatcherHook):
@@ -190,6 +196,10 @@ def load_kernels() -> ModuleType:
 
 @functools.cache
 def _loaded(path: Path) -> ModuleType:
+    with open(path, "rb") as file:
+        is_whole = file.read().endswith(END)
+    if not is_whole:
+        raise RuntimeError(f"{path} is cut off, kernels in Python stand in; run dsprof build")
     loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
     spec = importlib.util.spec_from_loader(MODULE, loader)
     assert spec is not None

@@ -23,7 +23,7 @@ from torch.utils import cpp_extension
 from dsprof.errors import DsprofError
 from dsprof.events import clock
 from dsprof.hooks.functional import WAIT
-from dsprof.hooks.native import MODULE, SOURCE, kernels_path
+from dsprof.hooks.native import END, MODULE, SOURCE, kernels_path
 
 
 def build(target: Path) -> None:
@@ -38,8 +38,10 @@ def build(target: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=building, dir=target.parent) as folder:
             verify(_compiled(folder))
             built = Path(folder, f"{MODULE}.so")
-            with built.open("rb") as file:
-                os.fsync(file.fileno())  # one that was cut would kill who loads it
+            with built.open("ab") as file:
+                file.write(END)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(built, target)
     except OSError as error:
         raise DsprofError(
@@ -86,7 +88,8 @@ def verify(kernels: ModuleType) -> None:
     """
     try:
         with _fake_group():
-            works, why = _tells_all(kernels), "they do not tell what happened"
+            works = _tells_all(kernels) and _notices(kernels)
+            why = "they do not tell what happened"
     except Exception as error:
         works, why = False, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     if not works:
@@ -110,8 +113,10 @@ def _fake_group() -> Iterator[None]:
 
 def _tells_all(kernels: ModuleType) -> bool:
     told: list[tuple[Any, ...]] = []
-    used: list[bool] = []
     times_ns = [clock()]
+
+    def begin() -> bool:
+        return True
 
     def noted(first: Any, second: Any, *more: Any) -> None:
         told.append((id(first[0]), second, *more[:5]))
@@ -123,25 +128,40 @@ def _tells_all(kernels: ModuleType) -> bool:
 
     tensor, world = torch.ones(4), dist.group.WORLD
     collective, wait = ("c10d", "allreduce_"), tuple(WAIT.split("::"))
-    functional = (wait[0], "broadcast")
     try:
-        kernels.watch_collective(*collective, lambda: True, noted, told.append)
+        kernels.watch_collective(*collective, begin, noted, told.append)
         kernels.watch_wait(*wait, id, waited, told.append)
-        kernels.watch_use(*functional, lambda: used.append(True), print, told.append)
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
         torch.ops._c10d_functional.wait_tensor(tensor)
-        torch.ops._c10d_functional.broadcast(tensor, 0, world.group_name)
     finally:
-        kernels.unwatch(*collective)
-        kernels.unwatch(*wait)
-        kernels.unwatch(*functional)
+        kernels.unwatch(*collective, begin)
+        kernels.unwatch(*wait, id)
     dist.all_reduce(tensor)
-    torch.ops._c10d_functional.broadcast(tensor, 0, world.group_name)
     times_ns.append(clock())
 
     number, maximum = id(tensor), dist.ReduceOp.RedOpType.MAX.value
     expected = [(number, None, world, True, maximum, -1, work), (number, number, True)]
-    return (told, used) == (expected, [True]) and times_ns == sorted(times_ns)
+    return told == expected and times_ns == sorted(times_ns)
+
+
+def _notices(kernels: ModuleType) -> bool:
+    noticed: list[Any] = []
+    operation, operations = ("_c10d_functional", "broadcast"), torch.ops._c10d_functional
+
+    def communicate() -> None:
+        issued = operations.broadcast(torch.ones(4), 0, dist.group.WORLD.group_name)
+        operations.wait_tensor(issued)
+
+    def begin() -> None:
+        noticed.append("use")
+
+    kernels.watch_use(*operation, begin, print, noticed.append)
+    try:
+        communicate()
+    finally:
+        kernels.unwatch(*operation, begin)
+    communicate()
+    return noticed == ["use"]
 
 
 def main() -> int:

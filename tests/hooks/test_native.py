@@ -26,13 +26,13 @@ from dsprof.errors import DsprofError
 from dsprof.hooks import native
 from dsprof.hooks.c10d import DispatcherHook
 from dsprof.hooks.functional import FunctionalHook
-from dsprof.hooks.native import NativeDispatcherHook, NativeFunctionalHook
+from dsprof.hooks.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
 from dsprof.hooks.native_build import verify
 from dsprof.hooks.wire import WireOp
 from dsprof.patching import forget_imports
 from dsprof.recorder import Recorder
 from dsprof.trace.reader import read_trace
-from tests.hooks.conftest import IN_DISPATCHER
+from tests.hooks.conftest import IN_DISPATCHER, WITH_WAITS
 
 Install = Callable[..., Recorder]
 
@@ -93,7 +93,7 @@ def test_kernels_that_are_there_and_cannot_be_loaded_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    native.kernels_path().write_bytes(b"\x7fELF")
+    native.kernels_path().write_bytes(b"\x7fELF" + native.END)
     run(AUTOMATIC, tmp_path / "out")
     ops, failed = recorded(tmp_path / "out")
     assert ops == ["all_reduce"]
@@ -112,24 +112,84 @@ def test_a_user_without_a_home_has_no_kernels(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_first_functional_collective_is_noticed_and_no_other(install: Install) -> None:
     install(NativeDispatcherHook, NativeFunctionalHook)
-    watch = functools.partial(
-        native.load_kernels().watch_use, "_c10d_functional", "all_reduce", print, print, print
-    )
+    kernels, operation = native.load_kernels(), ("_c10d_functional", "all_reduce")
+    watch = functools.partial(kernels.watch_use, *operation, print, print, print)
     with pytest.raises(RuntimeError, match="is watched already"):
         watch()
     functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
     watch()
-    native.load_kernels().unwatch("_c10d_functional", "all_reduce")
+    kernels.unwatch(*operation, print)
 
 
 def test_a_library_that_cannot_be_loaded_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "cut.so"
-    path.write_bytes(b"\x7fELF")
+    path = tmp_path / "odd.so"
+    path.write_bytes(b"\x7fELF" + native.END)
     monkeypatch.setattr(native, "kernels_path", lambda: path)
     with pytest.raises(RuntimeError, match=f"{path}: .* stand in; run dsprof build"):
         native.load_kernels()
+
+
+def test_a_library_that_was_cut_is_not_loaded(tmp_path: Path) -> None:
+    """To load one, which a full disk or a copy may leave, ends the process by SIGBUS."""
+    whole = native.kernels_path()
+    cut = tmp_path / whole.name
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    run(AUTOMATIC, tmp_path / "out", TORCH_EXTENSIONS_DIR=str(tmp_path))
+    ops, failed = recorded(tmp_path / "out")
+    assert ops == ["all_reduce"]
+    assert failed["native"].startswith(f"RuntimeError: {cut} is cut off")
+
+
+def test_a_signal_as_kernels_go_in_leaves_none_watched(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels, left = native.load_kernels(), 3
+
+    def watch_collective(*given: Any) -> None:
+        nonlocal left
+        kernels.watch_collective(*given)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    odd = SimpleNamespace(watch_collective=watch_collective, unwatch=kernels.unwatch)
+    hook = NativeHook(Recorder(lambda: True))
+    monkeypatch.setattr(native, "load_kernels", lambda: odd)
+    with pytest.raises(KeyboardInterrupt):
+        hook.install("torch.distributed")
+    monkeypatch.undo()
+    recorder = install(NativeHook)
+    dist.all_reduce(torch.ones(4))
+    assert [record.op for record in recorder.buffer] == ["all_reduce"]
+
+
+def test_who_stops_watching_late_leaves_others_alone(install: Install) -> None:
+    """A thread may be at it still when the next recording begins."""
+    first = NativeDispatcherHook(Recorder(lambda: True))
+    first.install("torch.distributed")
+    watched = first._library
+    first.uninstall()
+    recorder = install(NativeDispatcherHook)
+    watched._destroy()
+    dist.all_reduce(torch.ones(4))
+    assert [record.op for record in recorder.buffer] == ["all_reduce"]
+
+
+@pytest.mark.parametrize("kinds", WITH_WAITS)
+def test_what_fails_as_the_first_one_is_noticed_lets_it_pass(
+    install: Install, kinds: tuple[type[FunctionalHook], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(hook: FunctionalHook) -> None:
+        raise IndexError("on purpose")
+
+    monkeypatch.setattr(FunctionalHook, "_begin", broken)
+    recorder = install(*kinds)
+    for _ in range(5):
+        issued = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+        assert functional.wait_tensor(issued).tolist() == [1.0] * 4
+    assert recorder.failures == {"functional": "IndexError: on purpose"}
 
 
 def test_a_process_may_end_with_kernels_that_are_watched() -> None:
@@ -252,17 +312,23 @@ def test_a_kernel_that_fails_itself_lets_the_call_pass() -> None:
     noted: list[Any] = []
     failed: list[str] = []
     kernels = native.load_kernels()
-    kernels.watch_collective("dsprof_odd", "collective", lambda: True, noted.append, failed.append)
+
+    def begin() -> bool:
+        return True
+
+    kernels.watch_collective("dsprof_odd", "collective", begin, noted.append, failed.append)
     for _ in range(2):
         assert torch.ops.dsprof_odd.collective([torch.ones(4)], 6) == 7
-        kernels.unwatch("dsprof_odd", "collective")
+        kernels.unwatch("dsprof_odd", "collective", begin)
     assert noted == []
     assert len(failed) == 1
 
 
 def test_a_schema_without_a_group_is_no_collective() -> None:
-    with pytest.raises(RuntimeError, match="all_reduce has no process group"):
-        native.load_kernels().watch_collective("_c10d_functional", "all_reduce", bool, print, print)
+    library = torch.library.Library("dsprof_alone", "DEF")
+    library.define("collective(Tensor[] tensors) -> int")
+    with pytest.raises(RuntimeError, match="collective has no process group"):
+        native.load_kernels().watch_collective("dsprof_alone", "collective", bool, print, print)
 
 
 def test_two_hooks_cannot_watch_one_kernel(install: Install) -> None:
