@@ -96,16 +96,25 @@ class Recorder:
             return False
         with self._arming:
             try:
-                if not self.recording and self._on_first_collective():
+                if not (self.recording or self.stopped) and self._on_first_collective():
                     self.step_start_ns = clock()
-                    self.recording = True
+                    self.recording = not self.stopped  # by a signal handler, meanwhile
             except Exception as error:
                 self.fail("session", error)
                 self.stopped = True
         return self.recording
 
     def stop(self) -> None:
-        """Record no more; hooks that stay in someone's chain only pass calls through."""
+        """Record no more; hooks that stay in someone's chain only pass calls through.
+
+        A thread that begins to record just now has begun before this returns: else there would be
+        a trace that nobody ends.
+        """
+        with self._arming:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Record no more, in a forked child: the lock may be of a thread that is not there."""
         self.recording = False
         self.stopped = True
 

@@ -210,7 +210,7 @@ class Session:
 
     def abandon(self) -> None:
         """Stop recording in a forked child: the writer's thread does not live on there."""
-        self.recorder.stop()
+        self.recorder.abandon()
         self.writer = None
 
     def _totals(self, reason: str) -> Trailer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -146,6 +147,60 @@ def test_what_a_signal_handler_raises_in_a_look_at_a_work_is_no_answer_of_it(
 def test_a_stopped_recorder_does_not_arm_again(recorder: Recorder) -> None:
     recorder.stop()
     assert not recorder.arm()
+
+
+def test_a_recording_that_begins_as_it_is_stopped_has_begun_before() -> None:
+    """Else whoever stopped it would not know of the trace that has to be ended."""
+    beginning, may_begin, order = threading.Event(), threading.Event(), []
+
+    def begin() -> bool:
+        beginning.set()
+        may_begin.wait()
+        order.append("begun")
+        return True
+
+    def stop() -> None:
+        recorder.stop()
+        order.append("stopped")
+
+    recorder = Recorder(begin)
+    threads = [threading.Thread(target=call, daemon=True) for call in (recorder.arm, stop)]
+    threads[0].start()
+    beginning.wait()
+    threads[1].start()
+    threads[1].join(0.1)  # so that it would be over if it did not wait
+    may_begin.set()
+    for thread in threads:
+        thread.join()
+    assert order == ["begun", "stopped"]
+    assert not recorder.recording
+
+
+def test_a_signal_handler_may_stop_a_recording_as_it_begins() -> None:
+    def begin() -> bool:
+        recorder.stop()
+        return True
+
+    recorder = Recorder(begin)
+    assert not recorder.arm()
+
+
+def test_a_forked_child_gives_up_without_the_lock_of_another_thread() -> None:
+    beginning, may_end = threading.Event(), threading.Event()
+
+    def begin() -> bool:
+        beginning.set()
+        return may_end.wait()
+
+    recorder = Recorder(begin)
+    thread = threading.Thread(target=recorder.arm, daemon=True)
+    thread.start()
+    beginning.wait()
+    recorder.abandon()
+    assert not recorder.arm()
+    may_end.set()
+    thread.join()
+    assert not recorder.recording
 
 
 def test_what_began_in_the_trace_before_is_not_of_this_one(recorder: Recorder) -> None:
