@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from types import FrameType
 
@@ -15,7 +16,10 @@ def raise_if_of_signal_handler(error: BaseException) -> None:
         BaseException: `error`.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-        given = [frame.f_locals.get(name) for name in names]
+        arguments = inspect.getargvalues(frame)
+        given = [arguments.locals.get(name) for name in arguments.args]
+        gathered = arguments.locals.get(arguments.varargs or "")
+        if isinstance(gathered, tuple):
+            given += gathered
         if any(isinstance(one, FrameType) and one is frame.f_back for one in given):
             raise error

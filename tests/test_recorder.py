@@ -112,6 +112,17 @@ def test_what_a_signal_handler_raises_is_the_users(interrupts: Interrupts) -> No
     assert (recorder.failures, recorder.stopped) == ({}, False)
 
 
+def test_a_signal_handler_need_not_name_what_it_gets(interrupts: Interrupts) -> None:
+    def handler(*_: object) -> None:
+        raise TimeoutError("of the user")
+
+    signal.signal(signal.SIGUSR1, handler)
+    recorder = Recorder(interrupts)
+    with pytest.raises(TimeoutError, match="of the user"):
+        recorder.arm()
+    assert recorder.failures == {}
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_what_a_signal_handler_raises_in_a_hook_is_no_failure_of_it(
     recorder: Recorder, interrupts: Interrupts, moment: str
