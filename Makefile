@@ -48,7 +48,7 @@ check: lint test ## Lint and test
 lint: .venv/.installed ## Check style, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy dsprof
+	$(BIN)/mypy dsprof dsprof_autostart.py
 	PYTHONPATH=. $(BIN)/lint-imports
 
 torch-suite: build/.warm build/.kernels ## Run PyTorch's own distributed tests with dsprof and without (an hour)

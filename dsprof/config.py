@@ -85,9 +85,13 @@ def load_config(variables: Mapping[str, str], options: Mapping[str, Any]) -> Con
 
 
 def find_settings(
-    variables: Mapping[str, str], options: Mapping[str, Any] = MappingProxyType({})
+    variables: Mapping[str, str],
+    options: Mapping[str, Any] = MappingProxyType({}),
+    schema: Mapping[str, type] | None = None,
 ) -> dict[str, Setting]:
     """Find the effective value of each field of `Config`, and where it was set.
+
+    With `schema`, as for `load_thresholds`, the file's thresholds are checked as well.
 
     Raises:
         ConfigError: as `load_config`.
@@ -97,7 +101,10 @@ def find_settings(
     path = options.get("config") or ours.get(CONFIG_VARIABLE)
     found = {name: Setting(field.default, "default") for name, field in FIELDS.items()}
     if path:
-        found |= checked(ConfigFile(path, mistakes).options(FIELDS), Config, mistakes)
+        file = ConfigFile(path, mistakes)
+        found |= checked(file.options(FIELDS), Config, mistakes)
+        if schema is not None:
+            _check_thresholds(file, schema, mistakes)
     found |= checked(_from_variables(ours, mistakes), Config, mistakes)
     found |= checked(_from_options(options, mistakes), Config, mistakes)
     raise_all(mistakes)
@@ -118,12 +125,19 @@ def load_thresholds(path: str | os.PathLike[str], schema: Mapping[str, type]) ->
     mistakes: list[str] = []
     file = ConfigFile(path, mistakes)
     checked(file.options(FIELDS), Config, mistakes)
-    thresholds = {
+    thresholds = _check_thresholds(file, schema, mistakes)
+    raise_all(mistakes)
+    return {rule: schema[rule](**values) for rule, values in thresholds.items()}
+
+
+def _check_thresholds(
+    file: ConfigFile, schema: Mapping[str, type], mistakes: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the thresholds that fit, rule by rule, and add what is wrong to `mistakes`."""
+    return {
         rule: {name: fit.value for name, fit in checked(found, schema[rule], mistakes).items()}
         for rule, found in file.thresholds(schema)
     }
-    raise_all(mistakes)
-    return {rule: schema[rule](**values) for rule, values in thresholds.items()}
 
 
 def _is_ours(name: str) -> bool:

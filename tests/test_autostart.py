@@ -57,18 +57,21 @@ def test_a_broken_dependency_is_said_and_torch_works(tmp_path: Path, module: str
     assert ("broken on purpose" in err) == (module == "msgspec")
 
 
-def test_a_broken_dsprof_is_no_reason_to_fail(tmp_path: Path) -> None:
-    """All of the package but what torch calls is broken."""
+@pytest.mark.parametrize("file", ["__init__.py", "session.py"])
+def test_a_broken_dsprof_is_no_reason_to_fail(tmp_path: Path, file: str) -> None:
     package = tmp_path / "dsprof"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "autostart.py").write_text(
-        (Path(__file__).parents[1] / "dsprof" / "autostart.py").read_text()
-    )
-    (package / "session.py").write_text("syntax error here")
+    (package / file).write_text("syntax error here")
+    assert run("import torch; print(1)", {}, tmp_path) == ("1", "")
     out, err = run("import torch; print(1)", ON, tmp_path)
     assert out == "1"
     assert err.startswith("dsprof: not recording: ")
+
+
+def test_a_users_own_file_named_dsprof_is_not_run_with_torch(tmp_path: Path) -> None:
+    (tmp_path / "dsprof.py").write_text("print('of the user')\n")
+    assert run("import torch; print(1)", {}, tmp_path) == ("1", "")
 
 
 def test_a_wrong_setting_is_said_in_one_line(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +17,18 @@ from pathlib import Path
 from typing import Literal
 
 from dsprof._version import __version__
+from dsprof.cli.loading import threshold_schema
 from dsprof.cli.output import print_bytes
 from dsprof.cli.versions import loads_plugins, version_of
-from dsprof.config import FIELDS, SWITCH, Config, find_settings, is_switched_on, unmirrored
+from dsprof.config import (
+    CONFIG_VARIABLE,
+    FIELDS,
+    SWITCH,
+    Config,
+    find_settings,
+    is_switched_on,
+    unmirrored,
+)
 from dsprof.errors import ConfigError, escaped
 from dsprof.settings import Setting
 
@@ -64,10 +74,11 @@ def _checks(variables: Mapping[str, str]) -> Iterator[Check]:
     libraries = list(_libraries())
     yield from libraries
     yield from _frameworks()
-    if version_of("torch") and all(library.state == "ok" for library in libraries):
+    is_whole = all(library.state == "ok" for library in libraries)
+    if version_of("torch") and is_whole:
         yield from _hooks(variables)
     yield from _switches(variables)
-    yield from _configuration(variables)
+    yield from _configuration(variables, is_whole)
     yield Check(
         "note",
         "other nodes: DeepSpeed's launchers forward PYTHON_DSPROF*, the mirrors that dsprof sets; "
@@ -144,9 +155,10 @@ def _switches(variables: Mapping[str, str]) -> Iterator[Check]:
         yield Check("note", "DSPROF is not set: DSPROF=1 or dsprof run switches recording on")
 
 
-def _configuration(variables: Mapping[str, str]) -> Iterator[Check]:
+def _configuration(variables: Mapping[str, str], is_whole: bool) -> Iterator[Check]:
+    has_rules = is_whole and unmirrored(variables).get(CONFIG_VARIABLE)
     try:
-        settings = find_settings(variables)
+        settings = find_settings(variables, schema=threshold_schema() if has_rules else None)
     except ConfigError as error:
         for mistake in str(error).splitlines():
             yield Check("no", mistake)
@@ -165,6 +177,8 @@ def _output_folder(folder: Path) -> Check:
     existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if not os.path.isdir(existing):
         return Check("no", f"{folder}: {existing} is not a folder; set DSPROF_OUT to another")
-    if not os.access(existing, os.W_OK | os.X_OK):
+    try:  # a file system may refuse what permissions allow
+        tempfile.TemporaryDirectory(prefix="dsprof_", dir=existing).cleanup()
+    except OSError:
         return Check("no", f"{folder} cannot be written; set DSPROF_OUT to another folder")
     return Check("ok", f"traces go to {folder.absolute()}")

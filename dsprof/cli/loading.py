@@ -27,6 +27,13 @@ def add_judging(parser: ArgumentParser) -> None:
     )
 
 
+def threshold_schema() -> dict[str, type]:
+    """Return the dataclass of each rule's thresholds, by the id of the rule."""
+    from dsprof.rules import RULES
+
+    return {rule.meta.id: type(rule.thresholds) for rule in RULES}
+
+
 def load_diagnosis(
     paths: Sequence[Path], config: Path | None = None, baseline: Path | None = None
 ) -> Diagnosis:
@@ -39,7 +46,6 @@ def load_diagnosis(
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
     from dsprof.diagnosis.model import from_json
-    from dsprof.rules import RULES
     from dsprof.trace.run import find_run, is_diagnosis
     from dsprof.trace.source import size_of
 
@@ -51,8 +57,7 @@ def load_diagnosis(
         )
     if saved:
         return from_json(saved[0].read_bytes(), str(saved[0]))
-    schema = {rule.meta.id: type(rule.thresholds) for rule in RULES}
-    thresholds = load_thresholds(config, schema) if config else {}
+    thresholds = load_thresholds(config, threshold_schema()) if config else {}
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
     run = find_run(paths)
     processes = processes_for([size_of(path) for path in run.files])

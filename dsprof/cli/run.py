@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_type_hints
 
+from dsprof.cli.loading import threshold_schema
 from dsprof.cli.start import become
 from dsprof.cli.versions import loads_plugins, version_of
 from dsprof.config import (
@@ -17,7 +18,7 @@ from dsprof.config import (
     PREFIX,
     SWITCH,
     Config,
-    load_config,
+    find_settings,
     mirrored,
     unmirrored,
 )
@@ -88,7 +89,7 @@ def _variables(
             ours[PREFIX + name.upper()] = value
     if (file := arguments["config"]) is not None:
         ours[CONFIG_VARIABLE] = file
-    load_config(ours, {})
+    find_settings(ours, schema=threshold_schema() if ours.get(CONFIG_VARIABLE) else None)
     return {**environment, **ours, **mirrored(ours)}
 
 

@@ -16,7 +16,7 @@ def _start_with_torch() -> None:
 
 
 def _autostart() -> None:
-    from dsprof.autostart import autostart
+    from dsprof_autostart import autostart
 
     autostart()
 

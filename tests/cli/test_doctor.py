@@ -10,7 +10,7 @@ import pytest
 from dsprof._version import __version__
 from tests.cli.command import dsprof, environment, install
 
-ENTRY_POINT = "[torch.backends]\ndsprof = dsprof.autostart:autostart\n"
+ENTRY_POINT = "[torch.backends]\ndsprof = dsprof_autostart:autostart\n"
 
 
 @pytest.fixture
@@ -152,3 +152,18 @@ def test_what_is_not_installed_is_said(
     assert "  no  torch is not installed in this Python\n" in shown
     assert "note  deepspeed is not installed" in shown
     assert "  no  torch does not find dsprof" in shown
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(site: Path) -> None:
+    (site.parent / "d.yaml").write_text("evry: 2\nrules:\n  late-rnak: {}\n")
+    done = doctor(site, DSPROF_CONFIG="d.yaml")
+    assert done.returncode == 1
+    assert [line.partition(" - ")[0] for line in lines(done, "no")] == [
+        "d.yaml:1:1: unknown key 'evry'",
+        "d.yaml:3:3: unknown rule 'late-rnak'",
+    ]
+
+
+def test_a_folder_that_only_seems_to_be_writable_is_an_obstacle(site: Path) -> None:
+    done = doctor(site, DSPROF_OUT="/proc/traces")
+    assert lines(done, "no") == ["/proc/traces cannot be written; set DSPROF_OUT to another folder"]

@@ -84,9 +84,9 @@ def test_before_torch_2_6_the_command_starts_us_from_pythonpath(tmp_path: Path) 
     install(tmp_path, "torch", "2.4.0+cpu")
     (tmp_path / "torch.py").write_text("print('torch')")
     (tmp_path / "sitecustomize.py").write_text(
-        "import dsprof.autostart\n"
+        "import dsprof_autostart\n"
         "print('sitecustomize')\n"
-        "dsprof.autostart.autostart = lambda: print('armed')\n"
+        "dsprof_autostart.autostart = lambda: print('armed')\n"
     )
     code = "print('start'); import torch; print('end')"
     done = dsprof("run", "--", sys.executable, "-c", code, cwd=tmp_path, env=environment(tmp_path))
@@ -112,3 +112,10 @@ def test_from_torch_2_6_on_pythonpath_is_left_alone(tmp_path: Path) -> None:
     assert variables["PYTHONPATH"] == env["PYTHONPATH"]
     assert done.stderr == ""
     assert os.pathsep in variables["PYTHONPATH"]
+
+
+def test_a_wrong_threshold_is_told_before_the_command_starts(tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text("rules:\n  late-rank: {chanse: 0.1}\n")
+    done = dsprof("run", "--config", "d.yaml", "--", "echo", "started", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dsprof: d.yaml:2:15: unknown threshold of late-rank 'chanse'")

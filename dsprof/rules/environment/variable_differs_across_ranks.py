@@ -78,7 +78,9 @@ class VariableDiffersAcrossRanks:
         if harmful:
             yield self._variables(harmful, worst(severities[d.name] for d in harmful))
         if rest := [d for d in differences if severities[d.name] is Severity.NONE]:
-            summary = f"{len(rest)} more variables differ between ranks, without known harm."
+            which = f"{len(rest)} more" if harmful else _listed(rest)
+            differ = "differs" if len(rest) == 1 else "differ"
+            summary = f"{which} {differ} across ranks, without known harm."
             yield self.meta.finding(Status.INFO, summary, evidence=(_table(rest),))
         if keys := facts.differing(facts.written):
             found = [_Difference(name, values, "must") for name, values in keys.items()]

@@ -296,7 +296,7 @@ def begin(name: str, mode: str, rank: int) -> None:
     os.dup2(file, 1)
     os.dup2(os.open(OUT / f"{name}.{mode}.{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
     if mode == "recorded":
-        from dsprof.autostart import autostart
+        from dsprof_autostart import autostart
 
         autostart()  # what torch does at the end of its import
     join(OUT / f"{name}.{mode}.store", rank, scenario.ranks)

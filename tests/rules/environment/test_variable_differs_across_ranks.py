@@ -57,6 +57,7 @@ def test_equal_settings_pass():
 def test_unknown_effect_is_info():
     (finding,) = both("NCCL_MY_OWN_THING", "1", "2")
     assert finding.status is Status.INFO
+    assert finding.summary == "NCCL_MY_OWN_THING differs across ranks, without known harm."
 
 
 def test_nccl_settings_of_a_run_without_nccl_are_info():

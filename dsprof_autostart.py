@@ -1,7 +1,8 @@
 """What torch calls at the end of its import (entry point group torch.backends).
 
 An exception here would fail the user's `import torch`: whatever is wrong with dsprof or its
-dependencies is said in one line, and the run goes on without it.
+dependencies is said in one line, and the run goes on without it. It is no part of the package, for
+to find that would run dsprof/__init__.py first, or a script of the user's own by that name.
 """
 
 import os
