@@ -23,7 +23,7 @@ __all__ = ["__version__", "annotate", "disable", "enable", "load", "step"]
 
 
 def enable(**options: Any) -> None:
-    """Record this process from the first collective on.
+    """Record this process, from now on if a process group is up, else from the first collective on.
 
     May be called before or after torch, deepspeed and engines exist; a second call does nothing.
     `options` are the fields of `dsprof.config.Config` and `config`, the path of a YAML file.

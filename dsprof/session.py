@@ -66,6 +66,9 @@ class Session:
         self._fallbacks = FALLBACKS
         for hook in create_hooks(self.config, self.recorder):
             self._install(hook)
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            self.recorder.arm()  # at the next collective a step would be half over
 
     def _install(self, hook: Hook) -> None:
         for module in hook.modules():

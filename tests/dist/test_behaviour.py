@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dsprof.trace.reader import read_trace
@@ -149,3 +150,7 @@ def test_enabling_late_twice_or_again_leaves_nothing_behind(tmp_path: Path) -> N
             assert trace.trailer is not None
             assert len(trace.steps) == 3, file.name
             assert trace.trailer.failed_hooks == {}
+            # Of the first step, too, though nothing communicates before its first backward.
+            in_step = np.bincount(trace.collectives.step[trace.collectives.step >= 0])
+            assert in_step.tolist() == [in_step[-1]] * 3, file.name
+            assert [step.micro_steps for step in trace.steps] == [2, 2, 2]
