@@ -14,6 +14,11 @@ from dsprof.reports.tables.listing import bounded
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_DIRECTIONS = dict.fromkeys(
+    map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "?"
+)
+"""Marks that turn the direction of text: those of a name would turn what stands beside it, too."""
+
 _SCRIPT_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
@@ -31,6 +36,7 @@ def environment() -> Environment:
 
     made = Environment(
         autoescape=True,
+        finalize=lambda value: value.translate(_DIRECTIONS) if type(value) is str else value,
         undefined=StrictUndefined,
         loader=FunctionLoader(asset),
         trim_blocks=True,

@@ -46,6 +46,11 @@ def page() -> Element:
     return page_of(factory.diagnosis(8, 50))
 
 
+def test_a_name_cannot_turn_the_text_beside_it() -> None:
+    page = render(msgspec.structs.replace(factory.diagnosis(), verdict="a\u202eb\u2067c"), "html")
+    assert parse(page).one("h1").text == "a?b?c"
+
+
 def test_sections_come_in_the_order_in_which_a_reader_needs_them(page: Element) -> None:
     assert page.one("h1").text == factory.diagnosis().verdict
     assert [section.attributes["id"] for section in page.all("section")] == [
