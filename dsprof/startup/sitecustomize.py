@@ -8,17 +8,12 @@ import sys
 
 def _start_with_torch() -> None:
     try:
+        import dsprof_autostart
         from dsprof.patching import when_imported
 
-        when_imported("torch", _autostart)
+        when_imported("torch", lambda: dsprof_autostart.autostart())
     except Exception:  # noqa: BLE001
         sys.stderr.write("dsprof: not importable in this Python: nothing is recorded here\n")
-
-
-def _autostart() -> None:
-    from dsprof_autostart import autostart
-
-    autostart()
 
 
 def _run_the_one_we_hide() -> None:
