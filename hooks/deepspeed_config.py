@@ -7,6 +7,22 @@ from typing import Any
 
 from dsprof.trace.format import EngineConfig, ParameterLayout
 
+_MODELS = {  # sections that pydantic read, and the attribute that each is in
+    "zero_optimization": "zero_config",
+    "bf16": "bfloat16_config",
+    "fp16": "float16_config",
+}
+_OBJECTS = {  # sections whose attributes are their keys
+    "activation_checkpointing": "activation_checkpointing_config",
+    "flops_profiler": "flops_profiler_config",
+}
+_PARTS = {  # sections of which each key has an attribute of its own
+    "bf16": {"enabled": "bfloat16_enabled"},  # before DeepSpeed 0.17
+    "fp16": {"enabled": "fp16_enabled"},  # likewise
+    "data_types": {"grad_accum_dtype": "grad_accum_dtype"},
+    "optimizer": {"type": "optimizer_name", "params": "optimizer_params"},
+    "scheduler": {"type": "scheduler_name", "params": "scheduler_params"},
+}
 _SETTINGS = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -17,23 +33,22 @@ _SETTINGS = (
     "gradient_predivide_factor",
     "sparse_gradients_enabled",
     "wall_clock_breakdown",
-    "grad_accum_dtype",
+    "gradient_allreduce_op",
+    "memory_breakdown",
+    "steps_per_print",
+    "zero_allow_untested_optimizer",
 )
 
 
 def describe(engine: Any, number: int) -> EngineConfig:
     """Return the description of an engine, in plain values."""
     config = getattr(engine, "_config", None)
-    zero = getattr(config, "zero_config", None)
     parameters = [p for p in engine.module.parameters() if p.requires_grad]
     dtype = _dtype(parameters[0].dtype) if parameters else ""
     return EngineConfig(
         engine=number,
         written=_plain(getattr(config, "_param_dict", {})),
-        effective={
-            "zero_optimization": _plain(zero),
-            **{name: _plain(getattr(config, name, None)) for name in _SETTINGS},
-        },
+        effective=_effective(config),
         kind=type(engine).__name__,
         optimizer=type(engine.optimizer).__name__ if engine.optimizer is not None else "",
         parameters=sum(getattr(p, "ds_numel", p.numel()) for p in parameters),
@@ -44,6 +59,21 @@ def describe(engine: Any, number: int) -> EngineConfig:
         pipeline_stages=getattr(engine, "num_stages", 0),
         experts_apart=_experts_apart(engine.module),
     )
+
+
+def _effective(config: Any) -> dict[str, Any]:
+    """Return what DeepSpeed made of a configuration, by the keys that users write."""
+    found: dict[str, Any] = {}
+    for key, attribute in _MODELS.items():
+        found[key] = _plain(getattr(config, attribute, None))
+    for key, attribute in _OBJECTS.items():
+        found[key] = _plain(getattr(getattr(config, attribute, None), "__dict__", None))
+    for key, attributes in _PARTS.items():
+        held = {name: getattr(config, attribute, None) for name, attribute in attributes.items()}
+        if found.get(key) is None and any(value is not None for value in held.values()):
+            found[key] = _plain(held)
+    found |= {name: _plain(getattr(config, name, None)) for name in _SETTINGS}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _experts_apart(module: Any) -> int:

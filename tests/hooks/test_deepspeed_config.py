@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pydantic.v1
 import torch
+from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.config_utils import pp_int
 
 from dsprof.hooks.deepspeed_config import describe
@@ -122,3 +123,32 @@ def test_settings_are_read_of_either_version_of_pydantic() -> None:
         "stage3_prefetch_bucket_size": 5,
         "offload_param": {"device": "cpu"},
     }
+
+
+def test_sections_that_are_in_force_have_the_keys_that_users_write() -> None:
+    written = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "betas": [0.9, 0.95]}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3}},
+        "zero_optimization": {"stage": 2},
+        "activation_checkpointing": {"partition_activations": True},
+        "flops_profiler": {"enabled": False, "profile_step": 7},
+        "data_types": {"grad_accum_dtype": "fp32"},
+    }
+    found = describe(engine(None, _config=DeepSpeedConfig(dict(written))), 0).effective
+    assert msgspec.json.decode(msgspec.json.encode(found)) == found
+    assert found["train_batch_size"] == 8
+    assert (found["bf16"]["enabled"], found["fp16"]["enabled"]) == (True, False)
+    assert found["optimizer"] == {"type": "adamw", "params": written["optimizer"]["params"]}
+    assert found["flops_profiler"]["profile_step"] == 7
+    assert found["activation_checkpointing"]["cpu_checkpointing"] is False
+    for key in ("scheduler", "data_types"):
+        assert found[key] == written[key]
+
+
+def test_releases_without_sections_for_types_tell_which_is_on() -> None:
+    config = SimpleNamespace(bfloat16_enabled=True, fp16_enabled=False)
+    found = describe(engine(None, _config=config), 0).effective
+    assert found == {"bf16": {"enabled": True}, "fp16": {"enabled": False}}

@@ -57,7 +57,9 @@ def _overridden(settings: EngineSettings) -> Iterator[tuple[str, str]]:
 
 def _is_same(written: Any, recorded: Any) -> bool:
     if isinstance(written, str):
-        return recorded in (written, _DTYPES.get(written.lower()), [written])
+        if isinstance(recorded, str):  # DeepSpeed writes names of optimizers in small letters
+            return recorded.lower() in (written.lower(), _DTYPES.get(written.lower()))
+        return bool(recorded == [written])
     return bool(written == recorded)
 
 

@@ -24,10 +24,17 @@ def test_another_value_in_force_is_information():
         (zero(2, cpu_offload=True), {"zero_optimization": {"cpu_offload": False}}),
         ({"communication_data_type": "BF16"}, {"communication_data_type": "torch.bfloat16"}),
         (zero(True), {"zero_optimization": {"stage": 1}}),
+        ({"optimizer": {"type": "AdamW"}}, {"optimizer": {"type": "adamw"}}),
     ],
 )
 def test_the_same_in_other_words_passes(written, effective):
     assert ran(RULE, written, effective=effective)[0].status is Status.PASS
+
+
+def test_another_optimizer_is_information():
+    effective = {"optimizer": {"type": "lamb"}}
+    (finding,) = ran(RULE, {"optimizer": {"type": "AdamW"}}, effective=effective)
+    assert finding.summary == 'optimizer.type is "lamb".'
 
 
 def test_a_key_of_stage_3_is_found_under_its_short_name():
