@@ -24,6 +24,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "flops_profiler.enabled": False,
     "prescale_gradients": False,
     "gradient_predivide_factor": 1.0,
+    "optimizer.type": "",  # of the program
     "gradient_clipping": 1.0,  # 0 up to 0.19.0, when nothing asked for it
     "bf16.bf16_master_weights_and_grads": False,
     _STAGE: 0,

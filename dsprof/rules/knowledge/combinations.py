@@ -404,6 +404,21 @@ AT_ODDS: tuple[Combination, ...] = (
         only_before=True,
     ),
     Combination(
+        {
+            f"{_Z}reduce_scatter": off,
+            # These three need it.
+            "optimizer.type": lambda value: not _is_muon(value),
+            "prescale_gradients": off,
+            "gradient_predivide_factor": one_of(1),
+            _STAGE: one_of(3),
+        },
+        "gradients are sent whole by all_reduce, and each rank keeps its share: twice the bytes",
+        "delete the key: the default is true",
+        Severity.MEDIUM,
+        config_patch={"zero_optimization": {"reduce_scatter": True}},
+        only_before=True,
+    ),
+    Combination(
         {f"{_Z}overlap_comm": off, "engine.device": _may_wait, _STAGE: one_of(1, 2, 3)},
         "off: nothing is computed while gradients are reduced; the default is on at stage 3 alone",
         "try true, which takes a second bucket of memory",

@@ -16,6 +16,7 @@ FAULTS = {
         zero(2, overlap_comm=True, offload_optimizer={"device": "nvme"}),
         Severity.MEDIUM,
     ),
+    "zero_optimization.reduce_scatter": (zero(3, reduce_scatter=False), Severity.MEDIUM),
     "wall_clock_breakdown": (
         {**zero(0), "wall_clock_breakdown": True},
         Severity.LOW,
@@ -213,3 +214,22 @@ def test_what_a_run_shows_by_its_traffic_is_told_before_it_alone():
     before, run = read(RULE, written), ran(RULE, written, effective=written)
     assert [one for one in before if one.summary.startswith(about)]
     assert not [one for one in run if one.summary.startswith(about)]
+
+
+@pytest.mark.parametrize(
+    "needing",
+    [
+        {"optimizer": {"type": "Muon"}},
+        {"prescale_gradients": True},
+        {"gradient_predivide_factor": 2.0},
+    ],
+)
+def test_reduce_scatter_is_off_at_stage_3_where_something_needs_it_off(needing):
+    findings = read(RULE, zero(3, overlap_comm=True, reduce_scatter=False) | needing)
+    assert "reduce_scatter" not in " ".join(finding.summary for finding in findings)
+    assert not with_status(findings, Status.FAIL)
+
+
+def test_of_a_run_at_stage_3_another_rule_says_what_was_sent():
+    written = zero(3, overlap_comm=True, reduce_scatter=False)
+    assert ran(RULE, written, effective=written)[0].status is Status.PASS
