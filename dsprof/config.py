@@ -146,12 +146,11 @@ def _is_ours(name: str) -> bool:
 
 def _from_variables(variables: Mapping[str, str], mistakes: list[str]) -> dict[str, Setting]:
     """Read DSPROF_*; an empty variable counts as not set."""
-    kinds = get_type_hints(Config)
     found = {}
     for variable, text in variables.items():
         if variable in VARIABLES and text:
             name = VARIABLES[variable]
-            found[name] = Setting(_parse(text, kinds[name]), variable, reprlib.repr(text))
+            found[name] = Setting(parsed(name, text), variable, reprlib.repr(text))
         elif variable not in (SWITCH, CONFIG_VARIABLE, *VARIABLES):
             near = did_you_mean(variable, [CONFIG_VARIABLE, *VARIABLES])
             mistakes.append(f"environment: unknown variable '{variable}'{near}")
@@ -174,8 +173,9 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True}
 _WORDS |= {"false": False, "no": False, "off": False, "0": False}
 
 
-def _parse(text: str, kind: Any) -> Any:
-    """Turn the text of a variable into `kind`, or leave it for the check to refuse."""
+def parsed(name: str, text: str) -> Any:
+    """Turn text into what the field `name` takes, or leave it for the check to refuse."""
+    kind = get_type_hints(Config)[name]
     if text == "null" and kind is not without_none(kind):
         return None
     if kind is bool:

@@ -20,6 +20,7 @@ from dsprof.config import (
     Config,
     find_settings,
     mirrored,
+    parsed,
     unmirrored,
 )
 from dsprof.errors import DsprofError
@@ -83,13 +84,15 @@ def _variables(
     Raises:
         ConfigError: it, or an option, holds a setting that recording would refuse.
     """
-    ours = unmirrored(environment) | {SWITCH: "1"}
-    for name in FIELDS:
-        if (value := arguments[name]) is not None:
-            ours[PREFIX + name.upper()] = value
+    given = {name: value for name in FIELDS if (value := arguments[name]) is not None}
+    asked = {PREFIX + name.upper(): value for name, value in given.items()}
     if (file := arguments["config"]) is not None:
-        ours[CONFIG_VARIABLE] = file
-    find_settings(ours, schema=threshold_schema() if ours.get(CONFIG_VARIABLE) else None)
+        asked[CONFIG_VARIABLE] = file
+    ours = unmirrored(environment) | {SWITCH: "1"} | asked
+    others = {name: value for name, value in ours.items() if name not in asked}
+    options = {name: parsed(name, value) for name, value in given.items()} | {"config": file}
+    has_file = bool(ours.get(CONFIG_VARIABLE))
+    find_settings(others, options, threshold_schema() if has_file else None)
     return {**environment, **ours, **mirrored(ours)}
 
 

@@ -64,7 +64,7 @@ def test_an_option_wins_over_the_environment_and_its_old_mirror(tmp_path: Path) 
         (("--", "."), "cannot start .: Permission denied"),
         (
             ("--every", "0", "--", "true"),
-            "DSPROF_EVERY: 'every' must be at least 1, got '0'",
+            "option every: 'every' must be at least 1, got 0",
         ),
         (
             ("--config", "no.yaml", "--", "true"),
