@@ -30,8 +30,21 @@ class Page:
     def wrap(self, text: str, indent: str = "", label: str = "") -> list[str]:
         """Wrap text from a trace or from us, the label before it."""
         rest = " " * len(indent) + ("  " if label else "")
+        return self._wrapped(label + printable(text), indent, rest)
+
+    def entry(self, numbers: str, text: str) -> list[str]:
+        """Wrap text from a trace behind the numbers that it names, in a column of its own."""
+        rest = " " * (len(numbers) + 2)
+        return self._wrapped(printable(text), numbers, rest) or [numbers.rstrip()]
+
+    def _wrapped(self, text: str, first: str, rest: str) -> list[str]:
+        # Names of rules, files and operations are whole, to be copied.
         return textwrap.wrap(
-            label + printable(text), self.width, initial_indent=indent, subsequent_indent=rest
+            text,
+            self.width,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_on_hyphens=False,
         )
 
     def paint(self, text: str, code: str) -> str:

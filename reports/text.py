@@ -150,7 +150,7 @@ def _annotations(rows: list[AnnotationRow], page: Page) -> list[str]:
     for row in rows[:TOP_ANNOTATIONS]:
         time = fmt.duration(tables.per_step(row, row.duration_ns))
         numbers = f"  {fmt.count(row.calls_per_step):>7} {time:>10}"
-        lines.append(f"{numbers}  {printable(row.name)}"[: page.width])
+        lines += page.entry(f"{numbers}  ", row.name)
     left = len(rows) - TOP_ANNOTATIONS
     return lines + ([f"  and {fmt.plural(left, 'more name')}"] if left > 0 else [])
 
@@ -165,7 +165,7 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
         n_bytes = tables.total_bytes(row)
         size = fmt.NOT_KNOWN if n_bytes is None else fmt.size(n_bytes)
         numbers = f"  {fmt.count(row.calls_per_step):>7} {size:>10}"
-        lines.append(f"{numbers} {exposed:>15}  {printable(_row_of(row))}"[: page.width])
+        lines += page.entry(f"{numbers} {exposed:>15}  ", _row_of(row))
     left = len(ordered) - TOP_COMMUNICATION
     return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
 
@@ -187,7 +187,7 @@ def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
     for row in rows[:TOP_COMMUNICATION]:
         numbers = f"  {fmt.count(row.calls):>7} {fmt.size(row.message_bytes):>10}"
         what = f"{row.op} ({row.caller})" if row.caller else row.op
-        lines.append(f"{numbers} {fmt.duration(row.mean_ns):>12}  {printable(what)}"[: page.width])
+        lines += page.entry(f"{numbers} {fmt.duration(row.mean_ns):>12}  ", what)
     left = len(rows) - TOP_COMMUNICATION
     return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
 
