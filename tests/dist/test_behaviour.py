@@ -126,7 +126,7 @@ def test_two_runs_into_one_folder_stay_two_runs(tmp_path: Path) -> None:
 def test_gradients_that_ddp_reduces_in_cpp_are_seen(tmp_path: Path) -> None:
     """The example's seven layers of 512 are 1,576,449 float32 parameters, reduced once a step."""
     env = {"DSPROF": "1", "DSPROF_OUT": str(tmp_path)}
-    launch(ROOT / "examples" / "ddp.py", env=env).check()
+    launch(PROGRAMS / "left_in_order.py", args=[ROOT / "examples" / "ddp.py"], env=env).check()
     [file] = tmp_path.glob("*.rank00001.json")
     trace = read_trace(file)
     comm = trace.collectives

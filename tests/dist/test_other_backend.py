@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dsprof.__main__ import main
-from tests.dist.launch import ROOT, launch
+from tests.dist.launch import PROGRAMS, ROOT, launch
 
 pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -20,8 +20,9 @@ LARGE = {"all_gather_into_tensor", "reduce_scatter_tensor"}
 def train(library: str, out: Path | None, *more: str) -> list[str]:
     """Return losses and weights of each rank, as it prints them."""
     env = {"DSPROF": "1", "DSPROF_OUT": str(out)} if out else {"DSPROF": "0"}
-    program = ROOT / "examples" / "other_backend.py"
-    result = launch(program, args=["--library", library, *more], env=env).check()
+    example = ROOT / "examples" / "other_backend.py"
+    args = [example, "--library", library, *more]
+    result = launch(PROGRAMS / "left_in_order.py", args=args, env=env).check()
     lines = re.findall(r"rank \d losses [^r]* weights [0-9a-f]{16}", result.output)
     assert len(lines) == 2
     return sorted(lines)
