@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from dsprof.rules import wording
 from dsprof.rules.rule import Cell, ColumnKind
-from dsprof.rules.wording import BINARY_UNITS, Units, figures, scaled, shortened
+from dsprof.rules.wording import BINARY_UNITS, Units, scaled, shortened
 
 NOT_MEASURABLE = "not measurable"
 NOT_KNOWN = "not known"
@@ -39,14 +40,12 @@ def share(part: float | None) -> str:
 
 def count(number: float | None) -> str:
     """How many: whole numbers in full, others with about three figures."""
-    if number is None:
-        return NOT_MEASURABLE
-    return f"{number:,.0f}" if float(number).is_integer() else figures(number)
+    return NOT_MEASURABLE if number is None else wording.count(number)
 
 
 def plural(number: int, noun: str) -> str:
     """`1 rank`, `2 ranks`."""
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+    return wording.plural(number, noun)
 
 
 def ranks(numbers: Iterable[int], at_most: int = 12) -> str:

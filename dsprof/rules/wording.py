@@ -72,6 +72,16 @@ def figures(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def count(number: float) -> str:
+    """Say how many: whole numbers in full, others with about three figures."""
+    return f"{number:,.0f}" if float(number).is_integer() else figures(number)
+
+
+def plural(number: float, noun: str) -> str:
+    """Say how many of what: `1 rank`, `2 ranks`, `0.50 ranks`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 PARTS = {
     "compute_ns": "forward, backward and optimizer step",
     "exposed_ns": "waits for communication",

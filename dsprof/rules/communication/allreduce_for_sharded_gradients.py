@@ -21,7 +21,7 @@ from dsprof.rules.rule import (
     Status,
     Table,
 )
-from dsprof.rules.wording import size
+from dsprof.rules.wording import plural, size
 
 
 class AllreduceForShardedGradients:
@@ -76,6 +76,15 @@ class AllreduceForShardedGradients:
 
     def _stage_3(self, engines: Engines, traffic: Traffic, use: Use, volume: Volume) -> Finding:
         switched_off = engines.zero("reduce_scatter", True) is False
+        if switched_off and (needing := _needing_all_reduce(engines)):
+            return self.meta.finding(
+                Status.INFO,
+                f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} a step.",
+                cause=f"reduce_scatter is false, and {needing} refuses it at this stage.",
+                action=f"Nothing need be done; without {needing} a reduce-scatter sends half.",
+                evidence=(_arithmetic(traffic, use, volume),),
+                confidence="high",
+            )
         return self.meta.finding(
             Status.FAIL,
             f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} a step.",
@@ -171,6 +180,17 @@ def _blocker(engines: Engines) -> tuple[str, bool] | None:
     return None
 
 
+def _needing_all_reduce(engines: Engines) -> str:
+    """Name the setting with which DeepSpeed refuses reduce_scatter at stage 3; "" if none is."""
+    optimizer = engines.setting("optimizer")
+    if isinstance(optimizer, dict) and str(optimizer.get("type")).lower() == "muon":
+        return "Muon"
+    if engines.setting("prescale_gradients"):
+        return "prescale_gradients"
+    divides = engines.setting("gradient_predivide_factor", 1.0) != 1.0
+    return "gradient_predivide_factor" if divides else ""
+
+
 def _halved(traffic: Traffic, use: Use, volume: Volume) -> dict[str, Any]:
     """Return evidence and savings of moving half the bytes; latency is not saved."""
     share = (use.group_size - 1) / use.group_size
@@ -208,7 +228,7 @@ def _patch(**keys: bool) -> dict[str, Any]:
 
 def _calls(traffic: Traffic, volume: Volume) -> str:
     calls = traffic.per_step(volume.calls)
-    return f"{calls:.4g} calls and {size(traffic.per_step(volume.nbytes))}"
+    return f"{plural(calls, 'call')} and {size(traffic.per_step(volume.nbytes))}"
 
 
 RULE = AllreduceForShardedGradients()

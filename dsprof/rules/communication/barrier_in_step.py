@@ -20,6 +20,7 @@ from dsprof.rules.calls import (
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.savings import omitting_saves
+from dsprof.rules.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class BarrierInStep:
             yield self._judged(barriers, run[Steps], thresholds)
 
     def _judged(self, barriers: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
-        summary = f"{calls_per_step(barriers):.3g} barriers a step and rank"
+        summary = f"{plural(calls_per_step(barriers), 'barrier')} a step and rank"
         table = calls_table(barriers)
         held, saving = held_ms(barriers), omitting_saves(barriers)
         if held is None:
@@ -70,7 +71,7 @@ class BarrierInStep:
         waits = held > 4 * (least_held_ms(barriers) or 0.0)
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{summary} hold it {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",
+            f"{summary}, held {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",
             severity=Severity.MEDIUM if costs else Severity.NONE,
             cause="Most of it is waiting for a rank that comes late, and would be spent in the "
             "next collective without the barrier."

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import plural
 
 _ROWS = 8
 _Rows = dict[FlushKind, FlushSums]
@@ -59,8 +60,8 @@ class PartFilledBuckets:
         fill = sum(_fill(kind) * sums.flushes for kind, sums in full.items()) / flushes
         capacity = max(kind.capacity for kind in full)
         summary = (
-            f"{flushes / steps:.3g} buckets a step are sent as full, {fill:.0%} filled on average: "
-            f"reduce_bucket_size is {capacity:,} elements."
+            f"{plural(flushes / steps, 'bucket')} a step sent as full, {fill:.0%} filled on "
+            f"average: reduce_bucket_size is {capacity:,} elements."
         )
         if fill >= thresholds.fill or flushes / steps < thresholds.flushes_per_step:
             return self.meta.finding(Status.PASS, summary)

@@ -27,6 +27,7 @@ from dsprof.rules.knowledge.stage3 import (
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.savings import Range
+from dsprof.rules.wording import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class PersistentParameterGathers:
         took = "" if held is None else f"; they hold it {held:.1f} ms"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
-            f"{calls_per_step(gathers):.4g} parameters are gathered one by one in each step{took}.",
+            f"{count(calls_per_step(gathers))} parameters are gathered one by one in each "
+            f"step{took}.",
             severity=Severity.MEDIUM if fails else Severity.NONE,
             cause=f"{PERSISTENCE} is {written:,.0f} elements: parameters below it are not gathered "
             "with their module."

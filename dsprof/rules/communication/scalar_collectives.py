@@ -21,6 +21,7 @@ from dsprof.rules.calls import (
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.savings import Range, omitting_saves
+from dsprof.rules.wording import count, plural
 
 _FAMILIES = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter"})
 _SCALAR = SIZE_CLASSES[0]
@@ -74,8 +75,10 @@ class ScalarCollectives:
 
     def _judged(self, scalars: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
         objects = calls_per_step({k: row for k, row in scalars.items() if _is_object(k)})
-        summary = f"{calls_per_step(scalars):.3g} collectives of at most 4 KiB a step and rank"
-        summary += f", {objects:.3g} of them for pickled objects" if objects else ""
+        summary = (
+            f"{plural(calls_per_step(scalars), 'collective')} of at most 4 KiB a step and rank"
+        )
+        summary += f", {count(objects)} of them for pickled objects" if objects else ""
         held, saving = held_ms(scalars), _saving(scalars)
         details: dict[str, Any] = {"action": _ACTION, "evidence": (calls_table(scalars),)}
         if held is None:
@@ -84,7 +87,7 @@ class ScalarCollectives:
         costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{summary}, hold it {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",
+            f"{summary}, held {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",
             severity=Severity.MEDIUM if costs else Severity.NONE,
             cause="The program sends them between forward, backward and step.",
             saving_ms_per_step=saving if costs else None,

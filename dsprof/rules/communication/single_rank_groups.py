@@ -20,7 +20,7 @@ from dsprof.rules.calls import (
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.savings import about
-from dsprof.rules.wording import size
+from dsprof.rules.wording import plural, size
 
 _LIBRARY_ROLES = frozenset({"expert_data", "hpz"})
 """Groups that DeepSpeed makes for all layouts alike, and uses where they hold one rank, too."""
@@ -66,11 +66,11 @@ class SingleRankGroups:
         own = {kind: row for kind, row in alone.items() if not _is_of_library(kind)}
         own_ms = held_ms(own) or 0.0
         costs = share_of_step(own_ms, steps) >= thresholds.held_share
-        took = "" if held is None else f" and take {held:.2f} ms"
+        took = "" if held is None else f", in {held:.2f} ms"
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{calls_per_step(alone):.3g} collectives a step and rank are of a group of one rank: "
-            f"they carry {size(bytes_per_step(alone))} to where they come from{took}.",
+            f"{plural(calls_per_step(alone), 'collective')} a step and rank in a group of one "
+            f"rank: {size(bytes_per_step(alone))} carried to where they come from{took}.",
             severity=Severity.LOW if costs else Severity.NONE,
             cause="The program, or the library, calls them whatever the size of the group.",
             action="Skip the call where the group has one rank. Where a library makes it, choose a "

@@ -26,6 +26,7 @@ from dsprof.rules.savings import (
     joining_saves,
     ns_per_byte,
 )
+from dsprof.rules.wording import count
 
 _MIB = 1 << 20
 _HIDDEN = "Nothing need be done: computation hides them, and fewer would not make the step shorter."
@@ -86,7 +87,7 @@ class SmallCollectives:
         hidden = is_hidden(bucket.exposed_ms_per_step, run[Steps], thresholds.held_share)
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
-            f"{bucket.flushes_per_step:.4g} {knob.noun} a step carry "
+            f"{count(bucket.flushes_per_step)} {knob.noun} a step carry "
             f"{bucket.mean_bytes / 1024:,.0f} KiB each: {knob.fact(bucket)}.",
             title=knob.title,
             severity=Severity.NONE if hidden else Severity.MEDIUM,
@@ -102,7 +103,7 @@ class SmallCollectives:
     def _others(self, small: dict[Kind, Row], calls: float) -> Finding:
         return self.meta.finding(
             Status.INFO,
-            f"{calls:.4g} small collectives a step and rank; what they cost is latency.",
+            f"{count(calls)} small collectives a step and rank; what they cost is latency.",
             title="Many collectives are small",
             cause="The program, or a library, asks for them one by one.",
             action="Nothing need be done where they cost little. Else join tensors before they are "
@@ -160,15 +161,15 @@ def _small_buckets(
         for kind, sums in flushes.rows.items()
         if kind.library == library and (kind.capacity or not knob.has_capacity)
     ]
-    count = sum(sums.flushes for _, sums in rows)
+    times = sum(sums.flushes for _, sums in rows)
     steps = max((sums.rank_steps for _, sums in rows), default=0)
     is_bounded = not knob.has_capacity or any(kind.cause == "full" for kind, _ in rows)
     if not steps or not is_bounded:
         return None
     nbytes, elements = _weighted(rows)
     found = Buckets(
-        flushes_per_step=count / steps,
-        mean_bytes=nbytes / count,
+        flushes_per_step=times / steps,
+        mean_bytes=nbytes / times,
         elements_per_step=elements // steps,
         capacity=max(kind.capacity for kind, _ in rows),
         exposed_ms_per_step=sum(sums.exposed_ns for _, sums in rows) / steps / 1e6,

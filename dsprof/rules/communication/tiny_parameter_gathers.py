@@ -30,6 +30,7 @@ from dsprof.rules.knowledge.stage3 import (
 )
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.savings import Range
+from dsprof.rules.wording import plural
 
 _PHASES = ("forward", "backward")
 
@@ -76,8 +77,8 @@ class TinyParameterGathers:
         took = "" if held is None else f"; waits for them take {held:.1f} ms"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
-            f"{calls:.4g} gathers of {bytes_per_step(gathers) / calls / 1024:,.0f} KiB on average "
-            f"in each step{took}.",
+            f"{plural(calls, 'gather')} of {bytes_per_step(gathers) / calls / 1024:,.0f} KiB on "
+            f"average in each step{took}.",
             severity=Severity.MEDIUM if fails else Severity.NONE,
             cause=f"{PERSISTENCE} is {written:,.0f} elements, so that even the smallest parameters "
             "are sharded and gathered."

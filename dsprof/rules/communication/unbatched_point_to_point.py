@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.transfers import Transfers
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import AnyCalls, bytes_per_step, calls_per_step, held_ms, share_of_step
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import count
 
 _BATCHING = ("nccl", "rccl", "xccl", "hccl")
 """Backends that launch a batch as one; gloo and mpi send one by one whatever is asked."""
@@ -63,8 +64,8 @@ class UnbatchedPointToPoint:
         took = "" if held is None else f"; they hold it {held:.1f} ms"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
-            f"{calls_per_step(single):.3g} sends and receives a step and rank are launched one by "
-            f"one{took}.",
+            f"{count(calls_per_step(single))} sends and receives a step and rank are launched one "
+            f"by one{took}.",
             severity=Severity.LOW if fails else Severity.NONE,
             cause="DeepSpeed's pipeline sends and receives in turn: by design."
             if is_pipeline

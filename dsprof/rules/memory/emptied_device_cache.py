@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.memory.counters import FREED, RETRIES, device_series
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import named
+from dsprof.rules.wording import count, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class EmptiedDeviceCache:
         worst = max(often, key=lambda one: one.segments)
         return self.meta.finding(
             Status.FAIL,
-            f"{worst.segments / worst.steps:.3g} segments a step are given back to the device on "
-            f"rank {worst.rank}; in at least half of the steps on "
+            f"{count(worst.segments / worst.steps)} segments a step are given back to the device "
+            f"on rank {worst.rank}; in at least half of the steps on "
             f"{named([one.rank for one in often])}.",
             severity=Severity.MEDIUM,
             cause="No allocation failed, so someone asked for it: torch.cuda.empty_cache() in the "

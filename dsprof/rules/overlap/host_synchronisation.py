@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import share_of_step
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import count
 from dsprof.trace.device import ITEM
 
 
@@ -46,8 +47,8 @@ class HostSynchronisation:
             return
         share = share_of_step(waits.idle_ms_per_step, run[Steps])
         summary = (
-            f"The host stops {waits.calls_per_step:.3g} times a step for the device, which is idle "
-            f"{waits.idle_ms_per_step:.2f} ms of it around these stops ({share:.1%})."
+            f"The host stops {count(waits.calls_per_step)} times a step for the device, which is "
+            f"idle {waits.idle_ms_per_step:.2f} ms of it around these stops ({share:.1%})."
         )
         costs = share >= thresholds.idle_share
         if not costs or waits.calls_per_step < thresholds.calls_per_step:

@@ -144,8 +144,8 @@ class LowCommOverlap:
                 action="Look for a late rank first, then start collectives earlier (prefetch, "
                 "smaller buckets, overlap_comm)."
                 if overlap.on_device
-                else "Start them earlier, or give communication cores of its own; no setting of "
-                "the configuration is known to change it.",
+                else "Start them earlier, or give communication cores of its own; where a "
+                "setting is known to change it, another finding names it.",
                 evidence=(_figures(overlap), longest_waits(run[Awaits])),
                 confidence="medium",
             )

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import listed, named
+from dsprof.rules.wording import listed, named, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,11 @@ class DataQuality:
 
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if unmatched := sum(trailer.unmatched_waits for trailer in run.trailers):
-        yield f"{unmatched:,} waits could not be matched to a collective."
+        yield f"{plural(unmatched, 'wait')} could not be matched to a collective."
     if lost := sum(trailer.lost_stalls for trailer in run.trailers):
-        yield f"{lost:,} stalls of a device were never seen to end, and are in no figure."
+        yield f"{plural(lost, 'stall')} of a device never seen to end, and in no figure."
     if given_up := sum(trailer.given_up for trailer in run.trailers):
-        yield f"{given_up:,} collectives were in flight with too many others to be followed."
+        yield f"{plural(given_up, 'collective')} not followed: too many others were in flight."
     if counted := len(steps.counted):
         of = f"{counted:,} of {len(steps.numbers):,} steps are in counters alone"
         yield f"{of}, and all that is judged." if steps.is_counted else f"{of}, and in no average."

@@ -54,6 +54,24 @@ def test_stage_3_without_reduce_scatter_fails_and_names_the_key():
     assert finding.saving_bytes_per_step == 6 * MIB
 
 
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"optimizer": {"type": "muon"}}, "Muon"),
+        ({"prescale_gradients": True}, "prescale_gradients"),
+        ({"gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
+    ],
+)
+def test_stage_3_is_not_told_to_set_what_deepspeed_would_refuse(setting, named):
+    traces = ranks(stage=3, zero={"reduce_scatter": False})
+    for trace in traces:
+        trace.engines[1].effective.update(setting)
+    finding = said(RULE, *traces)
+    assert finding.status is Status.INFO
+    assert named in finding.cause
+    assert (finding.config_patch, finding.saving_ms_per_step) == (None, None)
+
+
 def test_stage_3_all_reduce_without_a_cause_in_the_settings_offers_no_patch():
     finding = said(RULE, *ranks(stage=3))
     assert finding.status is Status.FAIL
@@ -134,7 +152,7 @@ def test_several_engines_are_judged_each_at_its_stage():
         (Status.INFO, "Engine 1:"),
     ]
     for one in found:  # a step is one that the engine took
-        assert "1 calls and 8.00 MiB a step" in one.summary
+        assert "1 call and 8.00 MiB a step" in one.summary
     assert found[0].config_patch == {"zero_optimization": {"reduce_scatter": True}}
 
 

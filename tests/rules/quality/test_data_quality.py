@@ -77,7 +77,7 @@ def test_lost_parts_are_counted(traces, text):
         ({"unmatched_waits": 7}, "7 waits could not be matched"),
         ({"budget_spent": True}, "budget on disk was spent"),
         ({"hooks_ns": 60 * MS}, "Recording took about 5.0% of the time in steps (estimate)"),
-        ({"given_up": 3}, "3 collectives were in flight with too many others"),
+        ({"given_up": 3}, "3 collectives not followed: too many others"),
         ({"failed_hooks": {"c10d": "it broke"}}, "hook c10d switched itself off: it broke"),
     ],
 )
