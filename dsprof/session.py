@@ -241,8 +241,10 @@ class Session:
             _say(f"the trace {writer.path} was removed while it was written")
         elif self._rank == 0:
             files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
+            counted = writer.counted_only_steps
+            apart = f" ({counted} of them in counters alone)" if counted else ""
             _say(
-                f"steps recorded: {self.recorder.steps}, trace files in {self.config.out}: "
+                f"steps recorded: {self.recorder.steps}{apart}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"
             )
             self._report_hooks()

@@ -326,6 +326,20 @@ def test_rank_zero_says_what_to_do_next(tmp_path: Path, capfd: pytest.CaptureFix
     )
 
 
+def test_rank_zero_says_how_many_steps_are_in_counters_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    dsprof.enable(out=str(tmp_path), steps=1)
+    for _ in range(3):
+        communicate()
+        dsprof.step()
+    dsprof.disable()
+    said = capfd.readouterr().err
+    assert said.startswith("dsprof: steps recorded: 3 (2 of them in counters alone), trace files")
+
+
 def test_an_unwritable_folder_is_said_and_the_run_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
