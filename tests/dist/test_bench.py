@@ -18,6 +18,7 @@ COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 ROOTED = ["broadcast", "reduce", "gather", "scatter", "send"]
 
 
+@pytest.mark.long
 def test_it_measures_every_operation_and_what_hiding_costs(tmp_path: Path) -> None:
     output = tmp_path / "baseline.json"
     arguments = ["bench", "-o", output, "--sizes", "4K,1M"]

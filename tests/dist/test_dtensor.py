@@ -12,14 +12,14 @@ import pytest
 from dsprof.trace.reader import read_trace
 from tests.dist.launch import PROGRAMS, launch
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.long]
 
 PLACEMENT = re.compile(r"MaskP\(sum, .*?\), \d\)|_NormP\([\d.]+\)|P\(\w+\)|S\(\d\)|R")
 ABBREVIATED = {"MaskP(sum": "MaskPartial(sum)", "_NormP(2.0)": "NormPartial(sum)", "R": "Replicate"}
 SCENARIOS = ("tensor_parallel", "sequence_parallel", "redistribute", "gradient_norm")
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[2, 4])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dtensor")
     launch(PROGRAMS / "dtensor_changes.py", request.param, args=[folder]).check()

@@ -88,6 +88,7 @@ def wired(trace: RankTrace, column: str) -> dict[int, list[str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["fsdp1", "fsdp2", "hsdp1", "hsdp2"])
 def test_units_of_fsdp_ask_for_what_is_sent(fsdp: Path, scenario: str) -> None:
     for trace in traces(fsdp / scenario):
@@ -97,6 +98,7 @@ def test_units_of_fsdp_ask_for_what_is_sent(fsdp: Path, scenario: str) -> None:
         assert {line.verdict for line in asked} == {"as asked"}, asked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["fsdp2", "hsdp2"])
 def test_fsdp2_gathers_and_reduces_what_its_own_ranges_name(fsdp: Path, scenario: str) -> None:
     for trace in traces(fsdp / scenario):
@@ -120,6 +122,7 @@ def suffix(module: str) -> str:
     return "" if module == "(root)" else f" ({module})"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["fsdp1", "hsdp1"])
 def test_fsdp1_gathers_and_reduces_by_module(fsdp: Path, scenario: str) -> None:
     for trace in traces(fsdp / scenario):
@@ -133,6 +136,7 @@ def test_fsdp1_gathers_and_reduces_by_module(fsdp: Path, scenario: str) -> None:
         assert {fetch.kind for fetch in trace.fetches} == {"fetch", "prefetch", "release"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["hsdp1", "hsdp2"])
 def test_hybrid_sharding_reduces_in_shards_then_among_replicas(fsdp: Path, scenario: str) -> None:
     for trace in traces(fsdp / scenario):
@@ -145,6 +149,7 @@ def test_hybrid_sharding_reduces_in_shards_then_among_replicas(fsdp: Path, scena
         assert roles == {("reduce_scatter_tensor", "shard"), ("all_reduce", "replicate")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["fsdp1", "fsdp2", "hsdp1", "hsdp2"])
 def test_fsdp_steps_and_phases(fsdp: Path, scenario: str) -> None:
     accumulated = 2 if scenario == "fsdp1" else 1

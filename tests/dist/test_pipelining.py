@@ -11,7 +11,7 @@ from dsprof.trace.reader import read_trace
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.programs.pipeline_stages import MICRO_BATCHES, STAGES, WIDTHS
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.long]
 
 ROWS = 8 // MICRO_BATCHES
 
