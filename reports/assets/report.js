@@ -62,13 +62,17 @@ const config = () => ({
 async function draw(figure) {
   const plot = figure.querySelector(".plot");
   try {
-    const Plotly = await plotly();
+    if (!window.Plotly) await plotly(); // a page that is printed waits for nothing
+    if (drawn.has(figure)) return;
     const { data, layout } = themed(JSON.parse(figure.querySelector("script").textContent));
     plot.replaceChildren();
-    await Plotly.newPlot(plot, data, layout, config());
+    const drawing = window.Plotly.newPlot(plot, data, layout, config());
     drawn.add(figure);
     figure.dataset.drawn = "";
+    await drawing;
   } catch (error) {
+    drawn.delete(figure);
+    delete figure.dataset.drawn;
     const note = document.createElement("p");
     note.className = "waiting";
     note.textContent = `This browser could not draw the figure (${error.message}); its numbers are in the table below.`;
@@ -86,7 +90,8 @@ const nearing = new IntersectionObserver(
   },
   { rootMargin: "400px" },
 );
-document.querySelectorAll(".figure").forEach((figure) => nearing.observe(figure));
+const figures = document.querySelectorAll(".figure");
+figures.forEach((figure) => nearing.observe(figure));
 
 function redraw(width) {
   for (const figure of drawn) {
@@ -101,6 +106,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redr
 let folded = [];
 addEventListener("beforeprint", () => {
   root.dataset.print = "";
+  figures.forEach(draw);
   folded = [...document.querySelectorAll(":not([data-drawn]) > details:not([open])")];
   for (const details of folded) details.open = true;
   redraw(680);

@@ -170,3 +170,16 @@ def test_printing_unfolds_the_page_and_folds_it_again(
     assert page.evaluate(closed) == before
     assert page.evaluate("document.documentElement.dataset.print") is None
     assert page.complaints() == []
+
+
+def test_a_page_printed_from_its_top_has_the_figures_further_down(
+    chromium: browser.Browser, page_file: Path
+) -> None:
+    page = chromium.open(page_file)
+    page.evaluate("document.querySelector('.figure').scrollIntoView()")
+    page.wait("document.querySelector('.figure').dataset.drawn === ''")
+    undrawn = "document.querySelectorAll('.figure:not([data-drawn])').length"
+    assert page.evaluate(undrawn) > 0
+    page.pdf()
+    assert page.evaluate(undrawn) == 0
+    assert page.complaints() == []
