@@ -6,6 +6,9 @@ Both ends are seen by callbacks of the autograd engine, which run in the order i
 queued: one queued at the first collective of a backward pass runs before the reducer's own, and
 what that one queues runs after. The wait lies between; so does the reducer copying what it got
 into the gradients. The time is therefore marked as estimated.
+
+With `find_unused_parameters` the last thing issued is a map of the parameters in use, int32. It is
+waited for behind the buckets, and what the reducer waits for are these.
 """
 
 from __future__ import annotations
@@ -90,6 +93,11 @@ class DdpWaitHook(Hook):
             )
             if records:
                 start_ns = max(ready_ns, records[-1].return_ns)
+                records.sort(key=_is_bucket)  # stable: the last bucket owns the time
                 in_flight.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
         except Exception as error:
             self.fail(error)
+
+
+def _is_bucket(record: Collective) -> bool:
+    return record.dtype != "int32"

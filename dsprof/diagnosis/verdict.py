@@ -17,7 +17,7 @@ def verdict(findings: Sequence[Finding], summary: RunSummary) -> str:
     """Sum a run up; `findings` come with the most valuable first.
 
     A fault of low severity that saves no time does not lead where the step waits for communication,
-    even if no setting would change that.
+    though that is no fault by itself.
     """
     steps = summary[Steps]
     failed = [finding for finding in findings if finding.status is Status.FAIL]
@@ -27,7 +27,7 @@ def verdict(findings: Sequence[Finding], summary: RunSummary) -> str:
     grave = [f for f in failed if f.severity is not Severity.LOW or f.saving_ms_per_step]
     if lead := [*grave, *waiting, *failed]:
         rest = len(failed) - (lead[0] in failed)
-        why = "" if failed else "No rule found a fault that a setting would mend, yet "
+        why = "" if failed else "No rule found a fault, yet "
         title = lead[0].title if failed else _lowered(lead[0].title)
         return f"{why}{title}: {lead[0].summary}{_others(rest)}"
     return f"No rule found a fault: {_anatomy(steps)}."

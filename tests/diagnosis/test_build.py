@@ -346,8 +346,7 @@ def waiting(**fields):
 
 def test_verdict_names_the_wait_that_no_setting_explains():
     assert diagnosed(*waiting()).verdict.startswith(
-        "No rule found a fault that a setting would mend, yet the step waits for communication: "
-        "Ranks wait 50.0 ms"
+        "No rule found a fault, yet the step waits for communication: Ranks wait 50.0 ms"
     )
 
 

@@ -119,3 +119,12 @@ def test_the_hidden_wait_of_ddp_is_estimated(run: Run, scenario: str) -> None:
             assert (rows.waits[reduced] == 1).all()
             errors.append(abs(int(rows.blocked_ns[reduced].sum()) - truth[oracle]) / truth[oracle])
         assert median(errors[1:]) < 0.05, oracle
+
+
+def test_the_wait_of_ddp_is_for_gradients_and_not_for_the_map_of_used_parameters(run: Run) -> None:
+    rows = run.rows
+    mine = run.of("ddp_unused")
+    maps = [r for r in mine if rows.dtype[r] == rows.code("int32")]
+    assert maps, "find_unused_parameters sends a map in each backward"
+    assert (rows.waits[maps] == 1).all()
+    assert not rows.blocked_ns[maps].any()

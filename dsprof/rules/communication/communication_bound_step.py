@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
@@ -38,7 +39,7 @@ class CommunicationBoundStep:
         failing_title="The step waits for communication",
         why="Time in which ranks wait for each other is time in which no processor computes.",
         category="communication",
-        needs=(Run, Steps, Traffic),
+        needs=(Engines, Run, Steps, Traffic),
         min_steps=2,
         left_to="late-rank",
     )
@@ -75,9 +76,8 @@ class CommunicationBoundStep:
                 Status.INFO,
                 summary,
                 cause="gloo moves data by the processors that also compute, and this model is "
-                "small beside what it sends; no setting of the configuration changes that.",
-                action="A larger micro-batch or more accumulation at stages 0 and 1 gives more "
-                "computation for the same bytes.",
+                "small beside what it sends; where a setting sends less, another finding names it.",
+                action=f"{_more_computation(run[Engines])}.",
                 evidence=evidence,
                 confidence="medium",
             )
@@ -86,8 +86,8 @@ class CommunicationBoundStep:
             summary,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=_CAUSE_OR_RANK if run[Run].missing_ranks else _CAUSE,
-            action="Accumulate over more micro-steps at stages 0 and 1, use larger micro-batches, "
-            "or keep sharding inside a node.",
+            action=f"{_more_computation(run[Engines])}; sharding inside a node keeps bytes off the "
+            "network.",
             evidence=evidence,
             confidence="medium",
         )
@@ -113,6 +113,18 @@ class CommunicationBoundStep:
 def _waiting(steps: Steps, share: float) -> str:
     milliseconds = steps.exposed_ms_per_step or 0.0
     return f"Ranks wait {milliseconds:.1f} ms of each step for communication ({share:.0%})."
+
+
+def _more_computation(engines: Engines) -> str:
+    """Say what gives more computation for the same bytes: accumulation, where it reduces once."""
+    if engines.stage is None:
+        return (
+            "Larger micro-batches give more computation for the same bytes; so does accumulation "
+            "whose last micro-step alone reduces (no_sync(), in FSDP2 "
+            "set_requires_gradient_sync(False))"
+        )
+    accumulation = " and more accumulation" if engines.stage < 2 else ""
+    return f"Larger micro-batches{accumulation} give more computation for the same bytes"
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:

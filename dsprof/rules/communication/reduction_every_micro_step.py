@@ -133,8 +133,8 @@ _HIDDEN = (
 
 _ZERO_ACTION = (
     "ZeRO-1 reduces once a step, if memory has room for whole gradients; "
-    "engine.coalesce_grad_reduction() (DeepSpeed 0.19) or no_sync() trade memory for fewer "
-    "reductions; a larger micro-batch with fewer micro-steps does the same."
+    "engine.coalesce_grad_reduction() (DeepSpeed 0.19) trades memory for fewer reductions; a "
+    "larger micro-batch with fewer micro-steps does the same."
 )
 _FSDP_ACTION = (
     "If memory has room for whole gradients, keep FSDP from reducing in all micro-steps but the "

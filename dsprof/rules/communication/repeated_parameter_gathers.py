@@ -12,12 +12,12 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire import Wire, WireKind
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import AnyCalls, bytes_per_step, held_ms, share_of_step
+from dsprof.rules.knowledge.stage3 import MAX_LIVE, MAX_LIVE_DEFAULT
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
 from dsprof.rules.wording import size
 
-_DEFAULT_ELEMENTS = 1_000_000_000
-_LIMITS = ("stage3_max_live_parameters", "stage3_max_reuse_distance")
+_LIMITS = (MAX_LIVE, "stage3_max_reuse_distance")  # one default for both
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class RepeatedParameterGathers:
             if low
             else _by_design(engines),
             action=_action(engines, low),
-            config_patch={"zero_optimization": dict.fromkeys(low, _DEFAULT_ELEMENTS)}
+            config_patch={"zero_optimization": dict.fromkeys(low, MAX_LIVE_DEFAULT)}
             if low
             else None,
             evidence=(_by_phase(gathered),),
@@ -117,13 +117,13 @@ def _gathers(kind: FetchKind) -> bool:
 
 def _lowered(engines: Engines) -> list[str]:
     """Return the limits that the user set below the default, for a model that the default keeps."""
-    if engines.main is None or engines.main.parameters > _DEFAULT_ELEMENTS:
+    if engines.main is None or engines.main.parameters > MAX_LIVE_DEFAULT:
         return []
     written = {key: engines.written_zero(key) for key in _LIMITS}
     return [
         key
         for key, value in written.items()
-        if isinstance(value, (int, float)) and value < _DEFAULT_ELEMENTS
+        if isinstance(value, (int, float)) and value < MAX_LIVE_DEFAULT
     ]
 
 

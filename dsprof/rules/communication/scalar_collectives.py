@@ -1,4 +1,4 @@
-"""scalar-collectives: the training loop sends single numbers or Python objects in every step."""
+"""scalar-collectives: the training loop sends numbers, objects or tiny tensors in every step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dsprof.analysis.aggregates.communication import Communication, Kind
+from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_CLASSES, family
@@ -35,11 +35,15 @@ class Thresholds:
     """When such collectives are many, and when they cost."""
 
     calls_per_step: float = 2.0  # of one rank; one loss a step is taken as meant
+    number_bytes: int = 256  # mean size up to which something is a few numbers, and no tensor
     saved_share: float = 0.01  # of the step, that it is shorter without them
 
 
 class ScalarCollectives:
-    """Judges what is sent outside forward, backward and step: the program itself asks for it."""
+    """Judges what is sent outside forward, backward and step: the program itself asks for it.
+
+    Metrics may be sent less often; tensors, which may be gradients, must go in every step.
+    """
 
     meta = RuleMeta(
         id="scalar-collectives",
@@ -63,24 +67,31 @@ class ScalarCollectives:
             if is_scalar(kind) and not (has_zero3 and _agrees_on_order(kind))
         }
         scalars = over_all_ranks(scalars, run[Steps])
-        calls = calls_per_step(scalars)
+        numbers = {k: r for k, r in scalars.items() if _holds_numbers(k, r, thresholds)}
+        tensors = {k: r for k, r in scalars.items() if k not in numbers}
+        many = [p for p in (numbers, tensors) if calls_per_step(p) >= thresholds.calls_per_step]
         if not any(kind.group_size > 1 for kind in rows):
             text = "No collective between two or more ranks was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif scalars and calls < thresholds.calls_per_step:
-            text = f"{calls:.2g} a step and rank; up to {thresholds.calls_per_step:g} are few."
+        elif scalars and not many:
+            calls = calls_per_step(scalars)
+            few = f"under {thresholds.calls_per_step:g} of a kind are few"
+            text = f"{calls:.2g} a step and rank; {few}."
             yield self.meta.finding(Status.PASS, text)
-        elif scalars:
-            yield self._judged(scalars, run[Steps], thresholds)
+        for part in many:
+            told = {"action": _ACTION} if part is numbers else _TENSORS
+            yield self._judged(part, run[Steps], thresholds, told)
 
-    def _judged(self, scalars: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
+    def _judged(
+        self, scalars: Calls, steps: Steps, thresholds: Thresholds, told: dict[str, str]
+    ) -> Finding:
         objects = calls_per_step({k: row for k, row in scalars.items() if _is_object(k)})
         summary = (
             f"{plural(calls_per_step(scalars), 'collective')} of at most 4 KiB a step and rank"
         )
         summary += f", {count(objects)} of them for pickled objects" if objects else ""
         held, saving = held_ms(scalars), _saving(scalars)
-        details: dict[str, Any] = {"action": _ACTION, "evidence": (calls_table(scalars),)}
+        details: dict[str, Any] = {**told, "evidence": (calls_table(scalars),)}
         if held is None:
             text = f"{summary}; how long they hold the ranks was not measured."
             return self.meta.finding(Status.INFO, text, **details)
@@ -119,6 +130,10 @@ def _agrees_on_order(kind: Kind) -> bool:
     return kind.dtype == "int64" and kind.requested == "broadcast"
 
 
+def _holds_numbers(kind: Kind, row: Row, thresholds: Thresholds) -> bool:
+    return _is_object(kind) or row.nbytes <= row.calls * thresholds.number_bytes
+
+
 def _is_object(kind: Kind) -> bool:
     """Say whether it carries pickled bytes."""
     return kind.dtype == "uint8" or "object" in kind.requested
@@ -128,5 +143,10 @@ _ACTION = (
     "Keep losses and metrics as tensors on the device, join them into one tensor, and reduce that "
     "every so many steps. Send objects once, before the loop."
 )
+_TENSORS = {
+    "title": "Small tensors are sent one by one in every step",
+    "action": "Join them into one tensor before they are sent, and split it afterwards. Gradients "
+    "are best left to DDP or the engine, which send them in buckets.",
+}
 
 RULE = ScalarCollectives()

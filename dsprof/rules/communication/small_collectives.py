@@ -107,7 +107,7 @@ class SmallCollectives:
             title="Many collectives are small",
             cause="The program, or a library, asks for them one by one.",
             action="Nothing need be done where they cost little. Else join tensors before they are "
-            "sent, or send them less often.",
+            "sent; what no update depends on can be sent less often.",
             evidence=(calls_table(small),),
             confidence="medium",
         )

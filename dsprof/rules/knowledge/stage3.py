@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.collectives import SIZE_CLASSES, family
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import Calls, bytes_per_step, calls_per_step, held_ms
@@ -13,6 +14,8 @@ PERSISTENCE = "stage3_param_persistence_threshold"
 PERSISTENCE_DEFAULT = 100_000
 PREFETCH = "stage3_prefetch_bucket_size"
 PREFETCH_DEFAULT = 50_000_000
+MAX_LIVE = "stage3_max_live_parameters"
+MAX_LIVE_DEFAULT = 1_000_000_000
 
 LEAF_MODULES = (
     "If ranks may run other modules, as with experts or branches on data, make what they choose "
@@ -44,6 +47,23 @@ def joining_saves_of(run: RunSummary, gathers: Calls, share: float) -> Range | N
     size, calls = max(kind.group_size for kind in gathers), calls_per_step(gathers)
     slope = ns_per_byte(run, "all_gather", size)
     return joining_saves(held, calls, bytes_per_step(gathers), calls * (1 - share), slope)
+
+
+def two_fetches(fetches: Fetches) -> int:
+    """Return the elements of two mean fetches, at most DeepSpeed's default of a prefetch."""
+    sums = [s for kind, s in fetches.rows.items() if kind.kind == "fetch"]
+    elements, calls = sum(s.elements for s in sums), sum(s.calls for s in sums)
+    return min(2 * elements // calls, PREFETCH_DEFAULT) if elements else PREFETCH_DEFAULT
+
+
+def low_max_live(engines: Engines, fetches: Fetches) -> int | None:
+    """Return what the user wrote for MAX_LIVE where it leaves no room to gather ahead.
+
+    ZeRO-3 gathers ahead while fewer parameters than that are there: it has to hold what is in use
+    and what comes next.
+    """
+    written = written_number(engines, MAX_LIVE)
+    return int(written) if written is not None and written < two_fetches(fetches) else None
 
 
 def written_number(engines: Engines, key: str) -> float | None:

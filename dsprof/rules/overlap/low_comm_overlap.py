@@ -14,11 +14,16 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.knowledge.combinations import before_overlapping
+from dsprof.rules.knowledge.stage3 import (
+    MAX_LIVE,
+    MAX_LIVE_DEFAULT,
+    PREFETCH,
+    low_max_live,
+    two_fetches,
+)
 from dsprof.rules.overlap.waits import longest_wait, longest_waits
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, hiding_saves
-
-_DEFAULT_PREFETCH = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ class LowCommOverlap:
         elif high >= thresholds.overlap:
             text = f"Could not tell: {summary[0].lower()}{summary[1:]}"
             yield self.meta.finding(Status.UNKNOWN, text)
-        elif engines.stage == 3 and engines.zero("stage3_prefetch_bucket_size") == 0:
+        elif engines.stage == 3 and engines.zero(PREFETCH) == 0:
             yield self._no_prefetch(run, summary, exposed_ms)
         else:
             which = longest_wait(run[Awaits], only_async=True)
@@ -151,16 +156,26 @@ class LowCommOverlap:
             )
 
     def _no_prefetch(self, run: RunSummary, summary: str, exposed_ms: float) -> Finding:
-        elements = _two_fetches(run[Fetches])
+        elements = two_fetches(run[Fetches])
+        live = low_max_live(run[Engines], run[Fetches])
+        room = (
+            ""
+            if live is None
+            else (
+                f' "{MAX_LIVE}", now {live:,}, leaves no room for that: set it to '
+                f"{MAX_LIVE_DEFAULT:,}, its default, or as high as memory allows."
+            )
+        )
+        patch = {PREFETCH: elements} | ({} if live is None else {MAX_LIVE: MAX_LIVE_DEFAULT})
         return self.meta.finding(
             Status.FAIL,
             summary,
             severity=Severity.MEDIUM,
-            cause="stage3_prefetch_bucket_size is 0: parameters are gathered when they are needed, "
-            "and never ahead.",
-            action=f'Set "stage3_prefetch_bucket_size" to {elements:,} elements, about two '
-            "fetches of this model: more are gathered as one, and waited for together.",
-            config_patch={"zero_optimization": {"stage3_prefetch_bucket_size": elements}},
+            cause=f"{PREFETCH} is 0: parameters are gathered when they are needed, and never "
+            "ahead.",
+            action=f'Set "{PREFETCH}" to {elements:,} elements, about two fetches of this model: '
+            f"more are gathered as one, and waited for together.{room}",
+            config_patch={"zero_optimization": patch},
             evidence=(_figures(run[Overlap]), longest_waits(run[Awaits])),
             saving_ms_per_step=_prefetching_saves(run, exposed_ms),
             saving_from="parameters",
@@ -180,13 +195,6 @@ def _in_order(run: RunSummary) -> str:
         " At stage 3 gathers and reductions share a group, which runs them in the order of their "
         "issue: a gather that backward needs waits for the reductions before it."
     )
-
-
-def _two_fetches(fetches: Fetches) -> int:
-    """Return the elements of two mean fetches, at most DeepSpeed's default."""
-    sums = [s for kind, s in fetches.rows.items() if kind.kind == "fetch"]
-    elements, calls = sum(s.elements for s in sums), sum(s.calls for s in sums)
-    return min(2 * elements // calls, _DEFAULT_PREFETCH) if elements else _DEFAULT_PREFETCH
 
 
 def _prefetching_saves(run: RunSummary, exposed_ms: float) -> Range | None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from dsprof.analysis.aggregates.awaits import GATHERED_AHEAD, GATHERED_WHEN_NEEDED, Awaits
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import share_of_step
-from dsprof.rules.knowledge.stage3 import PREFETCH, PREFETCH_DEFAULT, written_number
+from dsprof.rules.knowledge.stage3 import (
+    MAX_LIVE,
+    MAX_LIVE_DEFAULT,
+    PREFETCH,
+    PREFETCH_DEFAULT,
+    low_max_live,
+    written_number,
+)
 from dsprof.rules.overlap.waits import Waits, waits_table
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 
@@ -36,7 +45,7 @@ class PrefetchMisses:
         why="A gather that starts when its module is called is waited for from its first byte to "
         "its last; one that started a module earlier has had that long already.",
         category="overlap",
-        needs=(Awaits, Engines, Steps),
+        needs=(Awaits, Engines, Fetches, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -73,26 +82,43 @@ class PrefetchMisses:
         costs = share_of_step(held, run[Steps]) >= thresholds.held_share
         if share < thresholds.missed_share or not costs:
             return self.meta.finding(Status.PASS, summary)
-        written = written_number(run[Engines], PREFETCH)
-        lowered = written is not None and written < PREFETCH_DEFAULT
+        told = _reason(run[Engines], run[Fetches])
+        lowered = "config_patch" in told
         return self.meta.finding(
             Status.FAIL if lowered else Status.INFO,
             summary,
             severity=Severity.MEDIUM if lowered else Severity.NONE,
-            cause=f"{PREFETCH} is {written:,.0f} elements: a module that is larger is not gathered "
-            "ahead."
-            if lowered
-            else "ZeRO-3 gathers ahead in the order of the step before. The first module of a pass "
-            "has nothing before it, and a model whose order changes is gathered when needed.",
-            action=f'Raise "{PREFETCH}" to the elements of one or two layers, or delete it '
-            f"(default {PREFETCH_DEFAULT:,})."
-            if lowered
-            else "Look whether modules are skipped or run in another order from step to step "
-            "(log_trace_cache_warnings in zero_optimization says so); leaf modules help.",
-            config_patch={"zero_optimization": {PREFETCH: PREFETCH_DEFAULT}} if lowered else None,
             evidence=(waits_table(sorted([*missed, *ahead])),),
             confidence="medium",
+            **told,
         )
+
+
+def _reason(engines: Engines, fetches: Fetches) -> dict[str, Any]:
+    """Return cause, action and, where a setting was lowered, the patch."""
+    live, prefetch = low_max_live(engines, fetches), written_number(engines, PREFETCH)
+    if live is not None:
+        return {
+            "cause": f"{MAX_LIVE} is {live:,} elements: no more parameters may be there at a time, "
+            "and what is in use leaves no room to gather ahead.",
+            "action": f'Raise "{MAX_LIVE}" as far as memory allows, or delete it (default '
+            f"{MAX_LIVE_DEFAULT:,}).",
+            "config_patch": {"zero_optimization": {MAX_LIVE: MAX_LIVE_DEFAULT}},
+        }
+    if prefetch is not None and prefetch < PREFETCH_DEFAULT:
+        return {
+            "cause": f"{PREFETCH} is {prefetch:,.0f} elements: a module that is larger is not "
+            "gathered ahead.",
+            "action": f'Raise "{PREFETCH}" to the elements of one or two layers, or delete it '
+            f"(default {PREFETCH_DEFAULT:,}).",
+            "config_patch": {"zero_optimization": {PREFETCH: PREFETCH_DEFAULT}},
+        }
+    return {
+        "cause": "ZeRO-3 gathers ahead in the order of the step before. The first module of a pass "
+        "has nothing before it, and a model whose order changes is gathered when needed.",
+        "action": "Look whether modules are skipped or run in another order from step to step "
+        "(log_trace_cache_warnings in zero_optimization says so); leaf modules help.",
+    }
 
 
 def _named(awaits: Awaits, name: str) -> Waits:

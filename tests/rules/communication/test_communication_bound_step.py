@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from dsprof.rules.communication.communication_bound_step import RULE
 from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import header, said, zero_rank
@@ -40,8 +42,18 @@ def test_the_share_to_fail_is_a_threshold():
     assert said(RULE, *ranks(19), exposed_share=0.1).status is Status.FAIL
 
 
-def test_over_gloo_no_setting_changes_it():
+def test_over_gloo_it_informs():
     assert said(RULE, *ranks(30, backend="gloo")).status is Status.INFO
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_accumulation_is_offered_where_a_step_reduces_once(backend):
+    def action(**fields):
+        return said(RULE, *ranks(30, backend=backend, **fields)).action
+
+    assert "and more accumulation" in action(stage=1)
+    assert "accumulation" not in action(stage=2)
+    assert "accumulation whose last micro-step alone reduces (no_sync()" in action(engine=None)
 
 
 def test_a_late_rank_is_named_and_the_network_is_not_blamed():

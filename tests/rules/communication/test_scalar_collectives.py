@@ -30,6 +30,21 @@ def test_numbers_in_each_step_fail_and_one_is_left():
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
 
 
+def test_tensors_are_to_be_joined_and_not_to_be_sent_less_often():
+    """As gradients of biases, which a loop averages by itself between backward and step."""
+    finding = said(RULE, *ranks(0.5, 0.6, nbytes=2048, dtype="float32"))
+    assert finding.status is Status.FAIL
+    assert finding.title == "Small tensors are sent one by one in every step"
+    assert "Join them" in finding.action
+    assert "every so many steps" not in finding.action
+    assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
+
+
+def test_the_size_of_a_tensor_is_a_threshold():
+    assert "every so many" in said(RULE, *ranks(0.5, 0.6, nbytes=256)).action
+    assert "Join them" in said(RULE, *ranks(0.5, 0.6, nbytes=256), number_bytes=255).action
+
+
 def test_waiting_for_a_late_rank_is_not_promised():
     finding = said(RULE, *ranks(0.9, 0.01))
     assert finding.status is Status.INFO

@@ -94,6 +94,16 @@ def test_the_prefetch_that_is_advised_fits_the_model():
     assert giant.config_patch == {"zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}}
 
 
+@pytest.mark.parametrize(("live", "is_raised"), [(0, True), (1999, True), (2000, False)])
+def test_a_prefetch_is_advised_with_the_room_that_it_needs(live, is_raised):
+    zero = OFF | {"stage3_max_live_parameters": live}
+    finding = said(RULE, gathering(wait=2, zero=zero, fetches=fetching(4)))
+    patch = finding.config_patch["zero_optimization"]
+    raised = {"stage3_max_live_parameters": 1_000_000_000} if is_raised else {}
+    assert patch == {"stage3_prefetch_bucket_size": 2000} | raised
+    assert ("leaves no room" in finding.action) == is_raised
+
+
 def test_what_is_computed_limits_what_can_be_hidden():
     """The phases fill 90 ms of a step, of which all but 4 are spent in waits."""
     trace = gathering(wait=2, zero=OFF, fetches=fetching(4), spans=[span("forward", 0, 1, 0)])

@@ -43,6 +43,21 @@ def test_a_small_prefetch_bucket_fails():
     }
 
 
+def test_no_room_to_gather_ahead_is_told_before_a_small_bucket():
+    zero = {PREFETCH: 1000, "stage3_max_live_parameters": 0}
+    finding = said(RULE, rank(zero=zero))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "stage3_max_live_parameters is 0 elements" in finding.cause
+    assert finding.config_patch == {
+        "zero_optimization": {"stage3_max_live_parameters": 1_000_000_000}
+    }
+
+
+def test_room_to_gather_ahead_is_no_fault():
+    finding = said(RULE, rank(zero={"stage3_max_live_parameters": 10**9}))
+    assert finding.status is Status.INFO
+
+
 def test_misses_at_the_default_are_information():
     finding = said(RULE, rank())
     assert finding.status is Status.INFO
