@@ -100,7 +100,7 @@ def snapshot(environ: Mapping[str, str]) -> EnvSnapshot:
     """
     found = EnvSnapshot(
         variables={
-            name: _text(environ.get(name, "")) for name in list(environ) if is_recorded(name)
+            name: unicode_text(environ.get(name, "")) for name in list(environ) if is_recorded(name)
         },
         files=_conf_values(environ),
         versions=attempt(_versions, {}),
@@ -165,9 +165,12 @@ def run_key(environ: Mapping[str, str], world_size: int) -> str:
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:12]
 
 
-def _text(value: str) -> str:
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def unicode_text(value: str) -> str:
     """Return `value` without what is no Unicode: bytes of another encoding are marked."""
-    return value.encode(errors="surrogateescape").decode(errors="replace")
+    return _SURROGATE.sub("\ufffd", value)
 
 
 def _redact(found: EnvSnapshot) -> None:

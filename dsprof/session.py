@@ -221,6 +221,7 @@ class Session:
         recorder = self.recorder
         return Trailer(
             reason=reason,
+            exception=_uncaught(),
             steps=recorder.steps,
             dropped=recorder.dropped,
             unmatched_waits=recorder.in_flight.unmatched_waits,
@@ -266,6 +267,18 @@ def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
         writer_ns=writer.cpu_ns,
         budget_spent=writer.budget_spent,
     )
+
+
+def _uncaught() -> str:
+    """Return the type of the exception that ends this process.
+
+    "" if none does: at a prompt an exception ends nothing, and Ctrl-C is no failure.
+    """
+    kind = getattr(sys, "last_type", None)
+    if kind is None or hasattr(sys, "ps1") or issubclass(kind, KeyboardInterrupt):
+        return ""
+    name: str = kind.__qualname__
+    return name if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{name}"
 
 
 def _device_of(torch: Any, backend: str) -> str:

@@ -228,12 +228,14 @@ def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
 
 
 def _ending_line(quality: Quality) -> QualityLine:
-    if not quality.unclean_ranks:
-        return QualityLine("ok", "End of the run", "every rank closed its trace")
-    whose = "its trace" if len(quality.unclean_ranks) == 1 else "their traces"
-    which = fmt.named_ranks(quality.unclean_ranks)
-    text = f"{which} ended without closing {whose}; up to half a second is missing"
-    return QualityLine("flaw", "End of the run", text)
+    flaws = [f"{fmt.named_ranks(r)} ended by {what}" for what, r in quality.exceptions.items()]
+    if quality.unclean_ranks:
+        whose = "its trace" if len(quality.unclean_ranks) == 1 else "their traces"
+        which = fmt.named_ranks(quality.unclean_ranks)
+        flaws.append(f"{which} ended without closing {whose}; up to half a second is missing")
+    if flaws:
+        return QualityLine("flaw", "End of the run", "; ".join(flaws))
+    return QualityLine("ok", "End of the run", "every rank closed its trace")
 
 
 def _events_line(quality: Quality) -> QualityLine:

@@ -50,6 +50,7 @@ class Quality(_Part):
 
     missing_ranks: list[int] = []
     unclean_ranks: list[int] = []  # their files have no trailer
+    exceptions: dict[str, list[int]] = {}  # type, caught by nothing -> ranks that it ended
     is_recorded: bool = True  # dsprof wrote files of the run; else other tools wrote all of them
     strangers: list[str] = []  # files passed over, each with the reason
     dropped_events: int = 0

@@ -17,6 +17,7 @@ def quality(run: Run, steps: Steps) -> model.Quality:
     return model.Quality(
         missing_ranks=run.missing_ranks,
         unclean_ranks=run.unclean_ranks,
+        exceptions=run.exceptions,
         is_recorded=run.is_recorded,
         strangers=list(run.strangers),
         dropped_events=sum(trailer.dropped for trailer in trailers),

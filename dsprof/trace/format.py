@@ -93,7 +93,8 @@ class EngineConfig(msgspec.Struct, omit_defaults=True):
 class Trailer(msgspec.Struct, omit_defaults=True):
     """The last line; a file without it is of a run that ended badly."""
 
-    reason: str  # "exit", "disable", "signal 15", "became rank 1 of 2"
+    reason: str  # "exit", "disable", "became rank 1 of 2"
+    exception: str = ""  # type of the exception that ended the process, if nothing caught it
     steps: int = 0
     events: int = 0
     dropped: int = 0

@@ -196,7 +196,7 @@ class TraceWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file, self.path = _create(self._folder, self._header.rank)
         line = self._json.encode(HeaderEvent(args=self._header, ph="M", pid=self._header.rank))
-        os.write(self._file, b"[\n" + line + b",\n")
+        _write_all(self._file, b"[\n" + line + b",\n")
         self._write(self._define(self._source.prepare()))
         self._write(self._lines.record(self._source.sample_memory("writer", -1)))
 
@@ -312,7 +312,8 @@ class TraceWriter:
         lines += self._lines.record(self._source.sample_memory("writer", self._step))
         self._write(lines + self._counter_lines(self._step + 2))
         self.cpu_ns = time.thread_time_ns()
-        trailer = TrailerEvent(args=self._trailer(), ph="M", pid=self._header.rank)
+        args = self._source.disclose(self._trailer())
+        trailer = TrailerEvent(args=args, ph="M", pid=self._header.rank)
         _write_all(self._file, self._json.encode(trailer) + b"\n]\n")
 
     def _discard(self) -> None:

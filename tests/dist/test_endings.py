@@ -56,6 +56,7 @@ def test_the_trace_says_how_it_ended(folder: Path, name: str) -> None:
         is_closed = name not in ENDS_EARLY | CANNOT_WRITE
         assert (trace.trailer is not None) == is_closed
         if trace.trailer is not None:
+            assert trace.trailer.exception == ("RuntimeError" if name == "raises" else "")
             assert trace.trailer.dropped == 0
             assert trace.trailer.failed_hooks == {}
             assert len(trace.collectives) >= 1

@@ -83,6 +83,15 @@ class Run(Aggregate):
         return sorted(rank for rank, facts in self.ranks.items() if facts.trailer is None)
 
     @property
+    def exceptions(self) -> dict[str, list[int]]:
+        """Type of an exception that nothing caught -> ranks that it ended."""
+        found: dict[str, list[int]] = {}
+        for rank, facts in sorted(self.ranks.items()):
+            if facts.trailer is not None and facts.trailer.exception:
+                found.setdefault(facts.trailer.exception, []).append(rank)
+        return found
+
+    @property
     def is_recorded(self) -> bool:
         """Whether dsprof wrote the files of any rank; other tools count neither drops nor cost."""
         return not all(facts.is_foreign for facts in self.ranks.values())

@@ -49,6 +49,8 @@ class DataQuality:
             yield self._missing(facts)
         if facts.unclean_ranks:
             yield self._unclean(facts) if facts.is_recorded else self._cut(facts.unclean_ranks)
+        if facts.exceptions:
+            yield self._failed(facts.exceptions)
         if facts.sampled_ranks:
             yield self._sampled(facts.sampled_ranks)
         if lost := _lost(facts):
@@ -81,6 +83,21 @@ class DataQuality:
             "last half second is judged here.",
             ranks=tuple(ranks),
             evidence=(_last_words(run),),
+            confidence="high",
+        )
+
+    def _failed(self, exceptions: dict[str, list[int]]) -> Finding:
+        ranks = sorted(rank for some in exceptions.values() for rank in some)
+        told = ", ".join(f"{what} ({named(some)})" for what, some in exceptions.items())
+        return self.meta.finding(
+            Status.FAIL,
+            f"The program failed: {told}.",
+            title="Ranks ended by an exception",
+            severity=Severity.MEDIUM,
+            cause="Nothing caught the exception. What was recorded before it is whole, and judged.",
+            action="Look for the first traceback in what they logged: a rank that fails leaves the "
+            "others in a collective, which then fails as well.",
+            ranks=tuple(ranks),
             confidence="high",
         )
 
@@ -130,7 +147,7 @@ class DataQuality:
                 Status.INFO,
                 " ".join(remarks[:2])
                 + (f" And {len(remarks) - 2} more." if len(remarks) > 2 else ""),
-                title="Some figures are less exact than they look",
+                title="What to know when you read the figures",
                 evidence=(Table((Column("remark"),), rows),) if len(remarks) > 2 else (),
                 confidence="high",
             )

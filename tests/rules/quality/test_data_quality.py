@@ -50,6 +50,14 @@ def test_many_missing_ranks_are_shortened():
     assert "and 987 more" in said(RULE, zero_rank(0, 1000)).summary
 
 
+def test_ranks_that_an_exception_ended_are_named_by_its_type():
+    ends = [Trailer(reason="exit", exception=what) for what in ("RuntimeError", "ValueError", "")]
+    finding = said(RULE, *(zero_rank(rank, 3, trailer=end) for rank, end in enumerate(ends)))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.ranks == (0, 1)
+    assert finding.summary == "The program failed: RuntimeError (rank 0), ValueError (rank 1)."
+
+
 def test_a_rank_that_ended_badly_is_named():
     finding = said(RULE, zero_rank(0), zero_rank(1, trailer=None))
     assert finding.status is Status.FAIL
@@ -98,7 +106,7 @@ def test_steps_in_counters_are_counted(window, text):
     finding = said(RULE, *(captured(rank, window=window, steps=10) for rank in (0, 1)))
     assert (finding.status, finding.title) == (
         Status.INFO,
-        "Some figures are less exact than they look",
+        "What to know when you read the figures",
     )
     assert text in finding.summary
 
