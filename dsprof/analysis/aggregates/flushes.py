@@ -56,6 +56,7 @@ class Flushes(Aggregate):
     """Sums by kind."""
 
     rows: dict[FlushKind, FlushSums]
+    rank_steps: int  # measured steps, summed over all ranks: kinds differ between ranks
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Flushes:
@@ -75,14 +76,14 @@ class Flushes(Aggregate):
                 int(exposed[index]),
             )
             rows[kind] = rows[kind] + one if kind in rows else one
-        return cls(rows)
+        return cls(rows, len(steps))
 
     def merge(self, other: Flushes) -> Flushes:
         """Add up rows of the same kind."""
         rows = dict(self.rows)
         for kind, sums in other.rows.items():
             rows[kind] = rows[kind] + sums if kind in rows else sums
-        return Flushes(rows)
+        return Flushes(rows, self.rank_steps + other.rank_steps)
 
 
 def _kind(flush: FlushArgs) -> FlushKind:

@@ -52,11 +52,10 @@ class PartFilledBuckets:
             text = "No bucket was sent because it was full: all gradients fit into one."
             yield self.meta.finding(Status.PASS, text)
         else:
-            yield self._judged(full, thresholds)
+            yield self._judged(full, max(run[Flushes].rank_steps, 1), thresholds)
 
-    def _judged(self, full: _Rows, thresholds: Thresholds) -> Finding:
+    def _judged(self, full: _Rows, steps: int, thresholds: Thresholds) -> Finding:
         flushes = sum(sums.flushes for sums in full.values())
-        steps = max(max(sums.rank_steps for sums in full.values()), 1)
         fill = sum(_fill(kind) * sums.flushes for kind, sums in full.items()) / flushes
         capacity = max(kind.capacity for kind in full)
         summary = (
@@ -76,7 +75,7 @@ class PartFilledBuckets:
             "gradient, so that little is left empty. The buffer has this size, twice with "
             "overlap_comm.",
             config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
-            evidence=(_by_fill(full),),
+            evidence=(_by_fill(full, steps),),
             confidence="medium",
         )
 
@@ -91,7 +90,7 @@ def _advised(full: _Rows, capacity: int) -> int:
     return max(4 * max(kind.elements for kind in full), 2 * capacity)
 
 
-def _by_fill(full: _Rows) -> Table:
+def _by_fill(full: _Rows, steps: int) -> Table:
     order = sorted(full.items(), key=lambda item: (-item[1].flushes, item[0]))
     return Table(
         columns=(
@@ -101,7 +100,7 @@ def _by_fill(full: _Rows) -> Table:
             Column("flushes a step and rank", "count"),
         ),
         rows=tuple(
-            (kind.elements, kind.parameters, _fill(kind), sums.flushes / max(sums.rank_steps, 1))
+            (kind.elements, kind.parameters, _fill(kind), sums.flushes / steps)
             for kind, sums in order[:_ROWS]
         ),
         caption="Buckets that were sent because the next gradient did not fit",

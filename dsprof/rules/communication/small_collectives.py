@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.calls import calls_per_step, calls_table
+from dsprof.rules.calls import calls_per_step, calls_table, over_all_ranks
 from dsprof.rules.communication.scalar_collectives import is_scalar
 from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
@@ -78,6 +78,7 @@ class SmallCollectives:
             for kind, row in _small(rows, thresholds).items()
             if family(kind.op) not in told and not is_scalar(kind)
         }
+        small = over_all_ranks(small, run[Steps])
         if not found and calls_per_step(small) >= thresholds.calls_per_step:
             yield self._others(small, calls_per_step(small))
 
@@ -161,10 +162,9 @@ def _small_buckets(
         for kind, sums in flushes.rows.items()
         if kind.library == library and (kind.capacity or not knob.has_capacity)
     ]
-    times = sum(sums.flushes for _, sums in rows)
-    steps = max((sums.rank_steps for _, sums in rows), default=0)
+    times, steps = sum(sums.flushes for _, sums in rows), flushes.rank_steps
     is_bounded = not knob.has_capacity or any(kind.cause == "full" for kind, _ in rows)
-    if not steps or not is_bounded:
+    if not times or not steps or not is_bounded:
         return None
     nbytes, elements = _weighted(rows)
     found = Buckets(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from dsprof.analysis.aggregates.flushes import FlushKind, FlushSums
+from dsprof.analysis.aggregates.flushes import Flushes, FlushKind
 
 _MIB = 1 << 20
 _DEFAULT_BYTES = 25 * _MIB
@@ -41,15 +41,14 @@ class Giant:
         return max(2, ceil(self.backward_bytes / _part_bytes(self.backward_bytes)))
 
 
-def of_flushes(rows: Mapping[FlushKind, FlushSums], backwards: float) -> Giant | None:
+def of_flushes(flushes: Flushes, backwards: float) -> Giant | None:
     """Return the largest bucket, if a setting made it so large; `backwards` are of a step."""
-    between = {kind: sums for kind, sums in rows.items() if sums.rank_steps}
-    if not between:
+    if not flushes.rows or not flushes.rank_steps:
         return None
-    largest = max(between, key=lambda kind: (kind.nbytes, kind))
+    largest = max(flushes.rows, key=lambda kind: (kind.nbytes, kind))
     explain = _LIBRARIES.get(largest.library)
-    same = {kind: sums for kind, sums in between.items() if kind.library == largest.library}
-    per_backward = [sums.flushes / sums.rank_steps / backwards for sums in same.values()]
+    same = {kind: sums for kind, sums in flushes.rows.items() if kind.library == largest.library}
+    per_backward = [s.flushes / flushes.rank_steps / backwards for s in same.values()]
     nbytes = sum(kind.nbytes * n for kind, n in zip(same, per_backward, strict=True))
     # A parameter that is a bucket by itself cannot be divided.
     if explain is None or largest.parameters == 1:

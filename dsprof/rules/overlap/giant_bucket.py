@@ -121,7 +121,7 @@ def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
     traffic = run[Traffic]
     backwards = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
     if run[Flushes].rows:
-        found, engines = of_flushes(run[Flushes].rows, backwards), run[Engines]
+        found, engines = of_flushes(run[Flushes], backwards), run[Engines]
         first = before_overlapping(engines.deepspeed, engines.stage)
         return replace(found, action=f"{found.action}{first}") if found and found.is_zero else found
     if run[Engines].main is not None or any(kind.is_async for kind in gradients):

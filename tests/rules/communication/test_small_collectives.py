@@ -18,12 +18,13 @@ def around(ms: float):
     return pytest.approx((0.75 * ms, 1.25 * ms))
 
 
-def buckets(count: int, *, nbytes: int = 64 * KIB, cause: str = "full", **fields):
+def buckets(count: int, *, rank: int = 0, nbytes: int = 64 * KIB, cause: str = "full", **fields):
     """A rank whose only measured step sends `count` flushes of 1 ms."""
     numbers = range(1, count + 1)
     details = {"nbytes": nbytes, "elements": nbytes // 2, "capacity": 40_000, "cause": cause}
     details |= fields
     return rank_trace(
+        rank,
         steps=[step(0, 0, 1000)],
         flushes=[flush(n, n * 2, 1, step=0, **details) for n in numbers],
         comm=[sync("all_reduce", n * 2, 1, nbytes=nbytes, step=0, flush=n) for n in numbers],
@@ -54,6 +55,15 @@ def test_buckets_that_are_few_or_large_pass(trace):
 
 def test_a_bucket_size_that_was_never_reached_is_not_blamed():
     assert said(RULE, buckets(100, cause="end of backward")).status is Status.INFO
+
+
+def test_ranks_whose_buckets_differ_are_not_added_up():
+    """As in a pipeline, whose stages have other parameters: 8 buckets a rank are 8 and not 16."""
+    ranks = [buckets(8, rank=rank, nbytes=64 * KIB + 16 * rank) for rank in (0, 1)]
+    assert said(RULE, *ranks).status is Status.PASS
+    finding = said(RULE, *ranks, calls_per_step=8)
+    assert "8 bucket flushes a step" in finding.summary
+    assert finding.evidence[0].rows[0][3] == pytest.approx(8.0)
 
 
 def test_thresholds_move_the_verdict():
