@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from dsprof.analysis.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -46,5 +47,13 @@ class Pipelines(Aggregate):
         """
         if self.stages < 2 or not self.micro_batches:
             return None
-        in_line = self.stages // max(self.stages_of_a_rank, 1) - 1
-        return in_line / (self.stages_of_a_rank * self.micro_batches + in_line)
+        return self._later_ranks / (self.stages_of_a_rank * self.micro_batches + self._later_ranks)
+
+    def micro_batches_for(self, bubble: float) -> int:
+        """Return the least number of micro-batches that leaves no larger `bubble`, in (0, 1]."""
+        needed = self._later_ranks * (1 / bubble - 1) / max(self.stages_of_a_rank, 1)
+        return ceil(needed - 1e-9)  # 0.2 is no binary fraction
+
+    @property
+    def _later_ranks(self) -> int:
+        return self.stages // max(self.stages_of_a_rank, 1) - 1

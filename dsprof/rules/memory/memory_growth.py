@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.memory.counters import (
     ALLOCATED,
@@ -36,7 +38,8 @@ class _Growth(NamedTuple):
     first_bytes: int  # least in use in the first quarter
     last_bytes: int  # and in the last
     steps: int  # between the two
-    room_bytes: int | None  # left at the end
+    room_bytes: int | None  # left on the device at the end, on the host at its worst moment
+    others_per_step: float = 0.0  # bytes by which others in the same memory grow
 
     @property
     def per_step(self) -> float:
@@ -44,7 +47,9 @@ class _Growth(NamedTuple):
 
     @property
     def steps_left(self) -> float | None:
-        return self.room_bytes / self.per_step if self.room_bytes is not None else None
+        if self.room_bytes is None:
+            return None
+        return self.room_bytes / (self.per_step + self.others_per_step)
 
 
 class MemoryGrowth:
@@ -60,7 +65,7 @@ class MemoryGrowth:
         failing_title="Memory grows from step to step",
         why="What grows with each step ends the run, after hours or days, out of memory.",
         category="memory",
-        needs=(Memory,),
+        needs=(Memory, Run),
     )
     thresholds = Thresholds()
 
@@ -84,7 +89,7 @@ class MemoryGrowth:
             )
         if host := [g for r in sorted(ranks) if (g := _host(r, ranks[r], thresholds))]:
             yield self._finding(
-                host,
+                _sharing_hosts(host, run[Run]),
                 "Host memory grows from step to step",
                 "The processes keep more from step to step: lists of results, caches of a data "
                 "set, pinned buffers of ever new sizes.",
@@ -119,6 +124,15 @@ def _device(rank: int, memory: RankMemory, thresholds: Thresholds) -> _Growth | 
 
 def _host(rank: int, memory: RankMemory, thresholds: Thresholds) -> _Growth | None:
     return _growth(rank, host_series(memory), memory.least_host_available_bytes, thresholds)
+
+
+def _sharing_hosts(grown: list[_Growth], run: Run) -> list[_Growth]:
+    """Tell each rank how the others on its host grow: they use up the same memory."""
+    hosts = {one.rank: run.ranks[one.rank].header.host for one in grown}
+    totals: defaultdict[str, float] = defaultdict(float)
+    for one in grown:
+        totals[hosts[one.rank]] += one.per_step
+    return [one._replace(others_per_step=totals[hosts[one.rank]] - one.per_step) for one in grown]
 
 
 def _growth(

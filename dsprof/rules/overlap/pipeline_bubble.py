@@ -12,6 +12,8 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import held_ms, share_of_step
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
+_GOOD_BUBBLE = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -64,16 +66,16 @@ class PipelineBubble:
     def _judged(
         self, pipelines: Pipelines, summary: str, waited: float | None, share: float | None
     ) -> Finding:
-        needed = 4 * (pipelines.stages - 1)
+        needed = pipelines.micro_batches_for(_GOOD_BUBBLE)
         measured = share is not None
         return self.meta.finding(
             Status.FAIL if measured else Status.INFO,
             summary,
             severity=Severity.MEDIUM if measured else Severity.NONE,
             cause="Too few micro-batches for so many stages.",
-            action=f"Divide a step into {needed} micro-batches or more (a bubble of 20 %): raise "
-            "gradient_accumulation_steps and lower the micro-batch alike; or use fewer stages, "
-            "or a schedule with interleaved stages.",
+            action=f"Divide a step into {needed} micro-batches or more (a bubble of "
+            f"{_GOOD_BUBBLE:.0%}): raise gradient_accumulation_steps and lower the micro-batch "
+            "alike; or use fewer stages, or a schedule with interleaved stages.",
             evidence=(
                 Table(
                     columns=(

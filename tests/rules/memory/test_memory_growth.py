@@ -6,7 +6,7 @@ from dsprof.rules.memory.counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 from dsprof.rules.memory.memory_growth import RULE
 from dsprof.rules.rule import Status
 from tests.factories.memory import GIB, MIB, on_device, on_host
-from tests.factories.trace import judged, rank_trace, said
+from tests.factories.trace import header, judged, rank_trace, said
 
 
 def device(*allocated: float, rank: int = 0):
@@ -15,9 +15,9 @@ def device(*allocated: float, rank: int = 0):
     return on_device(*samples, rank=rank)
 
 
-def host(*resident: float):
+def host(*resident: float, **fields):
     samples = [{"rss_bytes": int(GIB + mib * MIB)} for mib in resident]
-    return on_host(*({"host_available_bytes": 8 * GIB, **one} for one in samples))
+    return on_host(*({"host_available_bytes": 8 * GIB, **one} for one in samples), **fields)
 
 
 def leaking(step: int) -> float:
@@ -37,6 +37,15 @@ def test_a_leak_on_the_host_is_told_apart():
     finding = said(RULE, host(*map(leaking, range(42))))
     assert finding.title == "Host memory grows from step to step"
     assert "used up in 1,024 steps" in finding.summary
+
+
+def test_ranks_of_one_host_use_up_the_same_memory():
+    series = [*map(leaking, range(42))]
+    together = said(RULE, host(*series), host(*series, rank=1))
+    assert "8.00 MiB more are in use with each step on rank 0" in together.summary
+    assert "used up in 512 steps" in together.summary
+    elsewhere = host(*series, rank=1, head=header(1, host="other"))
+    assert "used up in 1,024 steps" in said(RULE, host(*series), elsewhere).summary
 
 
 def test_both_are_reported():

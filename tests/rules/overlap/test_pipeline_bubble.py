@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.rules.overlap.pipeline_bubble import RULE
 from dsprof.rules.rule import Status
 from tests.factories.trace import captured, engine, header, said, sync, zero_rank
@@ -20,6 +25,16 @@ def test_too_few_micro_batches_fail():
     assert "With 4 stages and 4 micro-batches the bubble is 43%" in finding.summary
     assert "wait 30% of the step" in finding.summary
     assert "12 micro-batches or more" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("stages", "of_a_rank", "needed"), [(2, 1, 4), (8, 1, 28), (8, 2, 6), (8, 4, 1), (12, 3, 4)]
+)
+def test_micro_batches_that_are_asked_for_leave_a_fifth(stages, of_a_rank, needed):
+    pipelines = Pipelines(stages, 1, of_a_rank)
+    assert pipelines.micro_batches_for(0.2) == needed
+    assert replace(pipelines, micro_batches=needed).bubble <= 0.2 + 1e-9
+    assert needed == 1 or replace(pipelines, micro_batches=needed - 1).bubble > 0.2
 
 
 def test_enough_micro_batches_or_short_waits_pass():
