@@ -91,10 +91,9 @@ class DdpWaitHook(Hook):
             records = in_flight.take_unheld(
                 lambda record: record.issue_ns >= first_ns and record.thread == thread
             )
-            if records:
-                start_ns = max(ready_ns, records[-1].return_ns)
-                records.sort(key=_is_bucket)  # stable: the last bucket owns the time
-                in_flight.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
+            start_ns = max(ready_ns, records[-1].return_ns) if records else end_ns
+            records.sort(key=_is_bucket)  # stable: the last bucket owns the time
+            in_flight.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
         except Exception as error:
             self.fail(error)
 

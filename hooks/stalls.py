@@ -70,8 +70,8 @@ class Stalls:
         self._synchronized: dict[StreamKey, tuple[int, int]] = {}
 
     def capturing(self, change: int) -> None:
-        """A graph begins to be captured (1), or is captured (-1)."""
-        self._captures += change
+        """A graph begins to be captured (1), or is captured (-1): its beginning may be unseen."""
+        self._captures = max(0, self._captures + change)
 
     def is_capturing(self) -> bool:
         """Tell whether a graph is captured, here or in another thread of the process.

@@ -319,6 +319,7 @@ class CounterRow(msgspec.Struct, gc=False, omit_defaults=True):
     phase: str = ""
     is_async: bool = False
     blocked_ns: int = 0  # a duration, summed
+    on_wire: bool = True
 
 
 class CounterArgs(msgspec.Struct, gc=False, omit_defaults=True):

@@ -74,12 +74,20 @@ class Counters:
         """Count one collective."""
         scope, requested = record.scope, record.context.requested
         group, is_async = record.group.id, bool(record.is_async)
-        key = (record.op, group, requested, record.dtype, scope.phase, is_async)
+        key = (record.op, group, requested, record.dtype, scope.phase, is_async, record.on_wire)
         rows = self._steps.setdefault(scope.step, {})
         row = rows.get(key)
         if row is None:
             row = rows[key] = CounterRow(
-                record.op, group, 0, 0, requested, record.dtype, scope.phase, is_async
+                record.op,
+                group,
+                calls=0,
+                nbytes=0,
+                requested=requested,
+                dtype=record.dtype,
+                phase=scope.phase,
+                is_async=is_async,
+                on_wire=record.on_wire,
             )
         row.calls += 1
         row.nbytes += record.nbytes
@@ -248,6 +256,7 @@ class TraceWriter:
         if self._step < 0:
             self._write(self._define(self._source.prepare_late()))
         self._step = record.step
+        self.counted_only_steps += not self._is_kept(record.step)
         sample = msgspec.structs.replace(self._look_at_memory(record), step=record.step)
         lines = [*self._lines.record(record), *self._lines.record(sample)]
         return lines + self._counter_lines(record.step)
@@ -260,9 +269,7 @@ class TraceWriter:
 
     def _counter_lines(self, before: int) -> list[Event]:
         """Return the counters of finished steps: a late wait may still change the newest one."""
-        taken = self._counters.take(before)
-        self.counted_only_steps += len(taken)
-        rank = self._header.rank
+        taken, rank = self._counters.take(before), self._header.rank
         return [CounterEvent(args=args, name="counters", ph="i", pid=rank) for args in taken]
 
     def _write_open(self) -> None:

@@ -298,6 +298,19 @@ def test_a_capture_in_another_thread_holds_questions_back(machine: Machine) -> N
     assert len(machine.read_back()) == 1
 
 
+def test_a_capture_that_began_before_the_recording_hides_no_later_one(machine: Machine) -> None:
+    machine.warm()
+    machine.nccl.all_reduce(1)
+    machine.drain()
+    machine.graph.capture_end()
+    machine.graph.capture_begin()
+    machine.host.capturing = False  # in this thread
+    machine.nccl.step(1)
+    assert machine.stalls() == []
+    machine.graph.capture_end()
+    assert len(machine.read_back()) == 1
+
+
 def test_a_work_is_let_go_of_once_its_caller_has_it(machine: Machine) -> None:
     machine.warm()
     number, work = machine.nccl.issue(5, is_async=True)

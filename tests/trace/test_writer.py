@@ -247,6 +247,23 @@ def test_outside_the_window_collectives_are_counted(tmp_path: Path) -> None:
     assert run.writer.counted_only_steps == 2
 
 
+def test_steps_in_counters_alone_are_counted_and_not_the_lines_of_counters(tmp_path: Path) -> None:
+    run = Run(tmp_path, Window(start_step=1, steps=2, every=1))
+    for step in range(4):
+        run.records.extend([collective(step + 1, step), step_end(step)] if step else [step_end(0)])
+    run.records.append(collective(9, 3))  # handed over late
+    run.records.append(collective(10, 4))  # after the last step
+    run.close()
+    assert run.writer.counted_only_steps == 2
+
+
+def test_what_never_reached_the_wire_is_counted_apart(tmp_path: Path) -> None:
+    run = Run(tmp_path, Window(start_step=1, steps=None, every=1))
+    run.records.extend([collective(1, 0), collective(2, 0, on_wire=False), step_end(0)])
+    [counters] = run.close().counters
+    assert [(row.on_wire, row.calls) for row in counters.rows] == [(True, 1), (False, 1)]
+
+
 def test_after_the_budget_there_are_counters_only(tmp_path: Path) -> None:
     run = Run(tmp_path, budget=2000)
     for number in range(1, 3001):

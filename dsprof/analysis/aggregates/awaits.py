@@ -46,25 +46,29 @@ class Await:
     """Sums over ranks and measured steps."""
 
     held: Held
-    lead_ns: int  # from the start of each call to the wait for it: time that could hide it
-    in_flight_ns: int  # from start to end, at most; of calls whose end was seen
+    waited: int  # asynchronous calls that were waited for: of several, maybe only the last
+    lead_ns: int  # from the start of these to the wait: time that could hide them
+    ended: int  # calls whose end was seen
+    in_flight_ns: int  # from start to end of these, at most
 
     def __add__(self, other: Await) -> Await:
         return Await(
             self.held + other.held,
+            self.waited + other.waited,
             self.lead_ns + other.lead_ns,
+            self.ended + other.ended,
             self.in_flight_ns + other.in_flight_ns,
         )
 
     @property
     def lead_ms(self) -> float:
-        """Mean of a call."""
-        return self.lead_ns / max(self.held.calls, 1) / 1e6
+        """Mean of a call that was waited for; 0 if none was."""
+        return self.lead_ns / max(self.waited, 1) / 1e6
 
     @property
     def in_flight_ms(self) -> float:
-        """Mean of a call."""
-        return self.in_flight_ns / max(self.held.calls, 1) / 1e6
+        """Mean of a call whose end was seen; 0 if none was."""
+        return self.in_flight_ns / max(self.ended, 1) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,13 @@ class Awaits(Aggregate):
         label, names = _labels(trace)
         columns: list[IntArray | BoolArray] = [label, table.op, table.phase, table.is_async]
         groups = group_rows([column[chosen] for column in columns])
-        lead, in_flight = (groups.sums(times[chosen]) for times in _times(trace))
+        sums = [groups.sums(column[chosen]).tolist() for column in _times(trace)]
         rows: dict[Awaited, Await] = {}
         for g, held in enumerate(held_sums(trace, chosen, groups, len(steps))):
             index = int(chosen[groups.first[g]])
             how = family(table.words[table.op[index]]), table.words[table.phase[index]]
             what = Awaited._make((*names[int(label[index])], *how, bool(table.is_async[index])))
-            one = Await(held, int(lead[g]), int(in_flight[g]))
+            one = Await(held, *(int(column[g]) for column in sums))
             rows[what] = _beside(rows[what], one) if what in rows else one
         return cls(rows)
 
@@ -103,14 +107,18 @@ class Awaits(Aggregate):
         return sorted(timed, key=lambda item: (-(item[1].held.exposed_ns or 0), item[0]))[:most]
 
 
-def _times(trace: RankTrace) -> tuple[Array, Array]:
-    """Return for each collective how long it had before it was waited for, and in flight."""
+def _times(trace: RankTrace) -> tuple[Array, Array, Array, Array]:
+    """Return for each collective whether it was waited for, how long it had before, and in flight.
+
+    The third says whether its end was seen.
+    """
     rows = trace.collectives
     issue = rows.issue_ns.astype(np.int64)
     waited = rows.is_async & (rows.wait_ns > 0)
     lead = np.where(waited, np.maximum(rows.wait_ns - issue, 0), 0)
     _, done = completion(rows)
-    return lead, np.where(done > 0, np.maximum(done - issue, 0), 0)
+    in_flight = np.where(done > 0, np.maximum(done - issue, 0), 0)
+    return waited.astype(np.int64), lead, (done > 0).astype(np.int64), in_flight
 
 
 def _labels(trace: RankTrace) -> tuple[Array, list[Label]]:

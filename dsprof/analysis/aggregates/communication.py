@@ -222,7 +222,7 @@ def _counted_kind(row: CounterRow, group: GroupArgs | None) -> Kind:
     label, size, role = _group(group)
     size_name = SIZE_CLASSES[_size_class(row.nbytes // max(row.calls, 1))]
     args = (row.op, row.requested, label, size, row.phase, size_name, row.dtype)
-    return Kind(*args, is_async=row.is_async, on_wire=True, role=role)
+    return Kind(*args, is_async=row.is_async, on_wire=row.on_wire, role=role)
 
 
 def _size_class(nbytes: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from dsprof.analysis.timeline import (
     phases,
     unseen,
 )
+from dsprof.trace.format import CounterRow
 from dsprof.trace.table import BoolArray, RankTrace
 
 _LARGEST = 1 << 62
@@ -282,7 +284,8 @@ def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> _Split:
             return _Split(np.minimum(seen, end - start))
         parts = parts_around(waits, profile, start, end)
         return _Split(parts.exposed_ns, parts.compute_ns, parts.copies_ns, parts.idle_ns)
-    waiting = np.minimum(seen + _from_counters(trace, number, "blocked_ns"), end - start)
+    counted = _from_counters(trace, number, lambda row: row.blocked_ns)
+    waiting = np.minimum(seen + counted, end - start)
     detailed = ~np.isin(number, counted_steps(trace))
     moving = np.where(detailed, (moves | waits).within(start, end) - seen, 0)
     copying = moving if len(moves.starts) else None
@@ -300,7 +303,8 @@ def _unwaited(trace: RankTrace) -> int:
     wanted = set(measured_steps(trace).tolist())
     counted = (row for c in trace.counters if c.step in wanted for row in c.rows)
     # A wait takes time: without any, none was seen.
-    never = sum(row.calls for row in counted if row.is_async and not row.blocked_ns)
+    asked = (row for row in counted if row.is_async and row.on_wire)
+    never = sum(row.calls for row in asked if not row.blocked_ns)
     return int(np.count_nonzero(never_seen[chosen])) + never
 
 
@@ -316,17 +320,18 @@ def _traffic(trace: RankTrace, number: Array) -> tuple[Array, Array]:
     rows = trace.collectives
     place, found = places(rows.step, number)
     found &= rows.on_wire
-    calls, nbytes = _from_counters(trace, number, "calls"), _from_counters(trace, number, "nbytes")
+    calls = _from_counters(trace, number, lambda row: row.calls * row.on_wire)
+    nbytes = _from_counters(trace, number, lambda row: row.nbytes * row.on_wire)
     np.add.at(calls, place[found], 1)
     np.add.at(nbytes, place[found], rows.nbytes[found])
     return calls, nbytes
 
 
-def _from_counters(trace: RankTrace, number: Array, field: str) -> Array:
-    """Return the sum of a field of the counters of each step."""
+def _from_counters(trace: RankTrace, number: Array, of: Callable[[CounterRow], int]) -> Array:
+    """Return the sum of what each row of counters says, step by step."""
     sums: dict[int, int] = defaultdict(int)
     for counters in trace.counters:
-        sums[counters.step] += sum(getattr(row, field) for row in counters.rows)
+        sums[counters.step] += sum(of(row) for row in counters.rows)
     return np.array([min(max(sums.get(int(n), 0), 0), _LARGEST) for n in number], np.int64)
 
 

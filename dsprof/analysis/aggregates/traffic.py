@@ -185,8 +185,9 @@ def _counted(trace: RankTrace, wanted: set[int]) -> Iterator[tuple[Use, Volume]]
     for counters in trace.counters:
         if counters.step in wanted:
             for row in counters.rows:
-                use = _use(trace, "not known", row.op, row.group)
-                yield use, Volume(row.calls, row.nbytes, row.blocked_ns)
+                if row.on_wire:
+                    use = _use(trace, "not known", row.op, row.group)
+                    yield use, Volume(row.calls, row.nbytes, row.blocked_ns)
 
 
 def _use(

@@ -35,6 +35,17 @@ def test_a_bucket_of_ddp_by_its_number_with_the_time_it_had():
     assert (sums.lead_ms, sums.in_flight_ms) == (pytest.approx(4), pytest.approx(20))
 
 
+def test_calls_that_only_the_last_is_waited_for_have_the_lead_of_that_one():
+    """As DeepSpeed gathers in a row: those before are waited for with the last."""
+    comm = [issued("all_gather", at, 30, step=0, phase="forward") for at in (10, 11, 12)]
+    comm.append(issued("all_gather", 14, 30, wait=18, waited=30, step=0, phase="forward"))
+    ((_, sums),) = awaits(one_step(*comm)).rows.items()
+    assert sums.held.calls == 4
+    assert sums.lead_ms == pytest.approx(4)
+    ((_, none),) = awaits(one_step(*comm[:3])).rows.items()
+    assert none.lead_ms == 0
+
+
 def test_units_of_fsdp_by_their_module():
     comm = [
         sync("all_gather", 1, 2, step=0, fetch=5),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.steps import Steps
 from tests.factories.trace import (
     MS,
@@ -97,6 +98,17 @@ def test_counted_steps_are_rows_whose_parts_add_up():
     assert len(parts) == 10
     assert (parts[8].exposed_ns, parts[8].compute_ns, parts[8].other_ns) == (20 * MS, None, 80 * MS)
     assert (parts[8].calls, parts[8].nbytes) == (parts[5].calls, parts[5].nbytes) == (1, 1 << 20)
+
+
+def test_what_is_counted_and_never_reached_the_wire_is_no_traffic():
+    steps = [step(0, 0, 9), step(1, 9, 19)]
+    told = [counters(0), counters(1, on_wire=False, blocked=2)]
+    trace = rank_trace(steps=steps, counters=told)
+    parts = summary(trace)[Steps].parts
+    assert [(parts[n].calls, parts[n].nbytes) for n in (0, 1)] == [(1, 1 << 20), (0, 0)]
+    assert parts[1].exposed_ns == 2 * MS, "it held the rank all the same"
+    kinds = summary(rank_trace(steps=steps[:1], counters=[counters(0, on_wire=False)]))
+    assert [kind.on_wire for kind in kinds[Communication].rows] == [False]
 
 
 def test_a_step_counted_on_one_rank_is_not_measured():
