@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_type_hints
 
 from dsprof.config_file import ConfigFile
-from dsprof.settings import Setting, checked, did_you_mean, raise_all, without_none
+from dsprof.settings import Bounds, Setting, checked, did_you_mean, raise_all, without_none
 
 SWITCH = "DSPROF"
 CONFIG_VARIABLE = "DSPROF_CONFIG"
@@ -134,10 +134,20 @@ def _check_thresholds(
     file: ConfigFile, schema: Mapping[str, type], mistakes: list[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the thresholds that fit, rule by rule, and add what is wrong to `mistakes`."""
-    return {
-        rule: {name: fit.value for name, fit in checked(found, schema[rule], mistakes).items()}
+    fitting = {
+        rule: checked(found, schema[rule], mistakes, _bounds_of_threshold)
         for rule, found in file.thresholds(schema)
     }
+    return {
+        rule: {name: setting.value for name, setting in found.items()}
+        for rule, found in fitting.items()
+    }
+
+
+def _bounds_of_threshold(field: dataclasses.Field[Any]) -> Bounds:
+    """No threshold is negative, and no share is more than the whole unless the field says so."""
+    largest = 1 if field.name.endswith("_share") else None
+    return 0, field.metadata.get("maximum", largest)
 
 
 def _is_ours(name: str) -> bool:

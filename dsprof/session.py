@@ -50,7 +50,7 @@ class Session:
         self.recorder = Recorder(self._arm)
         self.recorder.on_new_world = self._follow_world
         self.writer: TraceWriter | None = None
-        self._ended: list[TraceWriter] = []  # of worlds before this one, maybe still writing
+        self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._installed: list[Hook] = []
         self._patches = PatchSet()
         self._status: dict[str, HookStatus] = {}
@@ -149,7 +149,8 @@ class Session:
         totals = self._totals(f"became rank {rank} of {world_size}")
         left = self.recorder.begin_again()
         old.end(lambda: _with_writers(totals, old), lambda: left)
-        self._ended = [*(writer for writer in self._ended if not writer.is_done), old]
+        going_on = [one for one in self._ended if not one.is_done or one.error is not None]
+        self._ended = [*going_on, old]
         self.writer = self._start_writer(dist, old.budget_left_bytes)
 
     def _header(self, dist: Any, run_key: str) -> Header:
@@ -235,10 +236,13 @@ class Session:
         """Say once, on rank 0, where the trace is and what to type next."""
         writer = self.writer
         assert writer is not None
+        for one in (*self._ended, writer):
+            if one.error is not None:
+                what = f"{type(one.error).__name__}: {one.error}"
+                _say(f"the trace in {self.config.out} ends early: {what}")
         if writer.error is not None:
-            what = f"{type(writer.error).__name__}: {writer.error}"
-            _say(f"the trace in {self.config.out} ends early: {what}")
-        elif not writer.path.exists():
+            return
+        if not writer.path.exists():
             _say(f"the trace {writer.path} was removed while it was written")
         elif self._rank == 0:
             files = len(list(Path(self.config.out).glob(FILE_PATTERN)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -24,15 +24,27 @@ class Setting:
     written: str = ""  # how it was written there, for messages
 
 
+Bounds = tuple[float | None, float | None]
+"""Least and largest value; None: any."""
+
+
+def declared(field: dataclasses.Field[Any]) -> Bounds:
+    """Return the bounds that a field carries in its metadata."""
+    return field.metadata.get("minimum"), field.metadata.get("maximum")
+
+
 def checked(
-    settings: Mapping[str, Setting], schema: type, mistakes: list[str]
+    settings: Mapping[str, Setting],
+    schema: type,
+    mistakes: list[str],
+    bounds_of: Callable[[dataclasses.Field[Any]], Bounds] = declared,
 ) -> dict[str, Setting]:
     """Return the settings that fit the dataclass `schema`; the others become `mistakes`.
 
-    A field may carry `metadata["minimum"]`. Every key of `settings` must be a field of `schema`.
+    Every key of `settings` must be a field of `schema`.
     """
     kinds = get_type_hints(schema)
-    minima = {field.name: field.metadata.get("minimum") for field in dataclasses.fields(schema)}
+    bounds = {field.name: bounds_of(field) for field in dataclasses.fields(schema)}
     fitting = {}
     for name, setting in settings.items():
         place = f"{setting.origin}: '{name}' must be"
@@ -41,9 +53,8 @@ def checked(
         except ValueError:
             mistakes.append(f"{place} {_description(kinds[name])}, got {setting.written}")
             continue
-        minimum = minima[name]
-        if minimum is not None and value is not None and value < minimum:
-            mistakes.append(f"{place} at least {minimum}, got {setting.written}")
+        if beyond := _beyond(value, bounds[name]):
+            mistakes.append(f"{place} {beyond}, got {setting.written}")
             continue
         fitting[name] = dataclasses.replace(setting, value=value)
     return fitting
@@ -74,6 +85,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = get_close_matches(name, names, n=1)
     return f" - did you mean '{near[0]}'?" if near else f"; known are {', '.join(names) or 'none'}"
+
+
+def _beyond(value: Any, bounds: Bounds) -> str:
+    """Return which bound a number exceeds, in words; "" if none."""
+    low, high = bounds
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return ""
+    if low is not None and value < low:
+        return f"at least {low}"
+    return f"at most {high}" if high is not None and value > high else ""
 
 
 _DESCRIPTIONS = {

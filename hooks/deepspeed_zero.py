@@ -111,10 +111,8 @@ class DeepSpeedZeroHook(Hook):
         has_slots = bool(optimizer.overlap_comm)
         if not hasattr(optimizer, "ipg_buckets"):  # before DeepSpeed 0.17
             elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
-            slot, dtype = (
-                optimizer.ipg_index if has_slots else -1,
-                optimizer.communication_data_type,
-            )
+            slot = optimizer.ipg_index if has_slots else -1
+            dtype = optimizer.communication_data_type
             return [self._flush(stage, elements, dtype, count, capacity, slot)] if elements else []
         buckets = optimizer.ipg_buckets
         flushes = []

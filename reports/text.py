@@ -138,10 +138,10 @@ def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
         lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
     if steps.estimated_share:
         text = (
-            f"Of the exposed communication {steps.estimated_share:.0%} is estimated: DDP waits in "
-            "C++, at most "
+            f"Of the exposed communication {steps.estimated_share:.0%} is estimated: DDP waits "
+            "inside C++, and waits no longer than this."
         )
-        lines += page.wrap(f"{text}so long.", "  ")
+        lines += page.wrap(text, "  ")
     return lines
 
 

@@ -25,6 +25,7 @@ from dsprof.config import (
     unmirrored,
 )
 from dsprof.errors import ConfigError
+from dsprof.rules import RULES
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,28 @@ def test_mistakes_in_rules_have_their_place(yaml_file: WriteYaml) -> None:
         "file:4:53: 'limit' must be a whole number in plain digits or null, got 1.5",
         "file:5:22: 'small-collectives' must be a mapping",
     ]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "message"),
+    [
+        ("low-compute-share: {outside_share: 30}", "'outside_share' must be at most 1, got 30"),
+        ("low-comm-overlap: {overlap: -0.5}", "'overlap' must be at least 0, got -0.5"),
+        ("small-collectives: {calls_per_step: -1}", "'calls_per_step' must be at least 0, got -1"),
+        ("communication-bound-step: {exposed_share: 0.3}", ""),
+        ("periodic-slow-step: {slow_share: 2.5}", ""),  # longer by more than the whole
+    ],
+)
+def test_a_share_is_no_percentage_and_nothing_is_negative(
+    yaml_file: WriteYaml, threshold: str, message: str
+) -> None:
+    path = yaml_file(f"rules: {{{threshold}}}\n")
+    schema = {rule.meta.id: type(rule.thresholds) for rule in RULES}
+    if not message:
+        assert load_thresholds(path, schema)
+        return
+    with pytest.raises(ConfigError, match=message):
+        load_thresholds(path, schema)
 
 
 @pytest.mark.parametrize("value", [".inf", ".nan", "1e999", "012", "1:30", "no"])

@@ -241,9 +241,8 @@ def _method(summary: RunSummary) -> str:
         return method
     method = "host clock: time blocked in synchronous calls and in waits"
     if facts.estimated_share:
-        method += (
-            f" ({facts.estimated_share:.0%} of it estimated: DDP waits in C++, at most so long)"
-        )
+        share = f"{facts.estimated_share:.0%} of it estimated"
+        method += f" ({share}: DDP waits inside C++, and waits no longer than this)"
     if facts.is_counted:
         return f"{method}, from counters, for no step after warm-up is in full detail"
     if facts.counted:

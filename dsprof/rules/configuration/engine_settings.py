@@ -115,7 +115,8 @@ class EngineSettings:
     def cells(self, path: str) -> list[Cell]:
         """Return the first cells of a row: key, value and, where it is known, the line."""
         value = _value(self.written, path)
-        shown = "not set" if value is None else json.dumps(value, default=str)
+        is_set = value is not None or path in self.lines
+        shown = json.dumps(value, default=str) if is_set else "not set"
         line: list[Cell] = [self.lines.get(path)] if self.lines else []
         return [path, shortened(shown), *line]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from dsprof.analysis.aggregates.engines import Engines
@@ -19,7 +19,8 @@ from dsprof.rules.wording import named
 class Thresholds:
     """When a difference limits the run."""
 
-    excess_share: float = 0.2  # above the median of all ranks
+    # Above the median of all ranks.
+    excess_share: float = field(default=0.2, metadata={"maximum": None})
     excess_bytes: int = 1 << 30
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,7 +22,8 @@ class Thresholds:
     """What counts as a slow step, and when that matters."""
 
     steps: int = 12  # after warm-up; fewer do not tell
-    slow_share: float = 0.25  # of the median: by so much a slow step is longer
+    # Of the median: by so much a slow step is longer.
+    slow_share: float = field(default=0.25, metadata={"maximum": None})
     slow_steps: int = 3  # one or two may be anything
     cost_share: float = 0.01  # of all steps, that slow ones take longer; below, nothing is said
     fail_share: float = 0.05

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class Thresholds:
     steps: int = 20  # after warm-up; fewer do not tell
     least_side: int = 5  # steps before and after it
     share: float = 0.10  # of the step before: by so much it gets longer
-    severe_share: float = 0.5
+    severe_share: float = field(default=0.5, metadata={"maximum": None})
     sigmas: float = 3.0  # of the scatter that is left; a line through all steps leaves more
     chance: float = 0.001  # of it in a steady run
     part_share: float = 0.6  # of the change, that one part must explain to be named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class Thresholds:
 
     steps: int = 24  # after warm-up; fewer do not tell
     share: float = 0.10  # of the first steps: by so much the last are longer
-    severe_share: float = 0.5
+    severe_share: float = field(default=0.5, metadata={"maximum": None})
     sigmas: float = 2.0  # of the scatter around the line
     z: float = 3.3  # of Mann and Kendall's test: one in a thousand
     part_share: float = 0.6  # of the growth, that one part must explain to be named
