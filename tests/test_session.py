@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from dsprof.errors import ConfigError
 from dsprof.trace.format import FILE_PATTERN
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
+from dsprof.trace.writer import TraceWriter
 from tests.factories.foreign_kernel import foreign_kernel
 
 
@@ -348,6 +350,20 @@ def test_an_unwritable_folder_is_said_and_the_run_goes_on(
     communicate(3)
     dsprof.disable()
     assert "ends early" in capfd.readouterr().err
+
+
+def test_an_earlier_worlds_trace_that_failed_is_told_of(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate(3)
+    recording = session.current()
+    assert recording is not None
+    failed = SimpleNamespace(error=OSError("no space left"), is_done=True, join=lambda: None)
+    recording._ended.append(cast(TraceWriter, failed))
+    dsprof.disable()
+    told = f"dsprof: the trace in {tmp_path} ends early: OSError: no space left\n"
+    assert capfd.readouterr().err == told
 
 
 def test_why_nothing_was_recorded_is_said_in_one_sentence(
