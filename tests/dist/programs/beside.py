@@ -5,6 +5,7 @@ OUT/flops.rankN.json: the same ways -> what the flops profiler printed, times le
 The trace of a way to intercept is in OUT/<way>, that of inference in OUT/inference.
 """
 
+import gc
 import json
 import re
 import sys
@@ -26,10 +27,13 @@ PRINTED = re.compile(r"^(params|fwd MACs|fwd flops|world size|.*batch size).*$",
 def trained_under_torch_profiler() -> dict[str, int]:
     engine = small_zero.build(stage=2)
     try:
+        gc.collect()  # DeepSpeed's engines destroy themselves once more when they are collected
+        gc.disable()
         with torch.profiler.profile() as profiler:
             for _ in small_zero.losses(engine, 2):
                 pass
     finally:
+        gc.enable()
         engine.destroy()
     return Counter(event.name for event in profiler.events())
 
