@@ -193,11 +193,15 @@ def _gathered_flat(engine: EngineConfig, course: Course) -> tuple[Demand, Expect
 
 
 def _fetched(engine: EngineConfig, course: Course) -> tuple[Demand, Expected]:
-    """Return what modules gather: once a micro-step where everything may stay until backward."""
+    """Return what modules gather: once a micro-step where everything may stay until backward.
+
+    A parameter stays while less than max_reuse_distance elements of modules run before its next
+    use: at most those of the whole model in forward, in backward, and in recomputation.
+    """
     zero, elements = _zero(engine), engine.layout.gathered
-    limits = ("max_live_parameters", "max_reuse_distance")
-    given = [zero.get(f"stage3_{key}", zero.get(key, 10**9)) for key in limits]
-    stays = all(isinstance(limit, int) and limit >= elements for limit in given)
+    distance = zero.get("stage3_max_reuse_distance", zero.get("max_reuse_distance", 10**9))
+    furthest = 3 * (elements + engine.layout.persistent)
+    stays = isinstance(distance, int) and distance >= furthest
     hpz = zero.get("zero_hpz_partition_size", 1)
     stays = stays and not (isinstance(hpz, int) and hpz > 1)
     size = elements * _parameter_bytes(engine) * course.steps * accumulation_of(engine)

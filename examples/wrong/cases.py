@@ -33,7 +33,7 @@ CASES = {
     "needless_gathers": Case(
         "zero",
         "repeated-parameter-gathers",
-        "the patch: `stage3_max_live_parameters`, `stage3_max_reuse_distance`",
+        "the patch: `stage3_max_reuse_distance`",
     ),
     "no_prefetch": Case("zero", "low-comm-overlap", "the patch: `stage3_prefetch_bucket_size`"),
     "late_rank": Case("loop", "late-rank", "rank 1 takes as long as the others"),

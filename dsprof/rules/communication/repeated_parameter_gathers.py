@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches, FetchKind
+from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire import Wire, WireKind
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import AnyCalls, bytes_per_step, held_ms, share_of_step
-from dsprof.rules.knowledge.stage3 import MAX_LIVE, MAX_LIVE_DEFAULT
+from dsprof.rules.knowledge.stage3 import REUSE, REUSE_DEFAULT, written_number
+from dsprof.rules.memory.counters import is_short
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
 from dsprof.rules.wording import size
-
-_LIMITS = (MAX_LIVE, "stage3_max_reuse_distance")  # one default for both
+from dsprof.trace.format import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Thresholds:
 class RepeatedParameterGathers:
     """Parameters that forward had gathered are gathered again in backward of the same micro-step.
 
-    That is how sharding saves memory. It is a fault where the user set ZeRO-3's limits so low that
-    parameters are let go although the default would keep them.
+    That is how sharding saves memory. It is a fault where the user set ZeRO-3's limit so low that
+    parameters are let go although the default would keep them, and memory is not short.
     """
 
     meta = RuleMeta(
@@ -42,7 +43,7 @@ class RepeatedParameterGathers:
         why="Parameters change when the optimizer steps. Each gather of the same values before "
         "that sends all of them once more.",
         category="communication",
-        needs=(Engines, Fetches, Steps, Traffic, Wire),
+        needs=(Engines, Fetches, Memory, Steps, Traffic, Wire),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -62,7 +63,8 @@ class RepeatedParameterGathers:
         self, run: RunSummary, gathered: dict[str, float], share: float, thresholds: Thresholds
     ) -> Finding:
         engines, again = run[Engines], run[Wire].chosen(_is_again)
-        low = _lowered(engines)
+        low = None if is_short(run[Memory]) else _low_reuse(engines, gathered)
+        fails = low is not None
         held = held_ms(again)
         costs = held is None or share_of_step(held, run[Steps]) >= thresholds.held_share
         summary = (
@@ -72,22 +74,20 @@ class RepeatedParameterGathers:
         )
         wait = "" if held is None else f"; it waits {held:.1f} ms a step for them"
         return self.meta.finding(
-            Status.FAIL if low else Status.INFO,
+            Status.FAIL if fails else Status.INFO,
             f"{summary}{wait}.",
-            severity=(Severity.MEDIUM if costs else Severity.LOW) if low else Severity.NONE,
-            cause=f"{' and '.join(low)} in the configuration: parameters are let go after each "
-            "module."
-            if low
+            severity=(Severity.MEDIUM if costs else Severity.LOW) if fails else Severity.NONE,
+            cause=f"{REUSE} is {low:,.0f} elements in the configuration: what is used again only "
+            "after more than that is let go in between."
+            if fails
             else _by_design(engines),
-            action=_action(engines, low),
-            config_patch={"zero_optimization": dict.fromkeys(low, MAX_LIVE_DEFAULT)}
-            if low
-            else None,
+            action=_keep(engines) if fails else _by_choice(engines),
+            config_patch={"zero_optimization": {REUSE: REUSE_DEFAULT}} if fails else None,
             evidence=(_by_phase(gathered),),
             saving_bytes_per_step=round(bytes_per_step(again)),
-            saving_ms_per_step=_saving(again) if low and costs else None,
+            saving_ms_per_step=_saving(again) if fails and costs else None,
             saving_from="parameters",
-            confidence="high" if low else "medium",
+            confidence="high" if fails else "medium",
         )
 
 
@@ -115,23 +115,30 @@ def _gathers(kind: FetchKind) -> bool:
     return kind.kind == "fetch" or (kind.kind == "prefetch" and kind.library == "FSDP1")
 
 
-def _lowered(engines: Engines) -> list[str]:
-    """Return the limits that the user set below the default, for a model that the default keeps."""
-    if engines.main is None or engines.main.parameters > MAX_LIVE_DEFAULT:
-        return []
-    written = {key: engines.written_zero(key) for key in _LIMITS}
-    return [
-        key
-        for key, value in written.items()
-        if isinstance(value, (int, float)) and value < MAX_LIVE_DEFAULT
-    ]
+def _low_reuse(engines: Engines, gathered: dict[str, float]) -> float | None:
+    """Return the distance that the user wrote, where it lets go what the default would keep.
+
+    It counts the elements of the modules that run between two uses of a parameter. Those of the
+    first module lie furthest apart: the whole model runs forward, and backward again.
+    """
+    written = written_number(engines, REUSE)
+    if engines.main is None or written is None:
+        return None
+    passes = 3 if gathered.get("recomputation") else 2
+    furthest = passes * _elements_of_model(engines.main)
+    return written if written < furthest <= REUSE_DEFAULT else None
+
+
+def _elements_of_model(engine: EngineConfig) -> int:
+    """Return the elements of all parameters: at stage 3 frozen ones are gathered as well."""
+    return max(engine.layout.gathered + engine.layout.persistent, engine.parameters)
 
 
 def _by_design(engines: Engines) -> str:
     if engines.stage == 3:
         return (
-            "ZeRO-3 lets parameters go that exceed stage3_max_live_parameters, or are used again "
-            "only after stage3_max_reuse_distance: the price of the memory saved."
+            f"ZeRO-3 lets parameters go that are used again only after {REUSE} (default "
+            f"{REUSE_DEFAULT:,} elements): the price of the memory saved."
         )
     return (
         "FSDP lets the parameters of a unit go after its forward, and gathers them again for its "
@@ -139,18 +146,20 @@ def _by_design(engines: Engines) -> str:
     )
 
 
-def _action(engines: Engines, low: list[str]) -> str:
-    if low and engines.main is not None:
-        gib = engines.main.parameters * 2 / (1 << 30)
-        keys = " and ".join(f'"{key}"' for key in low)
-        return (
-            f"Delete {keys} (default 1,000,000,000 elements). Parameters then stay until backward "
-            f"is done with them: up to {gib:,.1f} GiB more on each rank, in 16 bits."
-        )
+def _keep(engines: Engines) -> str:
+    gib = _elements_of_model(engines.main) * 2 / (1 << 30) if engines.main else 0.0
+    return (
+        f'Delete "{REUSE}" (default {REUSE_DEFAULT:,} elements). Parameters then stay until '
+        f"backward is done with them: up to {gib:,.1f} GiB more on each rank, in 16 bits."
+    )
+
+
+def _by_choice(engines: Engines) -> str:
     if engines.stage == 3:
         return (
-            "Raise both limits if memory has room, or use stage 2: it keeps parameters whole. "
-            "Without activation checkpointing there is no gather for recomputation."
+            f'If memory has room, raise "{REUSE}" (from forward to backward twice the parameters '
+            "of the model lie between, with activation checkpointing three times), or use stage 2: "
+            "it keeps parameters whole."
         )
     return (
         "If memory has room for whole parameters: fully_shard(..., reshard_after_forward=False), "

@@ -16,6 +16,8 @@ PREFETCH = "stage3_prefetch_bucket_size"
 PREFETCH_DEFAULT = 50_000_000
 MAX_LIVE = "stage3_max_live_parameters"
 MAX_LIVE_DEFAULT = 1_000_000_000
+REUSE = "stage3_max_reuse_distance"
+REUSE_DEFAULT = 1_000_000_000
 
 LEAF_MODULES = (
     "If ranks may run other modules, as with experts or branches on data, make what they choose "

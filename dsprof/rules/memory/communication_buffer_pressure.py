@@ -12,12 +12,11 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.live import Gathered
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.knowledge.stage3 import PREFETCH, PREFETCH_DEFAULT
+from dsprof.rules.knowledge.stage3 import PREFETCH, PREFETCH_DEFAULT, REUSE
 from dsprof.rules.memory.counters import PEAK_RESERVED, gib, is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
-_REUSE = "stage3_max_reuse_distance"
 _BUCKETS = "gradient buckets of ZeRO"
 
 
@@ -142,12 +141,12 @@ def _gathered_by_zero(engines: Engines, nbytes: int) -> _Part:
     """Advise what is not set yet: to let parameters go after use, then to fetch less ahead."""
     engine = next((one for one in engines.each if one.stage == 3), engines)
     what = "parameters gathered by ZeRO-3"
-    if engine.zero(_REUSE, 1):
-        action = f'With "{_REUSE}": 0 each module lets its parameters go after use, and gathers '
-        return _Part(what, nbytes, f"{action}them again in backward.", {_REUSE: 0})
+    if engine.zero(REUSE, 1):
+        action = f'With "{REUSE}": 0 each module lets its parameters go after use, and gathers '
+        return _Part(what, nbytes, f"{action}them again in backward.", {REUSE: 0})
     prefetch = engine.zero(PREFETCH, PREFETCH_DEFAULT)
     if isinstance(prefetch, int) and prefetch > 1:
-        action = f'"{_REUSE}" is 0 already. "{PREFETCH}" of {prefetch // 2:,} gathers less ahead.'
+        action = f'"{REUSE}" is 0 already. "{PREFETCH}" of {prefetch // 2:,} gathers less ahead.'
         return _Part(what, nbytes, action, {PREFETCH: prefetch // 2})
     action = "Nothing is kept and nothing gathered ahead: what is left is the largest module. "
     return _Part(what, nbytes, f"{action}Split it, or do not make it one leaf.")

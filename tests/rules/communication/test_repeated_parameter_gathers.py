@@ -3,11 +3,14 @@ from __future__ import annotations
 import pytest
 
 from dsprof.rules.communication.repeated_parameter_gathers import RULE
+from dsprof.rules.memory.counters import RETRIES
 from dsprof.rules.rule import Severity, Status
+from dsprof.trace.format import MemoryArgs, ParameterLayout
 from tests.factories.trace import captured, engine, fetch, header, said, sync, zero_rank
 
 MIB = 1 << 20
-LOW = {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
+REUSE = "stage3_max_reuse_distance"
+LOW = {REUSE: 0}
 
 
 def rank(held_ms: float = 6, again: float = 1.0, library: str = "", config=None, **fields):
@@ -31,19 +34,52 @@ def rank(held_ms: float = 6, again: float = 1.0, library: str = "", config=None,
     return zero_rank(stage=3, extra=extra, fetches=fetches, engine=config, **fields)
 
 
-def test_limits_below_the_default_fail_with_a_patch():
+def test_a_limit_below_the_default_fails_with_a_patch():
     finding = said(RULE, rank(config=engine(3, **LOW)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert finding.config_patch == {"zero_optimization": dict.fromkeys(LOW, 1_000_000_000)}
+    assert finding.config_patch == {"zero_optimization": {REUSE: 1_000_000_000}}
     assert "50% of the parameters that a step gathers (4.00 MiB)" in finding.summary
     assert finding.saving_bytes_per_step == 4 * MIB
     low, high = finding.saving_ms_per_step
     assert low < 6 < high <= 2 * low
 
 
-def test_one_limit_is_patched_alone():
-    finding = said(RULE, rank(config=engine(3, stage3_max_live_parameters=1e6)))
-    assert list(finding.config_patch["zero_optimization"]) == ["stage3_max_live_parameters"]
+def test_the_limit_of_gathering_ahead_lets_nothing_go():
+    finding = said(RULE, rank(config=engine(3, stage3_max_live_parameters=0)))
+    assert (finding.status, finding.config_patch) == (Status.INFO, None)
+
+
+@pytest.mark.parametrize(
+    ("recomputes", "written", "is_low"),
+    [
+        (False, 1_999_999, True),
+        (False, 2_000_000, False),
+        (True, 2_999_999, True),
+        (True, 3_000_000, False),
+    ],
+)
+def test_a_module_is_used_again_after_two_passes_of_the_model_or_three(recomputes, written, is_low):
+    config = engine(3, **{REUSE: written})
+    config.parameters = 1_000_000
+    trace = rank(config=config)
+    if recomputes:
+        told = {"phase": "recomputation", "step": 3}
+        trace.fetches.append(fetch(5000, 350, 1, elements=10, **told))
+    assert (said(RULE, trace).status is Status.FAIL) == is_low
+
+
+def test_frozen_parameters_are_gathered_too():
+    config = engine(3, **LOW)
+    config.parameters = 1_000_000
+    config.layout = ParameterLayout(gathered=6_900_000_000, persistent=100_000_000)
+    assert said(RULE, rank(config=config)).status is Status.INFO
+
+
+def test_where_memory_is_short_the_limit_is_meant():
+    memory = [MemoryArgs("step", n, step=n, device={RETRIES: 2 * n}) for n in range(2)]
+    finding = said(RULE, rank(config=engine(3, **LOW), memory=memory))
+    assert (finding.status, finding.config_patch) == (Status.INFO, None)
+    assert finding.saving_ms_per_step is None
 
 
 def test_what_backward_hardly_waits_for_promises_no_time():
@@ -52,7 +88,7 @@ def test_what_backward_hardly_waits_for_promises_no_time():
     assert finding.saving_ms_per_step is None
 
 
-def test_limits_of_a_model_that_exceeds_the_default_are_meant():
+def test_the_limit_of_a_model_that_exceeds_the_default_is_meant():
     config = engine(3, **LOW)
     config.parameters = 7_000_000_000
     assert said(RULE, rank(config=config)).status is Status.INFO

@@ -142,6 +142,19 @@ def test_parameters_gathered_again(times, status):
     assert rows(finding)["parameters for use"]["bytes sent"] == times * WHOLE
 
 
+@pytest.mark.parametrize(
+    ("zero", "verdict"),
+    [
+        ({"stage3_max_live_parameters": 0}, "explained"),
+        ({"stage3_max_reuse_distance": 3 * ELEMENTS}, "explained"),
+        ({"stage3_max_reuse_distance": 3 * ELEMENTS - 1}, "as asked"),
+    ],
+)
+def test_the_reuse_distance_alone_asks_for_a_second_gather(zero, verdict):
+    trace = rank(3, zero=zero, extra=lambda step, start: fetched(step, start + 10, 1))
+    assert rows(said(RULE, trace))["parameters for use"]["verdict"] == verdict
+
+
 def test_evaluation_within_a_step_explains_gathers():
     trace = rank(3, extra=lambda step, start: fetched(step, start + 10, 3))
     spans = [span("forward", 100 * n + k, 100 * n + k + 1, n) for n in range(6) for k in range(3)]
