@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median_high
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
@@ -23,7 +24,7 @@ class Thresholds:
 
     exposed_share: float = 0.20  # of the step; mean over ranks
     severe_share: float = 0.40  # from here on the severity is high
-    rank_spread: float = 0.15  # of the step, between the ranks that wait most and least
+    rank_spread: float = 0.15  # of the step, by which a late rank waits less than half of all do
 
 
 class CommunicationBoundStep:
@@ -58,19 +59,28 @@ class CommunicationBoundStep:
             # A rank that left no trace may be the one that everybody waited for.
             shares = {} if run[Run].missing_ranks else steps.exposed_by_rank()
             late = _late_ranks(shares, thresholds.rank_spread)
-            yield self._finding(run, share, late, thresholds)
+            # Who comes last waits for nobody: the wait of that rank is the network's.
+            by_network = min(shares.values()) if late else share
+            if by_network < thresholds.exposed_share:
+                yield self._waiting_for(late, run, share)
+            else:
+                yield self._bound(run, share, by_network, late, thresholds)
         else:
             text = f"{_waiting(steps, share)} The limit is {thresholds.exposed_share:.0%}."
             yield self.meta.finding(Status.PASS, text)
 
-    def _finding(
-        self, run: RunSummary, share: float, late: tuple[int, ...], thresholds: Thresholds
+    def _bound(
+        self,
+        run: RunSummary,
+        share: float,
+        by_network: float,
+        late: tuple[int, ...],
+        thresholds: Thresholds,
     ) -> Finding:
-        steps = run[Steps]
-        summary = _waiting(steps, share)
-        evidence = (_by_rank(steps), _by_use(run[Traffic]))
+        summary = _waiting(run[Steps], share)
         if late:
-            return self._waiting_for(late, summary, evidence)
+            summary += f" At least {by_network:.0%} is not for a late rank."
+        evidence = _evidence(run)
         if run[Run].first.backend == "gloo":
             return self.meta.finding(
                 Status.INFO,
@@ -84,28 +94,30 @@ class CommunicationBoundStep:
         return self.meta.finding(
             Status.FAIL,
             summary,
-            severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
-            cause=_CAUSE_OR_RANK if run[Run].missing_ranks else _CAUSE,
+            severity=Severity.HIGH if by_network >= thresholds.severe_share else Severity.MEDIUM,
+            cause=_CAUSE_OR_RANK
+            if run[Run].missing_ranks
+            else f"{_CAUSE} And the others wait for rank {_names(late)}."
+            if late
+            else _CAUSE,
             action=f"{_more_computation(run[Engines])}; sharding inside a node keeps bytes off the "
             "network.",
             evidence=evidence,
             confidence="medium",
         )
 
-    def _waiting_for(
-        self, late: tuple[int, ...], summary: str, evidence: tuple[Table, ...]
-    ) -> Finding:
-        names = ", ".join(map(str, late[:8]))
+    def _waiting_for(self, late: tuple[int, ...], run: RunSummary, share: float) -> Finding:
+        names = _names(late)
         return self.meta.finding(
             Status.INFO,
-            f"{summary} Rank {names} waits least: the others wait for it.",
+            f"{_waiting(run[Steps], share)} Rank {names} waits least: the others wait for it.",
             title="Waiting for communication is waiting for a rank",
-            cause="The ranks that wait least arrive last: their own work takes longer, so that "
-            "most of this is no cost of the network.",
+            cause="The ranks that wait least arrive last: their own work takes longer. What the "
+            "others wait beyond that is no cost of the network.",
             action=f"Look at what rank {names} does before its collectives: data loading, a slower "
             "processor, other programs on the host, or a larger share of the model.",
             ranks=late,
-            evidence=evidence,
+            evidence=_evidence(run),
             confidence="medium",
         )
 
@@ -128,9 +140,17 @@ def _more_computation(engines: Engines) -> str:
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
-    """Return the ranks that wait far less than the one that waits most."""
-    most = max(shares.values(), default=0.0)
-    return tuple(sorted(rank for rank, share in shares.items() if most - share >= spread))
+    """Return the ranks that wait far less than half of all do: one that is early tells nothing."""
+    usual = median_high(shares.values()) if shares else 0.0
+    return tuple(sorted(rank for rank, share in shares.items() if usual - share >= spread))
+
+
+def _names(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
+
+
+def _evidence(run: RunSummary) -> tuple[Table, ...]:
+    return _by_rank(run[Steps]), _by_use(run[Traffic])
 
 
 def _by_rank(steps: Steps) -> Table:

@@ -64,6 +64,32 @@ def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     assert "Rank 1 waits least" in finding.summary
 
 
+def waiting(*shares):
+    """Ranks over NCCL that wait so many milliseconds of a step of 100."""
+    return [
+        zero_rank(rank, len(shares), comm_ms=ms, head=header(rank, len(shares), backend="nccl"))
+        for rank, ms in enumerate(shares)
+    ]
+
+
+def test_a_rank_that_is_early_does_not_make_the_others_late():
+    finding = said(RULE, *waiting(39, 24, 24, 24))
+    assert (finding.status, finding.ranks) == (Status.FAIL, ())
+    assert "late" not in finding.summary
+
+
+def test_half_of_the_ranks_can_be_late():
+    assert said(RULE, *waiting(35, 35, 10, 10)).ranks == (2, 3)
+
+
+@pytest.mark.parametrize(("least", "severity"), [(25, Severity.MEDIUM), (41, Severity.HIGH)])
+def test_what_the_last_rank_waits_is_the_network_s(least, severity):
+    finding = said(RULE, *waiting(60, 60, 60, least))
+    assert (finding.status, finding.severity) == (Status.FAIL, severity)
+    assert f"At least {least}% is not for a late rank." in finding.summary
+    assert "the others wait for rank 3" in finding.cause
+
+
 def test_exposed_time_that_was_not_measured_is_unknown():
     device = header(device="cuda", backend="nccl")
     assert said(RULE, zero_rank(comm_ms=30, head=device)).status is Status.UNKNOWN
