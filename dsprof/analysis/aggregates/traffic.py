@@ -117,6 +117,11 @@ class Traffic(Aggregate):
         steps, reducing = mine.steps or self.rank_steps, mine.reducing_micro_steps
         return Traffic(uses, steps, mine.micro_steps, reducing, {})
 
+    @property
+    def reductions_per_step(self) -> float:
+        """In how many backwards of a step gradients were reduced; at least one."""
+        return max(1.0, self.reducing_micro_steps / max(self.rank_steps, 1))
+
     def per_step(self, total: int) -> float:
         """Return a sum over ranks and steps as the mean of one rank and step."""
         return total / self.rank_steps if self.rank_steps else 0.0

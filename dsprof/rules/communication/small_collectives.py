@@ -117,7 +117,7 @@ class SmallCollectives:
 def _saving(knob: Knob, bucket: Buckets, run: RunSummary) -> Range | None:
     # A bucket holds the gradients of one micro-step, however large it is.
     traffic = run[Traffic]
-    reductions = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
+    reductions = traffic.reductions_per_step
     least = ceil(bucket.elements_per_step / reductions / knob.suggested_elements)
     largest = max(traffic.of("gradients"), key=lambda use: traffic.uses[use].nbytes, default=None)
     slope = (

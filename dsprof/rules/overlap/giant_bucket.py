@@ -118,8 +118,7 @@ def _saving(
 
 
 def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
-    traffic = run[Traffic]
-    backwards = max(1.0, traffic.reducing_micro_steps / max(traffic.rank_steps, 1))
+    backwards = run[Traffic].reductions_per_step
     if run[Flushes].rows:
         found, engines = of_flushes(run[Flushes], backwards), run[Engines]
         first = before_overlapping(engines.deepspeed, engines.stage)

@@ -8,9 +8,11 @@ from typing import Any
 
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.host_waits import HostWaits
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire import Wire
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import AnyCalls, calls_per_step, held_ms, least_held_ms, share_of_step
@@ -41,7 +43,7 @@ class UnhiddenReduction:
         why="Stages 1 and 2 reduce behind backward only with overlap_comm, and only if no bucket "
         "stops the device.",
         category="overlap",
-        needs=(Costs, Engines, HostWaits, Run, Steps, Wire),
+        needs=(Costs, Engines, Flushes, HostWaits, Run, Steps, Traffic, Wire),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -59,10 +61,24 @@ class UnhiddenReduction:
             yield self.meta.finding(Status.UNKNOWN, text)
         elif share_of_step(held, run[Steps]) < thresholds.held_share:
             return
+        elif _in_backward(run, gradients) <= 1:
+            if patch:
+                yield self._in_one(run, held)
         elif patch:
             yield self._judged(run, gradients, held, patch)
-        elif calls_per_step(gradients) > 1:
+        else:
             yield self._by_design(run, held)
+
+    def _in_one(self, run: RunSummary, held: float) -> Finding:
+        return self.meta.finding(
+            Status.INFO,
+            f"{_held_words(run, held)}, in one bucket a backward.",
+            title="One bucket has no computation left to hide behind",
+            cause="It is sent when its last gradient is there, which overlap_comm cannot change.",
+            action="Make buckets smaller (reduce_bucket_size; giant-bucket says how small), and "
+            "set overlap_comm to true with them.",
+            confidence="high",
+        )
 
     def _by_design(self, run: RunSummary, held: float) -> Finding:
         of = release(run[Engines].deepspeed)
@@ -117,13 +133,21 @@ def _held_words(run: RunSummary, held: float) -> str:
     return f"Gradients hold the step {held:.1f} ms ({share:.0%}) at stage {run[Engines].stage}"
 
 
+def _in_backward(run: RunSummary, gradients: AnyCalls) -> float:
+    """Return the buckets of one backward; each may be several reductions, one to each owner."""
+    flushes, backwards = run[Flushes], run[Traffic].reductions_per_step
+    if not flushes.rows:
+        return calls_per_step(gradients) / backwards
+    return sum(sums.flushes for sums in flushes.rows.values()) / flushes.rank_steps / backwards
+
+
 def _saving(run: RunSummary, gradients: AnyCalls) -> Range | None:
     """Return what it saves to reduce behind backward; waiting for a late rank stays."""
     own_ms, total = least_held_ms(gradients), run[Steps].total
     if own_ms is None or total.exposed_ns is None:
         return None
     busy_ms = (total.total_ns - total.exposed_ns) / len(run[Steps].measured) / 1e6
-    parts = calls_per_step(gradients)
+    parts = _in_backward(run, gradients)
     return hiding_saves(own_ms, busy_ms * _BACKWARD_SHARE, parts, run[Costs])
 
 

@@ -40,7 +40,25 @@ def test_whole_buckets_stop_nothing():
 
 
 def test_one_reduction_has_nothing_to_hide_behind():
-    assert said(RULE, rank(buckets=1)).saving_ms_per_step is None
+    finding = said(RULE, rank(buckets=1))
+    assert (finding.status, finding.config_patch) == (Status.INFO, None)
+    assert finding.saving_ms_per_step is None
+    assert "giant-bucket" in finding.action
+
+
+def test_one_bucket_in_each_of_four_backwards_is_one():
+    trace = rank()
+    trace.collectives.micro_step[:] = 6 * [0, 1, 2, 3]
+    assert said(RULE, trace).status is Status.INFO
+    trace.collectives.micro_step[:] = 6 * [0, 0, 1, 1]
+    low, high = said(RULE, trace).saving_ms_per_step
+    assert (low, high) == (pytest.approx(5), pytest.approx(10))  # half of what four buckets hide
+
+
+def test_reductions_to_four_owners_are_one_bucket():
+    trace = rank(use_multi_rank_bucket_allreduce=False)
+    trace.flushes = trace.flushes[::4]
+    assert said(RULE, trace).saving_ms_per_step is None
 
 
 def test_what_holds_with_every_key_set_is_information():
