@@ -71,7 +71,8 @@ class HostMemoryPressure:
             cause=f"State is kept in host memory: {' and '.join(offloads)}."
             if offloads
             else "The processes of the ranks, their data loaders' workers, or other programs.",
-            action="Offload less, or to NVMe; spread the ranks over more hosts."
+            action=f"Offload less{', or to NVMe' if engines.stage == 3 else ''}; spread the ranks "
+            "over more hosts."
             if offloads
             else "Use fewer workers and a smaller prefetch_factor for data loaders, load "
             "checkpoints on one rank of a host at a time, and look who else holds memory there.",
@@ -120,9 +121,10 @@ def _hosts(
 
 
 def _offloads(engines: Engines) -> list[str]:
-    """Return the sections that keep state in the memory of the host."""
+    """Return the sections that keep state in the memory of the host: only stage 3 has NVMe."""
     sections = {key: engines.zero(key) for key in ("offload_optimizer", "offload_param")}
-    return [k for k, v in sections.items() if isinstance(v, dict) and v.get("device") == "cpu"]
+    devices = ("cpu",) if engines.stage == 3 else ("cpu", "nvme")
+    return [k for k, v in sections.items() if isinstance(v, dict) and v.get("device") in devices]
 
 
 def _ranks(hosts: list[_Host]) -> tuple[int, ...]:

@@ -76,7 +76,11 @@ class OversizedBucket:
         wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
         if wasted >= max(thresholds.wasted_bytes, thresholds.wasted_share * peak):
             yield self._wasted(engines, buffers, needed, peak, pressed)
-        elif pressed and buffers.nbytes >= thresholds.pressed_share * peak:
+        elif (
+            pressed
+            and buffers.nbytes >= thresholds.pressed_share * peak
+            and buffers.capacity > thresholds.fewest_elements
+        ):
             yield self._pressed(engines, buffers, peak, thresholds)
 
     def _wasted(

@@ -13,9 +13,12 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.configuration.engine_settings import EngineSettings
+from dsprof.rules.knowledge.combinations import AT_ODDS, REFUSED
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
-from dsprof.rules.rule import Column, Finding, RuleMeta, Status, Table
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.trace.format import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,9 @@ def _options(run: RunSummary) -> list[_Option]:
     weights = round(engine.parameters * ITEM_BYTES.get(engine.parameter_dtype, 4) * shared)
     gradients = round(engine.parameters * ITEM_BYTES.get(communication_dtype(engine), 4) * shared)
     found = []
-    if engines.stage == 3 and not engines.zero("offload_param"):
+    if engines.stage == 3 and not engines.zero("offload_param") and _accepts(engines, 2):
         found.append(_Option("ZeRO-2 instead of ZeRO-3", weights + gradients, {"stage": 2}))
-    if engines.stage == 2 and engines.accumulation > 1:
+    if engines.stage == 2 and engines.accumulation > 1 and _accepts(engines, 1):
         found.append(_Option("ZeRO-1 instead of ZeRO-2", gradients, {"stage": 1}))
     hpz = engines.zero("zero_hpz_partition_size", 1)
     if isinstance(hpz, int) and hpz > 1:
@@ -111,6 +114,19 @@ def _options(run: RunSummary) -> list[_Option]:
         larger = f"reduce_bucket_size of {2 * buffers.capacity:,}"
         found.append(_Option(larger, buffers.nbytes, {}))
     return found
+
+
+def _accepts(engines: Engines, stage: int) -> bool:
+    """Say whether nothing that the user wrote is refused, or at odds, at a lower stage alone."""
+    written = engines.main.written if engines.main else {}
+    zero = written.get("zero_optimization")
+    lower = {**(zero if isinstance(zero, dict) else {}), "stage": stage}
+    now, then = (
+        EngineSettings(EngineConfig(0, config), {}, engines.deepspeed, engines.device)
+        for config in (written, {**written, "zero_optimization": lower})
+    )
+    faults = (*REFUSED, *(one for one in AT_ODDS if one.severity is not Severity.NONE))
+    return not any(then.holds(one) and not now.holds(one) for one in faults)
 
 
 def _data_ranks(traffic: Traffic) -> int:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from dsprof.rules.memory.host_memory_pressure import RULE
 from dsprof.rules.rule import Severity, Status
 from tests.factories.memory import GIB, on_host
@@ -27,6 +29,17 @@ def test_ranks_of_a_host_are_added_up_and_offloading_is_named():
     assert finding.summary.startswith("2.00 GiB of")
     assert "the 2 ranks there held 180.00 GiB" in finding.summary
     assert finding.cause == "State is kept in host memory: offload_optimizer."
+
+
+@pytest.mark.parametrize(
+    ("stage", "device", "said_of_it"),
+    [(3, "cpu", "or to NVMe"), (2, "cpu", "less; spread"), (1, "nvme", "less; spread")],
+)
+def test_stage_3_alone_offloads_to_nvme(stage, device, said_of_it):
+    config = engine(stage, offload_optimizer={"device": device})
+    finding = said(RULE, host(left=2, engine=config))
+    assert finding.cause == "State is kept in host memory: offload_optimizer."
+    assert said_of_it in finding.action
 
 
 def test_a_full_shm_is_a_finding_of_its_own():

@@ -53,6 +53,13 @@ def test_useful_buffers_pass(trace):
     assert said(RULE, trace).status is Status.PASS
 
 
+def test_where_memory_is_short_no_bucket_is_made_larger():
+    small = {"retries": 3, "reduce_bucket_size": 50 * MILLION, "overlap_comm": True}
+    assert said(RULE, run(3000 * MILLION, **small), pressed_share=0.01).status is Status.PASS
+    small["reduce_bucket_size"] += 1
+    assert said(RULE, run(3000 * MILLION, **small), pressed_share=0.01).status is Status.FAIL
+
+
 @pytest.mark.parametrize(
     "trace",
     [

@@ -47,6 +47,18 @@ def test_where_nothing_lower_fits_batches_may(trace):
     assert "larger micro-batch" in finding.action
 
 
+@pytest.mark.parametrize(
+    ("offload", "patch"),
+    [
+        ({"device": "cpu"}, {"zero_optimization": {"stage": 2}}),
+        ({"device": "cpu", "ratio": 0.5}, None),
+        ({"device": "nvme", "nvme_path": "/nvme"}, None),
+    ],
+)
+def test_what_stage_3_alone_can_offload_keeps_it(offload, patch):
+    assert said(RULE, run(30, offload_optimizer=offload)).config_patch == patch
+
+
 @pytest.mark.parametrize(("overlap", "needs"), [(False, 0.2e9), (True, 0.4e9)])
 def test_room_for_a_larger_bucket_is_known_and_not_advised(overlap, needs):
     finding = said(RULE, run(30, 2, reduce_bucket_size=10**8, overlap_comm=overlap))
