@@ -25,22 +25,27 @@ def over_all_ranks(calls: Calls, steps: Steps) -> dict[Kind, Row]:
     Groups of the same kind on other ranks are put together: each rank calls a barrier in its own.
     """
     total = sum(int(np.isin(row.number, steps.measured).sum()) for row in steps.ranks.values())
-    joined: dict[Kind, Row] = {}
+    joined: dict[Kind, list[tuple[str, int, Row]]] = {}
     for kind, row in calls.items():
-        alike = kind._replace(group="")
-        joined[alike] = joined[alike] + row if alike in joined else row
-    named = {kind: _named(kind, calls) for kind in joined}
-    return {named[kind]: _of_all(row, total) for kind, row in joined.items()}
+        alike = joined.setdefault(kind._replace(group=""), [])
+        for place, (first, more, others) in enumerate(alike):
+            if not others.ranks & row.ranks:
+                alike[place] = first, more + 1, others + row
+                break
+        else:
+            alike.append((kind.group, 0, row))
+    return {
+        kind._replace(group=f"{first} and {more} more" if more else first): _of_all(
+            row, total, len(steps.ranks)
+        )
+        for kind, alike in joined.items()
+        for first, more, row in alike
+    }
 
 
-def _named(kind: Kind, calls: Calls) -> Kind:
-    labels = [one.group for one in calls if one._replace(group="") == kind]
-    return kind._replace(group=labels[0] if len(labels) == 1 else f"{len(labels)} groups")
-
-
-def _of_all(row: Row, rank_steps: int) -> Row:
+def _of_all(row: Row, rank_steps: int, ranks: int) -> Row:
     # A rank that takes no part is not held.
-    least = row.least_exposed_ns if row.rank_steps >= rank_steps else 0.0
+    least = row.least_exposed_ns if row.ranks.bit_count() >= ranks else 0.0
     known = least if row.least_exposed_ns is not None else None
     return replace(row, rank_steps=rank_steps, least_exposed_ns=known)
 

@@ -9,6 +9,11 @@ from dsprof.analysis.step_columns import StepColumns
 
 _MOST_NAMED = 12
 
+FILL_HOSTS = (
+    "Let the launcher fill a host before the next (mpirun --map-by slot, srun --distribution=block,"
+    " one torchrun a host)."
+)
+
 
 def listed(ranks: Sequence[int]) -> str:
     """Name ranks, the first twelve one by one: `3, 7 and 12 more`."""

@@ -26,7 +26,7 @@ def over(*ranks):
 def test_groups_of_one_kind_on_other_ranks_are_put_together():
     calls = over(rank(0, 2, 3), rank(1, 3, 5))
     ((kind, _),) = calls.items()
-    assert kind.group == "2 groups"
+    assert kind.group == "group 2 and 1 more"
     assert calls_per_step(calls) == 2
     assert held_ms(calls) == pytest.approx(8)
     assert least_held_ms(calls) == pytest.approx(6)
@@ -42,6 +42,23 @@ def test_a_rank_that_takes_no_part_is_not_held():
     assert calls_per_step(calls) == 1
     assert held_ms(calls) == pytest.approx(3)
     assert least_held_ms(calls) == 0
+
+
+def test_calls_in_two_groups_of_a_rank_are_added_up_and_count_it_once():
+    def twice(number: int, first_ms: float, second_ms: float):
+        groups = {n: group(2, id=n, key=str(n), label=f"group {n}") for n in (2, 3)}
+        comm = [
+            sync("barrier", 20 * n, ms, nbytes=0, step=0, group=n)
+            for n, ms in ((2, first_ms), (3, second_ms))
+            if ms
+        ]
+        return rank_trace(number, steps=[step(0, 0, 100)], comm=comm, groups=groups)
+
+    calls = over(twice(0, 3, 4), twice(1, 5, 2))
+    assert {kind.group for kind in calls} == {"group 2", "group 3"}
+    assert (calls_per_step(calls), held_ms(calls)) == (2, pytest.approx(7))
+    assert least_held_ms(calls) == pytest.approx(5)
+    assert least_held_ms(over(twice(0, 3, 4), twice(1, 0, 0))) == 0
 
 
 def test_no_calls_are_none():

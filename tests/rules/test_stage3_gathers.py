@@ -103,3 +103,12 @@ def test_thresholds_move_the_verdict(rule, value):
     trace = rank(rule, zero={PERSISTENCE: value})
     assert said(rule, trace, calls_per_step=50).status is Status.PASS
     assert said(rule, trace, held_share=0.5).status is Status.INFO
+
+
+@pytest.mark.parametrize("rule", [AFTER, TINY])
+def test_groups_of_other_ranks_are_not_added_up(rule):
+    ranks = [rank(rule, rank=n, head=header(n, 2)) for n in range(2)]
+    for number, trace in enumerate(ranks):
+        trace.groups[1].label = f"pair {number}"
+    assert said(rule, *ranks).evidence[0].rows[0][1] == "pair 0 and 1 more"
+    assert said(rule, *ranks).summary.startswith("40 ")

@@ -64,6 +64,7 @@ class Row(PerStep):
     sites: tuple[tuple[str, int], ...] = ()  # commonest first
     members: tuple[tuple[int, ...], ...] = ()  # ranks of some of the groups, where these are small
     least_exposed_ns: float | None = None  # of a step, on the rank that was held least
+    ranks: int = 0  # those that took part, a bit each
 
     def __add__(self, other: Row) -> Row:
         sites = Counter(dict(self.sites))
@@ -79,6 +80,7 @@ class Row(PerStep):
             sites=tuple(sites.most_common(_SITES_KEPT)),
             members=tuple(sorted({*self.members, *other.members})[:_GROUPS_KEPT]),
             least_exposed_ns=lesser(self.least_exposed_ns, other.least_exposed_ns),
+            ranks=self.ranks | other.ranks,
         )
 
     @property
@@ -104,7 +106,7 @@ class Communication(Aggregate):
         steps = measured_steps(trace)
         rows = _from_columns(trace, steps)
         _add_counters(rows, trace, steps)
-        return cls(rows)
+        return cls({kind: replace(row, ranks=1 << trace.rank) for kind, row in rows.items()})
 
     def merge(self, other: Communication) -> Communication:
         """Add up rows of the same kind."""

@@ -17,7 +17,8 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import bytes_per_step, held_ms, share_of_step
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import size
+from dsprof.rules.wording import FILL_HOSTS, size
+from dsprof.trace.format import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class InterNodeGathers:
     ) -> Iterable[Finding]:
         backward = {use: held for use, held in crossing.rows.items() if use.phase == "backward"}
         engine = run[Engines].main
-        if not backward or engine is None:
+        if not backward or engine is None or not _takes_hpz(run, backward, engine):
             return
         ranks = crossing.ranks_a_host
         size = engine.layout.gathered or engine.parameters
@@ -89,7 +90,8 @@ class InterNodeGathers:
         room = _room(run, thresholds)
         hpz = run[Engines].zero("zero_hpz_partition_size", 1)
         is_set = isinstance(hpz, int) and hpz > 1
-        fits = ranks > 1 and not is_set and (room is None or copy <= room)
+        in_order = _fill_hosts(run, ranks)
+        fits = ranks > 1 and in_order and not is_set and (room is None or copy <= room)
         yield self._finding(
             run,
             crossing.rows,
@@ -102,7 +104,7 @@ class InterNodeGathers:
             action=f'Set "zero_hpz_partition_size" to {ranks}, the ranks of a node: backward then '
             f"gathers from a second copy inside the node, which takes {gib(copy)} of each rank."
             if fits
-            else _no_room(ranks, copy, room, is_set=is_set),
+            else _why_not(ranks, copy, room, is_set=is_set, in_order=in_order),
             config_patch={"zero_optimization": {"zero_hpz_partition_size": ranks}}
             if fits
             else None,
@@ -176,17 +178,33 @@ def _room(run: RunSummary, thresholds: Thresholds) -> int | None:
     return min(rooms, default=None)
 
 
-def _no_room(ranks: int, copy: int, room: int | None, *, is_set: bool) -> str:
-    if is_set:
-        return (
-            f"Set it to the ranks of a node ({ranks or 'not the same on all'}), and let ranks fill "
-            "one node after another."
-        )
+def _takes_hpz(run: RunSummary, gathers: dict[_Gather, Held], engine: EngineConfig) -> bool:
+    """Say whether the engine could keep a second copy: all ranks share it, and no AutoEP."""
+    of_all = all(kind.ranks == run[Run].first.world_size for kind in gathers)
+    return of_all and not engine.written.get("expert_parallel")
+
+
+def _fill_hosts(run: RunSummary, size: int) -> bool:
+    """Say whether every `size` ranks that follow each other, as hpZ takes them, share a host."""
+    blocks: dict[int, set[str]] = {}
+    for rank, facts in run[Run].ranks.items():
+        blocks.setdefault(rank // max(size, 1), set()).add(facts.header.host)
+    return all(len(hosts) == 1 for hosts in blocks.values())
+
+
+def _why_not(ranks: int, copy: int, room: int | None, *, is_set: bool, in_order: bool) -> str:
     if ranks < 2:
         return (
             "Give all nodes the same number of ranks: zero_hpz_partition_size must be the number "
             "of ranks of each node."
         )
+    if not in_order:
+        return (
+            f"{FILL_HOSTS} zero_hpz_partition_size takes ranks that follow each other: {ranks} of "
+            "them would then be those of a node, and these gathers could stay inside it."
+        )
+    if is_set:
+        return f"Set it to {ranks}, the ranks of a node."
     return (
         f"zero_hpz_partition_size {ranks} would keep these gathers inside the node, but takes "
         f"{gib(copy)} of each rank, and the fullest has {gib(max(room or 0, 0))} to give: make "

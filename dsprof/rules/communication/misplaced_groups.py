@@ -19,7 +19,7 @@ from dsprof.rules.rule import (
     Status,
     Table,
 )
-from dsprof.rules.wording import size
+from dsprof.rules.wording import FILL_HOSTS, size
 
 _INNER = ("tensor", "sequence", "context", "hpz", "shard", "expert", "model")
 """Roles whose groups belong inside a node, those that talk most first."""
@@ -84,8 +84,7 @@ class MisplacedGroups:
             "hosts."
             if in_turn
             else "Ranks fill one host after another, but the group takes ranks that are far apart.",
-            action="Let the launcher fill a host before the next (mpirun --map-by slot, srun "
-            "--distribution=block, one torchrun a host)."
+            action=FILL_HOSTS
             if in_turn
             else "Make this the innermost dimension of the device mesh, so that neighbours in rank "
             "form its groups.",

@@ -19,6 +19,7 @@ from dsprof.rules.calls import (
     calls_per_step,
     calls_table,
     held_ms,
+    over_all_ranks,
     share_of_step,
 )
 from dsprof.rules.knowledge.stage3 import (
@@ -64,7 +65,7 @@ class TinyParameterGathers:
             text = "No engine with ZeRO stage 3 was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
-        gathers = small_gathers(run[Communication].rows, _PHASES)
+        gathers = over_all_ranks(small_gathers(run[Communication].rows, _PHASES), run[Steps])
         if calls_per_step(gathers) >= thresholds.calls_per_step:
             yield self._judged(run, gathers, thresholds)
 

@@ -67,6 +67,26 @@ def test_nodes_of_different_size_have_no_such_setting():
     assert "same number of ranks" in finding.action
 
 
+@pytest.mark.parametrize("zero", [{}, {"zero_hpz_partition_size": 2}])
+def test_ranks_that_are_dealt_out_in_turn_are_placed_first(zero):
+    finding = judge(gather("forward"), gather("backward"), hosts=["a", "b", "a", "b"], **zero)
+    assert finding.config_patch is None
+    assert finding.action.startswith("Let the launcher fill a host before the next")
+
+
+def test_hpz_is_for_a_model_that_all_ranks_share():
+    among = [of(1, (0, 1, 2, 3)), of(2, (0, 1, 2))]
+    assert judge(gather("backward", 1), groups=among).status is Status.FAIL
+    assert judge(gather("backward", 2), groups=among).status is Status.PASS
+
+
+def test_autoep_refuses_hpz():
+    traces = run(gather("backward"))
+    for trace in traces:
+        trace.engines[1].written["expert_parallel"] = {"enabled": True}
+    assert said(RULE, *traces).status is Status.PASS
+
+
 @pytest.mark.parametrize(
     "comm",
     [[gather("forward")], [gather("forward"), gather("backward", 2), gather("backward", 3)]],
