@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from dsprof.analysis.held import added
 from dsprof.comparison.model import KindChange, OperationChange
 from dsprof.diagnosis.model import CommunicationRow, Diagnosis
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
@@ -37,13 +38,11 @@ class Sums:
     busbw: float | None = None  # of rows of one kind alone: speeds cannot be added
 
     def __add__(self, other: Sums) -> Sums:
-        known = [ns for ns in (self.exposed_ns, other.exposed_ns) if ns is not None]
-        sizes = (self.nbytes, other.nbytes)
         return Sums(
             self.rank_steps,
             self.calls + other.calls,
-            None if None in sizes else sum(size or 0 for size in sizes),
-            sum(known) if known else None,
+            added(self.nbytes, other.nbytes),
+            added(self.exposed_ns, other.exposed_ns),
         )
 
     def equals(self, other: Sums) -> bool:

@@ -30,7 +30,7 @@ def judge(
     """Return the findings of all rules, the most valuable first, at least one of each rule.
 
     `thresholds` replaces a rule's own by its id. Rules that come first own the exposed time that
-    they would save: the sum of all savings stays below what was measured.
+    they would save, faults before remarks: the sum of all savings stays below what was measured.
     """
     rules, given = list(rules), thresholds or {}
     findings = [
@@ -39,7 +39,8 @@ def judge(
         for finding in _answer(rule, run, given.get(rule.meta.id, rule.thresholds))
     ]
     told_once = _told_once(findings, {rule.meta.id: rule.meta.left_to for rule in rules})
-    owned_once = _owned_once(told_once, _exposed_ms(run), _step_ms(run))
+    by_claim = sorted(told_once, key=lambda finding: finding.status is not Status.FAIL)
+    owned_once = _owned_once(by_claim, _exposed_ms(run), _step_ms(run))
     return sorted(owned_once, key=_place)
 
 

@@ -66,6 +66,15 @@ def test_settings_that_were_not_recorded_are_not_called_equal_or_changed(sides, 
     assert made.verdict.endswith(f"it was not recorded {told}.")
 
 
+def test_an_exposed_time_that_is_not_known_is_not_zero() -> None:
+    made = run()
+    first = made.communication[0]
+    lost = msgspec.structs.replace(first, phase="forward", exposed_ns=None)
+    found = compared(msgspec.structs.replace(made, communication=[first, lost]), made)
+    (one,) = (change for change in found.operations if change.op == first.op)
+    assert (one.before_exposed_ns, one.after_exposed_ns is None) == (None, False)
+
+
 def test_a_longer_part_is_found_and_the_others_are_not() -> None:
     found = times(compared(run(), slower(run(), 1.5)))
     assert found["compute"].judgement == found["total"].judgement == "slower"

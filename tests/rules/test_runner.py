@@ -124,6 +124,16 @@ def test_savings_of_one_kind_never_exceed_what_that_kind_exposed():
     assert [finding.saving_ms_per_step for finding in findings] == [(3.0, 5.0), (0.75, 1.25)]
 
 
+def test_a_remark_claims_what_faults_leave():
+    one = Spoken("a", Status.INFO, saving_ms_per_step=(3.0, 5.0))
+    other = Spoken("b", Status.FAIL, saving_ms_per_step=(3.0, 5.0))
+    findings = judge(summary(zero_rank(comm_ms=5)), [one, other])
+    assert [(f.rule, f.saving_ms_per_step) for f in findings] == [
+        ("b", (3.0, 5.0)),
+        ("a", (0.75, 1.25)),
+    ]
+
+
 def told(status, remark_ranks, fault_ranks=(1,)):
     """Return how a remark ends that is left to a rule with a fault of some ranks."""
     remark = Spoken("remark", status, ranks=remark_ranks)
