@@ -64,6 +64,7 @@ class FSDPHook(Hook):
         Target(*_V1, "_unshard", "gathers parameters", optional=True),
         Target(*_V1, "_reshard", "lets parameters go", optional=True),
         Target(*_V1, "_reduce_grad", "reduces gradients", optional=True),
+        Target(*_V1, "_reduce_grad_no_shard", "reduces gradients", optional=True),
         Target(*_V1, "_prefetch_handle", "tells a prefetch", optional=True),
     )
 
@@ -91,6 +92,7 @@ class FSDPHook(Hook):
             "_unshard": (self._begin_unshard_1, self._end),
             "_reshard": (self._begin_reshard_1, self._end),
             "_reduce_grad": (self._begin_reduce_1, self._end),
+            "_reduce_grad_no_shard": (self._begin_reduce_1, self._end),
             "_backward_prefetch": (self._begin_prefetch, self._end_prefetch),
             "_prefetch_handle": (self._begin_prefetch, self._end_prefetch),
         }
@@ -193,7 +195,7 @@ class FSDPHook(Hook):
         unit = self._units.get(handle)
         if unit is None:
             flat = handle.flat_param
-            names = state._exec_order_data.param_to_fqn.get(flat) or list(flat._fqns)
+            names = _names_1(state, flat)
             elements = sum(shape.numel() for shape in flat._shapes)
             unit = _Unit("FSDP1", _module_of(names), elements, flat.dtype, len(names))
             self._units[handle] = unit
@@ -276,6 +278,13 @@ def _flush(doing: _Doing, hook: Hook) -> Flush:
         library=unit.library,
         module=unit.module,
     )
+
+
+def _names_1(state: Any, flat: Any) -> list[str]:
+    """Return the names of a unit's parameters; each has its own with `use_orig_params`."""
+    of = state._exec_order_data.param_to_fqn
+    own = [name for parameter in flat._params or () for name in of.get(parameter, ())]
+    return of.get(flat) or own or list(flat._fqns)
 
 
 def _module_of(names: list[str]) -> str:

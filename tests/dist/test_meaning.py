@@ -89,7 +89,7 @@ def wired(trace: RankTrace, column: str) -> dict[int, list[str]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["fsdp1", "fsdp2", "hsdp1", "hsdp2"])
+@pytest.mark.parametrize("scenario", ["fsdp1", "fsdp1orig", "fsdp2", "hsdp1", "hsdp2"])
 def test_units_of_fsdp_ask_for_what_is_sent(fsdp: Path, scenario: str) -> None:
     for trace in traces(fsdp / scenario):
         found = asked_and_sent(trace)
@@ -123,7 +123,7 @@ def suffix(module: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["fsdp1", "hsdp1"])
+@pytest.mark.parametrize("scenario", ["fsdp1", "fsdp1orig", "hsdp1"])
 def test_fsdp1_gathers_and_reduces_by_module(fsdp: Path, scenario: str) -> None:
     for trace in traces(fsdp / scenario):
         told = oracle(fsdp, trace.rank)[scenario]
@@ -134,6 +134,16 @@ def test_fsdp1_gathers_and_reduces_by_module(fsdp: Path, scenario: str) -> None:
         modules = {"block0.linear", "block1.linear", "block2.linear", "head"}
         assert {fetch.module for fetch in trace.fetches} == modules
         assert {fetch.kind for fetch in trace.fetches} == {"fetch", "prefetch", "release"}
+
+
+@pytest.mark.long
+def test_fsdp1_that_shares_nothing_out_reduces_by_module(fsdp: Path) -> None:
+    for trace in traces(fsdp / "fsdp1whole"):
+        told = oracle(fsdp, trace.rank)["fsdp1whole"]
+        assert len(trace.flushes) == told["c10d::allreduce_"]
+        (asked, *_) = asked_and_sent(trace).values()
+        assert (asked.what, asked.verdict) == ("gradients", "as asked")
+        assert trace.fetches == []
 
 
 @pytest.mark.long
@@ -150,7 +160,7 @@ def test_hybrid_sharding_reduces_in_shards_then_among_replicas(fsdp: Path, scena
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["fsdp1", "fsdp2", "hsdp1", "hsdp2"])
+@pytest.mark.parametrize("scenario", ["fsdp1", "fsdp1orig", "fsdp2", "hsdp1", "hsdp2"])
 def test_fsdp_steps_and_phases(fsdp: Path, scenario: str) -> None:
     accumulated = 2 if scenario == "fsdp1" else 1
     for trace in traces(fsdp / scenario):

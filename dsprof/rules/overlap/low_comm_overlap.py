@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from dsprof.analysis.aggregates.awaits import Awaits
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
+from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -44,7 +46,7 @@ class LowCommOverlap:
         why="Communication that runs behind computation costs nothing; waiting for it right after "
         "it was started costs all of it.",
         category="overlap",
-        needs=(Awaits, Costs, Engines, Fetches, Overlap, Run, Steps),
+        needs=(Awaits, Costs, Engines, Fetches, Flushes, Overlap, Run, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -69,12 +71,16 @@ class LowCommOverlap:
             text = "One rank has nobody to communicate with."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif overlap.async_calls == 0:
-            by = self._synchronous if run[Run].is_cpu else self._on_one_stream
-            yield by(run[Engines], (_figures(overlap), longest_waits(run[Awaits])))
+            evidence = (_figures(overlap), longest_waits(run[Awaits]))
+            if run[Run].is_cpu:
+                yield self._synchronous(run, evidence)
+            else:
+                yield self._on_one_stream(run[Engines], evidence)
         else:
             yield from self._asynchronous(run, overlap, thresholds)
 
-    def _synchronous(self, engines: Engines, evidence: tuple[Table, ...]) -> Finding:
+    def _synchronous(self, run: RunSummary, evidence: tuple[Table, ...]) -> Finding:
+        engines, library = run[Engines], _caller(run)
         summary = "All collectives are synchronous calls, which on a CPU cannot overlap."
         wanted = engines.written_zero("overlap_comm") is True
         if wanted:
@@ -82,12 +88,12 @@ class LowCommOverlap:
         return self.meta.finding(
             Status.INFO,
             summary,
-            cause="DeepSpeed reduces gradients by synchronous calls and lets streams of the device "
+            cause=f"{library} communicates by synchronous calls and lets streams of the device "
             "overlap them; a CPU has no streams."
-            if engines.stage is not None
+            if library
             else "The program waits in the call itself.",
             action="Nothing need be done; on accelerators the same calls can overlap."
-            if engines.stage is not None
+            if library
             else "Pass async_op=True and wait where the result is first needed.",
             evidence=evidence,
             confidence="high",
@@ -210,6 +216,15 @@ def _prefetching_saves(run: RunSummary, exposed_ms: float) -> Range | None:
         return None
     computed_ms = steps.total.compute_ns / len(steps.measured) / 1e6
     return hiding_saves(exposed_ms, computed_ms, calls, run[Costs])
+
+
+def _caller(run: RunSummary) -> str:
+    """Return the library whose calls these are; "" for the program's own."""
+    if run[Engines].stage is not None:
+        return "DeepSpeed"
+    gathered = (kind.library for kind in run[Fetches].rows)
+    reduced = (kind.library for kind in run[Flushes].rows)
+    return next((library for library in chain(gathered, reduced) if library), "")
 
 
 def _figures(overlap: Overlap) -> Table:

@@ -23,7 +23,8 @@ import dsprof
 from tests.dist.leaving import leave_group
 
 STEPS = 3
-SCENARIOS = ("fsdp2", "hsdp2", "fsdp1", "hsdp1")
+SCENARIOS = ("fsdp2", "hsdp2", "fsdp1", "hsdp1", "fsdp1orig", "fsdp1whole")
+STRATEGIES = {"hsdp1": ShardingStrategy.HYBRID_SHARD, "fsdp1whole": ShardingStrategy.NO_SHARD}
 
 
 class Block(nn.Module):
@@ -46,13 +47,13 @@ def build(scenario: str) -> nn.Module:
         for block in list(model)[:-1]:
             fully_shard(block, mesh=mesh)
         return fully_shard(model, mesh=mesh)
-    is_hybrid = scenario == "hsdp1"
-    strategy = ShardingStrategy.HYBRID_SHARD if is_hybrid else ShardingStrategy.FULL_SHARD
+    strategy = STRATEGIES.get(scenario, ShardingStrategy.FULL_SHARD)
     return FullyShardedDataParallel(
         model,
         sharding_strategy=strategy,
         auto_wrap_policy=ModuleWrapPolicy({Block}),
-        device_mesh=mesh if is_hybrid else None,
+        device_mesh=mesh if strategy is ShardingStrategy.HYBRID_SHARD else None,
+        use_orig_params=scenario == "fsdp1orig",
         device_id=torch.device("cpu"),
     )
 

@@ -123,6 +123,15 @@ def test_synchronous_by_design_is_informed():
     assert row[0] == "the last bucket of a backward, all_reduce in backward"
 
 
+def test_calls_of_fsdp_are_not_the_program_s():
+    mine = said(RULE, zero_rank(engine=None))
+    assert "async_op=True" in mine.action
+    unit = {"library": "FSDP2", "module": "layers.0", "elements": 10}
+    finding = said(RULE, zero_rank(engine=None, fetches=[fetch(9, 310, 1, step=3, **unit)]))
+    assert finding.action.startswith("Nothing need be done")
+    assert "FSDP2 communicates by synchronous calls" in finding.cause
+
+
 def test_overlap_asked_for_where_it_cannot_act_is_an_intent_missed():
     finding = said(RULE, zero_rank(zero={"overlap_comm": True}))
     assert "Intent missed: overlap_comm" in finding.summary
