@@ -240,10 +240,14 @@ def _ending_line(quality: Quality) -> QualityLine:
 
 def _events_line(quality: Quality) -> QualityLine:
     lost = _counts((quality.dropped_events, "dropped"), (quality.broken_lines, "unreadable"))
-    partial = _counts(
-        (quality.open_collectives, "collectives without an end"),
-        (quality.counted_only_steps, "steps counted but not recorded in detail"),
-    )
+    partial = [
+        f"{fmt.plural(number, noun)} {what}"
+        for number, noun, what in (
+            (quality.open_collectives, "collective", "without an end"),
+            (quality.counted_only_steps, "step", "counted but not recorded in detail"),
+        )
+        if number
+    ]
     text = "; ".join(lost + partial) or "all there, none dropped"
     return QualityLine("flaw" if lost else "note" if partial else "ok", "Events", text)
 

@@ -31,6 +31,7 @@ class RankFacts:
     is_sampled: bool = False  # events were left out of the file
     beside: tuple[str, ...] = ()  # further files read of this rank
     is_foreign: bool = False  # another tool wrote the file
+    waits_in: str = ""  # the first of the open collectives, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Run(Aggregate):
             is_sampled=trace.is_sampled,
             beside=tuple(trace.beside),
             is_foreign=trace.is_foreign,
+            waits_in=_first_open(trace),
         )
         return cls({trace.rank: facts})
 
@@ -128,3 +130,15 @@ class Run(Aggregate):
     def is_cpu(self) -> bool:
         """Whether the run was on CPUs, where the host clock tells all."""
         return all(facts.header.device == "cpu" for facts in self.ranks.values())
+
+
+def _first_open(trace: RankTrace) -> str:
+    """Name the open collective that was issued first; "" if there is none."""
+    rows = trace.collectives
+    still = np.flatnonzero(rows.is_open & rows.on_wire)
+    if not len(still):
+        return ""
+    first = still[np.argmin(rows.issue_ns[still])]
+    group = trace.groups.get(int(rows.group[first]))
+    of = f" of {group.label}" if group is not None else ""
+    return f"{rows.words[rows.op[first]]} number {int(rows.seq[first]):,}{of}"

@@ -76,7 +76,7 @@ class DataQuality:
         return self.meta.finding(
             Status.FAIL,
             f"The record of {named(ranks)} ends without a closing line: killed, crashed, "
-            "or still running.",
+            f"or still running.{_in_flight(run)}",
             severity=Severity.MEDIUM,
             cause="A process that ends by itself closes its file; one that is killed cannot.",
             action=f"Look at the last lines of what {named(ranks)} logged. Everything up to the "
@@ -188,12 +188,28 @@ def _lost(run: Run) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
+def _in_flight(run: Run) -> str:
+    """Say which of these ranks waited at the end, and which did not: what a hang looks like."""
+    waiting = [rank for rank in run.unclean_ranks if run.ranks[rank].waits_in]
+    if not waiting:
+        return ""
+    where = run.ranks[waiting[0]].waits_in
+    others = [rank for rank in run.unclean_ranks if rank not in waiting]
+    rest = f", {named(others)} in no collective" if others else ""
+    return f" At its end {named(waiting)} waited in {where}{rest}."
+
+
 def _last_words(run: Run) -> Table:
     return Table(
-        columns=(Column("rank"), Column("host"), Column("collectives in flight at the end")),
+        columns=(
+            Column("rank"),
+            Column("host"),
+            Column("collectives in flight at the end", "count"),
+            Column("first of them"),
+        ),
         rows=tuple(
-            (rank, run.ranks[rank].header.host, run.ranks[rank].open_collectives)
-            for rank in run.unclean_ranks[:32]
+            (rank, facts.header.host, facts.open_collectives, facts.waits_in)
+            for rank, facts in ((rank, run.ranks[rank]) for rank in run.unclean_ranks[:32])
         ),
     )
 

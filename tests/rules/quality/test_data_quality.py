@@ -9,7 +9,7 @@ from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.format import Trailer
-from tests.factories.trace import MS, captured, judged, said, summary, zero_rank
+from tests.factories.trace import MS, captured, issued, judged, said, summary, zero_rank
 
 
 def with_trailer(**fields):
@@ -63,6 +63,23 @@ def test_a_rank_that_ended_badly_is_named():
     assert finding.status is Status.FAIL
     assert finding.ranks == (1,)
     assert "rank 1 ends without a closing line" in finding.summary
+
+
+def test_what_ranks_waited_in_when_they_were_killed_is_named():
+    def hung(rank, **fields):
+        return zero_rank(rank, trailer=None, **fields)
+
+    def last(number, start):
+        return [issued("broadcast", start + 90, None, step=number)] if number == 5 else []
+
+    waiting = hung(0, extra=last)
+    waiting.collectives.is_open[:] = waiting.collectives.done_ns == 0
+    finding = said(RULE, waiting, hung(1))
+    assert finding.summary.endswith(
+        "At its end rank 0 waited in broadcast number 0 of world, rank 1 in no collective."
+    )
+    assert finding.evidence[0].rows[0][2:] == (1, "broadcast number 0 of world")
+    assert "At its end" not in said(RULE, hung(0), hung(1)).summary
 
 
 @pytest.mark.parametrize(
