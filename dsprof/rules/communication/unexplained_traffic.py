@@ -46,7 +46,11 @@ class UnexplainedTraffic:
         silent = {
             number: reason for number, one in accounts.items() if (reason := _silent(number, one))
         }
-        doubts = {number: doubt for number, one in accounts.items() if (doubt := _doubt(run, one))}
+        doubts = {
+            number: doubt
+            for number, one in accounts.items()
+            if number not in silent and (doubt := _doubt(run, one))
+        }
         known = sorted(accounts.keys() - silent.keys() - doubts.keys())
         if known:
             yield self._judged(

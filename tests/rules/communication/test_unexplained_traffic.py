@@ -453,3 +453,12 @@ def test_weights_that_stages_of_a_pipeline_share_are_named():
     finding = said(RULE, trace)
     assert finding.status is Status.PASS
     assert "pipeline" in rows(finding)["other"]["cause"]
+
+
+def test_a_loop_that_reduces_its_own_gradients_asked_for_nothing():
+    trace = zero_rank(engine=None)
+    trace.flushes.clear()
+    trace.collectives.flush[:] = 0
+    finding = said(RULE, trace)
+    assert finding.status is Status.NOT_APPLICABLE
+    assert "no engine of DeepSpeed, no DDP, no FSDP" in finding.summary
