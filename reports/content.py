@@ -97,15 +97,16 @@ def step_bars(rows: Sequence[StepParts], at_most: int) -> list[StepBar]:
 
 def _step_bar(rows: Sequence[StepParts]) -> StepBar:
     first, last = rows[0], rows[-1]
-    mean = StepParts(
-        step=first.step,
-        compute_ns=_mean([row.compute_ns for row in rows]),
-        exposed_comm_ns=_mean([row.exposed_comm_ns for row in rows]),
-        copies_ns=_mean([row.copies_ns for row in rows]),
-        idle_ns=_mean([row.idle_ns for row in rows]),
-        other_ns=_mean([row.other_ns for row in rows]) or 0,
-        total_ns=_mean([row.total_ns for row in rows]) or 0,
-    )
+    total_ns = _mean([row.total_ns for row in rows]) or 0
+    known = {
+        "compute_ns": _mean([row.compute_ns for row in rows]),
+        "exposed_comm_ns": _mean([row.exposed_comm_ns for row in rows]),
+        "copies_ns": _mean([row.copies_ns for row in rows]),
+        "idle_ns": _mean([row.idle_ns for row in rows]),
+    }
+    # A part that is not known of one step is other time of all of them.
+    other_ns = total_ns - sum(ns for ns in known.values() if ns is not None)
+    mean = StepParts(step=first.step, **known, other_ns=other_ns, total_ns=total_ns)
     return StepBar(
         label=str(first.step) if first is last else f"{first.step}-{last.step}",
         parts=step_parts(mean),

@@ -49,6 +49,12 @@ def test_a_mean_over_a_missing_value_is_missing() -> None:
     assert round(sum(part.percent for part in bar.parts), 6) == 100
 
 
+def test_parts_of_a_bar_add_up_where_one_is_not_known_of_each_step() -> None:
+    counted = msgspec.structs.replace(step(0), compute_ns=None, other_ns=110)
+    (bar,) = content.step_bars([counted, step(1), step(2)], at_most=1)
+    assert sum(part.ns or 0 for part in bar.parts) == bar.total_ns
+
+
 def test_the_mean_step_is_of_the_measured_steps() -> None:
     made = factory.diagnosis(2, 9).steps
     mean, measured = content.mean_step(made), made.rows[2:]
