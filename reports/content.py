@@ -98,15 +98,20 @@ def step_bars(rows: Sequence[StepParts], at_most: int) -> list[StepBar]:
 def _step_bar(rows: Sequence[StepParts]) -> StepBar:
     first, last = rows[0], rows[-1]
     total_ns = _mean([row.total_ns for row in rows]) or 0
-    known = {
-        "compute_ns": _mean([row.compute_ns for row in rows]),
-        "exposed_comm_ns": _mean([row.exposed_comm_ns for row in rows]),
-        "copies_ns": _mean([row.copies_ns for row in rows]),
-        "idle_ns": _mean([row.idle_ns for row in rows]),
-    }
-    # A part that is not known of one step is other time of all of them.
-    other_ns = total_ns - sum(ns for ns in known.values() if ns is not None)
-    mean = StepParts(step=first.step, **known, other_ns=other_ns, total_ns=total_ns)
+    compute_ns = _mean([row.compute_ns for row in rows])
+    exposed_ns = _mean([row.exposed_comm_ns for row in rows])
+    copies_ns = _mean([row.copies_ns for row in rows])
+    idle_ns = _mean([row.idle_ns for row in rows])
+    mean = StepParts(
+        step=first.step,
+        compute_ns=compute_ns,
+        exposed_comm_ns=exposed_ns,
+        copies_ns=copies_ns,
+        idle_ns=idle_ns,
+        # What is not known of each step is no part, and goes here.
+        other_ns=total_ns - sum(ns or 0 for ns in (compute_ns, exposed_ns, copies_ns, idle_ns)),
+        total_ns=total_ns,
+    )
     return StepBar(
         label=str(first.step) if first is last else f"{first.step}-{last.step}",
         parts=step_parts(mean),

@@ -7,7 +7,7 @@ kilobyte, and joining two sets is one operation.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import reduce
 from operator import or_
@@ -56,6 +56,15 @@ def written_ranks(ranks: RankSet) -> str:
 def named_ranks(ranks: RankSet) -> str:
     """Return a set of ranks as part of a sentence: "rank 3", "ranks 0-3, 7"."""
     return f"rank{'s' if ranks & (ranks - 1) else ''} {written_ranks(ranks)}"
+
+
+def standing_out(held: Mapping[str, RankSet], amount: Callable[[str], int] | None) -> RankSet:
+    """Return the ranks with the least `amount`; without one those whose value is rarest, if any."""
+    if amount is not None:
+        least = min(map(amount, held))
+        return union(ranks for value, ranks in held.items() if amount(value) == least)
+    rarest, *others = sorted(held.values(), key=int.bit_count)
+    return rarest if others and rarest.bit_count() < others[0].bit_count() else 0
 
 
 def union(sets: Iterable[RankSet]) -> RankSet:

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.environment import (
     RankSet,
     named_ranks,
     ranks_of,
+    standing_out,
     union,
     written_ranks,
 )
@@ -35,6 +36,7 @@ class _Facet(NamedTuple):
     of: Callable[[RankLog], str]
     severity: Severity
     effect: str
+    amount: Callable[[str], int] | None = None  # what counts, if less is worse
 
 
 def _plugin(log: RankLog) -> str:
@@ -68,7 +70,9 @@ _FACETS = (
     _Facet("version of the library", _version, Severity.CRITICAL, "communicators do not form"),
     _Facet("network plugin", _plugin, Severity.CRITICAL, "ranks wait for each other for ever"),
     _Facet("network", _network, Severity.CRITICAL, "ranks wait for each other for ever"),
-    _Facet("number of network devices", _devices, Severity.MEDIUM, "the rank with fewest decides"),
+    _Facet(
+        "number of network devices", _devices, Severity.MEDIUM, "the rank with fewest decides", int
+    ),
     _Facet("GPUDirect RDMA", _direct, Severity.MEDIUM, "one side copies through host memory"),
 )
 
@@ -112,7 +116,6 @@ class NetworkDiffersAcrossRanks:
         first = next(iter(found))
         values = "; ".join(f"{v} on {named_ranks(r)}" for v, r in found[first].items())
         others = f", and {len(found) - 1} more differences" if len(found) > 1 else ""
-        few = min(found[first].values(), key=int.bit_count)
         return self.meta.finding(
             Status.FAIL,
             f"The {first.name} differs: {values}{others}.",
@@ -120,7 +123,7 @@ class NetworkDiffersAcrossRanks:
             cause="Hosts have different images, libraries, devices or variables.",
             action="Give all hosts the same image, LD_LIBRARY_PATH (libnccl, libnccl-net.so) and "
             "NCCL variables.",
-            ranks=ranks_of(few),
+            ranks=ranks_of(standing_out(found[first], first.amount)),
             evidence=(_table(found),),
             confidence="medium",
         )

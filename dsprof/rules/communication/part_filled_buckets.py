@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.wording import plural
 
 _ROWS = 8
+_MOST_OF_BACKWARD = 0.25
+"""Of the gradients of a backward; one larger bucket has little left to hide behind."""
 _Rows = dict[FlushKind, FlushSums]
 
 
@@ -36,7 +39,7 @@ class PartFilledBuckets:
         why="The buffer of a bucket is allocated at its full size. One that the next gradient "
         "never fits into holds memory that is not used, and sends more, smaller collectives.",
         category="communication",
-        needs=(Flushes, Steps),
+        needs=(Flushes, Steps, Traffic),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -52,9 +55,17 @@ class PartFilledBuckets:
             text = "No bucket was sent because it was full: all gradients fit into one."
             yield self.meta.finding(Status.PASS, text)
         else:
-            yield self._judged(full, max(run[Flushes].rank_steps, 1), thresholds)
+            steps = max(run[Flushes].rank_steps, 1)
+            elements = sum(kind.elements * sums.flushes for kind, sums in zero.items())
+            in_backward = elements / steps / run[Traffic].reductions_per_step
+            if not elements:
+                yield self.meta.finding(Status.UNKNOWN, "Could not tell: sizes were lost.")
+                return
+            yield self._judged(full, steps, in_backward, thresholds)
 
-    def _judged(self, full: _Rows, steps: int, thresholds: Thresholds) -> Finding:
+    def _judged(
+        self, full: _Rows, steps: int, in_backward: float, thresholds: Thresholds
+    ) -> Finding:
         flushes = sum(sums.flushes for sums in full.values())
         fill = sum(_fill(kind) * sums.flushes for kind, sums in full.items()) / flushes
         capacity = max(kind.capacity for kind in full)
@@ -64,7 +75,14 @@ class PartFilledBuckets:
         )
         if fill >= thresholds.fill or flushes / steps < thresholds.flushes_per_step:
             return self.meta.finding(Status.PASS, summary)
-        elements = _advised(full, capacity)
+        elements = min(_advised(full, capacity), int(in_backward * _MOST_OF_BACKWARD))
+        if elements <= capacity:
+            return self.meta.finding(
+                Status.INFO,
+                f"{summary} Larger ones would hold most of a backward, with nothing to hide "
+                "behind.",
+                confidence="medium",
+            )
         return self.meta.finding(
             Status.FAIL,
             summary,
@@ -72,7 +90,7 @@ class PartFilledBuckets:
             cause="ZeRO sends a bucket before the gradient that does not fit. Where single "
             "gradients are nearly as large as the bucket, it leaves half empty.",
             action=f'Set "reduce_bucket_size" to {elements:,} elements: several times the largest '
-            "gradient, so that little is left empty. The buffer has this size, twice with "
+            "buckets now, so that little is left empty. The buffer has this size, twice with "
             "overlap_comm.",
             config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
             evidence=(_by_fill(full, steps),),
@@ -86,8 +104,12 @@ def _fill(kind: FlushKind) -> float:
 
 
 def _advised(full: _Rows, capacity: int) -> int:
-    """Return four times the largest bucket that was sent, which no gradient is larger than."""
-    return max(4 * max(kind.elements for kind in full), 2 * capacity)
+    """Return four times the largest bucket of several gradients, which none of them exceeds.
+
+    One that does not fit into a bucket goes by itself, whatever the size.
+    """
+    shared = (kind.elements for kind in full if kind.elements <= capacity)
+    return max(4 * max(shared, default=0), 2 * capacity)
 
 
 def _by_fill(full: _Rows, steps: int) -> Table:

@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.environment import (
     RankSet,
     named_ranks,
     ranks_of,
+    standing_out,
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
@@ -48,7 +49,8 @@ class _Facet(NamedTuple):
     severity: Severity  # NONE: worth knowing
     acts_on: str  # "any" run, an "nccl" run, or one over "tcp" or RoCE
     effect: str
-    amount: Callable[[str], int] | None = None  # of a value that may differ by a share
+    amount: Callable[[str], int] | None = None  # what counts, if less is worse
+    may_differ: bool = False  # by a share
 
 
 class UnequalHosts:
@@ -87,7 +89,6 @@ class UnequalHosts:
 
     def _differing(self, found: Mapping[_Facet, Values]) -> Finding:
         first = min(found, key=lambda facet: list(Severity).index(facet.severity))
-        few = min(found[first].values(), key=int.bit_count)
         others = f", and {len(found) - 1} more differences" if len(found) > 1 else ""
         return self.meta.finding(
             Status.FAIL,
@@ -96,7 +97,7 @@ class UnequalHosts:
             cause=f"{first.effect[0].upper()}{first.effect[1:]}.",
             action="Give all hosts the same image and driver, and take hosts out that lack a "
             "device or a port.",
-            ranks=ranks_of(few),
+            ranks=ranks_of(standing_out(found[first], first.amount)),
             evidence=(_table(found),),
             confidence="medium",
         )
@@ -108,7 +109,7 @@ def _acts(facet: _Facet, facts: EnvironmentFacts) -> bool:
 
 
 def _differs(facet: _Facet, held: Values, least: float) -> bool:
-    if facet.amount is None or len(held) < 2:
+    if facet.amount is None or not facet.may_differ or len(held) < 2:
         return len(held) > 1
     amounts = [facet.amount(value) for value in held]
     return min(amounts) < least * max(amounts)
@@ -146,6 +147,11 @@ def _governors(facts: EnvironmentFacts) -> Values:
 def _megahertz(clock: str) -> int:
     found = re.match(r"\d+", clock)
     return int(found[0]) if found else 0
+
+
+def _counted(ports: str) -> int:
+    """Return how many ports a description counts: 8 of `7 of infiniband, 1 of roce`."""
+    return sum(int(count) for count in re.findall(r"(\d+) of ", ports))
 
 
 def _ports(facts: EnvironmentFacts) -> Values:
@@ -197,6 +203,7 @@ _FACETS = (
         Severity.HIGH,
         "nccl",
         "the host with the fewest decides for all, or ranks wait for each other for ever",
+        amount=_counted,
     ),
     _Facet(
         "kind or number of accelerators",
@@ -243,6 +250,7 @@ _FACETS = (
         "any",
         _SLOW_CPUS,
         amount=_megahertz,
+        may_differ=True,
     ),
     _Facet(
         "maker of the CPUs",

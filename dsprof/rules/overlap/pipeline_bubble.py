@@ -12,14 +12,15 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import held_ms, share_of_step
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
-_GOOD_BUBBLE = 0.2
+_LEAST_BUBBLE = 0.01
+"""What can be asked for: no number of micro-batches leaves none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """How much of a step the bubble may be."""
 
-    bubble_share: float = 0.2  # by the schedule
+    bubble_share: float = 0.2  # by the schedule; more is judged
     waited_share: float = 0.1  # of the step, measured in sends and receives
 
 
@@ -58,15 +59,21 @@ class PipelineBubble:
         )
         summary += "." if share is None else f"; stages wait {share:.0%} of the step for others."
         is_filled = share is not None and share < thresholds.waited_share
-        if is_filled or bubble < thresholds.bubble_share:
+        if is_filled or bubble <= thresholds.bubble_share + 1e-9:
             yield self.meta.finding(Status.PASS, summary)
         else:
-            yield self._judged(pipelines, summary, waited, share)
+            asked = max(thresholds.bubble_share, _LEAST_BUBBLE)
+            yield self._judged(pipelines, summary, waited, share, asked)
 
     def _judged(
-        self, pipelines: Pipelines, summary: str, waited: float | None, share: float | None
+        self,
+        pipelines: Pipelines,
+        summary: str,
+        waited: float | None,
+        share: float | None,
+        bubble: float,
     ) -> Finding:
-        needed = pipelines.micro_batches_for(_GOOD_BUBBLE)
+        needed = pipelines.micro_batches_for(bubble)
         measured = share is not None
         return self.meta.finding(
             Status.FAIL if measured else Status.INFO,
@@ -74,7 +81,7 @@ class PipelineBubble:
             severity=Severity.MEDIUM if measured else Severity.NONE,
             cause="Too few micro-batches for so many stages.",
             action=f"Divide a step into {needed} micro-batches or more (a bubble of "
-            f"{_GOOD_BUBBLE:.0%}): raise gradient_accumulation_steps and lower the micro-batch "
+            f"{bubble:.0%}): raise gradient_accumulation_steps and lower the micro-batch "
             "alike; or use fewer stages, or a schedule with interleaved stages.",
             evidence=(
                 Table(

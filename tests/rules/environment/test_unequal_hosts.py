@@ -49,6 +49,21 @@ def test_a_host_that_is_other_fails(other, severity, says):
     assert says in finding.summary
 
 
+@pytest.mark.parametrize(
+    ("others", "ranks"),
+    [
+        ([changed(adapters=ports(7))] * 2, (1, 2)),
+        ([changed(adapters=ports(7))], (1,)),
+        ([changed(versions={"torch": "2.7.1"})], ()),
+        ([changed(machine={"cpu_clock": "2000 of 3500 MHz"})] * 2, (1, 2)),
+    ],
+)
+def test_hosts_that_lack_something_are_named_however_many(others, ranks):
+    first = changed(machine={"cpu_clock": "3500 MHz"})
+    (finding,) = on_hosts(first, *others)
+    assert finding.ranks == ranks
+
+
 FAST, SLOW, OLD = (
     {"ethernet": f"{count} of {speed} Mbit/s"}
     for count, speed in ((2, 100_000), (1, 100_000), (2, 10_000))

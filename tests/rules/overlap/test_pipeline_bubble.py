@@ -43,6 +43,20 @@ def test_enough_micro_batches_or_short_waits_pass():
     assert said(RULE, rank(waited_ms=0)).status is Status.PASS
 
 
+@pytest.mark.parametrize(("stages", "batches"), [(2, 4), (3, 8), (4, 12), (5, 16)])
+def test_a_run_that_follows_the_advice_passes(stages, batches):
+    assert said(RULE, rank(stages, batches)).status is Status.PASS
+    assert f"into {batches} micro-batches" in said(RULE, rank(stages, batches - 1)).action
+
+
+def test_the_bubble_asked_for_is_the_threshold():
+    assert (
+        "27 micro-batches or more (a bubble of 10%)"
+        in said(RULE, rank(batches=16), bubble_share=0.1).action
+    )
+    assert said(RULE, rank(batches=16), bubble_share=0).status is Status.FAIL
+
+
 def test_waits_that_were_not_measured_leave_the_schedule():
     finding = said(RULE, rank(head=header(device="cuda", backend="nccl")))
     assert finding.status is Status.INFO
