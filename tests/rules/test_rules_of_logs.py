@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.environment import EnvSnapshot
+from dsprof.machine import Adapter
 from dsprof.rules.communication import (
     collective_timeout,
     nccl_warning,
@@ -95,6 +97,30 @@ def test_host_memory_between_linked_gpus():
     assert finding.ranks == (0,)
     assert "NVL 240.0 GB/s" in finding.summary
     assert one(transport_fallback, make.run(make.every(IB), shm)).status is Status.PASS
+    # Bridges link pairs: the ring goes from one pair to the next through memory.
+    pair = make.said("Channel 00 : 1[1] -> 0[0] via P2P/CUMEM/read", rank=1)
+    bridged = make.run(make.every(IB), shm, link, pair)
+    assert one(transport_fallback, bridged).status is Status.PASS
+    far = make.said("Channel 00 : 3[1] -> 2[0] via P2P/CUMEM/read", rank=3)
+    assert one(transport_fallback, make.run(make.every(IB), shm, link, far)).ranks == (0,)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "status"),
+    [
+        (Adapter("mlx5_0:1", "mlx5_core", "InfiniBand", "400 Gb/sec", "ACTIVE"), Status.FAIL),
+        (Adapter("rdmap0:1", "efa", "", "", "ACTIVE"), Status.FAIL),
+        (Adapter("mlx5_0:1", "mlx5_core", "InfiniBand", "10 Gb/sec", "DOWN"), Status.INFO),
+        (Adapter("mlx5_0:1", "mlx5_core", "Ethernet", "100 Gb/sec", "ACTIVE"), Status.INFO),
+    ],
+)
+def test_a_port_of_the_host_is_faster_if_it_is_up_and_no_ethernet(adapter, status):
+    lines = make.run(make.every(SOCKET), make.every("Using network Socket"))
+    traces = make.read(lines)
+    for trace in traces:
+        trace.environment = EnvSnapshot(machine={"kernel": "6.1"}, adapters=[adapter])
+    (finding,) = judged(transport_fallback.RULE, *traces)
+    assert finding.status is status
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ class CollectiveTimedOut:
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not tell which rank did not come.",
             action=f"{_look_at(suspects)} (py-spy dump). Give dsprof the dumps of torch's flight "
-            "recorder (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1), which name the "
-            "culprit.",
+            "recorder (TORCH_NCCL_DUMP_ON_TIMEOUT=1, and TORCH_FR_BUFFER_SIZE=2000 or, before "
+            "torch 2.9, TORCH_NCCL_TRACE_BUFFER_SIZE=2000), which name the culprit.",
             ranks=suspects,
             evidence=(_table(waiting, timeouts, last),),
             confidence="low" if suspects else "",

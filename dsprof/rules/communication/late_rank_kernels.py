@@ -35,8 +35,13 @@ def judge_kernels(
         status, text = problem
         yield meta.finding(status, text)
         return
-    spent = {rank: row.communication_ns for rank, row in device.ranks.items()}
-    late = min(spent, key=lambda rank: (spent[rank], rank))
+    # By kernel: the recording of a rank may begin or end with another step.
+    mean = {
+        rank: row.communication_ns / max(row.communication_kernels, 1)
+        for rank, row in device.ranks.items()
+    }
+    late = min(mean, key=lambda rank: (mean[rank], rank))
+    spent = {rank: ns * device.ranks[late].communication_kernels for rank, ns in mean.items()}
     others = sorted(ns for rank, ns in spent.items() if rank != late)
     waited_ns = others[len(others) // 2] - spent[late]
     share = waited_ns / max(device.ranks[late].span_ns, 1)
@@ -62,10 +67,7 @@ def judge_kernels(
 
 
 def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:
-    """Return by how much each part of a device's time is above the median of the others, in ns.
-
-    As shares of what was seen of each: windows may be of different length.
-    """
+    """Return by how much each part of a device's time is above the median of the others, in ns."""
     span = max(ranks[late].span_ns, 1)
     found = {}
     for part in BY_KERNELS:

@@ -15,11 +15,12 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.hardware import kind_of
 from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
 from dsprof.trace.log import RankLog
 
 _VERBS_DEVICE = re.compile(r"\S+:\d+/(?:IB|RoCE)\b")
-_PORT = re.compile(r"\S+:\d+ \S")  # as the environment lists ports of InfiniBand and its like
+_NETWORKS = ("infiniband", "efa", "slingshot")
 _FAST_PROVIDERS = ("efa", "cxi", "verbs", "psm", "opx")
 _SLOW_PROVIDERS = ("tcp", "sockets")
 _TELLING = (
@@ -123,7 +124,7 @@ class TransportFallback:
 
     def _inside_a_host(self, logs: Logs) -> Iterable[Finding]:
         links = [link for link in logs.values("modelled link") if link.startswith(("NVL", "XGMI"))]
-        staged = logs.values("path").get("SHM", 0)
+        staged = _staged(logs)
         if links and staged:
             yield self.meta.finding(
                 Status.FAIL,
@@ -140,6 +141,18 @@ class TransportFallback:
             )
 
 
+def _staged(logs: Logs) -> RankSet:
+    """Return ranks that go through host memory, on hosts where none reaches another's GPU.
+
+    Where some do, as on cards that bridges link in pairs, the others may have no link.
+    """
+    paths = logs.values("path")
+    peers = union(ranks for path, ranks in paths.items() if path.startswith("P2P"))
+    linked = {logs.hosts.get(rank) for rank in ranks_of(peers)}
+    staged = ranks_of(paths.get("SHM", 0))
+    return sum(1 << rank for rank in staged if logs.hosts.get(rank) not in linked)
+
+
 def _is_on_sockets(log: RankLog) -> bool:
     networks = log.values("network")
     if "NET/Socket" in log.values("path") or "Socket" in networks:
@@ -153,8 +166,11 @@ def _seen_fast(logs: Logs, facts: EnvironmentFacts) -> list[str]:
     found = [name for name in listed if _VERBS_DEVICE.match(name)]
     providers = logs.values("libfabric provider")
     found += [f"libfabric {name}" for name in providers if name.startswith(_FAST_PROVIDERS)]
-    for devices in facts.devices.get("network", {}):
-        found += [device for device in devices if _PORT.match(device)]
+    # Ethernet that could do RoCE needs a network that is made for it: disabled-transport tells it.
+    for held in facts.adapters.values():
+        for adapter in (one for adapters in held for one in adapters):
+            if adapter.state == "ACTIVE" and kind_of(adapter.driver, adapter.link) in _NETWORKS:
+                found.append(f"{adapter.name} ({adapter.link or adapter.driver})")
     return found
 
 

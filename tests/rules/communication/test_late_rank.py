@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dsprof.rules.communication.late_rank import RULE
 from dsprof.rules.rule import Severity, Status
+from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
 from tests.factories.trace import rank_trace, said
 
@@ -15,6 +16,13 @@ def test_the_rank_with_the_shortest_communication_is_late():
 
 def test_ranks_that_wait_alike_pass():
     assert said(RULE, busy(0, comm=30), busy(1, comm=28)).status is Status.PASS
+
+
+def test_a_recording_that_is_shorter_is_not_late():
+    short = rank(kineto.steps(2, 60, 20), 1)
+    assert said(RULE, busy(0), short).status is Status.PASS
+    late = rank(kineto.steps(2, 60, 2), 1)
+    assert said(RULE, busy(0, comm=30), late).ranks == (1,)
 
 
 def test_two_quick_ranks_of_three_are_no_single_late_one():

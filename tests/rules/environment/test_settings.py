@@ -456,3 +456,39 @@ def test_the_page_names_every_variable_of_its_rows(rule, request):
     names = {row.name for row in table() if row.rule == rule and "." not in row.name}
     missing = [name for name in names if not re.search(rf"\b{re.escape(name)}", text)]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("name", "versions", "is_said"),
+    [
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", {"torch": "2.8.0"}, False),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", {"torch": "2.9.0"}, True),
+        ("TORCH_NCCL_AVOID_RECORD_STREAMS", {"torch": "2.7.1"}, False),
+        ("TORCH_NCCL_AVOID_RECORD_STREAMS", {"torch": "2.8.0"}, True),
+        ("NCCL_IB_GID_INDEX", {"nccl": "2.20.5"}, False),
+        ("NCCL_IB_GID_INDEX", {"nccl": "2.21.5"}, True),
+    ],
+)
+def test_a_variable_is_called_old_from_the_release_on_that_replaced_it(name, versions, is_said):
+    said = found("deprecated-variable", machines.h100_infiniband(), {name: "3"}, versions=versions)
+    assert any(name in finding.summary for finding in said) == is_said
+
+
+@pytest.mark.parametrize(("value", "fails"), [("384", False), ("100", True), ("1024", True)])
+def test_threads_are_a_multiple_of_a_warp(value, fails):
+    said = statuses("unknown-value", machines.h100_infiniband(), {"NCCL_NTHREADS": value})
+    assert (Status.FAIL in said) == fails
+
+
+@pytest.mark.parametrize("level", ["PHB", "SYS", "3", "5"])
+def test_every_name_of_a_level_for_slingshot_is_known(level):
+    variables = TWO_HOSTS | {"NCCL_NET_GDR_LEVEL": level}
+    said = found("incomplete-platform-profile", machines.slingshot(), variables)
+    assert not any("NCCL_NET_GDR_LEVEL" in str(finding.evidence) for finding in said)
+
+
+@pytest.mark.parametrize("said", ["iommu=off", "amd_iommu=off", "amd_iommu=on iommu=pt"])
+def test_an_iommu_that_is_off_translates_nothing(said):
+    machine = machines.slingshot()
+    machine["machine"] = {"virtual": "no"} | machine["machine"] | {"iommu": said}
+    assert statuses("host-setting", machine, TWO_HOSTS) == []
