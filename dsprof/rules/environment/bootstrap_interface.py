@@ -17,6 +17,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.environment.platform import answer, several_hosts
 from dsprof.rules.environment.values import select
 from dsprof.rules.hardware import LOCAL_INTERFACES
+from dsprof.rules.knowledge.releases import version
 from dsprof.rules.rule import (
     Column,
     Finding,
@@ -28,6 +29,9 @@ from dsprof.rules.rule import (
 )
 from dsprof.rules.wording import shortened
 
+_ONLY_RUNNING = (2, 28, 3)
+"""From this release on NCCL takes interfaces alone that are up and running."""
+
 _LISTED = 64
 """dsprof lists as many devices; where there are more, one may be missing from the list."""
 
@@ -36,12 +40,13 @@ class _Variable(NamedTuple):
     name: str
     backend: str
     has_prefixes: bool  # "eth" for eth0, "=eth0" for that alone, "^eth0" for all others
+    needs_all: bool = False  # each interface that is named must be there
 
 
 _VARIABLES = (
     _Variable("NCCL_SOCKET_IFNAME", "nccl", True),
     _Variable("NCCL_OOB_NET_IFNAME", "nccl", True),
-    _Variable("GLOO_SOCKET_IFNAME", "gloo", False),
+    _Variable("GLOO_SOCKET_IFNAME", "gloo", False, needs_all=True),
     _Variable("HCCL_SOCKET_IFNAME", "hccl", True),
     _Variable("CCL_KVS_IFACE", "oneccl", False),
 )
@@ -55,6 +60,7 @@ class _Choice(NamedTuple):
     ranks: RankSet
     selected: tuple[str, ...]
     interfaces: tuple[str, ...]
+    lacking: tuple[str, ...] = ()  # names of which each must be there, and that are not
 
 
 class BootstrapInterface:
@@ -83,9 +89,9 @@ class BootstrapInterface:
             text = "Could not tell: not all interfaces of the hosts are known."
             yield self.meta.finding(Status.UNKNOWN, text)
         known = [choice for choice in choices if not _is_incomplete(choice)]
-        if absent := [choice for choice in known if not choice.selected]:
+        if absent := [one for one in known if not one.selected or one.lacking]:
             yield self._absent(absent)
-        local = [choice for choice in known if choice.selected and _may_be_local(choice)]
+        local = [choice for choice in known if choice not in absent and _may_be_local(choice)]
         if local and several_hosts(facts):
             yield self._local(local)
         elif local and several_hosts(facts) is None:
@@ -109,7 +115,12 @@ class BootstrapInterface:
         first, ranks = choices[0], union(choice.ranks for choice in choices)
         return self.meta.finding(
             Status.FAIL,
-            f"{_written(first)} on {named_ranks(ranks)} names no interface of the host.",
+            f"{_written(first)} on {named_ranks(ranks)} names "
+            + (
+                f"{', '.join(first.lacking)}, which the host does not have."
+                if first.selected
+                else "no interface of the host that can be used."
+            ),
             severity=Severity.CRITICAL,
             cause=f"The host has {', '.join(first.interfaces)}.",
             action=f"Set {first.name} to an interface that connects the hosts, or unset it.",
@@ -140,13 +151,22 @@ def _choices(variable: _Variable, facts: EnvironmentFacts) -> Iterator[_Choice]:
     for value, ranks in sorted(facts.variables.get(variable.name, {}).items()):
         for devices, holders in facts.devices.get("network", {}).items():
             if value.strip() and ranks & holders:
-                interfaces = _interfaces(devices)
+                interfaces = _interfaces(devices, but_down=_only_running(variable, facts))
                 selected = select(value.strip(), interfaces, variable.has_prefixes)
-                yield _Choice(variable.name, value, ranks & holders, selected, interfaces)
+                named = [name.strip() for name in value.split(",")] if variable.needs_all else []
+                lacking = tuple(name for name in named if name and name not in interfaces)
+                yield _Choice(variable.name, value, ranks & holders, selected, interfaces, lacking)
 
 
-def _interfaces(devices: tuple[str, ...]) -> tuple[str, ...]:
-    names = [device.split()[0] for device in devices if device.split()]
+def _only_running(variable: _Variable, facts: EnvironmentFacts) -> bool:
+    """Say whether the library is known to pass over interfaces that are down."""
+    releases = facts.versions.get("nccl", {})
+    return variable.backend == "nccl" and any(version(one) >= _ONLY_RUNNING for one in releases)
+
+
+def _interfaces(devices: tuple[str, ...], *, but_down: bool) -> tuple[str, ...]:
+    listed = [device.split() for device in devices if device.split()]
+    names = [name for name, *state in listed if not (but_down and state[:1] == ["down"])]
     # Ports of InfiniBand and its like stand in the list, too: mlx5_0:1.
     return ("lo", *(name for name in names if ":" not in name))
 

@@ -105,3 +105,26 @@ def test_no_environment_could_not_tell():
 def test_odd_values_are_no_error():
     for value in (" ", ",", "^", "=", "^=", "\x00", "eth0,,"):
         found(SEVERAL | {"NCCL_SOCKET_IFNAME": value}, network=["", " ", "eth0"])
+
+
+def of_release(release, value, network):
+    variables = SEVERAL | {"NCCL_SOCKET_IFNAME": value}
+    trace = rank_trace(0, variables, network_devices=network, versions={"nccl": release})
+    return [(finding.status, finding.summary) for finding in judge(RULE, trace)]
+
+
+def test_later_releases_of_nccl_take_what_is_up_alone():
+    host = ["docker0 down", "eth0 up", "ib0 down"]
+    ((status, said),) = of_release("2.28.3", "ib0", host)
+    assert (status, "no interface of the host that can be used" in said) == (Status.FAIL, True)
+    assert of_release("2.28.3", "^lo", host) == []
+    assert of_release("2.27.7", "ib0", host) == []
+    ((status, said),) = of_release("2.27.7", "^lo", host)
+    assert (status, "selects docker0" in said) == (Status.FAIL, True)
+
+
+def test_gloo_needs_each_interface_that_is_named():
+    (finding,) = found(SEVERAL | {"GLOO_SOCKET_IFNAME": "eth0,eth9"}, "gloo")
+    assert finding.status is Status.FAIL
+    assert "names eth9, which the host does not have" in finding.summary
+    assert found(SEVERAL | {"GLOO_SOCKET_IFNAME": "eth0,eth01"}, "gloo") == []
