@@ -6,8 +6,10 @@ wait_r = | H_r and [a_r, max a) |. The rest of H_r is transfer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -139,6 +141,41 @@ def vote(late: Lateness, least_gap_ns: float) -> Votes:
         least += np.maximum(others[1] - waited, 0)
     shared = max(len(columns), 1)
     return Votes(late.ranks, votes, cast, len(columns), median // shared, least // shared)
+
+
+class Together(NamedTuple):
+    """Ranks that come late together; `cost_ns` is how much longer the others wait than they do."""
+
+    ranks: tuple[int, ...]
+    steps: int  # in which they, and nobody else, waited far less than the others
+    of: int
+    cost_ns: int  # mean over all steps
+
+
+def together(late: Lateness, least_gap_ns: float) -> Together | None:
+    """Return the same two or more ranks, at most half, that waited far less in most steps.
+
+    Waits are split at their largest gap: two late ranks hide each other from a test for one.
+    """
+    columns = np.flatnonzero((late.waited_ns >= 0).all(axis=0))
+    found: Counter[tuple[int, ...]] = Counter()
+    for column in columns:
+        waited = late.waited_ns[:, column]
+        order = np.argsort(waited, kind="stable")
+        gaps = np.diff(waited[order])
+        place = int(np.argmax(gaps)) + 1 if len(gaps) else 0
+        is_wide = place and gaps[place - 1] >= max(least_gap_ns, late.doubt_ns)
+        if is_wide and 2 <= place <= len(order) // 2:
+            found[tuple(sorted(order[:place].tolist()))] += 1
+    if not found:
+        return None
+    places, steps = found.most_common(1)[0]
+    if 3 * steps < 2 * len(columns):
+        return None
+    mine = np.isin(np.arange(len(late.ranks)), places)
+    waited = late.waited_ns[:, columns]
+    cost_ns = int(waited[~mine].mean() - waited[mine].mean())
+    return Together(tuple(late.ranks[one] for one in places), steps, len(columns), cost_ns)
 
 
 def _of_others(values: Array) -> tuple[Array, Array]:

@@ -55,6 +55,25 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     }
 
 
+def at(*arrivals: float) -> list[RankTrace]:
+    return [rank(n, arrive, world=len(arrivals)) for n, arrive in enumerate(arrivals)]
+
+
+@pytest.mark.parametrize("late", [(2, 3), (4, 5, 6, 7), (6, 7)])
+def test_ranks_that_are_late_together_are_named(late):
+    world = 4 if late == (2, 3) else 8
+    finding = said(RULE, *at(*(80 if n in late else 35 for n in range(world))))
+    assert (finding.status, finding.ranks) == (Status.FAIL, late)
+    assert "wait 45.0 ms of each step (45%)" in finding.summary
+    assert "which come late together in 10 of 10 steps" in finding.summary
+    assert "more to do than the others" in finding.cause
+
+
+def test_half_a_second_does_not_tell_several_late_ranks_either():
+    assert said(RULE, *at(35, 35, 80, 80), seconds=1.1).status is not Status.FAIL
+    assert said(RULE, *at(35, 35, 80, 80), step_share=0.5).status is not Status.FAIL
+
+
 def test_a_rank_that_waits_for_its_input_is_told_apart():
     finding = said(RULE, rank(0, 30), rank(1, 80, before=50))
     assert "first forward begins 50.0 ms later" in finding.cause

@@ -27,6 +27,15 @@ def test_the_late_rank_of_another_host_is_named_with_the_bound():
     assert 40 < finding.saving_ms_per_step[1] < 65
 
 
+def test_late_ranks_of_a_host_of_their_own_tell_the_host():
+    hosts = [HOSTS[0], HOSTS[0], HOSTS[1], HOSTS[1]]
+    late = device_run(hosts, lambda rank, k: 10.0 + 50 * (rank > 1) + (k * 7 + rank * 3) % 5 / 10)
+    finding = said(RULE, *late)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2, 3))
+    assert finding.cause == "They are all ranks of b, and no other rank is there."
+    assert finding.action.startswith("Compare b with the other hosts")
+
+
 def test_what_lies_below_the_bound_names_nobody():
     finding = said(RULE, *device_run(HOSTS, third_late(8), bound_ms=15))
     assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())

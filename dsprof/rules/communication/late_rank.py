@@ -13,8 +13,9 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.lateness import Lateness, Votes, lateness, vote
+from dsprof.analysis.lateness import Lateness, Together, Votes, lateness, together, vote
 from dsprof.analysis.matching import Matched
+from dsprof.analysis.outliers import chance_of
 from dsprof.analysis.own_time import excess, own_times
 from dsprof.analysis.pace import others_pace
 from dsprof.analysis.summary import RunSummary
@@ -94,6 +95,8 @@ class LateRank:
             yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {problem}")
         elif cost_ns >= thresholds.step_share * step_ns and votes.late:
             yield self._voted(run, late, votes, step_ns, thresholds)
+        elif several := _several(run, late, step_ns, thresholds):
+            yield self._several(run, several, last_arrivals(late, votes), step_ns, thresholds)
         else:
             yield self._nobody(late, votes, step_ns, thresholds)
 
@@ -156,6 +159,60 @@ class LateRank:
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
             confidence="high" if late.stride == 1 and not late.doubt_ns else "medium",
         )
+
+    def _several(
+        self,
+        run: RunSummary,
+        several: Together,
+        evidence: Table,
+        step_ns: float,
+        thresholds: Thresholds,
+    ) -> Finding:
+        share = several.cost_ns / step_ns
+        cause, action = _of_hosts(run[Run], several.ranks)
+        return self.meta.finding(
+            Status.FAIL,
+            f"The others wait {several.cost_ns / 1e6:,.1f} ms of each step ({share:.0%}) for "
+            f"{named(several.ranks)}, which come late together in {several.steps} of "
+            f"{several.of} steps.",
+            title="Ranks wait for several late ranks",
+            severity=_gravity(share, thresholds),
+            cause=cause,
+            action=action,
+            ranks=several.ranks,
+            evidence=(evidence,),
+            confidence="medium",
+        )
+
+
+def _several(
+    run: RunSummary, late: Lateness, step_ns: float, thresholds: Thresholds
+) -> Together | None:
+    """Return ranks that are late together, if that costs much and is neither chance nor brief."""
+    found = together(late, thresholds.step_share * step_ns / 2)
+    if found is None or found.cost_ns < thresholds.step_share * step_ns:
+        return None
+    is_chance = chance_of(found.steps, found.of, len(late.ranks)) > thresholds.chance
+    seconds = step_ns * len(run[Steps].measured) / 1e9
+    return None if is_chance or seconds < thresholds.seconds else found
+
+
+def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
+    """Return cause and action by whether the ranks are those of hosts of their own."""
+    mine = {run.ranks[rank].header.host for rank in ranks}
+    others = {facts.header.host for rank, facts in run.ranks.items() if rank not in ranks}
+    if others and not mine & others:
+        hosts = ", ".join(sorted(mine)[:4])
+        return Cause(
+            f"They are all ranks of {hosts}, and no other rank is there.",
+            f"Compare {hosts} with the other hosts: clocks and temperature, storage, and what else "
+            "runs there.",
+        )
+    return Cause(
+        "They have more to do than the others before each collective, or slower devices.",
+        "Compare what they compute and load with the others: their share of the model and of the "
+        "batch, experts, samples, and what else runs on their cores.",
+    )
 
 
 def _alike(arrivals: Arrivals) -> list[list[Matched]]:
