@@ -30,6 +30,7 @@ class Transfers(Aggregate):
     """Sums by kind, in measured steps in full detail."""
 
     rows: dict[TransferKind, Held]
+    both_ways: dict[TransferKind, Held]  # single ones, of ranks that send and receive such
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Transfers:
@@ -49,8 +50,10 @@ class Transfers(Aggregate):
                 bool(batched[index]),
             )
             rows[kind] = rows[kind].beside(held) if kind in rows else held
-        return cls(rows)
+        single = {kind: held for kind, held in rows.items() if not kind.is_batched}
+        both = {kind.family for kind in single} == set(FAMILIES)
+        return cls(rows, single if both else {})
 
     def merge(self, other: Transfers) -> Transfers:
         """Add up rows of the same kind."""
-        return Transfers(add_rows(self.rows, other.rows))
+        return Transfers(add_rows(self.rows, other.rows), add_rows(self.both_ways, other.both_ways))

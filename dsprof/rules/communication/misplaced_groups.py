@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.placement import Place, Placement
@@ -37,6 +39,22 @@ class _Spread(NamedTuple):
     needed: int
     bytes_per_step: float
     held_ms: float | None
+    is_in_order: bool  # each takes ranks that follow each other
+
+
+_FAR_APART = (
+    "Ranks fill one host after another, but the group takes ranks that are far apart.",
+    "Make this the innermost dimension of the device mesh, so that neighbours in rank form its "
+    "groups.",
+)
+
+
+def _not_divided(size: int, most: int) -> tuple[str, str]:
+    return (
+        f"The groups take ranks that follow each other, and {size} does not divide the {most} of "
+        "a host: some groups begin on one host and end on the next.",
+        "Choose a size that divides the ranks of a host.",
+    )
 
 
 class MisplacedGroups:
@@ -56,24 +74,27 @@ class MisplacedGroups:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Judge the groups of each role and size together."""
         host_of = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
-        most = max(Counter(host_of.values()).values())
+        sizes = sorted(Counter(host_of.values()).values(), reverse=True)
         inner = {key: p for key, p in run[Placement].groups.items() if p.role in _INNER}
         if len(set(host_of.values())) < 2 and not run[Run].missing_ranks:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on one host.")
-        elif most < 2:
+        elif sizes[0] < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, "Each host had one rank.")
         elif not inner:
             text = "No group was recorded whose role asks for a place inside a node."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif spread := _spread(run[Placement], inner, host_of, most):
-            yield self._misplaced(spread, host_of)
+        elif spread := _spread(run[Placement], inner, host_of, sizes):
+            yield self._misplaced(spread, host_of, sizes)
         elif any(rank not in host_of for place in inner.values() for rank in place.ranks):
             text = "Could not tell: the hosts of some ranks are not known, for want of their trace."
             yield self.meta.finding(Status.UNKNOWN, text)
 
-    def _misplaced(self, spread: list[_Spread], host_of: dict[int, str]) -> Finding:
+    def _misplaced(
+        self, spread: list[_Spread], host_of: dict[int, str], sizes: list[int]
+    ) -> Finding:
         worst = spread[0]
         in_turn = _is_dealt_in_turn(host_of)
+        cause, action = _FAR_APART if not worst.is_in_order else _not_divided(worst.size, sizes[0])
         return self.meta.finding(
             Status.FAIL,
             f"{worst.groups} groups of {worst.size} for {_name(worst.role)} span {worst.nodes} "
@@ -83,31 +104,37 @@ class MisplacedGroups:
             cause="Ranks are dealt out to the hosts in turn: neighbours in rank are on different "
             "hosts."
             if in_turn
-            else "Ranks fill one host after another, but the group takes ranks that are far apart.",
-            action=FILL_HOSTS
-            if in_turn
-            else "Make this the innermost dimension of the device mesh, so that neighbours in rank "
-            "form its groups.",
+            else cause,
+            action=FILL_HOSTS if in_turn else action,
             evidence=(_table(spread),),
             confidence="medium",
         )
 
 
 def _spread(
-    placement: Placement, inner: dict[str, Place], host_of: dict[int, str], most: int
+    placement: Placement, inner: dict[str, Place], host_of: dict[int, str], sizes: list[int]
 ) -> list[_Spread]:
     """Return what is spread over more nodes than it needs, the roles that talk most first."""
     found: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for key, place in inner.items():
         nodes = len(place.hosts(host_of))
-        if nodes > -(-len(place.ranks) // most):
+        if nodes > _needed(len(place.ranks), sizes):
             found.setdefault((place.role, len(place.ranks)), []).append((key, nodes))
     order = sorted(found.items(), key=lambda item: (_INNER.index(item[0][0]), -item[0][1]))
-    return [_of_one(placement, role, size, most, groups) for (role, size), groups in order]
+    return [
+        _of_one(placement, role, size, _needed(size, sizes), groups)
+        for (role, size), groups in order
+    ]
+
+
+def _needed(size: int, sizes: list[int]) -> int:
+    """Return how many hosts have room for `size` ranks together, the largest hosts first."""
+    room = list(accumulate(sizes))
+    return bisect_left(room, min(size, room[-1])) + 1
 
 
 def _of_one(
-    placement: Placement, role: str, size: int, most: int, groups: list[tuple[str, int]]
+    placement: Placement, role: str, size: int, needed: int, groups: list[tuple[str, int]]
 ) -> _Spread:
     steps_of = dict.fromkeys((key for key, _ in groups), 0)
     rows = [held for use, held in placement.rows.items() if use.group in steps_of]
@@ -119,7 +146,9 @@ def _of_one(
     held_ms = sum(known) / steps / 1e6 if steps and len(known) == len(rows) else None
     nbytes = sum(held.nbytes for held in rows) / steps if steps else 0.0
     nodes = max(nodes for _, nodes in groups)
-    return _Spread(role, size, len(groups), nodes, -(-size // most), nbytes, held_ms)
+    members = (placement.groups[key].ranks for key, _ in groups)
+    in_order = all(max(ranks) - min(ranks) == len(ranks) - 1 for ranks in members)
+    return _Spread(role, size, len(groups), nodes, needed, nbytes, held_ms, in_order)
 
 
 def _is_dealt_in_turn(host_of: dict[int, str]) -> bool:

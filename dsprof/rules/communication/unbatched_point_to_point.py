@@ -47,14 +47,13 @@ class UnbatchedPointToPoint:
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
             yield self.meta.finding(status, "No send or receive was recorded in full detail.")
             return
-        able = {kind: held for kind, held in rows.items() if _can_batch(kind.backend)}
-        if not able:
+        if not any(_can_batch(kind.backend) for kind in rows):
             text = "The backend sends one by one, batched or not."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
-        single = {kind: held for kind, held in able.items() if not kind.is_batched}
-        both = {kind.family for kind in single} == {"send", "recv"}
-        if both and calls_per_step(single) >= thresholds.calls_per_step:
+        both_ways = run[Transfers].both_ways
+        single = {kind: held for kind, held in both_ways.items() if _can_batch(kind.backend)}
+        if calls_per_step(single) >= thresholds.calls_per_step:
             yield self._judged(run, single, thresholds)
 
     def _judged(self, run: RunSummary, single: AnyCalls, thresholds: Thresholds) -> Finding:

@@ -32,6 +32,13 @@ def test_ranks_dealt_in_turn_are_a_fault_of_the_launcher():
     assert "--map-by slot" in finding.action
 
 
+def test_a_size_that_does_not_divide_a_node_is_said():
+    groups = [of(n + 1, range(3 * n, 3 * n + 3), "tensor") for n in range(4)]
+    finding = said(RULE, *run([host for host in "abc" for _ in range(4)], groups))
+    assert "3 does not divide the 4 of a host" in finding.cause
+    assert finding.action == "Choose a size that divides the ranks of a host."
+
+
 @pytest.mark.parametrize(
     ("hosts", "groups"),
     [
@@ -39,8 +46,9 @@ def test_ranks_dealt_in_turn_are_a_fault_of_the_launcher():
         (IN_TURN, APART),
         (IN_ORDER, [of(1, range(4), "tensor")]),
         ([*IN_ORDER, "c", "c"], [of(1, range(4), "shard")]),
+        (["a", "a", "a", "b", "c"], [of(1, range(5), "shard")]),
     ],
-    ids=["inside", "inside in turn", "larger than a node", "two nodes"],
+    ids=["inside", "inside in turn", "larger than a node", "two nodes", "unequal nodes"],
 )
 def test_groups_on_as_few_nodes_as_can_be_pass(hosts, groups):
     assert said(RULE, *run(hosts, groups)).status is Status.PASS

@@ -7,15 +7,15 @@ from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import captured, engine, group, said, sync, zero_rank
 
 
-def rank(ops=("send", "recv") * 3, held_ms=1.0, backend="nccl", config=None, **fields):
+def rank(ops=("send", "recv") * 3, held_ms=1.0, backend="nccl", config=None, number=0, **fields):
     """A rank that sends and receives in each step, outside a batch if no other is said."""
 
-    def extra(number, start):
-        return [sync(op, start + 2 * i, held_ms, step=number, **fields) for i, op in enumerate(ops)]
+    def extra(step, start):
+        return [sync(op, start + 2 * i, held_ms, step=step, **fields) for i, op in enumerate(ops)]
 
     own = group(2)
     own.backend = backend
-    return zero_rank(extra=extra, groups={1: own}, engine=config)
+    return zero_rank(number, 3 if number else 2, extra=extra, groups={1: own}, engine=config)
 
 
 def test_single_transfers_that_cost_fail():
@@ -30,6 +30,14 @@ def test_single_transfers_that_cost_fail():
 )
 def test_batches_one_direction_and_few_pass(fields):
     assert said(RULE, rank(**fields)).status is Status.PASS
+
+
+def test_one_direction_on_each_rank_is_nothing_to_batch():
+    traces = [rank(ops=(op,) * 8, number=n) for n, op in enumerate(("send", "recv"))]
+    assert said(RULE, *traces).status is Status.PASS
+    finding = said(RULE, *traces, rank(number=2))
+    assert "6 sends and receives a step and rank" in finding.summary
+    assert "they hold it 6.0 ms" in finding.summary
 
 
 def test_those_of_deepspeeds_pipeline_are_by_design():
