@@ -14,7 +14,7 @@ from dsprof.analysis.steps import warmup_steps
 from dsprof.trace.table import BoolArray
 
 PARTS = ("compute_ns", "exposed_ns", "copies_ns", "idle_ns", "other_ns")
-_WORK = ("micro_steps", "calls", "nbytes")
+_WORK = ("micro_steps", "calls", "nbytes", "forwards")
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,17 @@ def test_what_holds_up_the_phases_is_a_fault() -> None:
     assert "garbage collector" in finding.cause
 
 
+def test_an_evaluation_by_the_engine_is_information() -> None:
+    traces = ranks(computing=every(10, 90))
+    for trace in traces:
+        slow = [one for one in trace.spans if one.step % 10 == 9]
+        trace.spans += [span("forward", one.start_ns / 1e6, one.start_ns / 1e6 + 1, one.step)
+                        for one in slow]  # fmt: skip
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert finding.status is Status.INFO
+    assert "an evaluation" in finding.cause
+
+
 def test_what_one_rank_does_alone_is_its_fault() -> None:
     alone = rank(0, between=every(10, 90)), rank(1, waiting=every(10, 90))
     finding = said(periodic_slow_step.RULE, *alone)

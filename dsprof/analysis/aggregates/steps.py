@@ -53,6 +53,7 @@ class RankSteps:
     counted: BoolArray  # steps that are not in full detail
     calls: Array  # collectives on the wire, counted ones included
     nbytes: Array  # of these
+    forwards: Array  # an evaluation between two steps is of the later one
     unwaited: int  # collectives of measured steps of which not even the wait was seen
     estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
     on_device: bool = False  # exposed is of the device's clock, so not known in counted steps
@@ -80,6 +81,7 @@ class Parts:
     slowest_ns: int
     calls: int = 0  # collectives on the wire of one rank
     nbytes: int = 0  # of these
+    forwards: int = 0
     idle_ns: int | None = None
 
     @property
@@ -121,6 +123,7 @@ class Steps(Aggregate):
             split.copies_ns,
             np.isin(number, counted_steps(trace)),
             *_traffic(trace, number),
+            _forwards(trace, number),
             unwaited,
             _estimated(trace),
             trace.is_device_timed or bool(profiled_steps(trace)),
@@ -242,6 +245,7 @@ class Steps(Aggregate):
             slowest_ns=max(totals),
             calls=sum(int(row.calls[index]) for row, index in rows) // len(rows),
             nbytes=sum(int(row.nbytes[index]) for row, index in rows) // len(rows),
+            forwards=max(int(row.forwards[index]) for row, index in rows),
             idle_ns=_mean_or_none([_cell(row.idle_ns, i, row.hidden) for row, i in rows]),
         )
 
@@ -313,6 +317,13 @@ def _estimated(trace: RankTrace) -> int:
     start, end = blocked(rows)
     chosen = chosen[rows.is_estimated[chosen]]
     return Intervals.union(start[chosen], end[chosen]).length_ns
+
+
+def _forwards(trace: RankTrace, number: Array) -> Array:
+    """Count the forwards of each step."""
+    told = np.array([span.step for span in trace.spans if span.name == "forward"], np.int64)
+    place, found = places(told, number)
+    return np.bincount(place[found], minlength=len(number))
 
 
 def _traffic(trace: RankTrace, number: Array) -> tuple[Array, Array]:

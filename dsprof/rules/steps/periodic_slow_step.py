@@ -89,8 +89,11 @@ class PeriodicSlowStep:
         share = excess_ns * np.count_nonzero(mine) / float(columns.total_ns.sum())
         part = growing_part(columns.growth(~slow, mine), excess_ns, thresholds.part_share)
         ranks = columns.ranks_behind(~slow, mine, excess_ns / 2)
-        fault = bool(ranks or part == "compute_ns") and share >= thresholds.fail_share
-        cause, action = _why(part, ranks)
+        forwards = columns.work["forwards"]
+        evaluates = bool(np.median(forwards[mine]) > np.median(forwards[~slow]))
+        holds_up = bool(ranks) or (part == "compute_ns" and not evaluates)
+        fault = holds_up and share >= thresholds.fail_share
+        cause, action = _EVALUATION if evaluates and not ranks else _why(part, ranks)
         return self.meta.finding(
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
@@ -103,6 +106,12 @@ class PeriodicSlowStep:
             evidence=(_table(columns, mine),),
             confidence="medium",
         )
+
+
+_EVALUATION = (
+    "More forwards run in these steps than in others, on all ranks: an evaluation.",
+    "If it costs too much, evaluate less often, on fewer samples, or in a job of its own.",
+)
 
 
 def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
