@@ -13,8 +13,8 @@ from dsprof.settings import Setting, checked, raise_all
 _FINDINGS, _MAY_BE_UNKNOWN = "findings", "may_be_unknown"
 
 
-def _limit() -> Any:
-    return field(default=None, metadata={"minimum": 0})
+def _limit(**bounds: float) -> Any:
+    return field(default=None, metadata={"minimum": 0, **bounds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Figures:
 
     bytes_per_step: float | None = _limit()  # of one rank's step, on average
     operations_per_step: float | None = _limit()
-    exposed_share: float | None = _limit()
+    exposed_share: float | None = _limit(maximum=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _BACKENDS = {"nvidia": "nccl", "amd": "nccl", "ascend": "hccl", "intel": "xccl"}
 _DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu"}
+_KNOWN = {*_DEVICES, "ccl", "gloo", "mpi"}
 
 
 class EnvCommand:
@@ -49,7 +50,9 @@ one of several ranks it is 0, or the launcher would stop the others."""
         parser.add_argument(
             "--backend",
             metavar="NAME",
-            help="what training will use (default: by the accelerators)",
+            choices=sorted(_KNOWN),
+            help=f"what training will use: {', '.join(sorted(_KNOWN))} (default: by the "
+            "accelerators)",
         )
         parser.add_argument(
             "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"

@@ -35,7 +35,8 @@ def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comp
         comparison.configuration = _changes(settings.configuration, before, after)
         comparison.environment = _changes(settings.environment, before, after)
         comparison.versions = _changes(settings.versions, before, after)
-    comparison.verdict = verdict(comparison)
+    has_configuration = any(settings.configuration(made) for made in (before, after))
+    comparison.verdict = verdict(comparison, has_configuration=has_configuration)
     return comparison
 
 

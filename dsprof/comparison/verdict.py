@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from dsprof.comparison.model import Comparison, OperationChange, TimeChange
 
 
-def verdict(comparison: Comparison) -> str:
-    """Sum a comparison up: kind, time, traffic, findings, and what was set differently."""
+def verdict(comparison: Comparison, *, has_configuration: bool) -> str:
+    """Sum a comparison up: kind, time, traffic, findings, and what was set differently.
+
+    `has_configuration` says whether either run has one of DeepSpeed; arguments of DDP and FSDP are
+    not compared.
+    """
     clauses = "; ".join(
         (
             *_kind(comparison.unlike),
             _time(comparison.times),
             _traffic(comparison.operations),
             *_findings(comparison),
-            _settings(comparison),
+            _settings(comparison, has_configuration=has_configuration),
         )
     )
     return f"{clauses[0].upper()}{clauses[1:]}."
@@ -74,7 +78,7 @@ def _findings(comparison: Comparison) -> Iterator[str]:
         yield f"findings: {', '.join(told)}"
 
 
-def _settings(comparison: Comparison) -> str:
+def _settings(comparison: Comparison, *, has_configuration: bool) -> str:
     if comparison.unrecorded:
         runs = " and ".join(comparison.unrecorded)
         return f"what was set is not compared: it was not recorded {runs}"
@@ -84,11 +88,8 @@ def _settings(comparison: Comparison) -> str:
         ("in versions", comparison.versions),
     )
     told = [f"{len(changes)} {where}" for where, changes in parts if changes]
-    return (
-        f"set differently: {', '.join(told)}"
-        if told
-        else "configuration, environment and versions are alike"
-    )
+    alike = "configuration, environment" if has_configuration else "environment"
+    return f"set differently: {', '.join(told)}" if told else f"{alike} and versions are alike"
 
 
 def _ms(ns: float) -> str:

@@ -124,8 +124,10 @@ def _owned_once(
         yield msgspec.structs.replace(finding, saving_ms_per_step=saving)
 
 
-def _place(finding: Finding) -> tuple[int, float, int, float]:
+def _place(finding: Finding) -> tuple[int, bool, float, int, float]:
+    """Return the order: a run that failed or is known in part first, then by what is saved."""
+    is_gap = finding.category == "quality" and finding.status is Status.FAIL
     saved_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else 0.0
     saved_bytes = float(finding.saving_bytes_per_step or 0)
     gravity = list(Severity).index(finding.severity)
-    return _ORDER.index(finding.status), -saved_ms, gravity, -saved_bytes
+    return _ORDER.index(finding.status), not is_gap, -saved_ms, gravity, -saved_bytes

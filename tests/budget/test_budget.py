@@ -75,6 +75,11 @@ def test_each_broken_limit_is_a_line_with_its_place(load: Load, text: str, line:
     assert lines(load(text), run()) == [line]
 
 
+def test_a_share_is_no_percentage(load: Load) -> None:
+    with pytest.raises(ConfigError, match="'exposed_share' must be at most 1, got 30"):
+        load("exposed_share: 30")
+
+
 def test_the_exposed_share_is_that_of_the_report(load: Load) -> None:
     budget = load("exposed_share: 0.25")
     assert lines(budget, exposed(0.25)) == []

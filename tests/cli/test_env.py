@@ -50,6 +50,13 @@ def test_a_machine_without_a_fault(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_backend_that_nobody_knows_is_a_mistake(tmp_path: Path) -> None:
+    done = env(tmp_path, "--backend", "ncll")
+    assert done.returncode == 2
+    assert "'ncll'" in done.stderr
+    assert "nccl" in done.stderr
+
+
 def test_a_fault_is_explained_and_returns_1(tmp_path: Path) -> None:
     done = env(tmp_path, "--backend", "nccl", NCCL_BUFFERSIZE="8")
     assert done.returncode == 1

@@ -58,6 +58,12 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert "configuration, environment and versions are alike." in made.verdict
 
 
+def test_without_deepspeed_no_configuration_is_called_alike() -> None:
+    made = environment(written_config={}, effective_config={}, engines=[])
+    verdict = compared(made, made).verdict
+    assert verdict.endswith("; environment and versions are alike.")
+
+
 @pytest.mark.parametrize(("sides", "told"), [((True, False), "after"), ((False, True), "before")])
 def test_settings_that_were_not_recorded_are_not_called_equal_or_changed(sides, told) -> None:
     runs = [run() if is_there else run(environment=EnvironmentInfo()) for is_there in sides]

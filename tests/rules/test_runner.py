@@ -21,13 +21,15 @@ class Limits:
 class Spoken:
     """A rule that says what it was told to say."""
 
-    def __init__(self, name: str, *said, needs=(Steps,), min_steps=0, **details) -> None:
+    def __init__(
+        self, name: str, *said, needs=(Steps,), min_steps=0, category="communication", **details
+    ) -> None:
         self.meta = RuleMeta(
             id=name,
             title="All is well",
             failing_title="All is lost",
             why="",
-            category="quality",
+            category=category,
             needs=needs,
             min_steps=min_steps,
         )
@@ -166,8 +168,20 @@ def test_the_most_valuable_comes_first():
         Spoken("saves", Status.FAIL, severity=Severity.LOW, saving_ms_per_step=(0.0, 2.0)),
         Spoken("not-here", Status.NOT_APPLICABLE),
     ]
+    rules.append(Spoken("failed", Status.FAIL, category="quality", severity=Severity.MEDIUM))
+    rules.append(Spoken("inexact", Status.INFO, category="quality"))
     order = [finding.rule for finding in judge(summary(zero_rank()), rules)]
-    assert order == ["saves", "high", "low", "told", "could-not-tell", "not-here", "passed"]
+    assert order == [
+        "failed",
+        "saves",
+        "high",
+        "low",
+        "told",
+        "inexact",
+        "could-not-tell",
+        "not-here",
+        "passed",
+    ]
 
 
 def test_ids_are_unique_and_every_rule_has_its_page(request):

@@ -171,7 +171,7 @@ class Steps(Aggregate):
     def total(self) -> Parts:
         """The sum over the measured steps; the extremes are of the sums of single ranks."""
         chosen = [self.parts[number] for number in self.measured]
-        spent = self.measured_ns()
+        spent = {rank: ns for rank, ns in self.measured_ns().items() if ns}
         most = max(spent.values(), default=0)
         return Parts(
             total_ns=sum(part.total_ns for part in chosen),

@@ -94,11 +94,13 @@ class FP32Gradients:
             severity=(Severity.MEDIUM if matters else Severity.LOW) if asked else Severity.NONE,
             cause=f"communication_data_type is {engines.setting('communication_data_type')}."
             if asked
-            else _OTHER_CAUSE,
+            else (_ENGINE_CAUSE if engines.main else _FSDP_CAUSE) + _OFTEN_MEANT,
             action=f'Set "communication_data_type" to "{precision}", or delete the key. Sums over '
             "many ranks are then rounded to 16 bits: compare losses once."
             if asked
-            else _OTHER_ACTION,
+            else _ENGINE_ACTION
+            if engines.main
+            else _FSDP_ACTION,
             config_patch={"communication_data_type": precision} if asked else None,
             evidence=(evidence,),
             saving_bytes_per_step=round(nbytes / 2),
@@ -122,13 +124,13 @@ def _is_asked_for(engines: Engines) -> bool:
 
 
 _NONE = Status.NOT_APPLICABLE
-_OTHER_CAUSE = (
-    "Gradients are kept or summed in fp32: reduce_dtype of FSDP's mixed precision, or "
-    "grad_accum_dtype of DeepSpeed. That is often meant: sums over many ranks stay exact."
-)
-_OTHER_ACTION = (
+_ENGINE_CAUSE = "Gradients are kept or summed in fp32: data_types.grad_accum_dtype."
+_FSDP_CAUSE = "Gradients are summed in fp32: reduce_dtype of FSDP's mixed precision."
+_OFTEN_MEANT = " That is often meant: sums over many ranks stay exact."
+_ENGINE_ACTION = "If losses allow it, leave out data_types.grad_accum_dtype."
+_FSDP_ACTION = (
     "If losses allow it, leave reduce_dtype of MixedPrecisionPolicy (FSDP2) or MixedPrecision "
-    "(FSDP1) at that of the parameters, or leave out data_types.grad_accum_dtype (DeepSpeed)."
+    "(FSDP1) at that of the parameters."
 )
 
 RULE = FP32Gradients()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
+from dsprof.analysis.aggregates.buffers import Buffers
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
@@ -39,7 +41,7 @@ class ReductionEveryMicroStep:
         why="With accumulation over k micro-steps one reduction would do; k of them send k times "
         "the bytes.",
         category="communication",
-        needs=(Engines, Steps, Traffic),
+        needs=(Buffers, Engines, Steps, Traffic),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -54,19 +56,32 @@ class ReductionEveryMicroStep:
         if not accumulating:
             text = "Each step has one micro-step: nothing is accumulated."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif len(run[Engines].engines) < 2 and _usual_micro_steps(run[Steps]) < 2:
+            text = "Most steps have one micro-step: nothing is accumulated, but steps were skipped."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
         for one in accumulating:
-            yield from one.named(self._of_engine(one, run[Steps], thresholds))
+            yield from one.named(self._of_engine(one, run[Steps], run[Buffers], thresholds))
 
     def _of_engine(
-        self, one: EngineTraffic, steps: Steps, thresholds: Thresholds
+        self, one: EngineTraffic, steps: Steps, buffers: Buffers, thresholds: Thresholds
     ) -> Iterable[Finding]:
         if not one.traffic.of("gradients"):
             yield self.meta.finding(Status.UNKNOWN, "No reduction of gradients was recorded.")
         elif one.traffic.reducing_micro_steps > one.traffic.rank_steps:
-            yield self._repeated(one.engines, one.traffic, steps, thresholds)
+            by_design = _is_by_design(one.engines, one.traffic, buffers)
+            yield self._repeated(
+                one.engines, one.traffic, steps, thresholds, is_by_design=by_design
+            )
 
     def _repeated(
-        self, engines: Engines, traffic: Traffic, steps: Steps, thresholds: Thresholds
+        self,
+        engines: Engines,
+        traffic: Traffic,
+        steps: Steps,
+        thresholds: Thresholds,
+        *,
+        is_by_design: bool,
     ) -> Finding:
         reductions = traffic.reducing_micro_steps / traffic.rank_steps
         gradients = traffic.of("gradients").values()
@@ -82,7 +97,7 @@ class ReductionEveryMicroStep:
             rows=((f"{reductions:.3g}", round(nbytes)), ("1", round(nbytes) - extra)),
             caption="As recorded, and with one reduction a step",
         )
-        if _is_by_design(engines, traffic):
+        if is_by_design:
             return self._by_design(engines, summary, evidence, extra)
         exposed_ms = traffic.per_step(sum(volume.exposed_ns for volume in gradients)) / 1e6
         spared_ms = exposed_ms * (1 - 1 / reductions)
@@ -92,7 +107,7 @@ class ReductionEveryMicroStep:
             summary,
             severity=Severity.NONE if hidden else Severity.HIGH,
             cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
-            action=_HIDDEN if hidden else _ACTION,
+            action=_HIDDEN if hidden else _ACTION if engines.stage is None else _ENGINE_ACTION,
             evidence=(evidence,),
             saving_bytes_per_step=extra,
             saving_ms_per_step=None if hidden else about(spared_ms),
@@ -114,18 +129,26 @@ class ReductionEveryMicroStep:
         )
 
 
-def _is_by_design(engines: Engines, traffic: Traffic) -> bool:
-    """Say whether gradients are sharded: by the stage, or, without an engine, by the collective."""
+def _usual_micro_steps(steps: Steps) -> float:
+    """Return the median of micro-steps: a step that was skipped gives the next one more."""
+    return median(steps.parts[number].micro_steps for number in steps.measured)
+
+
+def _is_by_design(engines: Engines, traffic: Traffic, buffers: Buffers) -> bool:
+    """Say whether gradients are sharded: by the stage, or, without an engine, by the collective.
+
+    A hook of DDP may reduce by any collective: whole gradients come of it on every rank.
+    """
+    if buffers.has_ddp:
+        return False
     if engines.stage is not None:
         return engines.stage >= 2
     # Hybrid sharding reduces among replicas by all_reduce as well.
     return any(use.family == "reduce_scatter" for use in traffic.of("gradients"))
 
 
-_ACTION = (
-    "Reduce in the last micro-step alone: use no_sync() around the others, or let the engine "
-    "handle gradient_accumulation_steps."
-)
+_ACTION = "Reduce in the last micro-step alone: use no_sync() around the others."
+_ENGINE_ACTION = f"{_ACTION[:-1]}, or let the engine handle gradient_accumulation_steps."
 _HIDDEN = (
     "Nothing need be done for time: computation hides the repetition. no_sync() around all "
     "micro-steps but the last saves the bytes, on a network that others use."

@@ -146,7 +146,7 @@ _ACTION = (
 _TENSORS = {
     "title": "Small tensors are sent one by one in every step",
     "action": "Join them into one tensor before they are sent, and split it afterwards. Gradients "
-    "are best left to DDP or the engine, which send them in buckets.",
+    "are best left to the library (DDP, or DeepSpeed's engine), which sends them in buckets.",
 }
 
 RULE = ScalarCollectives()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from dsprof.analysis.aggregates.buffers import Buffers
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.intent import Account, Intent
 from dsprof.analysis.aggregates.run import Run
@@ -32,7 +33,7 @@ class UnexplainedTraffic:
         why="A configuration says how many bytes a step must send. More of them are wasted, fewer "
         "mean that something was not synchronised.",
         category="communication",
-        needs=(Engines, Intent, Run, Steps),
+        needs=(Buffers, Engines, Intent, Run, Steps),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -44,7 +45,9 @@ class UnexplainedTraffic:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
             return
         silent = {
-            number: reason for number, one in accounts.items() if (reason := _silent(number, one))
+            number: reason
+            for number, one in accounts.items()
+            if (reason := _silent(number, one, has_ddp=run[Buffers].has_ddp))
         }
         doubts = {
             number: doubt
@@ -102,13 +105,13 @@ class UnexplainedTraffic:
         )
 
 
-def _silent(number: int, account: Account) -> str:
+def _silent(number: int, account: Account, *, has_ddp: bool) -> str:
     """Return why nothing is asked for; "" if something may be."""
     if account.asked or account.obstacle or not account.progress.steps:
         return ""
     if not account.trains:
         return f"Engine {number} took no step, and asks for nothing in forward."
-    if number < 0:
+    if number < 0 and not has_ddp:
         return "Nothing says what to expect: no engine of DeepSpeed, no DDP, no FSDP."
     if any(sent.kind == "gradients" for sent in account.sent):
         return "No gradients are shared: each rank has all of its own."

@@ -29,6 +29,7 @@ class Giant:
     action: str
     config_patch: dict[str, Any] | None = None
     is_zero: bool = False
+    needs_streams: bool = False  # to overlap at all: on a CPU the library calls synchronously
 
     @property
     def share(self) -> float:
@@ -97,6 +98,7 @@ def _fsdp(largest: FlushKind, nbytes: float, count: float) -> Giant:
         "layer and after its last.",
         "Wrap the blocks of the model as well: fully_shard on each block, then on the model; "
         "with FSDP1 an auto_wrap_policy. That also lowers the peak of memory.",
+        needs_streams=True,
     )
 
 
@@ -115,6 +117,7 @@ def _zero(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
         "buffers shrink with it.",
         {"zero_optimization": {"reduce_bucket_size": elements, "overlap_comm": True}},
         is_zero=True,
+        needs_streams=True,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from dsprof.analysis.aggregates.buffers import Buffers
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes
@@ -45,12 +46,12 @@ class GiantBucket:
 
     meta = RuleMeta(
         id="giant-bucket",
-        title="Gradients travel in several buckets, or cost little",
+        title="No setting makes gradients travel in one giant bucket, or it costs little",
         failing_title="One giant bucket of gradients cannot overlap",
         why="A bucket is sent when its last gradient is there. One that holds them all is sent "
         "when backward is over, and nothing is left to hide it behind.",
         category="overlap",
-        needs=(Costs, Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
+        needs=(Buffers, Costs, Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -68,8 +69,8 @@ class GiantBucket:
             return
         if giant.share < thresholds.giant_share:
             return
-        if giant.is_zero and run[Run].is_cpu:
-            text = "On a CPU DeepSpeed reduces by synchronous calls, whatever the size of buckets."
+        if giant.needs_streams and run[Run].is_cpu:
+            text = "On a CPU ZeRO and FSDP reduce by synchronous calls, however they are divided."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         else:
             yield self._judged(run, giant, gradients, thresholds)
@@ -123,7 +124,8 @@ def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
         found, engines = of_flushes(run[Flushes], backwards), run[Engines]
         first = before_overlapping(engines.deepspeed, engines.stage)
         return replace(found, action=f"{found.action}{first}") if found and found.is_zero else found
-    if run[Engines].main is not None or any(kind.is_async for kind in gradients):
+    is_wrapped = run[Engines].main is not None or run[Buffers].has_ddp
+    if is_wrapped or any(kind.is_async for kind in gradients):
         return None
     return by_hand(bytes_per_step(gradients) / backwards, calls_per_step(gradients) / backwards)
 

@@ -4,6 +4,7 @@ import pytest
 
 from dsprof.rules.communication.reduction_every_micro_step import RULE
 from dsprof.rules.rule import Status
+from dsprof.trace.format import BucketLayout
 from tests.factories.engines import interleaved
 from tests.factories.trace import captured, said, sync, zero_rank
 
@@ -49,6 +50,27 @@ def test_fsdp_is_by_design():
     finding = said(RULE, plain(2, "reduce_scatter_tensor"))
     assert finding.status is Status.INFO
     assert "set_requires_gradient_sync(False)" in finding.action
+
+
+def test_a_hook_of_ddp_by_reduce_scatter_keeps_whole_gradients():
+    trace = plain(2, "reduce_scatter_tensor")
+    trace.layouts = [BucketLayout(0, 1, [MIB])]
+    finding = said(RULE, trace)
+    assert finding.status is Status.FAIL
+    assert finding.action == (
+        "Reduce in the last micro-step alone: use no_sync() around the others."
+    )
+
+
+def test_steps_that_were_skipped_are_no_accumulation():
+    trace = zero_rank(steps=12, accumulation=1, engine=None, flushes=[])
+    trace.collectives.flush[:] = 0
+    for step in trace.steps[4::3]:
+        step.micro_steps = 2
+    trace.collectives.micro_step[5] = 1
+    finding = said(RULE, trace)
+    assert finding.status is Status.NOT_APPLICABLE
+    assert "steps were skipped" in finding.summary
 
 
 def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design():

@@ -394,9 +394,20 @@ def test_ddp_reduces_its_buckets():
 def test_a_communication_hook_of_ddp_is_named():
     trace = ddp(sent=0.5)
     trace.collectives.words[trace.collectives.words.index("float32")] = "float16"
+    trace.collectives.elements[:] *= 2
     finding = said(RULE, trace)
     assert finding.status is Status.INFO
     assert "a communication hook" in rows(finding)["gradients"]["cause"]
+
+
+def test_models_that_train_in_turn_have_no_hook():
+    both = [BucketLayout(0, 1, [WHOLE]), BucketLayout(1, 1, [WHOLE])]
+    cause = rows(said(RULE, ddp(layouts=both)))["gradients"]["cause"]
+    assert cause == "50% of the layout was not reduced"
+
+
+def test_buckets_that_fit_no_layout_leave_it_open():
+    assert said(RULE, ddp(sent=0.5)).status is Status.UNKNOWN
 
 
 def test_buffers_of_ddp_are_named():

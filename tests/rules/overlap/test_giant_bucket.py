@@ -4,6 +4,7 @@ import pytest
 
 from dsprof.rules.overlap.giant_bucket import RULE
 from dsprof.rules.rule import Status
+from dsprof.trace.format import BucketLayout
 from tests.factories.device_run import device_rank
 from tests.factories.trace import (
     captured,
@@ -74,10 +75,24 @@ def test_a_program_that_reduces_by_itself_fails():
 
 @pytest.mark.parametrize("library", ["FSDP1", "FSDP2"])
 def test_one_unit_of_fsdp_fails(library):
-    finding = said(RULE, *ranks(20, 20, library=library, module="(root)"))
+    unit = {"library": library, "module": "(root)", "parameters": 9}
+    finding = said(RULE, device_rank(0, **unit), device_rank(1, **unit))
     assert finding.status is Status.FAIL
     assert "(root)" in finding.summary
     assert "fully_shard" in finding.action
+
+
+@pytest.mark.parametrize("library", ["FSDP1", "FSDP2"])
+def test_on_a_cpu_fsdp_overlaps_nothing_however_it_is_wrapped(library):
+    finding = said(RULE, *ranks(20, 20, library=library, module="(root)"))
+    assert finding.status is Status.NOT_APPLICABLE
+
+
+def test_a_hook_of_ddp_that_reduces_otherwise_is_no_program_without_ddp():
+    made = ranks(20, 20, library=None)
+    for trace in made:
+        trace.layouts = [BucketLayout(0, 1, [64 * MIB])]
+    assert said(RULE, *made).status is Status.PASS
 
 
 @pytest.mark.parametrize(
@@ -148,7 +163,7 @@ def test_nothing_between_ranks_is_not_applicable_and_counters_do_not_tell():
 def test_flushes_that_lost_their_sizes_do_not_break_the_rule(fields):
     for library in ("DDP", "FSDP2"):
         finding = said(RULE, *ranks(20, 20, library=library, **fields))
-        assert finding.status in (Status.FAIL, Status.PASS)
+        assert finding.status in (Status.FAIL, Status.PASS, Status.NOT_APPLICABLE)
     device = ranks(20, library="", config=engine(2), **fields)
     device[0].header = header(device="cuda", backend="nccl")
     assert said(RULE, *device, giant_bytes=0, giant_share=0).status is Status.INFO
