@@ -197,6 +197,22 @@ def test_ranks_that_wait_in_an_earlier_collective():
     assert "do not issue the same collectives" in finding.cause
 
 
+def status(rank, group, at):
+    return (
+        f"[rank{rank}]:[E1] [PG ID 1 PG GUID {group}(undefined) Rank 0] failure detected by "
+        f"watchdog at work sequence id: {at} PG status: last enqueued work: {at + 1}, last "
+        f"completed work: {at - 1}"
+    )
+
+
+def test_numbers_of_several_groups_are_not_compared():
+    finding = one(collective_timeout, [status(0, 3, 5), status(1, 3, 5), status(2, 4, 8)])
+    assert finding.ranks == ()
+    assert finding.evidence[0].rows[0][3:] == (5, 4, 6)
+    finding = one(collective_timeout, [status(0, 3, 5), status(1, 3, 8)])
+    assert finding.ranks == (0,)
+
+
 def test_ranks_that_wait_in_different_collectives():
     finding = one(collective_timeout, [*watchdog(0), *watchdog(1, op="BROADCAST")])
     assert "different collectives" in finding.cause

@@ -41,7 +41,8 @@ class CollectiveTimedOut:
         last = {rank: log.last_works[0] for rank, log in waiting.items() if log.last_works}
         numbers = {rank: one.seq for rank, one in timeouts.items()}
         numbers |= {rank: one.timed_out for rank, one in last.items()}
-        groups = {one.group for one in last.values()}
+        groups = {one.group for one in last.values()} | {one.group for one in timeouts.values()}
+        groups -= {""}
         is_one_group = len(groups) < 2
         kinds = {(one.op, one.elements) for one in timeouts.values()}
         present = ranks_that(waiting)

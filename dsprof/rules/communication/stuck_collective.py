@@ -63,6 +63,7 @@ class StuckCollective:
         first = next(state for state in held_up if set(ranks) & set(state.absent))
         in_circle = all(any(r in state.waiting for state in held_up) for r in ranks)
         knows = all(flights.ranks[rank].knows_completion for rank in ranks)
+        peers = _peers(ranks, flights)
         yield self.meta.finding(
             Status.FAIL,
             f"{named(ranks).capitalize()} did not join what others wait for; first {_call(first)}, "
@@ -71,6 +72,8 @@ class StuckCollective:
             cause="Each of these ranks waits for another one in another group: the groups are used "
             "in different orders."
             if in_circle
+            else f"{peers}: what it waits for may hold up all others."
+            if peers
             else "The process hangs, died, or took another way through the program."
             f"{_zero3(first)}",
             action=f"Look at the stack of the process of {named(ranks)} (py-spy dump) and at the "
@@ -80,7 +83,7 @@ class StuckCollective:
             f"ends of their own logs.{_seen_last(ranks, flights)}{_leaf(first)}",
             ranks=ranks,
             evidence=(_last_calls(ranks, flights), _groups(held_up)),
-            confidence="high" if knows else "medium",
+            confidence="low" if peers else "high" if knows else "medium",
         )
 
     def _unfinished(
@@ -143,6 +146,20 @@ class StuckCollective:
                 cause="The run was well at that moment, or the network or a device stalls.",
                 evidence=(_groups(pending),),
             )
+
+
+def _peers(ranks: Sequence[int], flights: Flights) -> str:
+    """Say in which send or receive the first of these ranks waits itself; "" if in none."""
+    for rank in ranks:
+        dump = flights.ranks[rank]
+        for name, group in dump.groups.items():
+            for entry in group.p2p_in_flight:
+                members, other = dump.members.get(name) or (), max(entry.source, 0)
+                if entry.op.startswith("send"):
+                    other = max(entry.target, 0)
+                whom = f" with rank {members[other]}" if other < len(members) else ""
+                return f"Rank {rank} waits in {entry.op}{whom} itself"
+    return ""
 
 
 def _call(state: GroupState) -> str:

@@ -77,7 +77,7 @@ class DataQuality:
             Status.FAIL,
             f"The record of {named(ranks)} ends without a closing line: killed, crashed, "
             f"or still running.{_in_flight(run)}",
-            severity=Severity.MEDIUM,
+            severity=Severity.HIGH,
             cause="A process that ends by itself closes its file; one that is killed cannot.",
             action=f"Look at the last lines of what {named(ranks)} logged. Everything up to the "
             "last half second is judged here.",
@@ -93,7 +93,7 @@ class DataQuality:
             Status.FAIL,
             f"The program failed: {told}.",
             title="Ranks ended by an exception",
-            severity=Severity.MEDIUM,
+            severity=Severity.HIGH,
             cause="Nothing caught the exception. What was recorded before it is whole, and judged.",
             action="Look for the first traceback in what they logged: a rank that fails leaves the "
             "others in a collective, which then fails as well.",

@@ -22,7 +22,7 @@ from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 _SIGNS = re.compile(
     rb"[NR]CCL (?:INFO|WARN|CALL|TRACE|version) |NCCL_DEBUG=|comm op: |Comm\. Op +Message Size"
-    rb"|out of memory\. Tried to allocate|atchdog caught collective"
+    rb"|out of memory\. Tried to allocate|atchdog caught collective|atchdog at work"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
     rb"|Setting OMP_NUM_THREADS environment variable for each process",
     re.M,

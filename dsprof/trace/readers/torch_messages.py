@@ -29,14 +29,18 @@ Processes = tuple[tuple[int, int], ...]  # pid and bytes
 _GAVE_UP = re.compile(
     r"atchdog caught collective operation timeout: (?:WorkNCCL|Work\w*)\("
     r"(?:SeqNum=(?P<seq>\d{1,15}), )?OpType=(?P<op>\w{1,60})"
-    r"(?:, (?:NumelIn|TensorShape)=\[?(?P<elements>\d{1,18}))?"
+    r"(?:, (?:NumelIn|TensorShape)=\[?(?P<elements>\d{1,20}))?"
     r".*?\) ran for (?P<waited>\d{1,15}) milliseconds"
 )
 _LAST = re.compile(
-    r"watchdog at work: (?P<at>\d{1,15}), last enqueued NCCL work: (?P<enqueued>-?\d{1,15}), "
-    r"last completed NCCL work: (?P<completed>-?\d{1,15})"
+    r"watchdog at work(?:: | sequence id: )(?P<at>\d{1,15})(?:,| PG status:) "
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}), "
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,15})"
 )
-_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID \S{0,99}?\((?P<name>[^)]{0,99})\))?")
+# The GUID is of all ranks, the id of one, and groups that nobody named share a name.
+_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,15})(?: PG GUID (?P<guid>[^\s(]{1,99}))?")
+_NOT_KNOWN = 1 << 62
+"""Above it a number of elements is none: torch writes -1 without a sign."""
 _RANK_OF_WRITER = re.compile(r"\[(?:PG [^\]]{0,199})?[Rr]ank (\d{1,7})\]")
 
 OPERATIONS = {
@@ -98,13 +102,13 @@ def _own(listed: Processes, reserved_bytes: int, used_bytes: int) -> tuple[int, 
 def gave_up(text: str) -> CollectiveTimeout | LastWork | None:
     """Read what the watchdog of ProcessGroupNCCL says when it ends the process."""
     place = _GROUP.search(text)
-    group = (place["name"] or place["id"])[:100] if place else ""
+    group = place["guid"] or place["id"] if place else ""
     if match := _GAVE_UP.search(text):
-        op = match["op"]
+        op, elements = match["op"], int(match["elements"] or -1)
         return CollectiveTimeout(
             op=OPERATIONS.get(op, op.lower()),
             seq=int(match["seq"] or -1),
-            elements=int(match["elements"] or -1),
+            elements=elements if elements < _NOT_KNOWN else -1,
             waited_ms=int(match["waited"]),
             group=group,
         )

@@ -56,6 +56,21 @@ def test_a_rank_whose_dump_is_empty_is_behind_by_its_counters(tmp_path: Path) ->
     assert finding.action.endswith("its own log.")
 
 
+def test_a_rank_that_waits_for_its_peer_in_a_pipeline_may_be_its_victim(tmp_path: Path) -> None:
+    groups = {"0": range(4), "1": [1, 3], "2": [0, 1]}
+    first = make.call(1, done=True)
+    receive = make.call(1, "recv 1<-0", group="2", is_p2p=True, p2p_seq_id=1)
+    waits = make.call(2, group="1")
+    dumps = {
+        1: make.document([first, receive], groups),
+        2: make.document([first], {"0": range(4)}),
+        3: make.document([first, waits], {"0": range(4), "1": [1, 3]}),
+    }
+    finding = next(one for one in check(tmp_path, dumps) if one.ranks == (1,))
+    assert finding.confidence == "low"
+    assert finding.cause.startswith("Rank 1 waits in recv with rank 0 itself")
+
+
 ZERO = "/x/deepspeed/runtime/zero"
 
 

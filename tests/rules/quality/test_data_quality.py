@@ -53,7 +53,7 @@ def test_many_missing_ranks_are_shortened():
 def test_ranks_that_an_exception_ended_are_named_by_its_type():
     ends = [Trailer(reason="exit", exception=what) for what in ("RuntimeError", "ValueError", "")]
     finding = said(RULE, *(zero_rank(rank, 3, trailer=end) for rank, end in enumerate(ends)))
-    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert finding.ranks == (0, 1)
     assert finding.summary == "The program failed: RuntimeError (rank 0), ValueError (rank 1)."
 

@@ -222,7 +222,23 @@ def test_the_watchdog_of_a_rank():
     (trace,) = make.read(lines)
     assert trace.rank == 1
     assert trace.log.timeouts == [CollectiveTimeout("all_gather", 808, 98, 600020)]
-    assert trace.log.last_works == [LastWork("default_pg", 808, 811, 807)]
+    assert trace.log.last_works == [LastWork("0", 808, 811, 807)]
+
+
+def test_the_watchdog_of_later_releases():
+    lines = [
+        "[rank3]:[E1 ProcessGroupNCCL.cpp:689] [Rank 3] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=5, OpType=COALESCED, NumelIn=18446744073709551615, "
+        "NumelOut=18446744073709551615, Timeout(ms)=600000) ran for 600007 milliseconds before",
+        "[rank3]:[E1 ProcessGroupNCCL.cpp:2241] [PG ID 2 PG GUID 7(undefined) Rank 1] failure "
+        "detected by watchdog at work sequence id: 5 PG status: last enqueued work: 6, last "
+        "completed work: 4",
+    ]
+    (trace,) = make.read(lines)
+    assert trace.log.timeouts == [CollectiveTimeout("coalesced", 5, -1, 600007)]
+    assert trace.log.last_works == [LastWork("7", 5, 6, 4)]
+    (alone,) = make.read(lines[1:])
+    assert alone.log.last_works == trace.log.last_works
 
 
 def test_comms_logger_lines_of_a_release_that_adds_up_its_times():
