@@ -42,7 +42,7 @@ def test_text_goes_to_the_terminal_and_ends_in_the_verdict(
 ) -> None:
     assert main(["compare", "one", "two"]) == 0
     shown = " ".join(capsysbinary.readouterr().out.decode().split())
-    assert shown.endswith("; configuration, environment and versions are alike.")
+    assert shown.endswith("; environment and versions are alike.")
     assert {path.name for path in runs.iterdir()} == {"one", "two"}
 
 

@@ -1,7 +1,8 @@
 """What the links of a run can carry, by the names of its accelerators and network adapters.
 
 `knowledge/links.csv` holds what others measured with nccl-tests: bus bandwidth in bytes/s of a rank
-within a host (`group`; `peer`: for each other rank), the reached share of an adapter's nominal rate
+within a host (`group`: in any group; `eight`: on hosts of eight, which have switches; `all`: of all
+accelerators of a host; `peer`: for each other rank), the reached share of an adapter's nominal rate
 (`share`), and the size of message at which half of that is reached. Only NCCL and RCCL are known,
 and only at large sizes.
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.transfers import Path
-from dsprof.rules.hardware import kind_of
+from dsprof.rules.hardware import accelerators_of_a_host, kind_of
 from dsprof.rules.knowledge.variables import rows
 
 _UP = re.compile(r"(?!docker|veth|virbr|br-|ib|lo\b)\S+ up (\d+) Mbit/s")
@@ -25,7 +26,7 @@ _RATE = re.compile(r"([\d.]+) Gb/sec")
 class Link(NamedTuple):
     """A row of the table."""
 
-    where: str  # "group", "peer" or "share"
+    where: str  # "group", "eight", "all", "peer" or "share"
     pattern: str
     name: str
     bytes_per_s: float
@@ -48,6 +49,7 @@ class LinkModel:
     within: Link | None
     between: Link | None = None
     between_bytes_per_s: float = 0.0
+    accelerators: int = 0  # of a host
 
     @classmethod
     def of(cls, facts: EnvironmentFacts) -> LinkModel:
@@ -55,7 +57,7 @@ class LinkModel:
         if not facts.uses_nccl:
             return cls(None)
         between, rate = _network(facts)
-        return cls(_accelerators(facts), between, rate)
+        return cls(_accelerators(facts), between, rate, accelerators_of_a_host(facts))
 
     def expected(self, path: Path, nbytes: int) -> Expected | None:
         """Return what messages of `nbytes` may be held to; None where a link is not known."""
@@ -70,20 +72,26 @@ class LinkModel:
     def _within(self, path: Path) -> tuple[float, Link] | None:
         if self.within is None:
             return None
-        peers = path.group_size / path.nodes - 1 if self.within.where == "peer" else 1
-        return self.within.bytes_per_s * peers, self.within
+        local, where = path.group_size / path.nodes, self.within.where
+        needed = {"eight": self.accelerators >= 8, "all": local == self.accelerators}
+        if not needed.get(where, True):
+            return None
+        return self.within.bytes_per_s * (local - 1 if where == "peer" else 1), self.within
 
     def _across(self, path: Path) -> tuple[float, Link] | None:
         """Return the bus bandwidth at which every host sends at the rate of its adapters.
 
         Each of k hosts takes part in (k-1)/k of the array for g = n/k ranks; of an all-to-all each
-        rank sends (n-g)/n to other hosts.
+        rank sends (n-g)/n to other hosts. Gathers and scatters go round a ring, in which each host
+        sends at its rate: the rate of g ranks.
         """
         if self.between is None:
             return None
         n, nodes = path.group_size, path.nodes
         if path.op == "all_to_all":
             factor = (n - 1) / (n - n / nodes)
+        elif path.op in ("all_gather", "reduce_scatter"):
+            factor = n / nodes
         else:
             factor = (n / nodes) * (n - 1) / n * nodes / (nodes - 1)
         return self.between_bytes_per_s * factor, self.between
@@ -93,7 +101,7 @@ def _accelerators(facts: EnvironmentFacts) -> Link | None:
     """Return the link that all accelerators share; None if one of them is not known."""
     names = {name for found in facts.devices.get("gpus", {}) for name in found}
     names = names or {a.name for held in facts.accelerators.values() for t in held for a in t}
-    found = {_link(("group", "peer"), name) for name in names}
+    found = {_link(("group", "eight", "all", "peer"), name) for name in names}
     return found.pop() if len(found) == 1 else None
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 import pytest
@@ -68,6 +69,31 @@ def test_links_to_each_peer_add_up():
     assert eight is not None
     assert two is not None
     assert eight.busbw == pytest.approx(7 * two.busbw)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "size", "is_known"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 8, 2, True),  # by switches
+        ("NVIDIA A100-SXM4-80GB", 4, 2, False),  # wired to each other
+        ("Tesla V100-SXM2-32GB", 8, 8, True),
+        ("Tesla V100-SXM2-32GB", 8, 2, False),
+    ],
+)
+def test_a_part_of_gpus_without_switches_has_fewer_links(name, count, size, is_known):
+    machine = {"accelerators": machines.nodes(count, name), "machine": {"kernel": "6"}}
+    assert (expected(facts(machine, ranks=count), size=size) is not None) == is_known
+
+
+@pytest.mark.parametrize(
+    ("op", "reached"), [("all_reduce", 150), ("all_gather", 80), ("reduce_scatter", 80)]
+)
+def test_what_goes_round_a_ring_sends_at_the_rate_of_a_host(op, reached):
+    known = LinkModel.of(facts(machines.h100_infiniband(), ranks=16, hosts=2))
+    slow = replace(known, between_bytes_per_s=10 * GB)
+    found = slow.expected(Path(op, "world", 16, 2, ""), HUGE)
+    assert found is not None
+    assert found.busbw == pytest.approx(reached * GB, rel=1e-3)
 
 
 def test_across_hosts_all_adapters_of_a_host_send_for_all_its_ranks():
