@@ -95,7 +95,7 @@ class LateRank:
             yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {problem}")
         elif cost_ns >= thresholds.step_share * step_ns and votes.late:
             yield self._voted(run, late, votes, step_ns, thresholds)
-        elif several := _several(run, late, step_ns, thresholds):
+        elif several := _late_together(run, late, step_ns, thresholds):
             yield self._several(run, several, last_arrivals(late, votes), step_ns, thresholds)
         else:
             yield self._nobody(late, votes, step_ns, thresholds)
@@ -185,7 +185,7 @@ class LateRank:
         )
 
 
-def _several(
+def _late_together(
     run: RunSummary, late: Lateness, step_ns: float, thresholds: Thresholds
 ) -> Together | None:
     """Return ranks that are late together, if that costs much and is neither chance nor brief."""
