@@ -273,9 +273,12 @@ def _clock_line(quality: Quality, limit_ms: float) -> QualityLine:
 
 
 def _cost_line(quality: Quality, limit: float) -> QualityLine:
+    if quality.training_cost_share is None:
+        text = "not measurable: no rank that took a step closed its trace"
+        return QualityLine("ok", "Cost of dsprof", text)
     text = (
         f"{fmt.share(quality.training_cost_share)} of the step in the training threads (estimate), "
         f"{fmt.share(quality.writer_cost_share)} in the writer thread"
     )
-    is_small = (quality.training_cost_share or 0) <= limit
+    is_small = quality.training_cost_share <= limit
     return QualityLine("ok" if is_small else "note", "Cost of dsprof", text)

@@ -96,7 +96,7 @@ def test_what_was_not_measured_is_neither_exact_nor_zero() -> None:
     made = factory.diagnosis(quality=Quality())
     lines = {line.label: line for line in content.quality_lines(made)}
     assert lines["Clock"].level == "note"
-    assert "not measurable" in lines["Cost of dsprof"].text
+    assert lines["Cost of dsprof"].text.startswith("not measurable: no rank")
     assert "Waits" not in lines
 
 
