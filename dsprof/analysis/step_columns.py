@@ -14,7 +14,7 @@ from dsprof.analysis.steps import warmup_steps
 from dsprof.trace.table import BoolArray
 
 PARTS = ("compute_ns", "exposed_ns", "copies_ns", "idle_ns", "other_ns")
-_WORK = ("micro_steps", "calls", "nbytes", "forwards")
+_WORK = ("micro_steps", "calls", "nbytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class StepColumns:
     parts: dict[str, Floats]
     work: dict[str, Floats]
     own_ns: dict[int, Floats]
+    forwards: Floats | None  # None where a step does not show them
 
     def growth(self, one: BoolArray, other: BoolArray) -> dict[str, float]:
         """Return by how much the median of each part is more in steps `other` than in `one`."""
@@ -65,7 +66,9 @@ def step_columns(steps: Steps) -> StepColumns:
     work = {name: np.array([getattr(row, name) for row in rows], np.float64) for name in _WORK}
     number = np.array(numbers, np.int64)
     total = np.array([row.total_ns for row in rows], np.float64)
-    return StepColumns(number, total, parts, work, _own_ns(steps, numbers))
+    passes = [row.forwards for row in rows]
+    forwards = None if None in passes else np.array(passes, np.float64)
+    return StepColumns(number, total, parts, work, _own_ns(steps, numbers), forwards)
 
 
 def _own_ns(steps: Steps, numbers: Sequence[int]) -> dict[int, Floats]:

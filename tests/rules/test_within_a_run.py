@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.step_columns import step_columns
 from dsprof.rules.rule import Rule, Severity, Status
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
 from dsprof.trace.table import RankTrace
-from tests.factories.trace import engine, rank_trace, said, span, step, sync
+from tests.factories.trace import counters, engine, rank_trace, said, span, step, summary, sync
 
 RULES = [step_time_change.RULE, step_time_drift.RULE, periodic_slow_step.RULE]
 NOISE = np.random.default_rng(3).normal(0, 1, 200)
@@ -155,6 +157,18 @@ def test_an_evaluation_by_the_engine_is_information() -> None:
     finding = said(periodic_slow_step.RULE, *traces)
     assert finding.status is Status.INFO
     assert "an evaluation" in finding.cause
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
+def test_steps_in_counters_alone_show_no_forwards_and_do_no_other_work(rule: Rule) -> None:
+    """Of every tenth step in full detail, which recording makes longer, none is an evaluation."""
+    traces = ranks(computing=every(10, 90))
+    for trace in traces:
+        trace.spans = [one for one in trace.spans if one.step % 10 == 9]
+        trace.counters = [counters(n, blocked=20) for n in range(60) if n % 10 < 9]
+    columns = step_columns(summary(*traces)[Steps])
+    assert columns.forwards is None
+    assert "an evaluation." not in said(rule, *traces).cause
 
 
 def test_what_one_rank_does_alone_is_its_fault() -> None:

@@ -18,7 +18,6 @@ class RankBuffers:
     units: int  # elements of all units of FSDP together; 0 where ZeRO-3 gathers
     reduced_bytes: int  # the largest reduction of a unit of FSDP
     ddp_bytes: int  # buckets of DDP beside the gradients: none where gradients lie in them
-    has_ddp: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +46,8 @@ class Buffers(Aggregate):
                 for layout in buckets.values()
                 if not layout.gradient_as_bucket_view
             ),
-            has_ddp=bool(trace.layouts),
         )
         return cls({trace.rank: found})
-
-    @property
-    def has_ddp(self) -> bool:
-        """Whether a model was wrapped in DDP."""
-        return any(rank.has_ddp for rank in self.ranks.values())
 
     def merge(self, other: Buffers) -> Buffers:
         """Put the ranks side by side."""

@@ -31,7 +31,8 @@ class RankFacts:
     is_sampled: bool = False  # events were left out of the file
     beside: tuple[str, ...] = ()  # further files read of this rank
     is_foreign: bool = False  # another tool wrote the file
-    waits_in: str = ""  # the first of the open collectives, in words
+    in_flight: str = ""  # the first of the open collectives, in words
+    has_ddp: bool = False  # a model was wrapped in DDP
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Run(Aggregate):
             is_sampled=trace.is_sampled,
             beside=tuple(trace.beside),
             is_foreign=trace.is_foreign,
-            waits_in=_first_open(trace),
+            in_flight=_first_open(trace),
+            has_ddp=bool(trace.layouts),
         )
         return cls({trace.rank: facts})
 
@@ -125,6 +127,11 @@ class Run(Aggregate):
             return None
         hooks, writer = zip(*shares, strict=True)
         return median(hooks), median(writer)
+
+    @property
+    def has_ddp(self) -> bool:
+        """Whether any rank wrapped a model in DDP."""
+        return any(facts.has_ddp for facts in self.ranks.values())
 
     @property
     def is_cpu(self) -> bool:

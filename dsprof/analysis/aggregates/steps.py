@@ -53,7 +53,7 @@ class RankSteps:
     counted: BoolArray  # steps that are not in full detail
     calls: Array  # collectives on the wire, counted ones included
     nbytes: Array  # of these
-    forwards: Array  # an evaluation between two steps is of the later one
+    forwards: Array  # an evaluation between two steps is of the later one; 0 in counted steps
     unwaited: int  # collectives of measured steps of which not even the wait was seen
     estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
     on_device: bool = False  # exposed is of the device's clock, so not known in counted steps
@@ -81,7 +81,7 @@ class Parts:
     slowest_ns: int
     calls: int = 0  # collectives on the wire of one rank
     nbytes: int = 0  # of these
-    forwards: int = 0
+    forwards: int | None = None  # of the rank with most; counted steps do not show them
     idle_ns: int | None = None
 
     @property
@@ -245,7 +245,7 @@ class Steps(Aggregate):
             slowest_ns=max(totals),
             calls=sum(int(row.calls[index]) for row, index in rows) // len(rows),
             nbytes=sum(int(row.nbytes[index]) for row, index in rows) // len(rows),
-            forwards=max(int(row.forwards[index]) for row, index in rows),
+            forwards=_most([_cell(row.forwards, i, row.counted) for row, i in rows]),
             idle_ns=_mean_or_none([_cell(row.idle_ns, i, row.hidden) for row, i in rows]),
         )
 
@@ -253,6 +253,12 @@ class Steps(Aggregate):
 def _cell(column: Array | None, index: int, hidden: BoolArray) -> int | None:
     """Return the value of a step, None where the step does not show it."""
     return None if column is None or hidden[index] else int(column[index])
+
+
+def _most(cells: list[int | None]) -> int | None:
+    """Return the largest value, None where one is not known."""
+    known = [cell for cell in cells if cell is not None]
+    return max(known) if known and len(known) == len(cells) else None
 
 
 def _exposed(row: RankSteps, index: int) -> int | None:

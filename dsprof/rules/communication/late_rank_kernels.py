@@ -67,7 +67,10 @@ def judge_kernels(
 
 
 def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:
-    """Return by how much each part of a device's time is above the median of the others, in ns."""
+    """Return by how much each part of a device's time is above the median of the others, in ns.
+
+    As shares of what was seen of each: windows may be of different length.
+    """
     span = max(ranks[late].span_ns, 1)
     found = {}
     for part in BY_KERNELS:

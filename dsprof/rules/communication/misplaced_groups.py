@@ -50,6 +50,12 @@ _FAR_APART = (
 
 
 def _not_divided(size: int, most: int) -> tuple[str, str]:
+    if most % size == 0:
+        return (
+            "The groups take ranks that follow each other, and hosts have different numbers of "
+            "ranks: some groups begin on one host and end on the next.",
+            "Give all hosts the same number of ranks.",
+        )
     return (
         f"The groups take ranks that follow each other, and {size} does not divide the {most} of "
         "a host: some groups begin on one host and end on the next.",

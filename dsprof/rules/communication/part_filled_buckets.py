@@ -89,8 +89,8 @@ class PartFilledBuckets:
             severity=Severity.LOW,
             cause="ZeRO sends a bucket before the gradient that does not fit. Where single "
             "gradients are nearly as large as the bucket, it leaves half empty.",
-            action=f'Set "reduce_bucket_size" to {elements:,} elements: several times the largest '
-            "buckets now, so that little is left empty. The buffer has this size, twice with "
+            action=f'Set "reduce_bucket_size" to {elements:,} elements: room for several '
+            "gradients, so that little is left empty. The buffer has this size, twice with "
             "overlap_comm.",
             config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
             evidence=(_by_fill(full, steps),),

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from dsprof.analysis.aggregates.buffers import Buffers
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
@@ -41,7 +41,7 @@ class ReductionEveryMicroStep:
         why="With accumulation over k micro-steps one reduction would do; k of them send k times "
         "the bytes.",
         category="communication",
-        needs=(Buffers, Engines, Steps, Traffic),
+        needs=(Engines, Run, Steps, Traffic),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -57,19 +57,19 @@ class ReductionEveryMicroStep:
             text = "Each step has one micro-step: nothing is accumulated."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif len(run[Engines].engines) < 2 and _usual_micro_steps(run[Steps]) < 2:
-            text = "Most steps have one micro-step: nothing is accumulated, but steps were skipped."
+            text = "Most steps have one micro-step; some have more, as where steps were skipped."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         for one in accumulating:
-            yield from one.named(self._of_engine(one, run[Steps], run[Buffers], thresholds))
+            yield from one.named(self._of_engine(one, run[Steps], run[Run], thresholds))
 
     def _of_engine(
-        self, one: EngineTraffic, steps: Steps, buffers: Buffers, thresholds: Thresholds
+        self, one: EngineTraffic, steps: Steps, facts: Run, thresholds: Thresholds
     ) -> Iterable[Finding]:
         if not one.traffic.of("gradients"):
             yield self.meta.finding(Status.UNKNOWN, "No reduction of gradients was recorded.")
         elif one.traffic.reducing_micro_steps > one.traffic.rank_steps:
-            by_design = _is_by_design(one.engines, one.traffic, buffers)
+            by_design = _is_by_design(one.engines, one.traffic, facts)
             yield self._repeated(
                 one.engines, one.traffic, steps, thresholds, is_by_design=by_design
             )
@@ -134,12 +134,12 @@ def _usual_micro_steps(steps: Steps) -> float:
     return median(steps.parts[number].micro_steps for number in steps.measured)
 
 
-def _is_by_design(engines: Engines, traffic: Traffic, buffers: Buffers) -> bool:
+def _is_by_design(engines: Engines, traffic: Traffic, facts: Run) -> bool:
     """Say whether gradients are sharded: by the stage, or, without an engine, by the collective.
 
     A hook of DDP may reduce by any collective: whole gradients come of it on every rank.
     """
-    if buffers.has_ddp:
+    if facts.has_ddp:
         return False
     if engines.stage is not None:
         return engines.stage >= 2

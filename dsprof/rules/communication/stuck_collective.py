@@ -154,10 +154,9 @@ def _peers(ranks: Sequence[int], flights: Flights) -> str:
         dump = flights.ranks[rank]
         for name, group in dump.groups.items():
             for entry in group.p2p_in_flight:
-                members, other = dump.members.get(name) or (), max(entry.source, 0)
-                if entry.op.startswith("send"):
-                    other = max(entry.target, 0)
-                whom = f" with rank {members[other]}" if other < len(members) else ""
+                members = dump.members.get(name, ())
+                other = entry.target if entry.op == "send" else entry.source
+                whom = f" with rank {members[other]}" if 0 <= other < len(members) else ""
                 return f"Rank {rank} waits in {entry.op}{whom} itself"
     return ""
 

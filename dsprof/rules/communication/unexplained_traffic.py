@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from dsprof.analysis.aggregates.buffers import Buffers
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.intent import Account, Intent
 from dsprof.analysis.aggregates.run import Run
@@ -33,7 +32,7 @@ class UnexplainedTraffic:
         why="A configuration says how many bytes a step must send. More of them are wasted, fewer "
         "mean that something was not synchronised.",
         category="communication",
-        needs=(Buffers, Engines, Intent, Run, Steps),
+        needs=(Engines, Intent, Run, Steps),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -47,7 +46,7 @@ class UnexplainedTraffic:
         silent = {
             number: reason
             for number, one in accounts.items()
-            if (reason := _silent(number, one, has_ddp=run[Buffers].has_ddp))
+            if (reason := _silent(number, one, has_ddp=run[Run].has_ddp))
         }
         doubts = {
             number: doubt

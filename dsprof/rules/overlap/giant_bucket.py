@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dsprof.analysis.aggregates.buffers import Buffers
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes
@@ -51,7 +50,7 @@ class GiantBucket:
         why="A bucket is sent when its last gradient is there. One that holds them all is sent "
         "when backward is over, and nothing is left to hide it behind.",
         category="overlap",
-        needs=(Buffers, Costs, Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
+        needs=(Costs, Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -124,7 +123,7 @@ def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
         found, engines = of_flushes(run[Flushes], backwards), run[Engines]
         first = before_overlapping(engines.deepspeed, engines.stage)
         return replace(found, action=f"{found.action}{first}") if found and found.is_zero else found
-    is_wrapped = run[Engines].main is not None or run[Buffers].has_ddp
+    is_wrapped = run[Engines].main is not None or run[Run].has_ddp
     if is_wrapped or any(kind.is_async for kind in gradients):
         return None
     return by_hand(bytes_per_step(gradients) / backwards, calls_per_step(gradients) / backwards)

@@ -189,14 +189,17 @@ def _lost(run: Run) -> dict[str, int]:
 
 
 def _in_flight(run: Run) -> str:
-    """Say which of these ranks waited at the end, and which did not: what a hang looks like."""
-    waiting = [rank for rank in run.unclean_ranks if run.ranks[rank].waits_in]
-    if not waiting:
+    """Say which of these ranks had a collective in flight, and which had none, as in a hang."""
+    calls = {rank: run.ranks[rank].in_flight for rank in run.unclean_ranks}
+    within = [rank for rank, call in calls.items() if call]
+    if not within:
         return ""
-    where = run.ranks[waiting[0]].waits_in
-    others = [rank for rank in run.unclean_ranks if rank not in waiting]
-    rest = f", {named(others)} in no collective" if others else ""
-    return f" At its end {named(waiting)} waited in {where}{rest}."
+    first = calls[within[0]]
+    alike = all(calls[rank] == first for rank in within)
+    what = first if alike else f"collectives (rank {within[0]}: {first})"
+    others = [rank for rank, call in calls.items() if not call]
+    rest = f", {named(others)} none" if others else ""
+    return f" At its end {named(within)} had {what} in flight{rest}."
 
 
 def _last_words(run: Run) -> Table:
@@ -208,7 +211,7 @@ def _last_words(run: Run) -> Table:
             Column("first of them"),
         ),
         rows=tuple(
-            (rank, facts.header.host, facts.open_collectives, facts.waits_in)
+            (rank, facts.header.host, facts.open_collectives, facts.in_flight)
             for rank, facts in ((rank, run.ranks[rank]) for rank in run.unclean_ranks[:32])
         ),
     )

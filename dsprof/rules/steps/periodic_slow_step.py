@@ -89,8 +89,10 @@ class PeriodicSlowStep:
         share = excess_ns * np.count_nonzero(mine) / float(columns.total_ns.sum())
         part = growing_part(columns.growth(~slow, mine), excess_ns, thresholds.part_share)
         ranks = columns.ranks_behind(~slow, mine, excess_ns / 2)
-        forwards = columns.work["forwards"]
-        evaluates = bool(np.median(forwards[mine]) > np.median(forwards[~slow]))
+        forwards = columns.forwards
+        evaluates = forwards is not None and bool(
+            np.median(forwards[mine]) > np.median(forwards[~slow])
+        )
         holds_up = bool(ranks) or (part == "compute_ns" and not evaluates)
         fault = holds_up and share >= thresholds.fail_share
         cause, action = _EVALUATION if evaluates and not ranks else _why(part, ranks)

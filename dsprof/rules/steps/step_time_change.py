@@ -15,12 +15,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.wording import PARTS, growing_part, milliseconds, named, part_columns
 
-_WORK = {
-    "micro_steps": "micro-steps",
-    "calls": "collectives",
-    "nbytes": "bytes sent",
-    "forwards": "forwards",
-}
+_WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
 
 
 @dataclass(frozen=True, slots=True)

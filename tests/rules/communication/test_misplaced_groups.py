@@ -37,6 +37,9 @@ def test_a_size_that_does_not_divide_a_node_is_said():
     finding = said(RULE, *run([host for host in "abc" for _ in range(4)], groups))
     assert "3 does not divide the 4 of a host" in finding.cause
     assert finding.action == "Choose a size that divides the ranks of a host."
+    hosts = ["a", "a", "a", "b", "c", "c"]
+    finding = said(RULE, *run(hosts, [of(1, range(3), "tensor"), of(2, range(3, 6), "tensor")]))
+    assert finding.action == "Give all hosts the same number of ranks."
 
 
 @pytest.mark.parametrize(

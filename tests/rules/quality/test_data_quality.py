@@ -76,10 +76,16 @@ def test_what_ranks_waited_in_when_they_were_killed_is_named():
     waiting.collectives.is_open[:] = waiting.collectives.done_ns == 0
     finding = said(RULE, waiting, hung(1))
     assert finding.summary.endswith(
-        "At its end rank 0 waited in broadcast number 0 of world, rank 1 in no collective."
+        "At its end rank 0 had broadcast number 0 of world in flight, rank 1 none."
     )
     assert finding.evidence[0].rows[0][2:] == (1, "broadcast number 0 of world")
     assert "At its end" not in said(RULE, hung(0), hung(1)).summary
+    other = hung(1, extra=last)
+    other.collectives.is_open[:] = other.collectives.done_ns == 0
+    other.collectives.seq[:] = 7
+    assert said(RULE, waiting, other).summary.endswith(
+        "ranks 0, 1 had collectives (rank 0: broadcast number 0 of world) in flight."
+    )
 
 
 @pytest.mark.parametrize(
