@@ -211,6 +211,20 @@ def params(op: str, rank: int, elements: int, start: int = 0, stride: int = 1) -
     return node("record_param_comms", values, types, pg_name="0", pg_size=4, **attributes)
 
 
+def old_params(
+    op: str, rank: int, elements: int, splits: Sequence[int] = (), group: int = 94398426290464
+) -> dict[str, Any]:
+    """A collective in schema 1.0.1: the group is an address, its size only in the splits."""
+    return {
+        "name": "record_param_comms",
+        "id": 5,
+        "inputs": [[tensor(elements)], 33, group, rank, op, list(splits), list(splits)],
+        "input_types": ["GenericList[Tensor(float)]", "Int", "Int", "Int", "String"]
+        + ["GenericList[]"] * 2,
+        "outputs": [[tensor(elements)]],
+    }
+
+
 def groups(*sizes: int) -> dict[str, Any]:
     """The node that lists the process groups; the first is the world."""
     told = [

@@ -67,7 +67,8 @@ def test_a_profile_of_another_process_is_another_run(tmp_path: Path) -> None:
         folder = tmp_path / str(pid)
         folder.mkdir()
         name = f"node-a_{pid}.1700000000000.pt.trace.json"
-        profile = kineto.write(folder / name, kineto.steps(3, 20, 5), 1)
+        events = [kineto.of_process(pid), *kineto.steps(3, 20, 5)]
+        profile = kineto.write(folder / name, events, 1)
         run = find_run([tmp_path, profile])
         reasons = [stranger.reason for stranger in run.strangers]
         assert sum("of another run" in reason for reason in reasons) == beside

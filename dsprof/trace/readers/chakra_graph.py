@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dsprof.trace.format import Header, NoteArgs, Trailer
 from dsprof.trace.readers.calls import Call, CallRows, GroupTable
-from dsprof.trace.readers.chakra_nodes import GraphCalls, attribute
+from dsprof.trace.readers.chakra_nodes import GraphCall, GraphCalls, attribute
 from dsprof.trace.readers.graph_header import MOST_RANKS, graph_header
 from dsprof.trace.readers.protobuf import Messages, fields, varint
 from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
@@ -90,7 +90,20 @@ class _Graph:
         self._undecodable = 0
 
     def __iter__(self) -> Iterator[Call]:
-        """Yield the calls."""
+        """Yield the calls of the device; those of the host where the device made none.
+
+        Converters keep a call of the host beside the kernels that it launched.
+        """
+        of_host: list[Call] | None = []
+        for found in self._found():
+            if not found.is_of_host:
+                of_host = None
+                yield found.call
+            elif of_host is not None:
+                of_host.append(found.call)
+        yield from of_host or ()
+
+    def _found(self) -> Iterator[GraphCall]:
         messages = iter(self.messages)
         self.metadata = _metadata(next(messages, b""))
         for message in messages:

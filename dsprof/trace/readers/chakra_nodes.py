@@ -6,6 +6,8 @@ first release but for the metadata: that had no version before.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dsprof.trace.readers import process_groups
 from dsprof.trace.readers.calls import UNNAMED, Call, GroupTable
 from dsprof.trace.readers.process_groups import ProcessGroups
@@ -42,6 +44,13 @@ _LARGEST_BYTES = 2**40
 _MOST_RANKS = 1 << 20
 
 
+class GraphCall(NamedTuple):
+    """What a node communicates."""
+
+    call: Call
+    is_of_host: bool
+
+
 class GraphCalls:
     """Turns nodes into calls, in the order of the file."""
 
@@ -51,8 +60,8 @@ class GraphCalls:
         self.groups = ProcessGroups()
         self.has_unsized = False
 
-    def of(self, message: bytes) -> Call | None:
-        """Return the communication of a node, if it is one.
+    def of(self, message: bytes) -> GraphCall | None:
+        """Return the communication of a node, if it says what it communicates.
 
         Raises:
             ValueError: it is no node.
@@ -81,8 +90,11 @@ class GraphCalls:
                 self.groups.learn(value[value.find(b"[{") : value.rfind(b"}]") + 2])
         self._numbered.clear()
 
-    def _call(self, kind: int, attributes: list[bytes]) -> Call:
+    def _call(self, kind: int, attributes: list[bytes]) -> GraphCall | None:
         told = dict(map(attribute, attributes))
+        is_of_host = bool(told.get("is_cpu_op"))
+        if is_of_host and not {"comm_type", "comm_size"} & told.keys():
+            return None
         op = _POINT_TO_POINT.get(kind) or _operation(told.get("comm_type"))
         number, group_size = self._group(told)
         nbytes = told.get("comm_size")
@@ -91,7 +103,7 @@ class GraphCalls:
         if op in _SHARES:
             self.has_unsized |= not group_size
             nbytes *= group_size
-        return Call(op, number, 0, nbytes, "", 0, 0, 0)
+        return GraphCall(Call(op, number, 0, nbytes, "", 0, 0, 0), is_of_host)
 
     def _group(self, told: dict[str, int | str]) -> tuple[int, int]:
         """Return number and size of the group of a node, a size of 0 where it is not known."""

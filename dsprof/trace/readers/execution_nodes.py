@@ -3,17 +3,19 @@
 The arguments of `record_param_comms` in all schemas: tensors (absent for a wait), number, group,
 rank or root, name of the collective, splits in and out, since 1.1.0 first rank and stride of the
 group, and the size of the group. What recent schemas repeat as attributes is taken from there.
+Early releases of torch know a group by an address, and its size only by the splits.
 Backends on CPUs write no such node: there the span of the collective has tensors and no group.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
+from dsprof.trace.format import GroupArgs
 from dsprof.trace.readers import process_groups
 from dsprof.trace.readers.calls import Call, GroupTable, message
 from dsprof.trace.readers.kineto_events import CPU_COLLECTIVES
@@ -28,6 +30,7 @@ _OF_ALL = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 """Collectives without a root: where others name their root, these name the caller's own rank."""
 _NAMED_TENSOR = 6  # id, storage, offset, elements, bytes of one, device
 _MOST_RANKS = 1 << 20
+_MOST_GROUPS = 1 << 12
 
 
 class _Values(msgspec.Struct):
@@ -52,11 +55,18 @@ class Node(msgspec.Struct):
 
 class _Arguments(NamedTuple):
     op: str
-    group: Any  # a name and a description, or a number of torch's own
+    group: Any  # a name and a description, or an address
     rank: Any
     first: Any
     stride: Any
     size: Any
+
+
+class _Member(NamedTuple):
+    """What a rank says of a group that it does not list: its own rank, -1, and the size, 0."""
+
+    rank: int
+    size: int
 
 
 class NodeCalls:
@@ -65,7 +75,8 @@ class NodeCalls:
     def __init__(self, groups: GroupTable) -> None:
         self._groups = groups
         self._known = ProcessGroups()
-        self.rank = -1
+        self._unlisted: dict[Any, _Member] = {}  # by address
+        self._rank = -1
         self.world_size = 0
         self.device = "cpu"
 
@@ -73,6 +84,24 @@ class NodeCalls:
     def backend(self) -> str:
         """The backend of the first group that has one."""
         return self._known.backend
+
+    @property
+    def _world(self) -> _Member | None:
+        """Return the only group of the process, where all it says of it is an address."""
+        is_only = len(self._unlisted) == 1 and not self._known.world_size
+        return next(iter(self._unlisted.values())) if is_only else None
+
+    @property
+    def rank(self) -> int:
+        """The rank that a collective names, -1 where none does."""
+        return self._world.rank if self._rank < 0 and self._world else self._rank
+
+    def named(self, groups: Mapping[int, GroupArgs]) -> dict[int, GroupArgs]:
+        """Return the groups, the only one as that of all ranks: each of them has its address."""
+        if (world := self._world) is None:
+            return dict(groups)
+        told = {"name": "world", "key": "world:", "label": "world", "size": world.size}
+        return {n: msgspec.structs.replace(group, **told) for n, group in groups.items()}
 
     def of(self, node: Node) -> Iterator[Call]:
         """Yield the collective of a node, if it is one."""
@@ -90,6 +119,8 @@ class NodeCalls:
         given = {attribute.name: attribute.value for attribute in node.attrs}
         name, label, group = self._group(arguments.group, given)
         size = _number(given.get("pg_size", arguments.size))
+        if group is None and isinstance(arguments.group, int):
+            self._learn(arguments, size)
         self._place(arguments, size, group)
         dtype = str(given.get("dtype") or "")
         taken, made = _number(given.get("in_msg_nelems")), _number(given.get("out_msg_nelems"))
@@ -120,20 +151,27 @@ class NodeCalls:
             return name, label, None
         return str(group.pg_name), label or group.pg_desc or "default_pg", group
 
+    def _learn(self, arguments: _Arguments, size: int) -> None:
+        known = self._unlisted.get(arguments.group, _Member(-1, 0))
+        rank = _number(arguments.rank) if _names_caller(arguments.op) else known.rank
+        found = _Member(rank, max(known.size, min(size, _MOST_RANKS)))
+        if arguments.group in self._unlisted or len(self._unlisted) < _MOST_GROUPS:
+            self._unlisted[arguments.group] = found
+            self.world_size = max(self.world_size, found.size)
+
     def _place(self, arguments: _Arguments, size: int, group: ProcessGroup | None) -> None:
         """Take the rank from a collective that names it, where the ranks of the group are known."""
-        bare = arguments.op.replace("_", "").lower()
         rank = arguments.rank
-        if self.rank >= 0 or not bare.startswith(_OF_ALL) or not isinstance(rank, int):
+        if self._rank >= 0 or not _names_caller(arguments.op) or not isinstance(rank, int):
             return
         if not 0 <= rank < min(size, _MOST_RANKS):
             return
         first, stride = arguments.first, arguments.stride
         if isinstance(first, int) and isinstance(stride, int) and first >= 0 and stride > 0:
-            self.rank = first + rank * stride
+            self._rank = first + rank * stride
         elif group is not None:
             ranks = group.ranks or range(group.group_size)
-            self.rank = ranks[rank] if rank < len(ranks) else -1
+            self._rank = ranks[rank] if rank < len(ranks) else -1
         self.world_size = max(self.world_size, size)
 
 
@@ -142,11 +180,16 @@ def _arguments(node: Node) -> _Arguments | None:
     values = _values(node.inputs)
     types = node.inputs.types if isinstance(node.inputs, _Values) else node.input_types
     place = next((i for i, kind in enumerate(types) if kind == "String"), 0)
-    if place < 3 or len(values) < place + 4 or not isinstance(values[place], str):
+    if place < 3 or len(values) < place + 3 or not isinstance(values[place], str):
         return None
-    *ends, size = values[place + 3 : place + 6]
-    first, stride = ends if len(ends) == 2 else (None, None)
+    splits, behind = values[place + 1 : place + 3], values[place + 3 : place + 6]
+    size = behind[-1] if behind else max(len(s) if isinstance(s, list) else 0 for s in splits)
+    first, stride = behind[:2] if len(behind) == 3 else (None, None)
     return _Arguments(values[place], values[place - 2], values[place - 1], first, stride, size)
+
+
+def _names_caller(op: str) -> bool:
+    return op.replace("_", "").lower().startswith(_OF_ALL)
 
 
 def _values(side: _Values | list[Any]) -> list[Any]:

@@ -69,7 +69,7 @@ class ExecutionTraceReader(OneRankReader):
             rows.add(chain.from_iterable(map(calls.of, nodes)))
             trace = RankTrace(str(path), _header(path, nodes.head, calls), rows.build())
             trace.nbytes = source.nbytes
-        trace.groups = groups.by_number()
+        trace.groups = calls.named(groups.by_number())
         trace.broken_lines = nodes.broken
         trace.notes = [
             NoteArgs("execution traces tell what was communicated in which order, not when")
@@ -115,7 +115,7 @@ def _header(path: Path, head: bytes, calls: NodeCalls) -> Header:
         path,
         RUN_KEY,
         rank,
-        max(calls.world_size, rank + 1) if calls.rank >= 0 else calls.world_size,
+        max(calls.world_size, rank + 1) if calls.world_size else 0,
         facts.get("pid"),
         started_epoch_ns=_epoch_ns(facts.get("time")),
         backend=calls.backend,

@@ -19,7 +19,7 @@ from dsprof.trace.readers.chrome import UNDECODABLE, Events
 from dsprof.trace.readers.kineto_columns import Columns
 from dsprof.trace.readers.kineto_events import EVENT, Distributed, Metadata, TraceEvent
 from dsprof.trace.readers.reader import Facts, OneRankReader, rank_in_name
-from dsprof.trace.source import Source
+from dsprof.trace.source import Source, read_start
 from dsprof.trace.table import RankTrace
 
 RUN_KEY = "torch.profiler"
@@ -30,7 +30,14 @@ _MARK = re.compile(
     rb'"(schemaVersion|deviceProperties|distributedInfo|traceEvents)"\s*:|'
     rb'"ph"\s*:\s*"'
 )
-_WRITER_IN_NAME = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json")
+_WRITER_IN_NAME = re.compile(r"(?P<host>[\w.-]+)_(?P<pid>\d{1,9})\.\d{10,}\.pt\.trace\.json")
+"""What `tensorboard_trace_handler` calls a file, unless it is given another name."""
+
+_PROCESS_OF_HOST = (
+    rb'"cat"\s*:\s*"(?:cpu_op|cuda_runtime|user_annotation|python_function|Operator|Runtime)"'
+    rb'[^{}]{0,500}?"pid"\s*:\s*"?%d\b'
+)
+_PROVEN_WITHIN_BYTES = 1 << 20
 
 
 class KinetoReader(OneRankReader):
@@ -143,8 +150,8 @@ def _tail(path: Path) -> Metadata | None:
 def _header(path: Path, meta: Metadata, first_us: float) -> Header:
     """Make the header of a native trace of what a profiler's file knows of its writer."""
     who = meta.distributed or Distributed()
-    writer = _WRITER_IN_NAME.match(path.name)
-    host = meta.host or (writer["host"] if writer else "")
+    named_host, pid = _writer(path)
+    host = meta.host or named_host
     rank = who.rank if who.rank >= 0 else max(rank_in_name(path), 0)
     if not rank < _LARGEST_WORLD or who.world_size > _LARGEST_WORLD:
         raise TraceError(f"{path}: rank {rank} of {who.world_size} cannot be: the file is damaged")
@@ -155,7 +162,7 @@ def _header(path: Path, meta: Metadata, first_us: float) -> Header:
         rank=rank,
         world_size=max(who.world_size, rank + 1) if who.rank >= 0 else 0,
         host=host,
-        pid=int(writer["pid"]) if writer else 0,
+        pid=pid,
         started_epoch_ns=start_ns,
         started_monotonic_ns=start_ns,
         # Profilers of one host write one clock: the same as what two ranks of a boot share.
@@ -164,6 +171,19 @@ def _header(path: Path, meta: Metadata, first_us: float) -> Header:
         device="cuda" if meta.devices or "nccl" in who.backend else "cpu",
         versions=_versions(meta, who),
     )
+
+
+def _writer(path: Path) -> tuple[str, int]:
+    """Return host and process of a name of torch's own, "" and 0 for any other.
+
+    Events that bear the number of the process prove that a name is torch's.
+    """
+    named = _WRITER_IN_NAME.match(path.name)
+    if named is None or rank_in_name(path) >= 0:
+        return "", 0
+    process = re.compile(_PROCESS_OF_HOST % int(named["pid"]))
+    is_proven = process.search(read_start(path, _PROVEN_WITHIN_BYTES)) is not None
+    return (named["host"], int(named["pid"])) if is_proven else ("", 0)
 
 
 def _versions(meta: Metadata, who: Distributed) -> dict[str, str]:

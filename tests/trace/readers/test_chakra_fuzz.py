@@ -163,8 +163,9 @@ def test_what_google_writes_is_read(data: st.DataObject, op: int, size: int, nam
     node.attr.add(name="pg_name", string_val="tensor")
     node.attr.add(name="involved_dim").bool_list.values.extend([True, False])
     table = GroupTable()
-    call = GraphCalls(table).of(node.SerializeToString())
-    assert call is not None
+    found = GraphCalls(table).of(node.SerializeToString())
+    assert found is not None
+    call = found.call
     assert (call.op, call.nbytes) == (COLLECTIVES[op], 0 if "gather" in call.op else size)
     assert table.by_number()[call.group].name == "tensor"
 

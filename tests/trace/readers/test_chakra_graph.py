@@ -76,6 +76,17 @@ def test_a_generated_graph_has_no_groups(tmp_path: Path) -> None:
     assert any("unknown size" in note.text for note in trace.notes)
 
 
+def test_calls_of_the_host_beside_their_kernels_count_once(tmp_path: Path) -> None:
+    host = [
+        make.node(1, "c10d::allreduce_(0)", make.COLLECTIVE, is_cpu_op=True),
+        make.node(2, "nccl:all_reduce", make.COLLECTIVE, is_cpu_op=True, comm_type=0, comm_size=40),
+    ]
+    trace = read(tmp_path / "job.0.et", BARE + b"".join(host) + make.collective("ALL_REDUCE", 40))
+    assert calls(trace) == [("all_reduce", 40)]
+    alone = read(tmp_path / "job.1.et", BARE + b"".join(host))
+    assert calls(alone) == [("all_reduce", 40)]
+
+
 def test_groups_that_are_listed_late(tmp_path: Path) -> None:
     gather = make.collective("ALL_GATHER", 10, pg_name="0")
     trace = read(tmp_path / "any.et", BARE + gather + make.groups(4) + gather)

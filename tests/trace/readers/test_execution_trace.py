@@ -71,3 +71,39 @@ def test_nothing_is_claimed_without_times(tmp_path: Path) -> None:
     assert told <= {"data-quality"}
     (row,) = diagnosis.communication
     assert (row.calls, row.in_flight_ns, row.busbw) == (500, None, None)
+
+
+OLD = "1.0.1"
+
+
+def test_the_oldest_schema_tells_rank_and_size(tmp_path: Path) -> None:
+    for rank in range(4):  # each process knows the group by an address of its own
+        address = 94398426290464 + 64 * rank
+        nodes = [ADD, make.old_params("all_to_allv", rank, 8, [2] * 4, group=address)]
+        nodes += [make.old_params("allreduce", rank, 1000, group=address)]
+        write(tmp_path / f"trace{9 - rank}.json", nodes, schema=OLD)
+    run = find_run([tmp_path])
+    assert [(one.rank, one.world_size) for one in run.headers] == [(rank, 4) for rank in range(4)]
+    assert not run.strangers
+    traces = list(read_run(run))
+    rows = traces[1].collectives
+    assert [rows.words[code] for code in rows.op.tolist()] == ["all_to_allv", "allreduce"]
+    assert rows.nbytes.tolist() == [32, 4000]
+    groups = [group for trace in traces for group in trace.groups.values()]
+    assert {(group.key, group.label, group.size) for group in groups} == {("world:", "world", 4)}
+
+
+def test_several_groups_of_the_oldest_schema_tell_no_rank(tmp_path: Path) -> None:
+    nodes = [make.old_params("allreduce", 1, 10, group=address) for address in (1 << 40, 1 << 41)]
+    trace = read(write(tmp_path / "et_rank3.json", nodes, schema=OLD))
+    assert trace.rank == 3
+    assert len(trace.collectives) == 2
+    assert len({group.key for group in trace.groups.values()}) == 2
+
+
+def test_without_any_size_the_ranks_of_the_oldest_schema_are_one_run(tmp_path: Path) -> None:
+    for rank in range(3):
+        nodes = [make.old_params("allreduce", rank, 1000)]
+        write(tmp_path / f"trace_{rank}.json", nodes, schema=OLD)
+    run = find_run([tmp_path])
+    assert [(one.rank, one.world_size) for one in run.headers] == [(0, 3), (1, 3), (2, 3)]

@@ -317,6 +317,24 @@ def test_of_a_whole_file_and_a_cut_one_the_whole_one_is_read(tmp_path: Path) -> 
     assert {stranger.path.name for stranger in run.strangers} == {"a.json", "c.json"}
 
 
+@pytest.mark.parametrize(
+    ("name", "host", "pid"),
+    [
+        ("node-7.cluster_4711.1694128201557000000.pt.trace.json", "node-7.cluster", 4711),
+        ("worker0_step_12.1694128201545.pt.trace.json", "", 0),  # a step, no process
+        ("run_0.1694128201545.pt.trace.json", "", 0),  # the number of a device
+        ("rank3_4711.1694128201545.pt.trace.json", "", 0),  # a rank, no host
+        ("node-7.json", "", 0),
+    ],
+)
+def test_a_name_tells_the_host_where_it_tells_the_process(
+    tmp_path: Path, name: str, host: str, pid: int
+) -> None:
+    path = make.write(tmp_path / name, [make.of_process(4711), make.copy(0, 1)])
+    header = KinetoReader().read_header(path)
+    assert (header.host, header.boot_id, header.pid) == (host, host, pid)
+
+
 def test_files_that_say_neither_rank_nor_host_are_copies_by_content_alone(tmp_path: Path) -> None:
     for name, took in (("a", 1), ("b", 2), ("again", 1)):
         events = [make.copy(0, took)]
