@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis import model, sections
 from dsprof.diagnosis.environment import environment_info
+from dsprof.diagnosis.verdict import NO_PROBLEMS
 from dsprof.environment import EnvSnapshot
 from dsprof.rules import RULES
 from dsprof.rules.rule import Finding, Status
@@ -71,6 +72,6 @@ def _verdict(findings: Sequence[Finding], header: Header, *, has_torch: bool) ->
         judged += " (this Python has no torch, which may decide otherwise)"
     failed = [finding for finding in findings if finding.status is Status.FAIL]
     if not failed:
-        return f"No rule found a fault in this environment, {judged}."
+        return f"{NO_PROBLEMS} in this environment, {judged}."
     more = f" And {len(failed) - 1} more." if len(failed) > 1 else ""
     return f"{failed[0].title}, {judged}: {failed[0].summary}{more}"

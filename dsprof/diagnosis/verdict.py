@@ -1,50 +1,43 @@
-"""One sentence that leads with the largest cost, or says that the run is healthy."""
+"""The headline of a report: the finding that costs most, or how the time is spent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.snapshots import Snapshots
+from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.communication import communication_bound_step
+from dsprof.rules.communication import communication_bound_step, late_rank
 from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.rules.wording import plural, size
+
+NO_PROBLEMS = "No problems found"
 
 _BOUND = communication_bound_step.RULE.meta.id
+_LATE = late_rank.RULE.meta.id
+_LEAST_SHARE = 0.005  # of a step; a smaller part reads as 0 %
 
 
 def verdict(findings: Sequence[Finding], summary: RunSummary) -> str:
     """Sum a run up; `findings` come with the most valuable first.
 
-    A fault of low severity that saves no time does not lead where the step waits for communication,
-    though that is no fault by itself.
+    A problem of low severity that saves no time does not lead where the step waits for
+    communication, though no setting changes that.
     """
-    steps = summary[Steps]
     failed = [finding for finding in findings if finding.status is Status.FAIL]
-    if not steps.measured:
-        return _without_steps(failed, is_recorded=summary[Run].is_recorded)
+    if not failed:
+        return f"{_healthy(findings, summary)}{_limit(findings, summary[Run])}"
     waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
     grave = [f for f in failed if f.severity is not Severity.LOW or f.saving_ms_per_step]
-    if lead := [*grave, *waiting, *failed]:
-        rest = len(failed) - (lead[0] in failed)
-        why = "" if failed else "No rule found a fault, yet "
-        title = lead[0].title if failed else _lowered(lead[0].title)
-        return f"{why}{title}: {lead[0].summary}{_others(rest)}"
-    return f"No rule found a fault: {_anatomy(steps)}."
+    lead = [*grave, *waiting, *failed][0]
+    no_steps = "" if summary[Steps].measured or not summary[Run].is_recorded else f" {_NO_STEPS}."
+    return f"{lead.summary}{_others(len(failed) - (lead in failed))}{no_steps}"
 
 
-def _without_steps(failed: Sequence[Finding], *, is_recorded: bool) -> str:
-    """Lead with the gravest finding; that dumps and logs hold no steps is no news."""
-    start = "No optimizer step was recorded"
-    if not failed:
-        hint = "; in a loop that no library marks, dsprof.step() does" if is_recorded else ""
-        return f"{start}, so no time can be judged{hint}."
-    no_steps = f" {start}." if is_recorded else ""
-    return f"{failed[0].summary}{_others(len(failed) - 1)}{no_steps}"
-
-
-def _lowered(title: str) -> str:
-    return title[0].lower() + title[1:]
+_NO_STEPS = "No optimizer step was recorded"
 
 
 def _others(count: int) -> str:
@@ -53,12 +46,72 @@ def _others(count: int) -> str:
     return " One more finding follows." if count == 1 else f" {count} more findings follow."
 
 
-def _anatomy(steps: Steps) -> str:
-    total, share = steps.total, steps.exposed_share
-    length = f"a step takes {total.total_ns / len(steps.measured) / 1e6:,.0f} ms"
-    if share is None:
-        return f"{length}, but the share of communication could not be measured"
-    parts = f"{share:.0%} of it waiting for communication"
-    if total.compute_ns is not None and total.total_ns:
-        parts += f" and {total.compute_ns / total.total_ns:.0%} in forward, backward and step"
-    return f"{length}, {parts}"
+def _healthy(findings: Sequence[Finding], summary: RunSummary) -> str:
+    steps = summary[Steps]
+    if steps.measured:
+        waits = any(f.rule == _BOUND and f.status is Status.INFO for f in findings)
+        start = "No fixable problem found" if waits else NO_PROBLEMS
+        return f"{start}. Step {_duration(steps)}: {_parts(steps.total)}."
+    if summary[Run].is_recorded:
+        return f"{_NO_STEPS}: call dsprof.step() after each step of a loop that no library marks."
+    return f"{NO_PROBLEMS}. {_without_steps(summary)}"
+
+
+def _without_steps(summary: RunSummary) -> str:
+    """Say what the files of another tool show; that dumps and logs hold no steps is no news."""
+    if (device := summary[Device]).ranks and not device.is_sampled:
+        return f"Device: {_device_parts(device)}."
+    if snapshots := summary[Snapshots].ranks.values():
+        fullest = max(snapshots, key=lambda one: one.reserved_bytes)
+        of = f"{size(fullest.active_bytes)} of {size(fullest.reserved_bytes)}"
+        return f"{of} reserved device memory are in use."
+    if logs := summary[Logs].ranks:
+        return f"Read: {plural(len(logs), 'log')}."
+    return "Time was not judged: the files mark no step."
+
+
+def _limit(findings: Sequence[Finding], run: Run) -> str:
+    """Say which verdict the ranks that are missing make impossible."""
+    is_open = any(f.rule == _LATE and f.status is Status.UNKNOWN for f in findings)
+    if not (is_open and run.missing_ranks):
+        return ""
+    missing = f"{len(run.missing_ranks)} of {run.first.world_size} ranks"
+    return f" Unknown: whether a rank is late; the files of {missing} are missing."
+
+
+def _duration(steps: Steps) -> str:
+    seconds = steps.total.total_ns / len(steps.measured) / 1e9
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds * 1e3:,.0f} ms"
+
+
+def _parts(total: Parts) -> str:
+    named = {
+        "compute": total.compute_ns,
+        "exposed communication": total.exposed_ns,
+        "copies": total.copies_ns,
+        "idle": total.idle_ns,
+    }
+    whole = max(total.total_ns, 1)
+    shares = {name: ns / whole for name, ns in named.items() if ns is not None}
+    if total.exposed_ns is None:
+        return ", ".join([*_shown(shares), "exposed communication unknown"])
+    return ", ".join(_shown(shares))
+
+
+def _device_parts(device: Device) -> str:
+    names = {
+        "compute_ns": "compute",
+        "exposed_ns": "exposed communication",
+        "copies_ns": "copies",
+        "idle_ns": "idle",
+    }
+    return ", ".join(_shown({name: device.share(part) for part, name in names.items()}))
+
+
+def _shown(shares: dict[str, float]) -> list[str]:
+    """Name the parts that matter; communication always, for it is what was looked for."""
+    return [
+        f"{share * 100:.0f} % {name}"
+        for name, share in shares.items()
+        if share >= _LEAST_SHARE or name == "exposed communication"
+    ]

@@ -125,8 +125,9 @@ def _owned_once(
 
 
 def _place(finding: Finding) -> tuple[int, bool, float, int, float]:
-    """Return the order: a run that failed or is known in part first, then by what is saved."""
-    is_gap = finding.category == "quality" and finding.status is Status.FAIL
+    """Return the order: a run that failed, or that nothing is known of, then by what is saved."""
+    is_grave = finding.severity in (Severity.CRITICAL, Severity.HIGH)
+    is_gap = finding.category == "quality" and finding.status is Status.FAIL and is_grave
     saved_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else 0.0
     saved_bytes = float(finding.saving_bytes_per_step or 0)
     gravity = list(Severity).index(finding.severity)

@@ -26,6 +26,12 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
 
 
+def delayed(ranks: Sequence[int]) -> str:
+    """Begin a sentence on late ranks: `Rank 3 delays`, `Ranks 3, 7 delay`."""
+    who = named(ranks)
+    return f"{who[0].upper()}{who[1:]} delay{'s' if len(ranks) == 1 else ''}"
+
+
 def shortened(text: str, at_most: int = 60) -> str:
     """Cut what somebody wrote to a length that a sentence bears, and say how long it is."""
     return text if len(text) <= at_most else f"{text[:at_most]}… ({len(text):,} characters)"

@@ -44,7 +44,7 @@ def ranks(folder: Path, world_size: int, **each: str) -> None:
 def test_a_machine_without_a_fault(tmp_path: Path) -> None:
     done = env(tmp_path, "--backend", "gloo", GLOO_SOCKET_IFNAME="lo")
     assert done.returncode == 0
-    assert done.stdout.startswith("No rule found a fault in this environment, judged for gloo.")
+    assert done.stdout.startswith("No problems found in this environment, judged for gloo.")
     assert "GLOO_SOCKET_IFNAME: lo" in done.stdout
     assert "python: 3." in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,7 @@ from dsprof.rules.communication import communication_bound_step
 from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.trace.format import EngineConfig, HookStatus, MemoryArgs, NoteArgs, Trailer
 from dsprof.trace.run import RunFiles, Stranger
+from dsprof.trace.snapshot import MemorySnapshot
 from dsprof.trace.table import RankTrace
 from tests.factories import logs
 from tests.factories.trace import (
@@ -36,6 +37,12 @@ from tests.factories.trace import (
 def foreign(trace: RankTrace) -> RankTrace:
     """The trace as if another tool had written it."""
     return replace(trace, is_foreign=True)
+
+
+def laid_out(active_bytes: int) -> MemorySnapshot:
+    """A device of 8 GiB, without fragments."""
+    cached = (8 << 30) - active_bytes
+    return MemorySnapshot(0, 8 << 30, active_bytes, cached, 0, cached, 0, 0, 9, 1)
 
 
 def diagnosed(*traces: RankTrace, **thresholds) -> Diagnosis:
@@ -271,23 +278,29 @@ class _Case:
 @pytest.mark.parametrize(
     "case",
     [
-        _Case((zero_rank(0), zero_rank(1)), "No rule found a fault: a step takes 100 ms, 5% of it"),
         _Case(
-            (zero_rank(0, stage=3), zero_rank(1, stage=3)),
-            "All-reduce where a reduce-scatter would do",
+            (zero_rank(0), zero_rank(1)),
+            "No problems found. Step 100 ms: 85 % compute, 5 % exposed communication.",
+        ),
+        _Case(
+            (zero_rank(0, stage=3), zero_rank(1, stage=3)), "ZeRO-3 reduces gradients by all_reduce"
         ),
         _Case(
             (rank_trace(0), rank_trace(1)),
-            "No optimizer step was recorded, so no time can be judged; in a loop that no library "
-            "marks, dsprof.step() does.",
+            "No optimizer step was recorded: call dsprof.step() after each step of a loop",
         ),
         _Case(
             (foreign(rank_trace(0)), foreign(rank_trace(1))),
-            "No optimizer step was recorded, so no time can be judged.",
+            "No problems found. Time was not judged: the files mark no step.",
         ),
         _Case((rank_trace(0),), "1 of 2 ranks left no trace: 1. No optimizer step was recorded."),
         _Case(
-            (zero_rank(0, 1, head=header(0, 1, device="cuda")),), "No rule found a fault: a step"
+            (foreign(rank_trace(0, snapshot=laid_out(active_bytes=3 << 30))),),
+            "No problems found. 3.00 GiB of 8.00 GiB reserved device memory are in use.",
+        ),
+        _Case(
+            (zero_rank(0, 1, head=header(0, 1, device="cuda")),),
+            "No problems found. Step 100 ms: exposed communication unknown.",
         ),
     ],
 )
@@ -344,10 +357,16 @@ def waiting(**fields):
     return [zero_rank(rank, comm_ms=50, **fields) for rank in (0, 1)]
 
 
-def test_verdict_names_the_wait_that_no_setting_explains():
-    assert diagnosed(*waiting()).verdict.startswith(
-        "No rule found a fault, yet the step waits for communication: Ranks wait 50.0 ms"
+def test_verdict_says_that_no_setting_explains_the_wait():
+    assert diagnosed(*waiting()).verdict == (
+        "No fixable problem found. Step 100 ms: 40 % compute, 50 % exposed communication."
     )
+
+
+def test_ranks_that_are_missing_are_a_limit_of_the_verdict_and_not_its_subject():
+    verdict_of_one = diagnosed(foreign(zero_rank(0, 8))).verdict
+    assert verdict_of_one.startswith("No problems found. Step 100 ms: ")
+    assert verdict_of_one.endswith("the files of 7 of 8 ranks are missing.")
 
 
 def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
@@ -362,12 +381,12 @@ def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
         Finding(rule="low", title="Odd", status=Status.FAIL, summary="b.", severity=Severity.LOW),
     ]
     run = summary(*waiting())
-    lead = "The step waits for communication: Ranks wait. One more finding follows."
+    lead = "Ranks wait. One more finding follows."
     assert verdict(findings, run) == lead
     grave = Finding(
         rule="high", title="Broken", status=Status.FAIL, summary="c.", severity=Severity.HIGH
     )
-    assert verdict([grave, *findings], run) == "Broken: c. One more finding follows."
+    assert verdict([grave, *findings], run) == "c. One more finding follows."
 
 
 def test_without_phases_the_verdict_claims_no_computation():

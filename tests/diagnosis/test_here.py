@@ -34,7 +34,7 @@ def test_the_gravest_fault_leads() -> None:
 
 def test_a_healthy_machine_has_no_fault() -> None:
     found = diagnosed(NCCL_DEBUG="WARN")
-    assert found.verdict == "No rule found a fault in this environment, judged for nccl."
+    assert found.verdict == "No problems found in this environment, judged for nccl."
     assert not [f for f in found.findings if f.status in (Status.FAIL, Status.ERROR)]
 
 

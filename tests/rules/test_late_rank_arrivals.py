@@ -39,7 +39,10 @@ def rank(number: int, arrive: float, *, before: float = 0, world: int = 2, **fie
 def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     finding = said(RULE, rank(0, 30), rank(1, 80))
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
-    assert "wait 50.0 ms of each step (50%) for rank 1, last in 10 of the 10" in finding.summary
+    assert (
+        "Rank 1 delays the others by 50.0 ms of each step (50%): last in 10 of the 10"
+        in finding.summary
+    )
     assert finding.severity is Severity.HIGH
     assert "take 50.0 ms longer" in finding.cause
     assert finding.saving_ms_per_step == pytest.approx((37.5, 62.5))
@@ -64,8 +67,8 @@ def test_ranks_that_are_late_together_are_named(late):
     world = 4 if late == (2, 3) else 8
     finding = said(RULE, *at(*(80 if n in late else 35 for n in range(world))))
     assert (finding.status, finding.ranks) == (Status.FAIL, late)
-    assert "wait 45.0 ms of each step (45%)" in finding.summary
-    assert "which come late together in 10 of 10 steps" in finding.summary
+    assert "by 45.0 ms of each step (45%)" in finding.summary
+    assert "late together in 10 of 10 steps" in finding.summary
     assert "more to do than the others" in finding.cause
 
 
@@ -145,7 +148,7 @@ def test_a_recording_that_begins_later_is_no_mismatch():
     other.collectives = _without_first(other, 2)
     finding = said(RULE, one, other)
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
-    assert "wait 50.0 ms" in finding.summary
+    assert "by 50.0 ms" in finding.summary
 
 
 def _without_first(trace: RankTrace, count: int):

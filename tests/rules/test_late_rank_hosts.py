@@ -22,7 +22,7 @@ def third_late(by: float):
 def test_the_late_rank_of_another_host_is_named_with_the_bound():
     finding = said(RULE, *device_run(HOSTS, third_late(50)))
     assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
-    assert "arrivals compare to" in finding.summary
+    assert "arrival times are accurate to" in finding.summary
     assert finding.saving_ms_per_step is not None
     assert 40 < finding.saving_ms_per_step[1] < 65
 

@@ -168,13 +168,15 @@ def test_the_most_valuable_comes_first():
         Spoken("saves", Status.FAIL, severity=Severity.LOW, saving_ms_per_step=(0.0, 2.0)),
         Spoken("not-here", Status.NOT_APPLICABLE),
     ]
-    rules.append(Spoken("failed", Status.FAIL, category="quality", severity=Severity.MEDIUM))
+    rules.append(Spoken("failed", Status.FAIL, category="quality", severity=Severity.HIGH))
+    rules.append(Spoken("partial", Status.FAIL, category="quality", severity=Severity.MEDIUM))
     rules.append(Spoken("inexact", Status.INFO, category="quality"))
     order = [finding.rule for finding in judge(summary(zero_rank()), rules)]
     assert order == [
         "failed",
         "saves",
         "high",
+        "partial",
         "low",
         "told",
         "inexact",

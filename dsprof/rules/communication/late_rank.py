@@ -31,7 +31,7 @@ from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge
 from dsprof.rules.communication.late_rank_tables import last_arrivals, own_time, pace_table
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
-from dsprof.rules.wording import milliseconds, named
+from dsprof.rules.wording import delayed, milliseconds, named
 
 _ROWS = 16
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
@@ -147,8 +147,8 @@ class LateRank:
         (cause, action), table = _why(run, votes, thresholds)
         return self.meta.finding(
             Status.FAIL,
-            f"The others wait {cost_ns / 1e6:,.1f} ms of each step ({share:.0%}) for "
-            f"{named(votes.late)}, last in {int(votes.votes[place])} of the {votes.cast} steps in "
+            f"{delayed(votes.late)} the others by {milliseconds(cost_ns)} of each step "
+            f"({share:.0%}): last in {int(votes.votes[place])} of the {votes.cast} steps in "
             f"which one rank stood out{_bound(late)}.",
             severity=_gravity(share, thresholds),
             cause=cause,
@@ -172,9 +172,8 @@ class LateRank:
         cause, action = _of_hosts(run[Run], several.ranks)
         return self.meta.finding(
             Status.FAIL,
-            f"The others wait {several.cost_ns / 1e6:,.1f} ms of each step ({share:.0%}) for "
-            f"{named(several.ranks)}, which come late together in {several.steps} of "
-            f"{several.of} steps.",
+            f"{delayed(several.ranks)} the others by {milliseconds(several.cost_ns)} of each step "
+            f"({share:.0%}): late together in {several.steps} of {several.of} steps.",
             title="Ranks wait for several late ranks",
             severity=_gravity(share, thresholds),
             cause=cause,
@@ -260,7 +259,8 @@ def _mean_waited(late: Lateness) -> float:
 def _bound(late: Lateness) -> str:
     if not late.doubt_ns:
         return ""
-    return f"; arrivals compare to {late.doubt_ns / 1e6:,.3f} ms, and less is not interpreted"
+    accuracy = f"arrival times are accurate to {late.doubt_ns / 1e6:,.3f} ms"
+    return f"; {accuracy}, smaller differences are ignored"
 
 
 def _gravity(share: float, thresholds: Thresholds) -> Severity:

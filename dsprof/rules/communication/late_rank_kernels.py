@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication.late_rank_causes import BY_KERNELS, by_parts, unknown
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import delayed, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ def judge_kernels(
     cause, action = why or unknown(late, has_parts=True)
     yield meta.finding(
         Status.FAIL,
-        f"The others wait {waited_ns / 1e6:,.1f} ms for rank {late} in collectives, "
-        f"{share:.0%} of the time recorded.",
+        f"{delayed((late,))} the others by {milliseconds(waited_ns)} in collectives "
+        f"({share:.0%} of the time recorded).",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
         cause=f"Kernels of collectives begin when a rank arrives and end together. Those of "
         f"rank {late} are by far the shortest: it arrives last. {cause}",

@@ -57,16 +57,27 @@ class DataQuality:
             yield self._lost(lost, is_recorded=facts.is_recorded)
 
     def _missing(self, run: Run) -> Finding:
+        """Report missing ranks: a problem where dsprof recorded, for it records on every rank."""
         missing, world = run.missing_ranks, run.first.world_size
+        text = f"{len(missing)} of {world} ranks left no trace: {listed(missing)}."
+        cause = "Their files were not given, are on another host, or were never written."
+        if not run.is_recorded:
+            return self.meta.finding(
+                Status.INFO,
+                text,
+                title="Some ranks are missing",
+                cause=f"{cause} A straggler among them cannot be seen.",
+                action="To compare ranks, give the files of all ranks together.",
+                ranks=tuple(missing),
+                confidence="high",
+            )
         return self.meta.finding(
             Status.FAIL,
-            f"{len(missing)} of {world} ranks left no trace: {listed(missing)}.",
-            severity=Severity.HIGH,
-            cause="Their files were not given, are on another host, or were never written.",
+            text,
+            severity=Severity.MEDIUM,
+            cause=cause,
             action="Give the files of all hosts together; `dsprof doctor` on the host of a missing "
-            "rank says whether recording would start there."
-            if run.is_recorded
-            else "Give the files of all ranks together.",
+            "rank says whether recording would start there.",
             ranks=tuple(missing),
             confidence="high",
         )
@@ -107,7 +118,7 @@ class DataQuality:
             f"The files of {named(ranks)} are cut off: what followed is missing.",
             severity=Severity.MEDIUM,
             cause="The tool that wrote them was killed, or the files were not copied whole.",
-            action="Give the files as they were first written. What is there is judged.",
+            action="Give the files as they were first written. The recorded part is analysed.",
             ranks=tuple(ranks),
             confidence="high",
         )

@@ -16,7 +16,7 @@ from dsprof.analysis.lateness import lateness
 from dsprof.analysis.summarise import summarise
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.rules.rule import Finding, Status
+from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.trace.run import find_run
 from tests.shared_data import traces
 
@@ -110,7 +110,16 @@ def test_the_late_rank_is_named(name: str, late: int) -> None:
 
 def test_waiting_for_a_late_rank_leads_the_verdict() -> None:
     diagnosis = judged("torchrec_sst_long_a2a_optimizer")
-    assert diagnosis.verdict.startswith("Ranks wait for a late rank")
+    assert diagnosis.verdict.startswith("Rank 2 delays the others by ")
+
+
+@pytest.mark.parametrize("name", ["torchrec_sst_long_a2a_optimizer_3", "hta_nccl_data"])
+def test_one_rank_of_several_leads_with_its_own_finding(name: str) -> None:
+    first = sorted(traces(name).iterdir())[0]
+    diagnosis = diagnose(find_run([first]))
+    missing = rule(diagnosis, "data-quality")
+    assert (missing.status, missing.severity) == (Status.INFO, Severity.NONE)
+    assert diagnosis.verdict.startswith("The device is idle")
 
 
 @pytest.mark.parametrize("name", ["torchrec_resnet18", "hta_nccl_data"])
