@@ -16,7 +16,9 @@ from dsprof.trace.format import Header, NoteArgs, StepArgs
 from dsprof.trace.readers.calls import UNNAMED, Call, CallRows, GroupTable, message
 from dsprof.trace.readers.kineto_events import (
     DEVICE_CATEGORIES,
-    OF_ASCEND,
+    OF_TORCH,
+    OF_XPU,
+    OTHER_DEVICES,
     STEP_PREFIX,
     Args,
     Flow,
@@ -35,6 +37,7 @@ from dsprof.trace.table import RankTrace, Vocabulary
 
 _LONGEST_US = 1e13  # four months: later times are damage
 _DAMAGED = -(2**62)
+_MOST_CATEGORIES = 1 << 10
 _BATCH = 1000  # events that are turned into rows at once
 _START, _DURATION = attrgetter("ts"), attrgetter("dur")
 _SAMPLED_FACTOR = 2
@@ -60,15 +63,15 @@ class Columns:
         self._steps: dict[int, StepArgs] = {}
         self._lanes: dict[int | str | None, int] = {}
         self._damaged = 0
-        self._is_of_ascend = False
+        self._categories: set[str] = set()  # seen before any work of a device
         self._numbered = 0
         self._highest = -1
 
     def add(self, events: Sequence[object]) -> None:
         """Take what is of use from a chunk."""
         spans = [event for event in events if type(event) is TraceEvent]
-        if len(spans) < len(events) and not (self._parts or self._is_of_ascend):
-            self._is_of_ascend = any(type(e) is Flow and e.cat == OF_ASCEND for e in events)
+        if not self._parts and len(self._categories) < _MOST_CATEGORIES:
+            self._categories |= {e.cat for e in events if isinstance(e, TraceEvent | Flow)}
         self._count(spans)
         uses = self._uses
         used = [e for e in spans if e.cat in DEVICE_CATEGORIES or uses[e.name]]
@@ -98,15 +101,12 @@ class Columns:
         """Return the trace of all events added.
 
         Raises:
-            TraceError: they are of a device that is not read: what it waited for is not known.
+            TraceError: they are of a device that is not read, or of another tool.
         """
         self._take_device()
         table = np.concatenate(self._parts, axis=1)
-        if self._is_of_ascend and not table.size:
-            raise TraceError(
-                f"{path}: a profile of Ascend devices, of which dsprof reads no kernels; "
-                "record the run with DSPROF=1"
-            )
+        if not table.size:
+            self._refuse_others(path)
         steps = [self._steps[number] for number in sorted(self._steps)]
         for config in meta.distributed.pg_config if meta.distributed else ():
             self._groups.number(config.pg_name, config.pg_desc, config.ranks, config.pg_size)
@@ -118,7 +118,8 @@ class Columns:
         trace.steps, trace.broken_lines = steps, self._damaged
         trace.groups = self._groups.by_number()
         if table.size:
-            trace.header = msgspec.structs.replace(header, device="cuda")
+            device = "xpu" if self._categories & set(OF_XPU) else "cuda"
+            trace.header = msgspec.structs.replace(header, device=device)
             trace.device = self._activity(table)
         if self._highest + 1 > _SAMPLED_FACTOR * self._numbered:
             trace.is_sampled = True
@@ -126,6 +127,19 @@ class Columns:
             text = f"events were left out of {path.rsplit('/', 1)[-1]}: it holds {left}"
             trace.notes.append(NoteArgs(text))
         return trace
+
+    def _refuse_others(self, path: str) -> None:
+        """Refuse a profile of which nothing would be known of the device."""
+        if found := sorted(self._categories & OTHER_DEVICES.keys()):
+            raise TraceError(
+                f"{path}: a profile of {OTHER_DEVICES[found[0]]} devices, of which dsprof reads no "
+                "kernels; record the run with DSPROF=1"
+            )
+        if self._categories and not self._categories & OF_TORCH:
+            raise TraceError(
+                f"{path}: a Chrome trace of another tool than torch.profiler: no event has one of "
+                "its categories; record the run with DSPROF=1 or torch.profiler"
+            )
 
     def _count(self, events: Sequence[TraceEvent]) -> None:
         """Count the events that torch numbered, in either of its schemas; keep the highest."""

@@ -27,8 +27,25 @@ DEVICE_CATEGORIES = {
     "memset": COPY,
 }
 
-OF_ASCEND = "async_npu"
-"""Ties calls of the host to work of an Ascend device, which bears no category that is read here."""
+OTHER_DEVICES = {
+    "async_npu": "Ascend",  # ties a call of the host to its work, which bears no category
+    "hpu_op": "Gaudi",
+    "mtia_ccp_events": "MTIA",
+    "mtia_runtime": "MTIA",
+    "privateuse1_runtime": "a custom backend's",
+    "privateuse1_driver": "a custom backend's",
+    "glow_runtime": "Glow",
+}
+"""Categories of events that show work of a device whose kernels bear no category read here."""
+
+OF_XPU = ("xpu_runtime", "xpu_driver")
+
+OF_TORCH = frozenset({
+    "cpu_op", "user_annotation", "gpu_user_annotation", "python_function", "cpu_instant_event",
+    "cuda_runtime", "cuda_driver", "cuda_sync", "overhead", "collective_comm", "runtime", "driver",
+    "Operator", "Runtime", "PythonFunction", *OF_XPU, *DEVICE_CATEGORIES,
+})  # fmt: skip
+"""Categories that torch's profiler gives to what takes time; other tools give none, or others."""
 
 
 def is_stop(name: str) -> bool:

@@ -356,6 +356,36 @@ def test_a_file_whose_events_have_no_times_is_refused(tmp_path: Path) -> None:
         find_run([make.write(tmp_path / "x", [{"ph": "M", "name": "process_name"}])])
 
 
+@pytest.mark.parametrize(
+    ("category", "device"),
+    [("hpu_op", "Gaudi"), ("mtia_ccp_events", "MTIA"), ("privateuse1_runtime", "custom backend")],
+)
+def test_a_profile_of_a_device_that_is_not_read_is_refused(
+    tmp_path: Path, category: str, device: str
+) -> None:
+    host = [make.of_process(1), make.step(1, 0, 9)]
+    with pytest.raises(TraceError, match=device):
+        read(tmp_path, [*host, make.span(category, "matmul", 1, 2)])
+
+
+@pytest.mark.parametrize("category", [None, "", "Module", "tpu"])
+def test_a_chrome_trace_of_another_tool_is_refused(tmp_path: Path, category: str | None) -> None:
+    event = make.span("", "fusion.12", 1, 2) | {"cat": category}
+    events = [{key: value for key, value in event.items() if value is not None}] * 3
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
+    with pytest.raises(TraceError, match="another tool than torch.profiler"):
+        list(KinetoReader().read_traces(path))
+
+
+def test_kernels_of_intel_devices_are_read(tmp_path: Path) -> None:
+    events = [make.span("xpu_runtime", "urEnqueueKernelLaunch", 0, 1), make.kernel("gemm", 1, 2)]
+    trace = read(tmp_path, [*events, make.kernel("oneccl_allreduce", 3, 1)], deviceProperties=[])
+    assert trace.header.device == "xpu"
+    assert trace.device is not None
+    assert len(trace.collectives) == 1
+
+
 def test_a_profile_of_ascend_would_seem_to_wait_for_nothing(tmp_path: Path) -> None:
     flow = {"ph": "s", "cat": "async_npu", "name": "async_npu", "id": 1, "ts": make.START_US}
     host = [make.step(1, 0, 9), flow]
