@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from dsprof import machine
+from dsprof import machine, precision
 from dsprof.inputs import open_input
 from dsprof.machine import Accelerator, Adapter, attempt, first_line, listed
 
@@ -78,6 +78,7 @@ class EnvSnapshot(msgspec.Struct, omit_defaults=True):
     adapters: list[Adapter] = []
     machine: dict[str, str] = {}  # of dsprof.machine.facts: kernel, driver, CPUs of this process...
     libraries: list[str] = []  # of communication, loaded after the first step
+    precision: dict[str, str] = {}  # of dsprof.precision.facts: what is multiplied fast
 
 
 def is_recorded(name: str) -> bool:
@@ -110,6 +111,7 @@ def snapshot(environ: Mapping[str, str]) -> EnvSnapshot:
         accelerators=attempt(machine.accelerators, []),
         adapters=attempt(machine.adapters, []),
         machine=attempt(machine.facts, {}),
+        precision=attempt(precision.facts, {}, environ),
     )
     _redact(found)
     return found
@@ -133,9 +135,12 @@ def after_first_step(snapshot: EnvSnapshot) -> EnvSnapshot | None:
     """Return the snapshot with what is known only now, None if that is nothing."""
     effective, absent = effective_values(snapshot), list[str]()
     loaded = attempt(machine.libraries, absent)
-    if not effective and not loaded:
+    products = attempt(precision.facts, snapshot.precision, os.environ)
+    if not effective and not loaded and products == snapshot.precision:
         return None
-    return msgspec.structs.replace(snapshot, effective=effective, libraries=loaded)
+    return msgspec.structs.replace(
+        snapshot, effective=effective, libraries=loaded, precision=products
+    )
 
 
 def boot_id() -> str:

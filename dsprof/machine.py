@@ -74,7 +74,7 @@ def facts(root: Path = ROOT) -> dict[str, str]:
         "vendor": lambda root: first_line(root / "sys/class/dmi/id/sys_vendor"),
         "product": lambda root: first_line(root / "sys/class/dmi/id/product_name"),
         "cpu_vendor": lambda root: _cpu(root, "vendor_id"),
-        "virtual": lambda root: "yes" if "hypervisor" in _cpu(root, "flags").split() else "no",
+        "virtual": lambda root: "yes" if "hypervisor" in cpu_flags(root) else "no",
         "cpus": lambda root: written(os.sched_getaffinity(0)),
         "cpu_nodes": _cpu_nodes,
         "cpu_governor": _cpu_governor,
@@ -94,6 +94,15 @@ def facts(root: Path = ROOT) -> dict[str, str]:
     }
     found = {name: attempt(probe, "", root) for name, probe in probes.items()}
     return {name: value for name, value in found.items() if value}
+
+
+def cpu_flags(root: Path = ROOT) -> frozenset[str]:
+    """Return the instructions of the first CPU, by the kernel's names.
+
+    Raises:
+        OSError: nothing tells of CPUs.
+    """
+    return frozenset(_cpu(root, "flags").split())
 
 
 def libraries(root: Path = ROOT) -> list[str]:

@@ -85,6 +85,19 @@ class Hiding(msgspec.Struct, frozen=True, kw_only=True):
     high: _Cost
 
 
+class Product(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast one rank multiplies square matrices of one precision while all others do so, too."""
+
+    precision: str  # "fp32", "tf32", "bf16", "fp16"
+    width: _Count
+    time_ns: _Cost  # the median, on the slowest rank
+
+    @property
+    def flops_per_s(self) -> float:
+        """Floating-point operations a second: a product of matrices has 2 x width^3."""
+        return 2 * self.width**3 / max(self.time_ns, 1) * 1e9
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Where a baseline was measured."""
 
@@ -97,6 +110,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     usable_cpus: int = 0
     threads: int = 0  # that torch computed with
+    precision: dict[str, str] = {}  # of dsprof.precision.facts
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +120,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     costs: tuple[OpCost, ...]
     hiding: Hiding | None = None
+    products: tuple[Product, ...] = ()
     unsupported: dict[str, str] = {}  # op -> why the backend does not do it
     started: str = ""  # ISO 8601, UTC
     dsprof_version: str = ""

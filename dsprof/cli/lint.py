@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,8 @@ class LintCommand:
     help = "judge a DeepSpeed configuration before training"
     description = """\
 Judge DeepSpeed configuration files by the rules that also judge a recorded
-run: keys that are ignored, refused, without effect or at odds.
+run: keys that are ignored, refused, without effect or at odds, and a precision
+that this machine does not accelerate.
 
   dsprof lint ds_config.json
   dsprof lint configs/*.json --deepspeed 0.16.9
@@ -61,6 +63,7 @@ def _release(given: str | None) -> str:
 def _lint(path: Path, version: str) -> int:
     from dsprof.diagnosis.lint import lint
     from dsprof.ds_config import read_config
+    from dsprof.environment import snapshot
     from dsprof.rules.rule import Status
 
     try:
@@ -68,7 +71,7 @@ def _lint(path: Path, version: str) -> int:
     except DsprofError as error:
         print(f"dsprof: {error}", file=sys.stderr)
         return 2
-    findings = lint(config, version)
+    findings = lint(config, version, machine=snapshot(os.environ))
     print_bytes("\n".join([*_report(path, version, config, findings), "", ""]).encode())
     return 1 if any(finding.status in (Status.FAIL, Status.ERROR) for finding in findings) else 0
 

@@ -37,6 +37,7 @@ def environment_info(
         accelerators=[_accelerator(one) for one in _of_first_host(facts.accelerators)],
         adapters=[_adapter(one) for one in _of_first_host(facts.adapters)],
         machine=_shared(facts, facts.machine),
+        precision=_shared(facts, facts.precision),
         libraries=sorted(facts.libraries),
     )
 
@@ -53,7 +54,8 @@ def _settings(engine: EngineConfig) -> model.EngineSettings:
 
 def _differences(facts: EnvironmentFacts) -> Iterator[model.Difference]:
     machine = {name: held for name, held in facts.machine.items() if name not in OF_A_RANK}
-    for part in (facts.variables, facts.versions, machine, facts.written):
+    parts = (facts.variables, facts.versions, machine, facts.precision, facts.written)
+    for part in parts:
         for name, values in facts.differing(part).items():
             ranks = {value: list(ranks_of(held)) for value, held in values.items()}
             yield model.Difference(name=name, values=ranks)

@@ -1,4 +1,4 @@
-"""Judges a DeepSpeed configuration before there is a run: a summary of that part alone."""
+"""Judges a DeepSpeed configuration before there is a run, and whether this machine suits it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.ds_config import ConfigFile
+from dsprof.environment import EnvSnapshot
 from dsprof.rules import RULES
+from dsprof.rules.environment import unaccelerated_precision
 from dsprof.rules.rule import Finding, Rule
 from dsprof.rules.runner import judge
 from dsprof.trace.format import SCHEMA_VERSION, EngineConfig, Header
@@ -22,11 +26,21 @@ def config_rules() -> list[Rule]:
 
 
 def lint(
-    config: ConfigFile, deepspeed: str, thresholds: Mapping[str, Any] | None = None
+    config: ConfigFile,
+    deepspeed: str,
+    thresholds: Mapping[str, Any] | None = None,
+    machine: EnvSnapshot | None = None,
 ) -> list[Finding]:
-    """Judge a configuration as a release of DeepSpeed would take it ("" if it is not known)."""
+    """Judge a configuration as a release of DeepSpeed would take it ("" if it is not known).
+
+    Given `machine`, say what of the configuration that machine is slow in.
+    """
     rules = config_rules()
+    if machine is not None:
+        rules.append(unaccelerated_precision.RULE)
+        machine = msgspec.structs.replace(machine, versions={})  # the release is a given
     trace = _trace(config, deepspeed)
+    trace.environment = machine
     summary = RunSummary(kind.collect(trace, RankClock()) for kind in _needed(rules))
     engines = replace(summary[Engines], lines=config.lines)
     return judge(summary.with_part(engines), rules, thresholds)

@@ -327,6 +327,7 @@ class EnvironmentInfo(_Part):
     accelerators: list[str] = []  # of the first host, as its kernel lists them
     adapters: list[str] = []
     machine: dict[str, str] = {}  # kernel, driver, modules..., where all ranks have the same
+    precision: dict[str, str] = {}  # what is multiplied fast, where all ranks have the same
     libraries: list[str] = []  # of communication, as ranks have loaded them
 
 

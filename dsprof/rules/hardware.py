@@ -39,6 +39,36 @@ def models(facts: EnvironmentFacts) -> list[Model | None]:
     return [_model(name) for name in sorted(names)]
 
 
+def architectures(facts: EnvironmentFacts) -> dict[str, str]:
+    """Return the architecture of each kind of device, "" where it is not known.
+
+    Devices that ranks or profilers named come before those that the kernels of the hosts list.
+    """
+    named = {name for names in facts.devices.get("gpus", {}) for name in names}
+    named |= {name for names in facts.versions.get("device", {}) for name in names.split(", ")}
+    listed = {one.name for held in facts.accelerators.values() for found in held for one in found}
+    by_name = {name: _model(name) for name in sorted(named or listed)}
+    capabilities = facts.precision.get("capability", {})
+    known = _of_capability(next(iter(capabilities))) if len(capabilities) == 1 else ""
+    return {name: (found.architecture if found else "") or known for name, found in by_name.items()}
+
+
+def multiplies(architecture: str, precision: str) -> bool | None:
+    """Whether matrix units take a precision; None where the architecture is not known."""
+    known = {row["architecture"]: row for row in rows("architectures.csv")}
+    return known[architecture][precision] == "yes" if architecture in known else None
+
+
+def _of_capability(capability: str) -> str:
+    """Return the architecture of NVIDIA devices of a compute capability: "8.6" is ampere."""
+    since = [
+        (float(row["since"]), row["architecture"])
+        for row in rows("architectures.csv")
+        if row["since"]
+    ]
+    return max((one for one in since if one[0] <= float(capability)), default=(0.0, ""))[1]
+
+
 def vendors(facts: EnvironmentFacts) -> set[str]:
     """Return who made the accelerators of the hosts."""
     return {a.vendor for held in facts.accelerators.values() for found in held for a in found}

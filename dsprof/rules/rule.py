@@ -82,7 +82,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ranks: tuple[int, ...] = ()  # () means all
     config_patch: dict[str, Any] | None = None  # DeepSpeed keys to merge into the user's file
     saving_ms_per_step: tuple[float, float] | None = None  # low, high
-    exposed_per_saving: float = 1.0  # mean over ranks; a late rank itself has none of what it costs
+    exposed_per_saving: float = 1.0  # mean over ranks; of a late rank less, of computation nothing
     saving_from: str = ""  # whose exposed time: "gradients", "parameters" or "" for any
     saving_bytes_per_step: int | None = None
     confidence: Literal["", "low", "medium", "high"] = ""

@@ -116,7 +116,7 @@ def _owned_once(
         pools = {"", finding.saving_from}
         each = finding.exposed_per_saving
         claimed = (low + high) / 2
-        owned = min(claimed, *(free_ms.get(pool, 0.0) / each for pool in pools))
+        owned = min([claimed, *(free_ms.get(pool, 0.0) / each for pool in pools if each)])
         for pool in pools:
             free_ms[pool] = free_ms.get(pool, 0.0) - owned * each
         part = owned / claimed

@@ -25,6 +25,7 @@ def _environment(info: EnvironmentInfo) -> Iterator[tuple[str, list[tuple[str, s
     yield "Versions", [*info.versions.items()]
     yield "Devices", list(_devices(info))
     yield "Machine", [*info.machine.items(), *(("library", path) for path in info.libraries)]
+    yield "Matrix products", list(info.precision.items())
     yield "Variables", [*info.variables.items(), *redacted]
     yield "Changed by the time communication began", [*changed.items()]
     for path, settings in info.files.items():

@@ -44,6 +44,14 @@ def test_a_fault_is_shown_with_its_line_and_fails(folder):
     assert "[unknown-config-key]" in done.stdout
 
 
+def test_a_precision_that_this_machine_is_slow_in_is_a_note(folder):
+    (folder / "bf16.json").write_text(json.dumps({**GOOD, "bf16": {"enabled": True}}))
+    done = dsprof("lint", "bf16.json", cwd=folder, env=environment(ONEDNN_MAX_CPU_ISA="AVX2"))
+    assert done.returncode == 0
+    assert "  note  The model computes in bf16, which this CPU does not accelerate" in done.stdout
+    assert 'Do: Set "bf16": {"enabled": false}' in done.stdout
+
+
 def test_what_cannot_be_read_does_not_stop_the_others(folder):
     done = dsprof("lint", "template.json", "missing.json", "bad.json", cwd=folder)
     assert done.returncode == 2

@@ -32,6 +32,12 @@ class Costs(Aggregate):
         """
         return NOMINAL_CONTENTION if self.baseline is None else self.baseline.contention
 
+    @property
+    def flops_per_s(self) -> dict[str, float]:
+        """Return how fast one rank multiplies matrices, by precision; empty: not measured."""
+        products = self.baseline.products if self.baseline else ()
+        return {product.precision: product.flops_per_s for product in products}
+
     def cost_ns(
         self, op: str, nbytes: int, group_size: int, *, crosses_nodes: bool | None = None
     ) -> float | None:

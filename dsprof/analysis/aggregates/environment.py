@@ -96,6 +96,7 @@ class EnvironmentFacts(Aggregate):
     accelerators: Facts[str, tuple[Accelerator, ...]] = field(default_factory=dict)  # of hosts
     adapters: Facts[str, tuple[Adapter, ...]] = field(default_factory=dict)  # of hosts
     machine: Facts[str, str] = field(default_factory=dict)  # empty: nobody looked
+    precision: Facts[str, str] = field(default_factory=dict)  # of dsprof.precision.facts
     device_nodes: Facts[str, str] = field(
         default_factory=dict
     )  # "" -> NUMA node of a rank's device
@@ -131,6 +132,7 @@ class EnvironmentFacts(Aggregate):
             accelerators=_of(me, {header.host: tuple(own.accelerators)} if own.machine else {}),
             adapters=_of(me, {header.host: tuple(own.adapters)} if own.machine else {}),
             machine=_of(me, own.machine),
+            precision=_of(me, own.precision),
             device_nodes=_of(me, _device_node(own, header.local_rank)),
             libraries=_of(me, dict.fromkeys(own.libraries, "")),
             redacted=_of(me, dict.fromkeys(own.redacted, "")),

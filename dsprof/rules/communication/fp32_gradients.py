@@ -16,11 +16,11 @@ from dsprof.rules.calls import (
     held_ms,
     share_of_step,
 )
+from dsprof.rules.precision import gathered_in
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import omitting_saves
 from dsprof.rules.wording import size
 
-_HALVES = {"bfloat16": "bf16", "float16": "fp16"}
 _FULL = "float32"
 
 
@@ -52,7 +52,7 @@ class FP32Gradients:
         engines, wire = run[Engines], run[Wire]
         gradients = wire.chosen(lambda kind: kind.purpose == "gradients")
         wide = {kind: held for kind, held in gradients.items() if kind.dtype == _FULL}
-        precision = engines.precision if engines.main else _gathered_in(wire)
+        precision = engines.precision if engines.main else gathered_in(wire)
         if not gradients:
             text = "No reduction of gradients between ranks was recorded in full detail."
             yield self.meta.finding(Status.UNKNOWN if run[Steps].is_counted else _NONE, text)
@@ -108,15 +108,6 @@ class FP32Gradients:
             saving_from="gradients",
             confidence="high" if asked else "medium",
         )
-
-
-def _gathered_in(wire: Wire) -> str:
-    """Return the precision that most parameters are gathered in, "" if none are (DDP)."""
-    parameters = wire.chosen(lambda kind: kind.purpose == "parameters")
-    if not parameters:
-        return ""
-    most = max(parameters, key=lambda kind: (parameters[kind].nbytes, kind))
-    return _HALVES.get(most.dtype, "fp32")
 
 
 def _is_asked_for(engines: Engines) -> bool:

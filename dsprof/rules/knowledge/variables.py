@@ -6,6 +6,7 @@ retired_names.csv    names that never existed or are read no more, and what to d
 integer_variables.txt  names whose value NCCL or RCCL parses with strtoll
 settings.csv         values that cost something, where, and what to do
 accelerators.csv     accelerators by name: architecture and links
+architectures.csv    which precisions the matrix units of an architecture multiply
 links.csv            what links carry, as others measured it
 agreement.csv        whether ranks must, should or may not need to agree; first match wins
 
