@@ -8,7 +8,7 @@ import numpy.typing as npt
 from dsprof.analysis.profile import covered_steps
 from dsprof.analysis.timeline import Array
 from dsprof.trace.device import DeviceActivity
-from dsprof.trace.format import Header
+from dsprof.trace.format import Header, StepArgs
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 from dsprof.trace.writer import Window
 
@@ -77,6 +77,26 @@ def profiled_steps(trace: RankTrace) -> set[int]:
     seen = covered_steps(trace)
     numbers = sorted({step.step for step in trace.steps})
     return seen if seen & set(numbers[warmup_steps(len(numbers)) :]) else set()
+
+
+def device_steps(trace: RankTrace) -> list[StepArgs]:
+    """Return the measured steps of which a profiler saw the device, in order."""
+    wanted = set(detailed_steps(trace).tolist())
+    if trace.device is None:
+        wanted &= covered_steps(trace)
+    return sorted((s for s in trace.steps if s.step in wanted), key=lambda step: step.start_ns)
+
+
+def device_windows(trace: RankTrace, device: DeviceActivity) -> tuple[Array, Array]:
+    """Return starts and ends of what verdicts about a device are about.
+
+    These are the measured steps that a profiler saw; the whole record where there are none.
+    """
+    steps = device_steps(trace)
+    if not steps:
+        return device.start_ns.min(keepdims=True), device.end_ns.max(keepdims=True)
+    starts, ends = ([getattr(s, name) for s in steps] for name in ("start_ns", "end_ns"))
+    return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
 def in_steps(step: IntArray, numbers: Array) -> BoolArray:

@@ -221,7 +221,7 @@ def _method(summary: RunSummary) -> str:
     facts, device = summary[Steps], summary[Device]
     ranks = facts.ranks.values()
     leads = bool(device.ranks) and not device.is_beside
-    if leads and device.is_sampled:
+    if leads and not device.complete:
         return "not measurable: events were left out of the files"
     if leads or all(rank.by_kernels for rank in ranks):
         return "time line of the device: communication is exposed while no other kernel runs"

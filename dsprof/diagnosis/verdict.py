@@ -59,7 +59,7 @@ def _healthy(findings: Sequence[Finding], summary: RunSummary) -> str:
 
 def _without_steps(summary: RunSummary) -> str:
     """Say what the files of another tool show; that dumps and logs hold no steps is no news."""
-    if (device := summary[Device]).ranks and not device.is_sampled:
+    if (device := summary[Device]).complete:
         return f"Device: {_device_parts(device)}."
     if snapshots := summary[Snapshots].ranks.values():
         fullest = max(snapshots, key=lambda one: one.reserved_bytes)

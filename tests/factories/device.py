@@ -31,5 +31,5 @@ def busy(
 
 def sampled(number: int = 0, **fields: Any) -> RankTrace:
     """A rank out of whose file most events were left."""
-    left = [kineto.span("cpu_op", "aten::mm", 1, 1, args={"Ev Idx": 5000})]
+    left = [kineto.span("cpu_op", "aten::mm", 1, 1, args={"Ev Idx": n}) for n in range(0, 5000, 50)]
     return rank([*kineto.steps(4, 10, 20), *left], number, **fields)

@@ -1,4 +1,4 @@
-"""What the accelerator of each rank did over the whole time that a profiler saw."""
+"""What the accelerator of each rank did, in the measured steps and over the whole record."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from dsprof.analysis.grouping import group_rows
 from dsprof.analysis.kernel_time import DeviceTime, unrecognised
+from dsprof.analysis.steps import device_steps, device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.device import COMMUNICATION, COPY, DeviceActivity
 from dsprof.trace.table import BoolArray, RankTrace, operations
@@ -24,6 +25,20 @@ class KernelSum:
     name: str
     calls: int
     total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTime:
+    """Time of a device in the window that verdicts are about; the parts sum to the span."""
+
+    steps: int  # measured steps; 0: from the first kernel or copy to the last
+    span_ns: int
+    compute_ns: int
+    exposed_ns: int
+    copies_ns: int
+    idle_ns: int
+    before_ns: int = 0  # from the first kernel or step to the window: start-up and warm-up
+    before_idle_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,7 @@ class RankDevice:
     beyond: tuple[KernelSum, ...]  # communication that the common test does not see, by library
     unrecognised: tuple[KernelSum, ...]  # long, on streams for communication, of no known family
     is_sampled: bool
+    judged: WindowTime
     is_beside: bool = False  # seen by a profiler beside the trace that tells of the rank
 
     @property
@@ -77,9 +93,9 @@ class Device(Aggregate):
         return Device(self.ranks | other.ranks)
 
     @property
-    def is_sampled(self) -> bool:
-        """Whether events were left out of any rank's file."""
-        return any(rank.is_sampled for rank in self.ranks.values())
+    def complete(self) -> dict[int, RankDevice]:
+        """The ranks of whose files no events were left out."""
+        return {rank: row for rank, row in self.ranks.items() if not row.is_sampled}
 
     @property
     def is_beside(self) -> bool:
@@ -87,9 +103,16 @@ class Device(Aggregate):
         return all(rank.is_beside for rank in self.ranks.values())
 
     def share(self, part: str) -> float:
-        """Return the share of a part (`idle_ns`, ...) in the spans of all ranks."""
-        spans = sum(rank.span_ns for rank in self.ranks.values())
-        return float(sum(getattr(rank, part) for rank in self.ranks.values()) / max(spans, 1))
+        """Return the share of a part (`idle_ns`, ...) in the windows of all complete ranks."""
+        windows = [rank.judged for rank in self.complete.values()]
+        spans = sum(window.span_ns for window in windows)
+        return float(sum(getattr(window, part) for window in windows) / max(spans, 1))
+
+    @property
+    def window(self) -> str:
+        """What the shares are of, in words."""
+        steps = {rank.judged.steps for rank in self.complete.values()}
+        return "the measured steps" if all(steps) else "the time recorded"
 
 
 def _measure(trace: RankTrace, device: DeviceActivity) -> RankDevice:
@@ -99,6 +122,7 @@ def _measure(trace: RankTrace, device: DeviceActivity) -> RankDevice:
     parts, by_name = time.parts(start, end), usual.parts(start, end)
     communicates = device.kind == COMMUNICATION
     profile = trace.profile
+    judged = _judged(trace, device, time)
     return RankDevice(
         span_ns=int(end[0] - start[0]),
         compute_ns=int(parts.compute_ns[0]),
@@ -114,7 +138,26 @@ def _measure(trace: RankTrace, device: DeviceActivity) -> RankDevice:
         beyond=_sums(device, device.library, communicates & ~device.is_usual),
         unrecognised=_sums(device, device.name, unrecognised(device, LONG_NS)),
         is_sampled=profile.is_sampled if profile else trace.is_sampled,
+        judged=judged,
         is_beside=profile is not None,
+    )
+
+
+def _judged(trace: RankTrace, device: DeviceActivity, time: DeviceTime) -> WindowTime:
+    """Measure the window of the verdicts, and what came before it."""
+    starts, ends = device_windows(trace, device)
+    parts = time.parts(starts, ends)
+    first = np.array([min([device.start_ns.min(), *(s.start_ns for s in trace.steps)])], np.int64)
+    before = time.parts(first, starts[:1])
+    return WindowTime(
+        steps=len(device_steps(trace)),
+        span_ns=int((ends - starts).sum()),
+        compute_ns=int(parts.compute_ns.sum()),
+        exposed_ns=int(parts.exposed_ns.sum()),
+        copies_ns=int(parts.copies_ns.sum()),
+        idle_ns=int(parts.idle_ns.sum()),
+        before_ns=int(starts[0] - first[0]),
+        before_idle_ns=int(before.idle_ns[0]),
     )
 
 

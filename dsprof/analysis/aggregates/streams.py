@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.steps import device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import Intervals
 from dsprof.trace.device import COMMUNICATION, COMPUTE
 from dsprof.trace.table import RankTrace
 
@@ -17,7 +19,10 @@ COMPUTES_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Streams(Aggregate):
-    """Sums over the ranks of which a profiler saw the device; kernels of a stream never overlap."""
+    """Sums over the ranks of which a profiler saw the whole device, in the judged window.
+
+    Kernels of a stream never overlap.
+    """
 
     communication_ns: int = 0
     shared_ns: int = 0  # of it, on streams that also compute
@@ -26,11 +31,13 @@ class Streams(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Streams:
         """Add up the kernels of one rank by stream and kind."""
-        device = trace.activity
-        if device is None or not len(device):
+        device, profile = trace.activity, trace.profile
+        is_sampled = profile.is_sampled if profile else trace.is_sampled
+        if device is None or not len(device) or is_sampled:
             return cls()
         groups = group_rows([device.stream, device.kind])
-        sums = groups.sums(device.end_ns - device.start_ns)
+        window = Intervals.union(*device_windows(trace, device))
+        sums = groups.sums(window.within(device.start_ns, device.end_ns))
         stream, kind = device.stream[groups.first], device.kind[groups.first]
         computing, sending = kind == COMPUTE, kind == COMMUNICATION
         computes = computing & (sums >= COMPUTES_SHARE * sums[computing].sum()) & (sums > 0)

@@ -81,8 +81,8 @@ def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:
 
 
 def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
-    if device.is_sampled:
-        return Status.UNKNOWN, "Could not tell: events were left out of the files."
+    if len(device.complete) < len(device.ranks):
+        return Status.UNKNOWN, "Unknown: events were left out of the files."
     if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
         count = len(missing)
         text = f"Could not tell: {count} of {run.first.world_size} ranks left no times, and one "

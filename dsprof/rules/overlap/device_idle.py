@@ -37,8 +37,8 @@ class DeviceIdle:
         if not device.ranks:
             text = "No trace holds times of an accelerator."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-        elif device.is_sampled:
-            text = "Could not tell: events were left out of the files."
+        elif not device.complete:
+            text = "Unknown: events were left out of the files."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             yield self._judged(device, device.share("idle_ns"), thresholds)
@@ -46,8 +46,8 @@ class DeviceIdle:
     def _judged(self, device: Device, idle: float, thresholds: Thresholds) -> Finding:
         exposed = device.share("exposed_ns")
         summary = (
-            f"The device is idle {idle:.0%} of the time recorded; "
-            f"{exposed:.0%} is exposed communication."
+            f"The device is idle {idle:.0%} of {device.window}; "
+            f"{exposed:.0%} is exposed communication.{_before(device)}"
         )
         if idle < thresholds.idle_share:
             return self.meta.finding(Status.PASS, summary)
@@ -66,8 +66,19 @@ class DeviceIdle:
         )
 
 
+def _before(device: Device) -> str:
+    """Tell of start-up and warm-up where the verdict leaves much of them out."""
+    rows = [rank.judged for rank in device.complete.values()]
+    before_ns, idle_ns = (sum(getattr(r, n) for r in rows) for n in ("before_ns", "before_idle_ns"))
+    if not all(row.steps for row in rows) or not before_ns:
+        return ""
+    each = f"{before_ns / len(rows) / 1e6:,.0f} ms of start-up and warm-up"
+    return f" Not counted: {each}, {idle_ns / before_ns:.0%} idle."
+
+
 def _by_rank(device: Device) -> Table:
-    rows = sorted(device.ranks.items(), key=lambda item: -item[1].idle_ns)[:16]
+    windows = [(rank, row.judged, row.kernels) for rank, row in device.complete.items()]
+    rows = sorted(windows, key=lambda item: -item[1].idle_ns)[:16]
     return Table(
         columns=(
             Column("rank"),
@@ -78,8 +89,8 @@ def _by_rank(device: Device) -> Table:
             Column("kernels", "count"),
         ),
         rows=tuple(
-            (rank, row.idle_ns, row.compute_ns, row.exposed_ns, row.copies_ns, row.kernels)
-            for rank, row in rows
+            (rank, row.idle_ns, row.compute_ns, row.exposed_ns, row.copies_ns, kernels)
+            for rank, row, kernels in rows
         ),
         caption="The most idle ranks first",
     )

@@ -16,7 +16,7 @@ class Thresholds:
     """When shared streams matter."""
 
     shared_share: float = 0.5  # of the time of communication kernels
-    exposed_share: float = 0.1  # of the time recorded
+    exposed_share: float = 0.1  # of the measured steps, or of the time recorded
     severe_share: float = 0.4  # from here on the rule fails
 
 
@@ -37,18 +37,18 @@ class SerialStreams:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Compare communication on computing streams with all of it."""
         device, streams = run[Device], run[Streams]
-        if not device.ranks or not streams.communication_ns:
+        if device.ranks and not device.complete:
+            text = "Unknown: events were left out of the files."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        if not streams.communication_ns:
             text = "No trace holds times of communication kernels."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-            return
-        if device.is_sampled:
-            text = "Could not tell: events were left out of the files."
-            yield self.meta.finding(Status.UNKNOWN, text)
             return
         exposed = device.share("exposed_ns")
         summary = (
             f"{streams.shared_share:.0%} of communication runs on streams that also compute; "
-            f"{exposed:.0%} of the time recorded is exposed communication."
+            f"{exposed:.0%} of {device.window} is exposed communication."
         )
         if streams.shared_share < thresholds.shared_share or exposed < thresholds.exposed_share:
             yield self.meta.finding(Status.PASS, summary)

@@ -129,7 +129,7 @@ class DataQuality:
             f"Events were left out of the files of {named(ranks)}: sums are too small, "
             "and no overlap, no idle time and no late rank can be told from them.",
             severity=Severity.HIGH,
-            cause="The file holds far fewer events than the profiler numbered: whoever wrote it "
+            cause="The numbers of the operators have gaps all over: the tool that wrote the file "
             "took a sample, or filtered it.",
             action="Give the file as the profiler exported it.",
             ranks=tuple(ranks),

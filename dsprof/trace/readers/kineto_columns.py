@@ -33,6 +33,7 @@ from dsprof.trace.readers.kineto_host import (
     span_message,
 )
 from dsprof.trace.readers.kineto_names import CALL, SPAN, STEP, STOP, DeviceKinds, HostUses
+from dsprof.trace.readers.kineto_numbers import Numbers
 from dsprof.trace.table import RankTrace, Vocabulary
 
 _LONGEST_US = 1e13  # four months: later times are damage
@@ -40,8 +41,6 @@ _DAMAGED = -(2**62)
 _MOST_CATEGORIES = 1 << 10
 _BATCH = 1000  # events that are turned into rows at once
 _START, _DURATION = attrgetter("ts"), attrgetter("dur")
-_SAMPLED_FACTOR = 2
-"""Torch numbers its events from 0: numbers twice as high as there are events were left out."""
 
 
 class Columns:
@@ -64,15 +63,14 @@ class Columns:
         self._lanes: dict[int | str | None, int] = {}
         self._damaged = 0
         self._categories: set[str] = set()  # seen before any work of a device
-        self._numbered = 0
-        self._highest = -1
+        self._numbers = Numbers()
 
     def add(self, events: Sequence[object]) -> None:
         """Take what is of use from a chunk."""
         spans = [event for event in events if type(event) is TraceEvent]
         if not self._parts and len(self._categories) < _MOST_CATEGORIES:
             self._categories |= {e.cat for e in events if isinstance(e, TraceEvent | Flow)}
-        self._count(spans)
+        self._numbers.add(spans)
         uses = self._uses
         used = [e for e in spans if e.cat in DEVICE_CATEGORIES or uses[e.name]]
         on_device = [event for event in used if event.cat in DEVICE_CATEGORIES]
@@ -121,9 +119,8 @@ class Columns:
             device = "xpu" if self._categories & set(OF_XPU) else "cuda"
             trace.header = msgspec.structs.replace(header, device=device)
             trace.device = self._activity(table)
-        if self._highest + 1 > _SAMPLED_FACTOR * self._numbered:
+        if left := self._numbers.left_out():
             trace.is_sampled = True
-            left = f"{self._numbered:,} of at least {self._highest + 1:,}"
             text = f"events were left out of {path.rsplit('/', 1)[-1]}: it holds {left}"
             trace.notes.append(NoteArgs(text))
         return trace
@@ -140,12 +137,6 @@ class Columns:
                 f"{path}: a Chrome trace of another tool than torch.profiler: no event has one of "
                 "its categories; record the run with DSPROF=1 or torch.profiler"
             )
-
-    def _count(self, events: Sequence[TraceEvent]) -> None:
-        """Count the events that torch numbered, in either of its schemas; keep the highest."""
-        numbers = [n for e in events if (n := e.args.index) >= 0 or (n := e.args.old_index) >= 0]
-        self._numbered += len(numbers)
-        self._highest = max(self._highest, max(numbers, default=-1))
 
     def _activity(self, table: npt.NDArray[np.int64]) -> DeviceActivity:
         number, stream, start, end = table

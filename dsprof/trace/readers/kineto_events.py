@@ -47,6 +47,9 @@ OF_TORCH = frozenset({
 })  # fmt: skip
 """Categories that torch's profiler gives to what takes time; other tools give none, or others."""
 
+OPERATORS = frozenset(("cpu_op", "user_annotation", "Operator"))
+"""Categories of what the host's program and torch's operators did."""
+
 
 def is_stop(name: str) -> bool:
     """Say whether the host waits for the device in a call of this name."""

@@ -88,9 +88,26 @@ def test_a_stream_that_mostly_computes_is_not_for_communication() -> None:
 
 def test_a_sample_says_nothing_about_its_steps() -> None:
     found = summary(device.sampled(world_size=1))
-    assert found[Device].is_sampled
+    assert found[Device].complete == {}
     assert found[Steps].ranks[0].exposed_ns is None
     assert not found[Overlap].on_device
+
+
+def test_the_judged_window_is_that_of_the_measured_steps() -> None:
+    events = [kineto.step(n, 100 * n, 100) for n in range(4)]
+    events += [kineto.kernel(kineto.GEMM, 50, 1), kineto.kernel(kineto.GEMM, 250, 100)]
+    found = measured([*events, kineto.kernel(kineto.GEMM, 450, 50)])
+    judged = found.judged
+    assert (judged.steps, judged.span_ns, judged.compute_ns) == (2, ns(200), ns(100))
+    assert judged.idle_ns == ns(100)
+    assert (judged.before_ns, judged.before_idle_ns) == (ns(200), ns(199))
+    assert found.span_ns == ns(450)  # the whole record
+
+
+def test_without_steps_the_whole_record_is_judged() -> None:
+    judged = measured(EVENTS).judged
+    assert (judged.steps, judged.span_ns, judged.idle_ns) == (0, ns(35), ns(9))
+    assert judged.before_ns == 0
 
 
 def test_host_traces_have_no_device() -> None:

@@ -10,7 +10,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
 
 def test_communication_on_a_stream_of_its_own_is_not_shared():
     found = summary(busy(comm=20, world_size=1))[Streams]
-    assert (found.communication_ns, found.shared_ns) == (4 * 20 * MS, 0)
+    assert (found.communication_ns, found.shared_ns) == (2 * 20 * MS, 0)  # of the measured steps
     assert found.shared_share == 0
 
 

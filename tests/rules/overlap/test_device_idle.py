@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dsprof.rules.overlap.device_idle import RULE
 from dsprof.rules.rule import Severity, Status
+from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
 from tests.factories.trace import rank_trace, said
 
@@ -9,7 +10,7 @@ from tests.factories.trace import rank_trace, said
 def test_an_idle_device_fails():
     finding = said(RULE, busy(compute=40, comm=20, world_size=1))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert "33% of the time" in finding.summary
+    assert "40% of the measured steps" in finding.summary
 
 
 def test_a_device_with_next_to_nothing_to_do_is_severe():
@@ -22,6 +23,32 @@ def test_a_busy_device_passes():
 
 def test_waiting_in_a_collective_is_not_idle():
     assert said(RULE, busy(compute=10, comm=85, world_size=1)).status is Status.PASS
+
+
+def steps_of(*compute: float):
+    """Steps of 100 ms with so much work each."""
+    events = [kineto.step(n, 100 * n, 100) for n in range(len(compute))]
+    return [*events, *(kineto.kernel("gemm", 100 * n, ms) for n, ms in enumerate(compute))]
+
+
+def test_start_up_and_warm_up_are_named_apart():
+    early = kineto.kernel("init", -2000, 1)
+    finding = said(RULE, rank([early, *steps_of(5, 5, 96, 96)], world_size=1))
+    assert finding.status is Status.PASS
+    assert "idle 4% of the measured steps" in finding.summary
+    assert "Not counted: 2,200 ms of start-up and warm-up, 100% idle" in finding.summary
+
+
+def test_a_busy_warm_up_hides_no_idle_steps():
+    busy_before = kineto.kernel("init", -2000, 2000)
+    finding = said(RULE, rank([busy_before, *steps_of(95, 95, 40, 43)], world_size=1))
+    assert finding.status is Status.FAIL
+    assert "idle 58% of the measured steps" in finding.summary
+
+
+def test_files_that_are_whole_are_judged_beside_a_sample():
+    idle = busy(0, compute=40, comm=20)
+    assert said(RULE, idle, sampled(1)).status is Status.FAIL
 
 
 def test_a_sample_says_nothing():

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dsprof.rules.overlap.serial_streams import RULE
 from dsprof.rules.rule import Status
 from tests.factories.device import busy, rank, sampled
-from tests.factories.kineto import kernel
+from tests.factories.kineto import kernel, step
 from tests.factories.trace import rank_trace, said
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
@@ -40,3 +40,10 @@ def test_thresholds_move_the_verdict():
     assert said(RULE, one_stream(50), shared_share=1.1).status is Status.PASS
     assert said(RULE, one_stream(15), exposed_share=0.5).status is Status.PASS
     assert said(RULE, one_stream(15), severe_share=0.1).status is Status.FAIL
+
+
+def test_the_measured_steps_are_judged():
+    steps = [step(n, 100 * n, 100) for n in range(4)]
+    warm_up = [kernel("gemm", 0, 50), kernel(NCCL, 50, 50)]
+    later = [event for n in (2, 3) for event in (kernel("gemm", 100 * n, 95),)]
+    assert said(RULE, rank([*steps, *warm_up, *later], world_size=1)).status is not Status.FAIL

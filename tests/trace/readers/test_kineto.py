@@ -178,8 +178,8 @@ def test_a_name_that_only_begins_like_torchs_record_is_nothing(tmp_path: Path) -
 
 def test_many_events_are_read_in_chunks_and_batches(tmp_path: Path) -> None:
     def group(at: float) -> list[dict[str, Any]]:
-        op = make.span("cpu_op", "aten::mm", at, 1, args={"Ev Idx": round(at)})
-        return [op, make.kernel(make.GEMM, at, 1), make.collective(at, 2), make.copy(at, 1)]
+        one = make.span("cpu_op", "aten::mm", at, 1, args={"Ev Idx": round(at)})
+        return [one, make.kernel(make.GEMM, at, 1), make.collective(at, 2), make.copy(at, 1)]
 
     trace = read(tmp_path, [event for n in range(1500) for event in group(10.0 * n)])
     device, rows = trace.device, trace.collectives
@@ -223,12 +223,35 @@ def test_sizes_of_gloo_come_from_recorded_shapes(tmp_path: Path) -> None:
     assert {several.groups[int(n)].label for n in several.collectives.group} == {"unknown"}
 
 
-def test_events_that_were_left_out_are_noticed(tmp_path: Path) -> None:
-    def op(number: int) -> dict:
-        return make.span("cpu_op", "aten::mm", number, 1, args={"Ev Idx": number})
+def op(number: int, **args: Any) -> dict[str, Any]:
+    return make.span("cpu_op", "aten::mm", number % 1000, 1, args={"Ev Idx": number} | args)
 
+
+def test_events_that_were_left_out_are_noticed(tmp_path: Path) -> None:
     assert not read(tmp_path, [op(n) for n in range(10)]).is_sampled
-    assert read(tmp_path, [op(n) for n in range(0, 100, 10)]).is_sampled
+    sample = read(tmp_path, [op(n) for n in range(0, 1000, 10)])
+    assert sample.is_sampled
+    assert "100 of about 991" in sample.notes[-1].text
+
+
+def test_a_window_of_a_longer_recording_is_whole(tmp_path: Path) -> None:
+    """Inference servers cut a window out of a recording: its numbers begin anywhere."""
+    assert not read(tmp_path, [op(n) for n in range(33_000, 33_200)]).is_sampled
+    outer = op(17)  # begins before the window
+    assert not read(tmp_path, [outer, *(op(n) for n in range(900_000, 900_200))]).is_sampled
+
+
+def test_numbers_of_operators_count_before_those_of_all_events(tmp_path: Path) -> None:
+    """A tool that takes the Python functions out of a file leaves all that is judged."""
+    kept = [op(10 * n, **{"External id": 4000 + n}) for n in range(100)]
+    assert not read(tmp_path, kept).is_sampled
+    launched = [make.kernel(make.GEMM, n, 1, **{"External id": 7 * n}) for n in range(100)]
+    assert not read(tmp_path, [*kept, *launched]).is_sampled
+
+
+def test_threads_number_their_operators_in_blocks_of_their_own(tmp_path: Path) -> None:
+    blocks = [op(512 * thread + n) for thread in range(8) for n in range(20)]
+    assert not read(tmp_path, blocks).is_sampled
 
 
 def test_a_file_that_is_cut_gives_its_whole_events(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_waiting_for_a_late_rank_leads_the_verdict() -> None:
     assert diagnosis.verdict.startswith("Rank 2 delays the others by ")
 
 
-@pytest.mark.parametrize("name", ["torchrec_sst_long_a2a_optimizer_3", "hta_nccl_data"])
+@pytest.mark.parametrize("name", ["torchrec_resnet18", "hta_nccl_data"])
 def test_one_rank_of_several_leads_with_its_own_finding(name: str) -> None:
     first = sorted(traces(name).iterdir())[0]
     diagnosis = diagnose(find_run([first]))
@@ -128,6 +128,15 @@ def test_an_idle_device_comes_before_communication(name: str) -> None:
     failed = [f.rule for f in diagnosis.findings if f.status is Status.FAIL]
     assert next(one for one in failed if one != "data-quality") == "device-idle"
     assert "communication-bound-step" not in claims(diagnosis)
+
+
+def test_a_verdict_about_the_device_and_the_steps_are_of_one_window() -> None:
+    """A third of the whole record is idle, for the warm-up allocates; a twentieth of the steps."""
+    diagnosis = judged("torchrec_sst_long_a2a_optimizer_3")
+    idle = rule(diagnosis, "device-idle")
+    total = diagnosis.steps.total
+    assert idle.status is Status.PASS
+    assert f"idle {total.idle_ns / total.total_ns:.0%} of the measured steps" in idle.summary
 
 
 def test_a_sample_of_few_ranks_supports_no_claim() -> None:
