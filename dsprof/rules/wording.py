@@ -88,9 +88,9 @@ def count(number: float) -> str:
     return f"{number:,.0f}" if float(number).is_integer() else figures(number)
 
 
-def plural(number: float, noun: str) -> str:
+def plural(number: float, noun: str, several: str = "") -> str:
     """Say how many of what: `1 rank`, `2 ranks`, `0.50 ranks`."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+    return f"{count(number)} {noun if number == 1 else several or f'{noun}s'}"
 
 
 PARTS = {

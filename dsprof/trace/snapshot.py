@@ -21,6 +21,17 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnedSegments:
+    """Segments that went back to the device in the history of a snapshot."""
+
+    segments: int = 0
+    nbytes: int = 0
+    flushes: int = 0  # runs of returns with no other event between
+    requested: int = 0  # segments: empty_cache() is in the recorded call stack
+    traced: int = 0  # segments with a recorded call stack
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySnapshot:
     """Sums over the segments of one device, in bytes.
 
@@ -40,9 +51,18 @@ class MemorySnapshot:
     partly_used: int  # segments
     peak: Peak | None = None  # None without a history
     oom_bytes: int = 0  # size of the last request that failed, 0 if none did
-    oom_device_free_bytes: int = 0  # free on the device at that moment
+    oom_device_free_bytes: int | None = None  # free on the device at that moment
+    changed_since_oom: bool = False  # memory was taken or freed before the snapshot was made
+    returned: ReturnedSegments = ReturnedSegments()
 
     @property
     def was_fragmentation(self) -> bool:
         """Whether the request that failed would have fit into what was stuck and free together."""
-        return 0 < self.oom_bytes <= self.stuck_bytes + self.oom_device_free_bytes
+        return 0 < self.oom_bytes <= self.stuck_bytes + (self.oom_device_free_bytes or 0)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the snapshot leaves no doubt why the request failed."""
+        if self.changed_since_oom or self.oom_device_free_bytes is None:
+            return False
+        return self.oom_bytes <= self.stuck_bytes or not self.was_fragmentation

@@ -24,6 +24,10 @@ _EXPAND = (
 _EXPANDED = "expandable_segments is on already on these ranks: "
 _SMALLER = "pad batches to few lengths, and use smaller micro-batches."
 _TOO_MUCH = "What is stuck and what was free on the device do not suffice for the request."
+_UNCLEAR = (
+    "Two readings are possible: the snapshot is of a later moment than the failed request, or the "
+    "request fits only together with what was free on the device."
+)
 _USE_LESS = (
     "Shard, offload or recompute more, or use smaller micro-batches; the memory section says who "
     "held most at the peak."
@@ -126,15 +130,22 @@ class AllocatorFragmentation:
             "are free and given back when asked"
         )
         if one.oom_bytes:
-            summary += f"; a request of {_gib(one.oom_bytes)} GiB failed"
+            summary += f"; a request of {_gib(one.oom_bytes)} GiB failed{_free_then(one)}"
         status = Status.FAIL if failed or is_much else Status.INFO
         return self.meta.finding(
             status,
             summary + ".",
-            **_words(status, _action(run, (rank,)), is_oom=bool(over)),
+            **_words(status, _action(run, (rank,)), one),
             ranks=(rank,),
-            confidence="high",
+            confidence="high" if one.is_clear or not one.oom_bytes else "low",
         )
+
+
+def _free_then(one: MemorySnapshot) -> str:
+    """Say what was free when the request failed, and whether the figures are of that moment."""
+    free = one.oom_device_free_bytes
+    text = f", with {_gib(free)} GiB free on the device" if free is not None else ""
+    return f"{text}, before other changes" if one.changed_since_oom else text
 
 
 def _action(run: RunSummary, ranks: tuple[int, ...]) -> str:
@@ -156,11 +167,15 @@ def _knob(engines: Engines) -> str:
     return f"make {' and '.join(known)} smaller, and {_SMALLER}" if known else _SMALLER
 
 
-def _words(status: Status, action: str, *, is_oom: bool) -> dict[str, Any]:
+def _words(status: Status, action: str, one: MemorySnapshot) -> dict[str, Any]:
+    is_unclear = one.oom_bytes and not one.is_clear
     if status is Status.FAIL:
-        severity = Severity.HIGH if is_oom else Severity.MEDIUM
-        return {"severity": severity, "cause": _CAUSE, "action": action}
-    if is_oom:
+        severity = Severity.HIGH if one.oom_bytes else Severity.MEDIUM
+        cause = f"{_CAUSE} {_UNCLEAR}" if is_unclear else _CAUSE
+        return {"severity": severity, "cause": cause, "action": action}
+    if is_unclear:
+        return {"title": "The device ran out of memory", "cause": _UNCLEAR, "action": _USE_LESS}
+    if one.oom_bytes:
         return {"title": _OVER_COMMITTED, "cause": _TOO_MUCH, "action": _USE_LESS}
     return {"title": AllocatorFragmentation.meta.title}
 

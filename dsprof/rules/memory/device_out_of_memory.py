@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.memory.counters import gib
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.trace.log import OutOfMemory
-
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +21,46 @@ class Thresholds:
 
 
 class _Failure(NamedTuple):
+    """A failed request, and the sums that decide why; None where torch did not say."""
+
     rank: int
     text: OutOfMemory
     others_bytes: int  # held by other processes
+
+    @property
+    def available_bytes(self) -> int | None:
+        """Free on the device and unallocated in torch's pools, together."""
+        free, unallocated = self.text.free_bytes, self.text.unallocated_bytes
+        return None if free < 0 or unallocated < 0 else free + unallocated
+
+    @property
+    def fits_in_pieces(self) -> bool:
+        """Whether what was unallocated, and free where torch says so, covers the request."""
+        known = max(0, self.text.free_bytes) + max(0, self.text.unallocated_bytes)
+        return known >= self.text.asked_bytes
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the request passes what the process may reserve."""
+        reserved = self.text.allocated_bytes + max(0, self.text.unallocated_bytes)
+        allowed = self.text.allowed_bytes
+        below = 0 <= allowed < self.text.capacity_bytes
+        return below and reserved + self.text.asked_bytes > allowed
+
+    def arithmetic(self) -> str:
+        """State the request and what stood against it."""
+        text = self.text
+        parts = [
+            ("free on the device", text.free_bytes),
+            ("reserved but unallocated", text.unallocated_bytes),
+        ]
+        known = [f"{gib(nbytes)} {name}" for name, nbytes in parts if nbytes >= 0]
+        unknown = "".join(f"; {name}: not stated" for name, nbytes in parts if nbytes < 0)
+        total = self.available_bytes
+        equals = "" if total is None else f" = {gib(total)}"
+        held = f"; other processes hold {gib(self.others_bytes)}" if self.others_bytes else ""
+        sums = " + ".join(known)
+        return f"Rank {self.rank} asked for {gib(text.asked_bytes)}: {sums}{equals}{unknown}{held}."
 
 
 class DeviceOutOfMemory:
@@ -56,12 +92,12 @@ class DeviceOutOfMemory:
             for rank, log in sorted(logs.ranks.items())
             for text in log.out_of_memory
         ]
-        limited = [f for f in failures if 0 <= f.text.allowed_bytes < f.text.capacity_bytes]
+        settings = {log.allocator_settings for log in logs.ranks.values()} - {""}
+        limited = [f for f in failures if f.is_limited]
         crowded = [f for f in failures if f not in limited and _is_crowded(f, thresholds)]
         rest = [f for f in failures if f not in limited and f not in crowded]
-        fragmented = [f for f in rest if f.text.unallocated_bytes >= f.text.asked_bytes]
+        fragmented = [f for f in rest if f.fits_in_pieces]
         needy = [f for f in rest if f not in fragmented]
-        settings = {log.allocator_settings for log in logs.ranks.values()} - {""}
         if limited:
             yield self._limited(limited)
         if crowded:
@@ -73,35 +109,39 @@ class DeviceOutOfMemory:
 
     def _limited(self, failures: list[_Failure]) -> Finding:
         text = failures[0].text
+        is_free = text.free_bytes >= text.asked_bytes
         return self._finding(
             failures,
             "A process reached the limit that was set for it",
-            f"it may use {_gib(text.allowed_bytes)} of {_gib(text.capacity_bytes)}.",
+            f"{failures[0].arithmetic()} The process may reserve {gib(text.allowed_bytes)} of "
+            f"{gib(text.capacity_bytes)}.",
             "torch.cuda.set_per_process_memory_fraction, or the allocator's setting of that name, "
             "limits the process.",
             "Raise the limit, if the device is not shared.",
+            "high" if is_free else "medium",
         )
 
     def _crowded(self, failures: list[_Failure]) -> Finding:
         worst = max(failures, key=lambda failure: failure.others_bytes)
         pids = ", ".join(str(pid) for pid, _ in worst.text.others)
         who = f"process {pids}" if pids else "other processes"
-        own = worst.text.process_bytes
+        cause = f"Without {who} the request would have been served"
+        either = any(failure.fits_in_pieces for failure in failures)
         return self._finding(
             failures,
             "Another process holds memory of the same device",
-            f"{who} held {_gib(worst.others_bytes)} of {_gib(worst.text.capacity_bytes)} on rank "
-            f"{worst.rank}'s device" + (f", this process {_gib(own)}." if own >= 0 else "."),
-            "Without the other process the request would have been served: it is neither "
-            "fragmentation nor the size of the model.",
+            f"{worst.arithmetic()}{f' The other: {who}.' if pids else ''}",
+            f"{cause}; so it would if what is unallocated were in one piece."
+            if either
+            else f"{cause}: it is neither fragmentation nor the size of the model.",
             "Find it with nvidia-smi on that host: a leftover of an earlier run, another job, or "
             "another rank of this one that took the wrong device (call torch.cuda.set_device with "
             "LOCAL_RANK before anything else).",
+            "high" if pids and not either else "medium",
         )
 
     def _fragmented(self, failures: list[_Failure], settings: set[str]) -> Finding:
         worst = max(failures, key=lambda failure: failure.text.unallocated_bytes)
-        text = worst.text
         is_expandable = any("expandable_segments:True" in one for one in settings)
         action = (
             "expandable_segments is on already: make the sizes of tensors less varied (pad to "
@@ -111,29 +151,36 @@ class DeviceOutOfMemory:
             "or later; max_split_size_mb:128 before). If it fails all the same, the model needs "
             "more than there is."
         )
+        in_pool = worst.text.unallocated_bytes >= worst.text.asked_bytes
         return self._finding(
             failures,
-            "A request for memory failed although enough was reserved",
-            f"{_gib(text.unallocated_bytes)} were reserved and unused on rank {worst.rank}, more "
-            f"than the {_gib(text.asked_bytes)} asked for: fragments, possibly.",
-            "What is free is cut into pieces, none of them large enough.",
+            "A request for memory failed although enough was unused",
+            worst.arithmetic(),
+            "What torch reserved and does not use covers the request, but not in one piece."
+            if in_pool
+            else "Unclear: free and unallocated memory cover the request together, neither does "
+            "alone. It was fragmentation if the unallocated pieces can return to the device, and "
+            "lack of memory if not.",
             action,
-            confidence="medium",
+            "medium" if in_pool else "low",
         )
 
     def _needy(self, failures: list[_Failure]) -> Finding:
-        worst = min(failures, key=lambda failure: failure.text.unallocated_bytes)
+        worst = min(failures, key=lambda failure: failure.available_bytes or 0)
         text = worst.text
+        in_use = f"{gib(text.allocated_bytes)} of {gib(text.capacity_bytes)} are in use"
+        is_known = all(failure.available_bytes is not None for failure in failures)
         return self._finding(
             failures,
             "The run needs more device memory than there is",
-            f"rank {worst.rank} had {_gib(text.allocated_bytes)} of {_gib(text.capacity_bytes)} in "
-            f"use when it asked for {_gib(text.asked_bytes)}; only "
-            f"{_gib(max(0, text.unallocated_bytes))} were reserved and unused.",
-            "This is no fragmentation: all that was free, in one piece, would not have been "
-            "enough. torch suggests expandable_segments all the same; it would not help.",
+            f"{worst.arithmetic()} By torch {in_use}.",
+            "All that was free and unallocated, in one piece, would not have been enough: "
+            "expandable_segments, which torch suggests each time, would not help."
+            if is_known
+            else "What torch states as unused would not have been enough, even in one piece.",
             "Make the micro-batch or the sequence smaller, checkpoint activations, shard more "
             "(a higher ZeRO stage, more ranks), or offload the optimizer.",
+            "high" if is_known else "medium",
         )
 
     def _finding(
@@ -143,11 +190,11 @@ class DeviceOutOfMemory:
         summary: str,
         cause: str,
         action: str,
-        confidence: str = "high",
+        confidence: str,
     ) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"{summary[0].upper()}{summary[1:]}",
+            summary,
             title=title,
             severity=Severity.CRITICAL,
             cause=cause,
@@ -206,10 +253,6 @@ def _rows(failures: list[_Failure]) -> Iterator[tuple[int | None, ...]]:
             text.unallocated_bytes if text.unallocated_bytes >= 0 else None,
             others if text.process_bytes >= 0 or others else None,
         )
-
-
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / _GIB:.2f} GiB"
 
 
 RULE = DeviceOutOfMemory()

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.memory.counters import FREED, RETRIES, device_series
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import count, named
+from dsprof.rules.wording import count, named, plural, size
+from dsprof.trace.snapshot import ReturnedSegments
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,28 @@ class Thresholds:
 
     steps: int = 4  # after warm-up; fewer do not tell
     emptied_share: float = 0.5  # of the steps in which segments were given back
+    segments: int = 100  # given back in the history of a snapshot
+
+
+_CALLED = (
+    "The recorded call stacks show torch.cuda.empty_cache().",
+    "Call empty_cache() outside the training loop, or not at all: what is cached is used again.",
+)
+_ROOM = (
+    "Leave more room on the device: smaller micro-batches, activation checkpointing, more "
+    "sharding. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, so that segments grow instead."
+)
+_PRESSED = (
+    "The device had no room for a new segment: the allocator then returns its whole cache and asks "
+    "again. Each return waits for the device (cudaFree).",
+    _ROOM,
+)
+_UNTRACED = (
+    "The device had no room for a new segment, or the program called torch.cuda.empty_cache(): "
+    "the history has no call stacks that would tell which.",
+    f"Remove empty_cache() from the training loop. {_ROOM}",
+)
+"""Cause and action, by who gave segments back."""
 
 
 class _Emptied(NamedTuple):
@@ -30,7 +54,10 @@ class _Emptied(NamedTuple):
 
 
 class EmptiedDeviceCache:
-    """Counts the steps in which segments went back to the device although no allocation failed."""
+    """Counts segments that went back to the device: in steps, or in the history of a snapshot.
+
+    In a step they count where no allocation failed; a snapshot shows who gave them back.
+    """
 
     meta = RuleMeta(
         id="emptied-device-cache",
@@ -39,7 +66,7 @@ class EmptiedDeviceCache:
         why="Each segment that is given back waits for the device (cudaFree), and must be asked "
         "for again in the next step (cudaMalloc).",
         category="memory",
-        needs=(Memory, Run),
+        needs=(Memory, Run, Snapshots),
     )
     thresholds = Thresholds()
 
@@ -47,6 +74,10 @@ class EmptiedDeviceCache:
         """Judge each rank; after a retry the allocator itself empties the cache."""
         if run[Run].is_cpu:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on CPUs.")
+            return
+        histories = {rank: one.returned for rank, one in run[Snapshots].ranks.items() if one.peak}
+        if histories:
+            yield from self._in_history(histories, thresholds)
             return
         counted = [_count(rank, memory) for rank, memory in sorted(run[Memory].ranks.items())]
         long = [one for one in counted if one.steps >= thresholds.steps]
@@ -56,6 +87,28 @@ class EmptiedDeviceCache:
             return
         if often := [o for o in long if o.emptied_steps >= thresholds.emptied_share * o.steps]:
             yield self._emptied(often)
+
+    def _in_history(
+        self, histories: dict[int, ReturnedSegments], thresholds: Thresholds
+    ) -> Iterable[Finding]:
+        rank = max(histories, key=lambda rank: histories[rank].segments)
+        one = histories[rank]
+        is_requested = 2 * one.requested > one.segments
+        if one.segments < thresholds.segments or (is_requested and one.flushes == 1):
+            return
+        flushed = _PRESSED if one.traced else _UNTRACED
+        cause, action = _CALLED if is_requested else flushed
+        often = [r for r in sorted(histories) if histories[r].segments >= thresholds.segments]
+        yield self.meta.finding(
+            Status.FAIL,
+            f"{count(one.segments)} segments ({size(one.nbytes)}) were given back to the device on "
+            f"rank {rank}, in {plural(one.flushes, 'flush', 'flushes')}.",
+            severity=Severity.MEDIUM,
+            cause=cause,
+            action=action,
+            ranks=tuple(often),
+            confidence="high" if one.traced else "low",
+        )
 
     def _emptied(self, often: list[_Emptied]) -> Finding:
         worst = max(often, key=lambda one: one.segments)

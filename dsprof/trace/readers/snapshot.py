@@ -16,7 +16,7 @@ from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
 from dsprof.trace.readers.pickles import load_plain, read_whole
 from dsprof.trace.readers.plain import caller, items, mapping, number, rank_in_name, text
 from dsprof.trace.readers.reader import Facts, OneRankReader
-from dsprof.trace.snapshot import MemorySnapshot, Peak
+from dsprof.trace.snapshot import MemorySnapshot, Peak, ReturnedSegments
 from dsprof.trace.source import Source
 from dsprof.trace.table import CollectivesBuilder, RankTrace
 
@@ -24,6 +24,7 @@ RUN_KEY = "memory snapshot"
 _MOST_SEGMENTS = 200_000
 _MOST_BLOCKS = 1_000_000  # of all segments: one list may stand in many of them
 _MOST_EVENTS = 2_000_000
+_MOST_FRAMES = 200  # of a call stack
 _HOLDERS_KEPT = 10
 _LARGEST_DEVICE = 1 << 10
 _SMALL_PAGE, _LARGE_PAGE = 2 << 20, 20 << 20  # of expandable segments of either pool
@@ -124,7 +125,9 @@ def _layout(
             partly=int(0 < active < total),
             requested=sum(map(_requested, blocks)),
         )
-    oom = [event for event in _events(document, device) if event.get("action") == "oom"]
+    events = list(_events(document, device))
+    failed = next((i for i in reversed(range(len(events))) if _action(events[i]) == "oom"), None)
+    oom = None if failed is None else events[failed]
     return MemorySnapshot(
         device=device,
         reserved_bytes=sums["reserved"],
@@ -136,10 +139,33 @@ def _layout(
         private_bytes=sums["private"],
         segments=len(segments),
         partly_used=sums["partly"],
-        peak=_peak(list(_events(document, device)), sums["requested"]),
-        oom_bytes=_size(oom[-1]) if oom else 0,
-        oom_device_free_bytes=_size(oom[-1], "device_free") if oom else 0,
+        peak=_peak(events, sums["requested"]),
+        oom_bytes=_size(oom) if oom else 0,
+        oom_device_free_bytes=_size(oom, "device_free") if oom and "device_free" in oom else None,
+        changed_since_oom=failed is not None and any(_action(e) in _STEPS for e in events[failed:]),
+        returned=_returned(events),
     )
+
+
+def _action(event: dict[Any, Any]) -> str:
+    return text(event.get("action"))
+
+
+def _returned(events: Sequence[dict[Any, Any]]) -> ReturnedSegments:
+    """Count the segments that the allocator gave back, as they were or page by page."""
+    places = [i for i, event in enumerate(events) if _action(event) in _RETURNS]
+    stacks = [items(events[i].get("frames"), _MOST_FRAMES) for i in places]
+    return ReturnedSegments(
+        segments=len(places),
+        nbytes=sum(_size(events[i]) for i in places),
+        flushes=sum(i - 1 != before for before, i in zip([-2, *places], places, strict=False)),
+        requested=sum(any(map(_empties, frames)) for frames in stacks),
+        traced=sum(bool(frames) for frames in stacks),
+    )
+
+
+def _empties(frame: Any) -> bool:
+    return text(mapping(frame).get("name")).endswith("empty_cache")
 
 
 def _returnable(segment: dict[Any, Any], total: int, active: int, free: Iterable[int]) -> int:
@@ -180,9 +206,12 @@ def _events(document: dict[Any, Any], device: int) -> Iterator[dict[Any, Any]]:
 _STEPS = {"alloc": 1, "free_requested": -1}
 
 
+_RETURNS = ("segment_free", "segment_unmap")
+
+
 def _peak(events: Sequence[dict[Any, Any]], last_bytes: int) -> Peak | None:
     """Find the moment at which most was requested, counting back from the end."""
-    steps = [_STEPS.get(text(event.get("action")), 0) * _size(event) for event in events]
+    steps = [_STEPS.get(_action(event), 0) * _size(event) for event in events]
     if not any(steps):
         return None
     level = start = max(last_bytes - sum(steps), 0)

@@ -99,6 +99,21 @@ def test_a_request_that_would_have_fit_is_severe(tmp_path):
     assert "a request of 0.50 GiB failed" in finding.summary
 
 
+def test_a_request_that_needs_what_was_free_as_well_leaves_two_readings(tmp_path):
+    finding = snapshot(tmp_path, make.segment(900, -300), oom=512, free=300)
+    assert (finding.status, finding.confidence) == (Status.FAIL, "low")
+    assert "with 0.29 GiB free on the device" in finding.summary
+    assert "Two readings are possible" in finding.cause
+
+
+def test_a_snapshot_taken_after_memory_was_freed_proves_no_lack(tmp_path):
+    history = [make.event("oom", 0, 512, device_free=0), make.event("free_requested", 1, 900)]
+    path = make.write(tmp_path / "rank3.pickle", [make.segment(900, -100)], history)
+    [finding] = judge(summarise(find_run([path])), [RULE])
+    assert finding.title == "The device ran out of memory"
+    assert finding.confidence == "low"
+
+
 def test_a_request_that_would_not_have_fit_is_over_commitment(tmp_path):
     finding = snapshot(tmp_path, make.segment(900, -100), oom=512, free=10)
     assert finding.status is Status.INFO

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.analysis.summarise import summarise
 from dsprof.rules.memory.counters import FREED, RETRIES
 from dsprof.rules.memory.emptied_device_cache import RULE
-from dsprof.rules.rule import Status
+from dsprof.rules.rule import Finding, Status
+from dsprof.rules.runner import judge
+from dsprof.trace.run import find_run
+from tests.factories import snapshot as make
 from tests.factories.memory import on_device
 from tests.factories.trace import rank_trace, said
 
@@ -43,3 +47,33 @@ def test_it_does_not_apply_to_cpus():
 @pytest.mark.parametrize("trace", [on_device(None), run([0, 1, 2, 3]), on_device({FREED: 1})])
 def test_without_counters_it_cannot_tell(trace):
     assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def flushed(tmp_path, segments: int, flushes: int = 1, name: str = "") -> Finding:
+    """Judge a history in which the allocator gave segments back, `name` on the call stack."""
+    frames = [{"name": name, "filename": "/x/memory.py", "line": 1}] if name else []
+    give_back = [make.event("segment_free", 1, 2, frames=frames)] * (segments // flushes)
+    history = [*give_back, make.event("alloc", 1, 5)] * flushes
+    path = make.write(tmp_path / "rank3.pickle", [make.segment(900)], history)
+    [finding] = judge(summarise(find_run([path])), [RULE])
+    return finding
+
+
+def test_hundreds_of_returned_segments_in_a_snapshot_fail(tmp_path):
+    finding = flushed(tmp_path, 300)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (3,))
+    assert "300 segments (600 MiB)" in finding.summary
+    assert "in 1 flush." in finding.summary
+    assert finding.confidence == "low"  # no call stack shows who it was
+    assert "no call stacks" in finding.cause
+    traced = flushed(tmp_path, 300, name="forward")
+    assert traced.confidence == "high"
+    assert traced.cause.startswith("The device had no room")
+
+
+def test_a_program_that_empties_the_cache_once_is_not_blamed(tmp_path):
+    assert flushed(tmp_path, 300, name="empty_cache").status is Status.PASS
+    finding = flushed(tmp_path, 300, flushes=10, name="empty_cache")
+    assert "empty_cache()" in finding.cause
+    assert "in 10 flushes" in finding.summary
+    assert flushed(tmp_path, 50).status is Status.PASS

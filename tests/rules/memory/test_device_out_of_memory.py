@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.memory.device_out_of_memory import RULE
+from dsprof.rules.rule import Finding, Status
+from dsprof.rules.runner import judge
+from tests.factories import logs as make
+from tests.factories.trace import summary
+from tests.shared_data import log
+
+NEEDY = "The run needs more device memory than there is"
+UNUSED = "A request for memory failed although enough was unused"
+CROWDED = "Another process holds memory of the same device"
+LIMITED = "A process reached the limit that was set for it"
+
+
+def said(text: str) -> Finding:
+    [finding] = judge(summary(*make.read(["[rank0]: " + text])), [RULE])
+    assert finding.status is Status.FAIL
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("free", "unallocated", "title", "confidence"),
+    [
+        ("2.40 GiB", "0.50 GiB", NEEDY, "high"),
+        ("2.40 GiB", "1.59 GiB", UNUSED, "low"),  # together enough, neither alone
+        ("100.00 MiB", "3.40 GiB", UNUSED, "medium"),
+    ],
+)
+def test_a_verdict_is_as_sure_as_its_sums(
+    free: str, unallocated: str, title: str, confidence: str
+) -> None:
+    finding = said(make.out_of_memory("3.39 GiB", free=free, unallocated=unallocated))
+    assert (finding.title, finding.confidence) == (title, confidence)
+
+
+def test_the_sum_is_stated() -> None:
+    finding = said(make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="1.59 GiB"))
+    assert finding.summary == (
+        "Rank 0 asked for 3.39 GiB: 2.40 GiB free on the device + 1.59 GiB reserved but "
+        "unallocated = 3.99 GiB."
+    )
+    assert finding.cause.startswith("Unclear")
+
+
+def test_what_torch_does_not_state_lowers_the_confidence() -> None:
+    unstated = make.out_of_memory().replace(" of which 100.00 MiB is free", "")
+    finding = said(unstated)
+    assert (finding.title, finding.confidence) == (NEEDY, "medium")
+    assert "free on the device: not stated" in finding.summary
+
+
+def test_a_neighbour_is_blamed_with_less_confidence_where_pieces_would_do() -> None:
+    others = "Process 77 has 30.00 GiB memory in use. "
+    alone = said(make.out_of_memory(others=others, process="49.00 GiB"))
+    assert (alone.title, alone.confidence) == (CROWDED, "high")
+    either = said(make.out_of_memory(others=others, process="49.00 GiB", unallocated="2.00 GiB"))
+    assert (either.title, either.confidence) == (CROWDED, "medium")
+    unlisted = said(make.out_of_memory(process="49.00 GiB"))
+    assert (unlisted.title, unlisted.confidence) == (CROWDED, "medium")
+
+
+@pytest.mark.parametrize(("allowed", "title"), [("40.00 GiB", LIMITED), ("79.90 GiB", NEEDY)])
+def test_a_limit_that_was_not_reached_is_not_blamed(allowed: str, title: str) -> None:
+    text = make.out_of_memory().replace("Of the all", f"{allowed} allowed; Of the all")
+    assert said(text.replace("78.00 GiB", "77.00 GiB")).title == title
+
+
+@pytest.mark.parametrize(
+    ("pattern", "title", "confidence"),
+    [
+        ("logs/torchtitan_oom/run111*", NEEDY, "high"),
+        ("logs/torchtitan_oom/run34*", CROWDED, "high"),
+        ("logs/issues/gpt4llm*", UNUSED, "medium"),
+        ("logs/issues/deepspeed_3869*", UNUSED, "medium"),
+    ],
+)
+def test_real_failures(pattern: str, title: str, confidence: str) -> None:
+    text = log(pattern).read_text(errors="replace").splitlines()
+    findings = judge(summary(*make.read(text)), [RULE])
+    assert [(f.title, f.confidence) for f in findings] == [(title, confidence)]
