@@ -22,6 +22,8 @@ _FAMILIES = {
 SYNCHRONISING = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"})
 """No rank leaves one of these before every rank has entered it."""
 
+POINT_TO_POINT = frozenset({"send", "recv"})
+
 REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
 

@@ -27,7 +27,8 @@ class GroupState:
     """Where a group stands; `seq` is the number of its first collective that cannot end.
 
     `absent` ranks have not called it, `waiting` ones have. `unfinished` ranks have not ended
-    `unfinished_by` collectives that another rank has. `unknown` ranks left no dump.
+    `unfinished_by` collectives that another rank has. `unknown` ranks left no dump. Of a trace it
+    is known how long the first of the waiting ranks waited, and whose wait ended in an exception.
     """
 
     name: str
@@ -42,6 +43,8 @@ class GroupState:
     unknown: tuple[int, ...] = ()
     unfinished: tuple[int, ...] = ()
     unfinished_by: int = 0
+    waited_ns: int = 0
+    failed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,8 @@ def _state(flights: Flights, name: str, members: tuple[int, ...]) -> GroupState:
         unknown=tuple(rank for rank in members if rank not in views),
         unfinished=lagging,
         unfinished_by=by,
+        waited_ns=max((calls[rank].in_flight_ns for rank in waiting if rank in calls), default=0),
+        failed=tuple(rank for rank in waiting if rank in calls and calls[rank].has_failed),
     )
 
 

@@ -124,11 +124,13 @@ def _owned_once(
         yield msgspec.structs.replace(finding, saving_ms_per_step=saving)
 
 
-def _place(finding: Finding) -> tuple[int, bool, float, int, float]:
-    """Return the order: a run that failed, or that nothing is known of, then by what is saved."""
-    is_grave = finding.severity in (Severity.CRITICAL, Severity.HIGH)
+def _place(finding: Finding) -> tuple[int, bool, bool, float, int, float]:
+    """Return the order: a run that failed, one that is known in part, then by what is saved."""
+    is_critical = finding.severity is Severity.CRITICAL
+    is_grave = is_critical or finding.severity is Severity.HIGH
     is_gap = finding.category == "quality" and finding.status is Status.FAIL and is_grave
     saved_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else 0.0
     saved_bytes = float(finding.saving_bytes_per_step or 0)
     gravity = list(Severity).index(finding.severity)
-    return _ORDER.index(finding.status), not is_gap, -saved_ms, gravity, -saved_bytes
+    place = _ORDER.index(finding.status)
+    return place, not is_critical, not is_gap, -saved_ms, gravity, -saved_bytes

@@ -31,6 +31,7 @@ from dsprof.trace.format import (
     Trailer,
     TrailerEvent,
 )
+from dsprof.trace.heartbeat import Heartbeat
 
 INTERVAL_S = 0.4
 CHUNK_RECORDS = 1000
@@ -140,6 +141,7 @@ class TraceWriter:
         self._json = msgspec.json.Encoder()
         self._lines = Encoder(header.rank, header.started_monotonic_ns, source.reduce_op_name)
         self._wake = threading.Event()
+        self._heartbeat = Heartbeat(time.perf_counter_ns())
         self._closing = False
         self._given_up = False
         self._thread = threading.Thread(target=self._run, name="dsprof-writer", daemon=True)
@@ -191,6 +193,7 @@ class TraceWriter:
                 begin_s = time.monotonic()
                 self._drain()
                 self._write_open()
+                self._show_life()
                 spent_s = time.monotonic() - begin_s
             self._finish()
         except Exception as error:  # noqa: BLE001 - a thread's traceback is nobody's business
@@ -211,6 +214,8 @@ class TraceWriter:
     def _drain(self) -> None:
         """Write all that is there, a chunk at a time so that the GIL is free in between."""
         definitions, records = self._source.definitions, self._source.records
+        if records:
+            self._heartbeat.busy(time.perf_counter_ns())
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             lines = self._define(definitions.popleft() for _ in range(len(definitions)))
@@ -283,6 +288,11 @@ class TraceWriter:
         ]
         self._opened.update(record.id for record in late)
         self._write([self._lines.open_collective(record) for record in late])
+
+    def _show_life(self) -> None:
+        """Write now and then, while nothing else happens: so a hang shows in a killed run."""
+        if self._heartbeat.is_due(time.perf_counter_ns()) and not self._given_up:
+            self._write(self._lines.record(self._source.sample_memory("writer", self._step)))
 
     def _open_after_ns(self, record: Collective) -> int:
         return OPEN_AFTER_NS if self._is_kept(record.scope.step) else COUNTED_OPEN_AFTER_NS

@@ -26,6 +26,8 @@ from dsprof.trace.format import (
     FlushArgs,
     GroupArgs,
     Header,
+    MemoryArgs,
+    OpenCollectiveEvent,
     StallArgs,
     StepArgs,
     Trailer,
@@ -75,7 +77,8 @@ def sync(
     given |= {"waits": 1, "blocked_ns": ns(took), **fields}
     end = ns(at + took)
     times = {"issue_ns": ns(at), "return_ns": end, "wait_ns": ns(at), "waited_ns": end}
-    args = CollectiveArgs(id=next(_ids), nbytes=nbytes, done_ns=end, **(times | given))
+    times["done_ns"] = end
+    args = CollectiveArgs(id=next(_ids), nbytes=nbytes, **(times | given))
     return CollectiveEvent(name=op, args=args)
 
 
@@ -99,6 +102,23 @@ def issued(
     given |= {"return_ns": ns(at), **fields}
     args = CollectiveArgs(id=next(_ids), nbytes=nbytes, is_async=True, issue_ns=ns(at), **given)
     return CollectiveEvent(name=op, args=args)
+
+
+def hanging(op: str, at: float, *, nbytes: int = 1 << 20, **fields: Any) -> OpenCollectiveEvent:
+    """A collective that the host still waited for when the file ended."""
+    given: dict[str, Any] = {"group": 1, "seq": 0, "elements": nbytes // 4, "dtype": "float32"}
+    given |= {"issue_ns": ns(at), "return_ns": ns(at), "pending_ns": ns(at), **fields}
+    return OpenCollectiveEvent(name=op, args=CollectiveArgs(id=next(_ids), nbytes=nbytes, **given))
+
+
+def failing(op: str, at: float, took: float, **fields: Any) -> CollectiveEvent:
+    """A collective of which the wait ended in an exception."""
+    return sync(op, at, took, done_ns=0, pending_ns=ns(at), **fields)
+
+
+def alive(at: float) -> MemoryArgs:
+    """What a rank writes while nothing happens."""
+    return MemoryArgs("writer", ns(at))
 
 
 def enqueued(op: str, at: float, *, nbytes: int = 1 << 20, **fields: Any) -> CollectiveEvent:
@@ -193,14 +213,15 @@ def rank_trace(
     rank: int = 0,
     world_size: int = 2,
     *,
-    comm: Sequence[CollectiveEvent] = (),
+    comm: Sequence[CollectiveEvent | OpenCollectiveEvent] = (),
     engine: EngineConfig | None = None,
     head: Header | None = None,
     **fields: Any,
 ) -> RankTrace:
     """One rank's trace; a clean end unless `trailer=None` is given."""
     builder = CollectivesBuilder()
-    builder.add(list(comm))
+    builder.add([event for event in comm if isinstance(event, CollectiveEvent)])
+    builder.add([event for event in comm if isinstance(event, OpenCollectiveEvent)])
     given = {
         "groups": {1: group(world_size)},
         "trailer": Trailer(reason="exit", steps=len(fields.get("steps", ()))),

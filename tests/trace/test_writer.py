@@ -84,6 +84,9 @@ class Run:
 
     def close(self) -> RankTrace:
         self.writer.start()
+        return self.close_started()
+
+    def close_started(self) -> RankTrace:
         self.writer.close(lambda: Trailer("disable", events=self.writer.events))
         assert self.writer.error is None
         return read_trace(self.writer.path)
@@ -492,3 +495,14 @@ def test_flushes_and_fetches_are_read_back(tmp_path: Path) -> None:
         "layers.0",
         "backward",
     )
+
+
+def test_a_silent_process_writes_that_it_is_alive(tmp_path: Path, monkeypatch: Any) -> None:
+    run = Run(tmp_path)
+    monkeypatch.setattr(run.writer._heartbeat, "is_due", lambda now_ns: True)
+    run.writer.start()
+    while run.writer.events < 3 and not run.writer.is_done:  # the first is of the start
+        time.sleep(0.01)
+    trace = run.close_started()
+    assert {sample.at for sample in trace.memory} == {"writer"}
+    assert len(trace.memory) >= 4

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.copies import Copies
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.fetches import Fetches
@@ -59,6 +60,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Buffers,
     Snapshots,
     Flights,
+    Endings,
     Timelines,
     Costs,
 )

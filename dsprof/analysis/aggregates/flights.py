@@ -17,7 +17,11 @@ CALLS_KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective as one rank called it; elements are over all its tensors."""
+    """One collective as one rank called it; elements are over all its tensors.
+
+    Only traces tell what follows `is_of_zero3`; `until_ns` is the end, or the last moment at which
+    the call is known to have been in flight.
+    """
 
     op: str
     elements: tuple[int, int]  # of input and output
@@ -26,6 +30,15 @@ class Call:
     is_in_flight: bool
     frame: str
     is_of_zero3: bool = False
+    step: int = -1
+    nbytes: int | None = None
+    until_ns: int = 0
+    has_failed: bool = False  # its wait ended in an exception
+
+    @property
+    def in_flight_ns(self) -> int:
+        """How long the call is known to have been in flight."""
+        return max(self.until_ns - self.created_ns, 0)
 
 
 @dataclass(frozen=True, slots=True)

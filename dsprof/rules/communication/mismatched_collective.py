@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.disagreements import disagreements
+from dsprof.analysis.endings import find_hang
 from dsprof.analysis.flights import Mismatch, mismatches
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
@@ -24,7 +26,7 @@ class MismatchedCollective:
         why="Ranks that disagree about what they do together hang, crash, or go on with numbers "
         "that mean nothing.",
         category="communication",
-        needs=(Arrivals, Flights),
+        needs=(Arrivals, Flights, Endings),
     )
     thresholds = NoThresholds()
 
@@ -32,7 +34,7 @@ class MismatchedCollective:
         """Report the first mismatch of each group."""
         flights = run[Flights]
         if not flights.ranks:
-            yield from self._in_traces(run[Arrivals])
+            yield from self._in_traces(run[Arrivals], run[Endings])
         elif len(flights.ranks) == 1:
             text = "Could not tell from the dump of one rank: give those of all."
             yield self.meta.finding(Status.UNKNOWN, text)
@@ -40,15 +42,16 @@ class MismatchedCollective:
             for found in mismatches(flights):
                 yield self._finding(found)
 
-    def _in_traces(self, arrivals: Arrivals) -> Iterable[Finding]:
-        seen = disagreements(arrivals.matched)
-        if not seen.compared:
+    def _in_traces(self, arrivals: Arrivals, endings: Endings) -> Iterable[Finding]:
+        seen, hung = disagreements(arrivals.matched), find_hang(endings).mismatched
+        if not (seen.compared or hung):
             text = "No dump of torch's flight recorder was given, and no trace of two ranks."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif seen.unplaced:
             text = f"Could not tell: the numbers of {', '.join(seen.unplaced[:4])} do not fit."
             yield self.meta.finding(Status.UNKNOWN, text)
-        for found in seen.found:
+        ended = {found.label for found in seen.found}
+        for found in (*seen.found, *(one for one in hung if one.label not in ended)):
             yield self._finding(found)
 
     def _finding(self, found: Mismatch) -> Finding:

@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.endings import LEAST_WAIT_NS
 from dsprof.analysis.flights import GroupState, culprits, group_states
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.communication.stuck_collective_tables import held_up_groups, last_calls
+from dsprof.rules.communication.stuck_collective_traces import findings_of_traces
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.wording import named
-
-_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What is more than the moment at which each rank was dumped."""
+    """What is more than the moment at which each rank was dumped, or its record ended."""
 
     unfinished: int = 2  # collectives of one group that another rank has ended and this one has not
+    waited_s: float = LEAST_WAIT_NS / 1e9  # a shorter wait at the end of traces proves nothing
 
 
 class StuckCollective:
-    """Compares the dumps of flight recorders by the numbers of collectives in each group."""
+    """Compares ranks by the numbers of collectives in each group, in dumps or at ends of traces."""
 
     meta = RuleMeta(
         id="stuck-collective",
@@ -32,17 +35,21 @@ class StuckCollective:
         why="A collective ends on no rank before all have joined it: one rank that does not come "
         "holds up the whole run until a timeout ends it.",
         category="communication",
-        needs=(Flights,),
+        needs=(Flights, Endings),
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the ranks that are absent, those that did not finish, and those without a dump."""
-        flights = run[Flights]
-        if not flights.ranks:
-            text = "No dump of torch's flight recorder was given."
+        if run[Flights].ranks:
+            yield from self._of_dumps(run[Flights], thresholds)
+        elif run[Endings].ranks:
+            yield from findings_of_traces(self.meta, run[Endings], round(thresholds.waited_s * 1e9))
+        else:
+            text = "No trace of dsprof and no dump of torch's flight recorder was given."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-            return
+
+    def _of_dumps(self, flights: Flights, thresholds: Thresholds) -> Iterable[Finding]:
         states = group_states(flights)
         if all(len(state.unknown) == len(state.members) - 1 for state in states):
             text = "Could not tell from the dump of one rank: give those of all."
@@ -82,7 +89,7 @@ class StuckCollective:
             else f"Look at the stacks of the processes of {named(ranks)} (py-spy dump) and at the "
             f"ends of their own logs.{_seen_last(ranks, flights)}{_leaf(first)}",
             ranks=ranks,
-            evidence=(_last_calls(ranks, flights), _groups(held_up)),
+            evidence=(last_calls(ranks, flights), held_up_groups(held_up)),
             confidence="low" if peers else "high" if knows else "medium",
         )
 
@@ -105,7 +112,7 @@ class StuckCollective:
             action="Look for Xid or ECC errors of that device (dmesg, nvidia-smi -q) and for CUDA "
             "errors in the log of the rank.",
             ranks=ranks,
-            evidence=(_groups(lagging),),
+            evidence=(held_up_groups(lagging),),
             confidence="medium",
         )
 
@@ -131,7 +138,7 @@ class StuckCollective:
                 if len(ranks) == 1
                 else f"Look at the logs of {named(ranks)}, and add their dumps if there are any.",
                 ranks=ranks,
-                evidence=(_groups(suspect),),
+                evidence=(held_up_groups(suspect),),
                 confidence="low",
             )
 
@@ -144,7 +151,7 @@ class StuckCollective:
                 "every rank with a dump had joined them.",
                 title="Collectives were in flight that every rank had joined",
                 cause="The run was well at that moment, or the network or a device stalls.",
-                evidence=(_groups(pending),),
+                evidence=(held_up_groups(pending),),
             )
 
 
@@ -180,54 +187,6 @@ def _seen_last(ranks: Sequence[int], flights: Flights) -> str:
     frames = {rank: flights.ranks[rank].last_frame for rank in ranks}
     rank = next((rank for rank in ranks if frames[rank]), None)
     return "" if rank is None else f" Rank {rank} called its last collective at {frames[rank]}."
-
-
-def _last_calls(ranks: Sequence[int], flights: Flights) -> Table:
-    return Table(
-        columns=(Column("rank"), Column("collectives in flight", "count"), Column("called last")),
-        rows=tuple(
-            (
-                rank,
-                sum(len(group.in_flight) for group in flights.ranks[rank].groups.values()),
-                flights.ranks[rank].last_frame or "the dump holds no stacks",
-            )
-            for rank in ranks[:_ROWS]
-        ),
-        caption="What these ranks did last",
-    )
-
-
-def _groups(states: Sequence[GroupState]) -> Table:
-    return Table(
-        columns=(
-            Column("group"),
-            Column("name"),
-            Column("number", "count"),
-            Column("operation"),
-            Column("elements", "count"),
-            Column("type"),
-            Column("called from"),
-            Column("called by"),
-            Column("not called by"),
-            Column("not finished by"),
-        ),
-        rows=tuple(
-            (
-                state.label,
-                state.name,
-                state.seq,
-                state.call.op if state.call else "",
-                max(state.call.elements) if state.call else None,
-                state.call.dtype if state.call else "",
-                state.call.frame if state.call else "",
-                named(state.waiting) if state.waiting else "",
-                named(state.absent) if state.absent else "",
-                named(state.unfinished) if state.unfinished else "",
-            )
-            for state in states[:_ROWS]
-        ),
-        caption="Groups that are held up, those first that began to wait first",
-    )
 
 
 RULE = StuckCollective()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.summarise import summarise
 from dsprof.rules.communication.mismatched_collective import RULE
@@ -22,7 +23,7 @@ def check(folder: Path, *calls: Mapping[str, Any]) -> Finding:
     """Judge ranks that each made one call, of the same number."""
     for rank, call in enumerate(calls):
         make.write(folder, rank, make.document([call], {"0": range(len(calls))}))
-    [finding] = judge(summarise(find_run([folder]), [Arrivals, Flights]), [RULE])
+    [finding] = judge(summarise(find_run([folder]), [Arrivals, Flights, Endings]), [RULE])
     return finding
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.summarise import summarise
 from dsprof.rules.communication.stuck_collective import RULE
@@ -21,7 +22,7 @@ Dumps = Mapping[int, Mapping[str, Any]]
 def check(folder: Path, dumps: Dumps) -> list[Finding]:
     for rank, dump in dumps.items():
         make.write(folder, rank, dump)
-    return judge(summarise(find_run([folder]), [Flights]), [RULE])
+    return judge(summarise(find_run([folder]), [Flights, Endings]), [RULE])
 
 
 def world(*calls: Sequence[Mapping[str, Any]]) -> Dumps:
@@ -201,5 +202,5 @@ def test_one_dump_alone_does_not_tell(tmp_path: Path) -> None:
     assert finding.status is Status.UNKNOWN
 
 
-def test_without_dumps_it_does_not_apply() -> None:
-    assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE
+def test_without_dumps_and_traces_of_dsprof_it_does_not_apply() -> None:
+    assert said(RULE, rank_trace(is_foreign=True)).status is Status.NOT_APPLICABLE

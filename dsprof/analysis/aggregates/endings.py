@@ -1,0 +1,256 @@
+"""How the record of each rank ended, and the last collectives of each group in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.aggregates.flights import Call, RankFlight
+from dsprof.analysis.collectives import POINT_TO_POINT, family
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import Array
+from dsprof.trace.format import Trailer
+from dsprof.trace.table import BoolArray, Collectives, RankTrace
+
+ENDED_CALLS = 8
+"""Of the collectives of a group that have ended, the last ones are compared."""
+
+OPEN_CALLS = 1000
+"""Of those that have not, the first ones: on a device many may be queued behind one that hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairCall:
+    """A send or receive that did not end, the n-th of this rank with its peer."""
+
+    group: str
+    peer: int
+    number: int
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """The collective that a rank completed last, or called last where a device runs it."""
+
+    op: str
+    number: int
+    group: str  # label
+    step: int
+    is_completed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """One rank; times in ns of the run's time line.
+
+    `is_whole` is false where later calls may be missing: recording was switched off before the
+    process ended, events were dropped, or the calls of a killed rank were only counted.
+    """
+
+    trailer: Trailer | None
+    world_size: int
+    backend: str
+    step: int  # the last one that ended; -1 without any
+    alive_ns: int  # the last sign of life
+    is_whole: bool
+    is_on_device: bool
+    groups: dict[str, RankFlight]
+    pairs_open: tuple[PairCall, ...]
+    pairs: dict[tuple[str, str, int], int]  # (group, "send" or "recv", peer) -> calls
+    last: LastCall | None
+    last_frame: str
+    bound_ns: int | None  # error of its clock
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNames:
+    """A process group as all its ranks know it."""
+
+    label: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Endings(Aggregate):
+    """The ranks that dsprof recorded, and their groups by key."""
+
+    ranks: dict[int, Ending]
+    groups: dict[str, GroupNames]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Endings:
+        """Read the end of one rank; other tools do not say how theirs came about."""
+        if trace.is_foreign:
+            return cls({}, {})
+        groups = {g.key: GroupNames(g.label, tuple(g.ranks)) for g in trace.groups.values()}
+        return cls({trace.rank: _Reading(trace, clock).ending()}, groups)
+
+    def merge(self, other: Endings) -> Endings:
+        """Put the ranks side by side; a group is kept once."""
+        return Endings(self.ranks | other.ranks, self.groups | other.groups)
+
+
+class _Reading:
+    """What the columns of one rank say about its end."""
+
+    def __init__(self, trace: RankTrace, clock: RankClock) -> None:
+        self.trace, self.clock, self.rows = trace, clock, trace.collectives
+        self.alive_ns = _last_ns(trace)
+        rows = trace.collectives
+        pairs = [family(word) in POINT_TO_POINT for word in rows.words]
+        self.is_pair = np.array(pairs, np.bool_)[rows.op] & rows.on_wire
+        self.is_collective = ~self.is_pair & rows.on_wire & ~rows.captured
+        self.is_failed = _is_failed(rows)
+        self.is_ended = _is_ended(trace) & ~self.is_failed
+
+    def ending(self) -> Ending:
+        trace = self.trace
+        last = self._last(np.flatnonzero(self.is_collective))
+        return Ending(
+            trailer=trace.trailer,
+            world_size=trace.header.world_size,
+            backend=trace.header.backend,
+            step=max((step.step for step in trace.steps), default=-1),
+            alive_ns=self._on_run(self.alive_ns),
+            is_whole=_is_whole(trace),
+            is_on_device=trace.header.device != "cpu",
+            groups=dict(self._groups()),
+            pairs_open=tuple(self._pairs_open()),
+            pairs=self._pair_counts(),
+            last=self._last_call(last),
+            last_frame=self._frame(last) if last is not None else "",
+            bound_ns=self.clock.bound_ns,
+        )
+
+    def _groups(self) -> Iterable[tuple[str, RankFlight]]:
+        rows, counted = self.rows, _counted(self.trace)
+        for number, group in self.trace.groups.items():
+            mine = np.flatnonzero(self.is_collective & (rows.group == number))
+            if not len(mine):
+                continue
+            mine = mine[np.argsort(rows.seq[mine], kind="stable")]
+            ended = self.is_ended[mine]
+            completed = mine[ended]
+            # What ended after it shows that the program went on.
+            still = mine[~ended & (rows.seq[mine] > max(rows.seq[completed], default=-1))]
+            kept = (*completed[-ENDED_CALLS:], *still[:OPEN_CALLS])
+            yield (
+                group.key,
+                RankFlight(
+                    enqueued=max(int(rows.seq[mine[-1]]), len(mine) + counted[number]),
+                    completed=int(rows.seq[completed[-1]]) if len(completed) else 0,
+                    calls={int(rows.seq[row]): self._call(row) for row in kept},
+                    p2p_in_flight=(),
+                ),
+            )
+
+    def _call(self, row: int) -> Call:
+        rows, issue_ns = self.rows, int(self.rows.issue_ns[row])
+        end_ns = int(rows.done_ns[row] or rows.waited_ns[row])
+        is_open = not self.is_ended[row]
+        until_ns = self.alive_ns if is_open and not self.is_failed[row] else end_ns
+        return Call(
+            op=family(rows.words[rows.op[row]]),
+            elements=(int(rows.elements[row]),) * 2,
+            dtype=rows.words[rows.dtype[row]],
+            created_ns=self._on_run(issue_ns),
+            is_in_flight=is_open,
+            frame=self._frame(row),
+            is_of_zero3=bool(rows.fetch[row]),
+            step=int(rows.step[row]),
+            nbytes=int(rows.nbytes[row]) if rows.tensors[row] else None,
+            until_ns=self._on_run(until_ns),
+            has_failed=bool(self.is_failed[row]),
+        )
+
+    def _pairs_open(self) -> Iterable[PairCall]:
+        rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}
+        still = self.is_pair & ~self.is_ended & (rows.peer >= 0)
+        for row in np.flatnonzero(still)[:OPEN_CALLS]:
+            if (key := keys.get(int(rows.group[row]))) is not None:
+                yield PairCall(key, int(rows.peer[row]), int(rows.seq[row]), self._call(row))
+
+    def _pair_counts(self) -> dict[tuple[str, str, int], int]:
+        rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}
+        counts: dict[tuple[str, str, int], int] = {}
+        columns = (rows.group, rows.op, rows.peer, rows.seq)
+        for group, op, peer, seq in zip(*(c[self.is_pair].tolist() for c in columns), strict=True):
+            key = (keys.get(group, ""), family(rows.words[op]), peer)
+            counts[key] = max(seq, counts.get(key, 0))
+        return counts
+
+    def _last(self, candidates: Array) -> int | None:
+        """Return the row that ended last; the one called last where no end was seen."""
+        rows = self.rows
+        ended = candidates[self.is_ended[candidates]]
+        if len(ended):
+            return int(ended[np.argmax(rows.done_ns[ended])])
+        return int(candidates[np.argmax(rows.issue_ns[candidates])]) if len(candidates) else None
+
+    def _last_call(self, row: int | None) -> LastCall | None:
+        if row is None:
+            return None
+        rows, group = self.rows, self.trace.groups.get(int(self.rows.group[row]))
+        return LastCall(
+            op=rows.words[rows.op[row]],
+            number=int(rows.seq[row]),
+            group=group.label if group else "",
+            step=int(rows.step[row]),
+            is_completed=bool(self.is_ended[row]),
+        )
+
+    def _frame(self, row: int) -> str:
+        site = self.trace.sites.get(int(self.rows.site[row]))
+        return f"{site.file}:{site.line} {site.function}".rstrip() if site else ""
+
+    def _on_run(self, time_ns: int) -> int:
+        return int(self.clock.on_run(np.array([time_ns]))[0])
+
+
+def _is_ended(trace: RankTrace) -> BoolArray:
+    """Say which rows are known to be complete.
+
+    Of those on a device it is known where a stream has passed them, and what was called before.
+    """
+    rows = trace.collectives
+    passed = np.isin(rows.id, [stall.collective for stall in trace.stalls])
+    for number in np.unique(rows.group[passed]):
+        mine = rows.group == number
+        passed |= mine & (rows.seq <= rows.seq[mine & passed].max())
+    return np.asarray((rows.done_ns > 0) | passed, np.bool_)
+
+
+def _is_failed(rows: Collectives) -> BoolArray:
+    """Say which rows a wait on the host gave up: it returned, and they were not complete."""
+    seen_pending = (rows.pending_ns > 0) & (rows.waits > 0)
+    return np.asarray(seen_pending & (rows.done_ns == 0) & ~rows.is_open, np.bool_)
+
+
+def _is_whole(trace: RankTrace) -> bool:
+    trailer, config = trace.trailer, trace.header.config
+    if trailer is not None:
+        return trailer.reason in ("exit", "interrupted") and not trailer.dropped
+    has_window = bool(config.get("start_step")) or config.get("steps") is not None
+    return not (trace.counters or has_window or config.get("every", 1) != 1)
+
+
+def _counted(trace: RankTrace) -> Counter[int]:
+    """Count the collectives of each group that are in counters alone."""
+    counts: Counter[int] = Counter()
+    for row in (row for counter in trace.counters for row in counter.rows):
+        if row.on_wire and family(row.op) not in POINT_TO_POINT:
+            counts[row.group] += row.calls
+    return counts
+
+
+def _last_ns(trace: RankTrace) -> int:
+    """Return the latest moment that the file tells of: by then the rank was alive."""
+    rows = trace.collectives
+    columns = (rows.issue_ns, rows.return_ns, rows.pending_ns, rows.done_ns, rows.waited_ns)
+    ends = [int(column.max()) for column in columns if len(column)]
+    ends += [span.end_ns for span in trace.spans] + [step.end_ns for step in trace.steps]
+    return max(ends + [sample.time_ns for sample in trace.memory], default=0)

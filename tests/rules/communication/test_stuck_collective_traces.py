@@ -1,0 +1,281 @@
+"""Four ranks whose run is ended from outside, by hand-made traces; times in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dsprof.rules.communication import mismatched_collective
+from dsprof.rules.communication.stuck_collective import RULE
+from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.trace.format import GroupArgs, SiteArgs, Trailer
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import (
+    alive,
+    counters,
+    enqueued,
+    failing,
+    group,
+    hanging,
+    header,
+    judged,
+    rank_trace,
+    said,
+    stall,
+    step,
+    sync,
+)
+
+RANKS = 4
+KILLED: dict[str, Any] = {"trailer": None}
+CTRL_C: dict[str, Any] = {"trailer": Trailer(reason="interrupted")}
+EXIT: dict[str, Any] = {"trailer": Trailer(reason="exit")}
+END = 42_000.0
+
+
+def raised(kind: str) -> dict[str, Any]:
+    return {"trailer": Trailer(reason="exit", exception=kind)}
+
+
+def before(last: int = 3, group: int = 1) -> list[Any]:
+    """All-reduces that all ranks completed; the next would be at 1000."""
+    return [
+        sync("all_reduce", 100 * n, 10, seq=n, group=group, step=n, site=1)
+        for n in range(1, last + 1)
+    ]
+
+
+def rank(number: int, comm: Sequence[Any], until: float = END, **fields: Any) -> RankTrace:
+    given: dict[str, Any] = {"groups": {1: group(RANKS)}, "memory": [alive(until)]}
+    given["sites"] = {1: SiteArgs(1, "train.py", 40, "train")}
+    return rank_trace(number, RANKS, comm=[*before(), *comm], **(given | fields))
+
+
+def waits(seq: int = 4, at: float = 1000, **fields: Any) -> Any:
+    return hanging("all_reduce", at, seq=seq, step=12, nbytes=4 << 20, **fields)
+
+
+def without(*absent: int, **fields: Any) -> list[RankTrace]:
+    """All ranks but `absent` wait in all-reduce 4."""
+    return [rank(n, [] if n in absent else [waits()], **fields) for n in range(RANKS)]
+
+
+@pytest.mark.parametrize("end", [CTRL_C, EXIT, KILLED], ids=["ctrl-c", "exit", "killed"])
+def test_who_never_came_is_named_with_the_collective(end: dict[str, Any]) -> None:
+    finding = said(RULE, *without(2, **end))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.CRITICAL)
+    assert (finding.ranks, finding.confidence) == ((2,), "high")
+    assert finding.summary == (
+        "Rank 2 never entered all_reduce 4 of group world (4.00 MiB, step 12); ranks 0, 1, 3 "
+        "waited 41.0 s in it."
+    )
+    assert "Rank 2 was alive 41.0 s after the first of them had entered" in finding.cause
+    assert "after all_reduce 3 of world, called at train.py:40 train" in finding.action
+    _, last = finding.evidence
+    assert [row[0] for row in last.rows] == [2, 0, 1, 3]
+
+
+def test_a_rank_that_was_killed_before_is_named_as_that() -> None:
+    waiting = {
+        "comm": [failing("all_reduce", 1000, 5, seq=4, nbytes=4 << 20)],
+        **raised("RuntimeError"),
+    }
+    traces = [rank(n, **waiting) for n in (0, 1, 3)]
+    finding = said(RULE, *traces, rank(2, [], 900, **KILLED))
+    assert (finding.ranks, finding.confidence) == ((2,), "medium")
+    assert "until an exception" in finding.summary
+    assert "ends without a trailer before that" in finding.cause
+
+
+def test_the_exception_that_kept_a_rank_away_is_named() -> None:
+    """The others fail within milliseconds: gloo sees the connection close."""
+    broken = [failing("all_reduce", 1000, 2, seq=4)]
+    others = [rank(n, broken, **raised("RuntimeError")) for n in (0, 1, 3)]
+    finding = said(RULE, *others, rank(2, [], 900, **raised("ValueError")))
+    assert (finding.ranks, finding.cause) == ((2,), "Rank 2 ended by ValueError.")
+    assert "for the traceback" in finding.action
+
+
+def test_a_rank_that_ran_fewer_iterations_had_ended() -> None:
+    others = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
+    finding = said(RULE, *others, rank(2, [], 900, **EXIT))
+    assert "had ended normally by then" in finding.cause
+
+
+def test_who_waits_for_another_rank_is_not_the_root() -> None:
+    """Ranks 0 and 1 wait for 2, which waits for 3 in another group."""
+    groups = {1: group(RANKS), 2: pair(2, 3)}
+    two = [hanging("broadcast", 900, seq=1, group=2)]
+    calls = [[waits()], [waits()], two, []]
+    finding = said(RULE, *(rank(n, comm, groups=groups, **KILLED) for n, comm in enumerate(calls)))
+    assert finding.ranks == (3,)
+    assert finding.summary.startswith("Rank 3 never entered broadcast 1 of group pair 2-3")
+
+
+def test_ranks_that_wait_for_each_other_are_deadlocked() -> None:
+    groups = {1: group(RANKS), 2: pair(0, 1), 3: pair(1, 2), 4: pair(0, 2)}
+    comm = {n: [hanging("all_reduce", 1000, seq=1, group=n + 2)] for n in range(3)}
+    traces = [rank(n, comm.get(n, [waits()]), groups=groups, **KILLED) for n in range(RANKS)]
+    finding = said(RULE, *traces)
+    assert (finding.title, finding.ranks) == ("Ranks are deadlocked", (0, 1, 2))
+    assert "rank 0 in all_reduce 1 of group pair 0-1 (1.00 MiB) for rank 1" in finding.summary
+
+
+def pair(*ranks: int) -> GroupArgs:
+    number = {(0, 1): 2, (1, 2): 3, (0, 2): 4}.get(ranks, 2)
+    label = f"pair {ranks[0]}-{ranks[1]}"
+    return group(RANKS, id=number, key=label, label=label, ranks=list(ranks))
+
+
+def test_a_receive_that_no_send_answers_names_the_sender() -> None:
+    one = [sync("recv", 500, 1, seq=1, peer=2), hanging("recv", 1000, seq=2, peer=2)]
+    two = [sync("send", 500, 1, seq=1, peer=1)]
+    calls = [[waits()], one, two, [waits()]]
+    finding = said(RULE, *(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
+    assert finding.ranks == (2,)
+    assert finding.summary.startswith("Rank 2 never called the send that recv 2 of group world")
+
+
+def test_two_ranks_that_both_receive_first_are_deadlocked() -> None:
+    calls = [[hanging("recv", 1000, seq=1, peer=1)], [hanging("recv", 1000, seq=1, peer=0)], [], []]
+    findings = judged(RULE, *(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
+    assert [(f.title, f.ranks) for f in findings] == [("Ranks are deadlocked", (0, 1))]
+
+
+def test_a_rank_without_a_file_is_suspect() -> None:
+    finding = said(RULE, *(trace for trace in without(2, **KILLED) if trace.rank != 2))
+    assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (2,), "low")
+    assert finding.summary.startswith("Rank 2 left no trace")
+
+
+def test_what_all_had_entered_names_the_rank_that_died_in_it() -> None:
+    broken = [failing("all_reduce", 1000, 5, seq=4, nbytes=4 << 20)]
+    others = [rank(n, broken, **raised("RuntimeError")) for n in (0, 1, 3)]
+    finding = said(RULE, *others, rank(2, [waits()], 1100, **KILLED))
+    assert (finding.ranks, finding.confidence) == ((2,), "medium")
+    assert finding.summary.startswith("All ranks of world entered all_reduce 4")
+
+
+def on_device(number: int, calls: int, **fields: Any) -> RankTrace:
+    """A rank that enqueued so many all-reduces, of which the device ended three."""
+    comm = [enqueued("all_reduce", 100.0 * n, seq=n) for n in range(1, calls + 1)]
+    stalls = [stall(one, "wait", 100 * n, 100 * n + 9) for n, one in enumerate(comm[:3], 1)]
+    head = header(number, RANKS, device="cuda", backend="nccl")
+    given: dict[str, Any] = {"groups": {1: group(RANKS)}, "memory": [alive(END)], **fields}
+    return rank_trace(number, RANKS, comm=comm, stalls=stalls, head=head, **given)
+
+
+def test_on_a_device_the_first_collective_that_a_rank_did_not_enqueue_is_named() -> None:
+    """NCCL's watchdog ends the processes, without a trailer; the others were far ahead."""
+    finding = said(RULE, *(on_device(n, 4 if n == 2 else 9, **KILLED) for n in range(RANKS)))
+    assert finding.ranks == (2,)
+    assert finding.summary.startswith("Rank 2 never entered all_reduce 5 of group world")
+
+
+@pytest.mark.parametrize("end", [KILLED, EXIT], ids=["killed", "exit"])
+def test_on_a_device_equal_counts_prove_nothing(end: dict[str, Any]) -> None:
+    finding = said(RULE, *(on_device(n, 9, **end) for n in range(RANKS)))
+    assert finding.status is (Status.UNKNOWN if end is KILLED else Status.PASS)
+
+
+# -- no false alarm --------------------------------------------------------------------------------
+
+
+def healthy() -> list[list[RankTrace]]:
+    short = [
+        rank(n, [waits(at=1000)] if n != 2 else [], 1000 + 100 * n, **KILLED) for n in range(RANKS)
+    ]
+    never_awaited = [
+        rank(n, [hanging("all_reduce", 1000, seq=4, is_async=True)], 1300) for n in range(RANKS)
+    ]
+    off = {"trailer": Trailer(reason="disable")}
+    switched_off = [
+        rank(n, [waits()] if n < 3 else [], **(CTRL_C if n < 3 else off)) for n in (0, 3)
+    ]
+    dropped = {"trailer": Trailer(reason="exit", dropped=5)}
+    missed = [
+        rank(n, [waits()] if n != 2 else [], **(dropped if n == 2 else CTRL_C)) for n in (1, 2)
+    ]
+    only_counted = {"counters": [counters(9, calls=8)], **KILLED}
+    window = [rank(n, [waits(12)] if n != 2 else [], **only_counted) for n in range(RANKS)]
+    return [short, never_awaited, switched_off, missed, window]
+
+
+@pytest.mark.parametrize("traces", healthy())
+def test_what_is_not_proven_names_nobody(traces: list[RankTrace]) -> None:
+    for finding in judged(RULE, *traces):
+        assert finding.severity is not Severity.CRITICAL or finding.confidence == "low"
+        assert "never" not in finding.summary
+
+
+def test_a_run_that_ended_well_passes() -> None:
+    assert said(RULE, *(rank(n, []) for n in range(RANKS))).status is Status.PASS
+
+
+def test_collectives_that_were_only_counted_are_counted() -> None:
+    """Outside the window four more ended, and all ranks had the eighth in flight."""
+    traces = [
+        rank(n, [waits(8)], counters=[counters(5, calls=4)], **CTRL_C) for n in range(RANKS - 1)
+    ]
+    finding = said(RULE, *traces, rank(3, [], counters=[counters(5, calls=4)], **CTRL_C))
+    assert finding.ranks == (3,)
+    late = rank(3, [], counters=[counters(5, calls=5)], **CTRL_C)
+    assert said(RULE, *traces, late).ranks == ()
+
+
+def test_a_timeout_that_the_program_survived_is_no_hang() -> None:
+    survived = [failing("all_reduce", 1000, 2000, seq=4), sync("all_reduce", 4000, 5, seq=5)]
+    ended = [sync("all_reduce", 2900, 110, seq=4), sync("all_reduce", 4000, 5, seq=5)]
+    calls = [survived, survived, ended, survived]
+    assert said(RULE, *(rank(n, c) for n, c in enumerate(calls))).status is Status.PASS
+
+
+def test_ranks_that_began_to_record_at_different_moments_are_not_compared() -> None:
+    late = [sync("all_reduce", 200, 10, seq=1), sync("all_reduce", 300, 10, seq=2), waits(3)]
+    traces = [
+        rank_trace(3, RANKS, comm=late, groups={1: group(RANKS)}, memory=[alive(END)], **KILLED)
+    ]
+    traces += [rank(n, [waits()], **KILLED) for n in range(3)]
+    assert said(RULE, *traces).status is Status.UNKNOWN
+
+
+def test_a_run_killed_without_proof_says_where_each_rank_was() -> None:
+    traces = [rank(n, [], 900, steps=[step(3, 0, 800)], **KILLED) for n in range(RANKS)]
+    finding = said(RULE, *traces)
+    assert finding.status is Status.UNKNOWN
+    assert "ranks 0, 1, 2, 3 ended without a trailer" in finding.summary
+    assert {row[2] for row in finding.evidence[0].rows} == {"all_reduce 3 of world"}
+
+
+# -- what ranks called instead ---------------------------------------------------------------------
+
+
+def mismatch(*other: Any) -> Finding:
+    traces = [rank(n, list(other) if n == 2 else [waits()], **KILLED) for n in range(RANKS)]
+    assert said(RULE, *traces).status is Status.PASS  # the other rule says it
+    return said(mismatched_collective.RULE, *traces)
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (hanging("broadcast", 1000, seq=4), "operation"),
+        (hanging("all_reduce", 1000, seq=4, nbytes=64), "size"),
+        (hanging("all_reduce", 1000, seq=4, nbytes=4 << 20, dtype="bfloat16"), "dtype"),
+        (sync("broadcast", 1000, 1, seq=4), "operation"),  # a root may leave early
+    ],
+)
+def test_a_rank_that_came_to_something_else_is_a_mismatch(other: Any, what: str) -> None:
+    finding = mismatch(other)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
+    assert f"number 4 of world differs in {what}" in finding.summary
+
+
+def test_a_rank_that_skipped_one_is_the_odd_one() -> None:
+    """It calls the fifth as its fourth; the others left the broadcast and wait in the fifth."""
+    left = [sync("broadcast", 1000, 1, seq=4, nbytes=16), waits(5)]
+    traces = [rank(n, [waits(4)] if n == 2 else left, **KILLED) for n in range(RANKS)]
+    finding = said(mismatched_collective.RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
