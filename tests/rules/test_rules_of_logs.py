@@ -81,6 +81,64 @@ def test_the_libfabric_provider_for_tcp():
     assert one(transport_fallback, lines).status is Status.PASS
 
 
+LIBFABRIC = "libfabric:85:1747438790::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider "
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (make.every("NET/OFI No eligible providers were found"), "No eligible providers"),
+        (make.every("NET/OFI No usable provider", level="WARN"), "No usable provider"),
+        (
+            make.every("NET/OFI OFI fi_getinfo() call failed: No data available", level="WARN"),
+            "fi_getinfo() call failed: No data available",
+        ),
+        (make.every("NET/OFI Failed to initialize rdma protocol", level="WARN"), "rdma protocol"),
+        (make.every("NET/OFI Initializing plugin failed", level="WARN"), "plugin failed"),
+        (
+            make.every("NET/OFI aws-ofi-nccl initialization failed", level="WARN"),
+            "initialization failed",
+        ),
+        ([f"[rank{n}]:{LIBFABRIC}efa output empty list" for n in range(4)], "efa"),
+        ([f"[rank{n}]:{LIBFABRIC}cxi returned -61 (No data available)" for n in range(4)], "cxi"),
+    ],
+)
+def test_a_libfabric_plugin_without_a_provider(lines, said):
+    tcp = [make.every(SOCKET), make.every("Using network Socket")]
+    finding = one(transport_fallback, make.run(lines, *tcp))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.ranks == (0, 1, 2, 3)
+    assert said in finding.summary
+    assert "fi_info -p efa" in finding.action
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        make.every("NET/Plugin: Failed to find ncclCollNetPlugin_v6 symbol."),
+        # Asked again with other hints, libfabric finds one.
+        [f"[rank{n}]:{LIBFABRIC}efa output empty list" for n in range(4)]
+        + make.every("NET/OFI Selected provider is efa, fabric is efa (found 4 nics)"),
+        # MPI asks libfabric, too; NCCL has verbs.
+        [f"[rank{n}]:{LIBFABRIC}efa output empty list" for n in range(4)]
+        + make.every(IB)
+        + make.every("Using network IB"),
+        # Another provider than that of a network is no loss.
+        [f"[rank{n}]:{LIBFABRIC}shm returned -61 (No data available)" for n in range(4)]
+        + make.every("NET/OFI Selected Provider is efa"),
+    ],
+)
+def test_harmless_lines_of_libfabric(lines):
+    found = findings(transport_fallback, make.run(lines)) + findings(nccl_warning, make.run(lines))
+    assert not [finding for finding in found if finding.status is Status.FAIL]
+
+
+def test_inside_a_host_no_provider_is_needed():
+    lines = [make.said("NET/OFI No eligible providers were found", rank, "a") for rank in range(2)]
+    lines += [make.ready(rank, 2, host="a") for rank in range(2)]
+    assert one(transport_fallback, lines).status is Status.PASS
+
+
 def test_gpudirect_rdma_that_is_off_everywhere():
     state = "NET/IB : GPU Direct RDMA {} for HCA {} 'mlx5_{}'"
     off = make.every(state.format("Disabled", 0, 0))

@@ -25,7 +25,7 @@ _FAST_PROVIDERS = ("efa", "cxi", "verbs", "psm", "opx")
 _SLOW_PROVIDERS = ("tcp", "sockets")
 _TELLING = (
     *("network", "path", "network devices", "network devices for TCP", "no network device"),
-    "libfabric provider",
+    *("libfabric provider", "libfabric failure"),
 )
 _SHOWN = (*_TELLING, "network plugin", "GPUDirect RDMA", "modelled link")
 
@@ -62,7 +62,11 @@ class TransportFallback:
         yield from self._inside_a_host(logs)
 
     def _between_hosts(self, logs: Logs, facts: EnvironmentFacts) -> Iterable[Finding]:
-        if sockets := ranks_that(r for r, log in logs.ranks.items() if _is_on_sockets(log)):
+        lost = ranks_that(r for r, log in logs.ranks.items() if _is_without_provider(log))
+        if lost:
+            yield self._without_provider(logs, lost)
+        sockets = ranks_that(r for r, log in logs.ranks.items() if _is_on_sockets(log)) & ~lost
+        if sockets:
             yield self._sockets(logs, sockets, _seen_fast(logs, facts))
         slow = {name: ranks for name, ranks in logs.values("libfabric provider").items()
                 if name.startswith(_SLOW_PROVIDERS)}  # fmt: skip
@@ -94,6 +98,25 @@ class TransportFallback:
                 evidence=(_table(logs),),
                 confidence="medium",
             )
+
+    def _without_provider(self, logs: Logs, lost: RankSet) -> Finding:
+        why = next(iter(logs.values("libfabric failure")))
+        on_tcp = any(_is_on_sockets(logs.ranks[rank]) for rank in ranks_of(lost))
+        instead = ": NCCL connects hosts by TCP sockets" if on_tcp else ""
+        return self.meta.finding(
+            Status.FAIL,
+            f"libfabric finds no network adapter on {named_ranks(lost)} (“{why}”){instead}.",
+            severity=Severity.HIGH,
+            title="The libfabric plugin fails",
+            cause="The container has no devices of EFA or Slingshot, its libfabric lacks their "
+            "provider, or FI_PROVIDER names another.",
+            action="Run fi_info -p efa (or cxi) in the container on these hosts. Give it the "
+            "devices under /dev/infiniband or /dev/cxi*, install the libfabric of the EFA "
+            "installer or of the host, and unset FI_PROVIDER.",
+            ranks=ranks_of(lost),
+            evidence=(_table(logs),),
+            confidence="high" if on_tcp else "medium",
+        )
 
     def _sockets(self, logs: Logs, sockets: RankSet, fast: list[str]) -> Finding:
         devices = ", ".join(logs.values("network devices for TCP")) or "devices not named"
@@ -158,6 +181,13 @@ def _is_on_sockets(log: RankLog) -> bool:
     if "NET/Socket" in log.values("path") or "Socket" in networks:
         return True
     return not networks and bool(log.values("network devices for TCP"))
+
+
+def _is_without_provider(log: RankLog) -> bool:
+    """Whether libfabric failed, and nothing took its place but sockets."""
+    if not log.values("libfabric failure") or log.values("libfabric provider"):
+        return False
+    return not log.values("network").keys() - {"Socket"}
 
 
 def _seen_fast(logs: Logs, facts: EnvironmentFacts) -> list[str]:

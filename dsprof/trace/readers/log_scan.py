@@ -21,7 +21,7 @@ from dsprof.trace.readers.torch_messages import gave_up, out_of_memory, rank_of_
 MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog ", b"rank      :"),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
-    b"json = {",
+    *(b"json = {", b"fi_getinfo: provider "),
 )
 """What a line must hold to be looked at."""
 
@@ -31,6 +31,10 @@ _ALLOCATOR = re.compile(
     r"(?<!try setting )\bPYTORCH_(?:\w+_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?([\w:,.\[\]-]{3,200})"
 )
 _NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(\n]{3,100})")
+_NO_PROVIDER = re.compile(
+    r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
+    r"(?:output empty list|returned -61\b)"
+)
 _NUMBERED = (
     "a log does not say which ranks its processes were ({count}): they are numbered by host and "
     "device"
@@ -128,6 +132,8 @@ class LogScan:
             self._writer(rank).log.say("loss scale", "lowered after an overflow")
         elif match := _ALLOCATOR.search(text):
             self._writer(rank).log.allocator_settings = match[1]
+        elif match := _NO_PROVIDER.search(text):
+            self._writer(rank).log.say("libfabric failure", f"no {match['name']} device found")
         elif match := _NCCL_ERROR.search(text):
             self._writer(rank).log.warn(f"NCCL error: {match['what'].strip()}")
         if found := out_of_memory(text):
