@@ -22,7 +22,13 @@ import torch.distributed as dist
 from deepspeed.comm.comm import comms_logger, timers
 
 import dsprof
-from examples.deepspeed_zero import LanguageModel, sample, standard_library, zero_config
+from examples.deepspeed_zero import (
+    LanguageModel,
+    fast_dtype,
+    sample,
+    standard_library,
+    zero_config,
+)
 from tests.dist.leaving import leave_group
 
 
@@ -92,7 +98,7 @@ Step = Callable[[], None]
 
 def zero_step(stage: int, scale: Scale) -> tuple[Step, Step]:
     """Return what trains one optimizer step under DeepSpeed, and what ends the training."""
-    config = zero_config(argparse.Namespace(stage=stage, batch=scale.batch))
+    config = zero_config(argparse.Namespace(stage=stage, batch=scale.batch), fast_dtype())
     config["zero_optimization"]["reduce_bucket_size"] = 15 * scale.width**2
     config["zero_optimization"]["stage3_param_persistence_threshold"] = 3 * scale.width**2 // 2
     engine, *_ = deepspeed.initialize(model=make_model(scale), config=config)
@@ -108,7 +114,7 @@ def zero_step(stage: int, scale: Scale) -> tuple[Step, Step]:
 
 def ddp_step(scale: Scale) -> tuple[Step, Step]:
     """Return the same for DDP."""
-    model = torch.nn.parallel.DistributedDataParallel(make_model(scale).bfloat16())
+    model = torch.nn.parallel.DistributedDataParallel(make_model(scale).to(fast_dtype()))
     return torch_step(model, losses(model, scale), model.no_sync), lambda: None
 
 
@@ -116,7 +122,7 @@ def fsdp_step(scale: Scale) -> tuple[Step, Step]:
     """Return the same for FSDP2, a unit for each block."""
     from torch.distributed.fsdp import fully_shard  # from then on collectives may come from C++
 
-    model = make_model(scale).bfloat16()
+    model = make_model(scale).to(fast_dtype())
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)

@@ -6,13 +6,13 @@ from typing import Any
 import deepspeed
 import torch
 
+from examples.deepspeed_zero import fast_dtype
 from examples.wrong.training import Patch, Step, batch, merged, network
 
 _CONFIG: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 2,
     "optimizer": {"type": "SGD", "params": {"lr": 1e-6}},
     "zero_allow_untested_optimizer": True,
-    "bf16": {"enabled": True},
     "zero_optimization": {"stage": 1},
 }
 
@@ -21,8 +21,9 @@ def _trained(
     layers: int, width: int, config: Patch, patch: Patch | None, **milliseconds: float
 ) -> Step:
     model = network(layers, width, **milliseconds)
-    engine, *_ = deepspeed.initialize(model=model, config=merged(merged(_CONFIG, config), patch))
-    x = batch(width, torch.bfloat16)
+    usual = _CONFIG | {"bf16": {"enabled": fast_dtype() is torch.bfloat16}}
+    engine, *_ = deepspeed.initialize(model=model, config=merged(merged(usual, config), patch))
+    x = batch(width, next(model.parameters()).dtype)
 
     def step() -> None:
         for _ in range(engine.gradient_accumulation_steps()):
@@ -43,7 +44,8 @@ def small_reduce_buckets(patch: Patch | None) -> Step:
 
 def fp32_gradients(patch: Patch | None) -> Step:
     """Send the gradients of a bf16 model as fp32."""
-    return _trained(4, 512, _zero(1) | {"communication_data_type": "fp32"}, patch)
+    config = {"bf16": {"enabled": True}, "communication_data_type": "fp32"}
+    return _trained(4, 512, config, patch)
 
 
 def needless_gathers(patch: Patch | None) -> Step:

@@ -41,7 +41,7 @@ pytestmark = [
 
 RANKS = {"hpz4": 4, "moe": 4}
 OUR_OWN = ("two_engines", "hybrid_engine", "inference")
-SMALL = ("--steps", 3, "--width", 64, "--layers", 2, "--context", 32)
+SMALL = ("--steps", 3, "--width", 64, "--layers", 2, "--context", 32, "--dtype", "bfloat16")
 EXAMPLES = {
     "ddp": ("ddp",),
     "fsdp": ("fsdp",),

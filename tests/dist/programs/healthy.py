@@ -22,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import dsprof
+from examples.deepspeed_zero import fast_dtype
 from tests.dist.leaving import leave_group
 
 STEPS, WIDTH, LAYERS, BATCH = 26, 256, 4, 64
@@ -68,13 +69,13 @@ def with_engine(
     config = {
         "train_micro_batch_size_per_gpu": BATCH,
         "gradient_accumulation_steps": accumulation,
-        "bf16": {"enabled": True},
+        "bf16": {"enabled": fast_dtype() is torch.bfloat16},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": {"stage": stage, **zero},
     }
     engine, *_ = deepspeed.initialize(model=net, model_parameters=groups, config=config)
-    x = batches(torch.bfloat16, shape)
+    x = batches(fast_dtype(), shape)
     for _ in range(STEPS * accumulation):
         engine.backward(engine(x).float().square().mean())
         engine.step()
@@ -129,6 +130,7 @@ MORE_RANKS: dict[str, Callable[[], None]] = {
 def main() -> None:
     out, *names = sys.argv[1:]
     deepspeed.init_distributed(dist_backend="gloo")
+    fast_dtype()  # asks the other ranks, and is in no record
     ways = WAYS | (MORE_RANKS if dist.get_world_size() > 1 else {})
     for name in names or ways:
         dsprof.enable(out=str(Path(out) / name))
