@@ -13,6 +13,14 @@ TORCHRUN := $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
 
+# Tests of one process share all cores. Those of several processes, in a browser or of time would
+# disturb each other: they follow, one after the other.
+APART := dist or timed or browser
+define run_tests
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "($(1)) and not ($(APART))"
+	$(BIN)/python -m pytest -m "($(1)) and ($(APART))"
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint torch-suite bench savings fuzz clean
 
@@ -27,12 +35,12 @@ demo: build/.warm ## Train a small model under DeepSpeed ZeRO (STAGE=2), then wr
 	$(BIN)/dsprof report $(DEMO)/trace -o $(DEMO)/report.html
 
 test: build/.warm build/.kernels ## Run the tests that take minutes together
-	$(BIN)/python -m pytest -m "not long and not browser and not gpu"
+	$(call run_tests,not long and not browser and not gpu)
 
 test-all: test test-rest ## Run all tests: the long ones and those in a browser too
 
 test-rest: build/.warm build/.kernels ## Run only the long tests and those in a browser
-	$(BIN)/python -m pytest -m "long or browser"
+	$(call run_tests,long or browser)
 
 test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and Lightning trainers
 	.venv-trainers/bin/python -m pytest tests/trainers

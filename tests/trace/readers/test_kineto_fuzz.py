@@ -179,6 +179,7 @@ def test_a_damaged_zip(path: Path, position: int, byte: int) -> None:
     read(path, bytes(data))
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("nothing", [b"", b"x", ZIPPED, gzip.compress(ZIPPED)])
 def test_a_zip_of_many_files_reads_its_directory_once(path: Path, nothing: bytes) -> None:
     files = {f"{i}.json": nothing for i in range(1_500)}

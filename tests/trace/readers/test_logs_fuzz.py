@@ -143,6 +143,7 @@ def test_anything_at_all(path: Path, data: bytes) -> None:
     read(path, b"comm op: " + data)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "unit", ["a:", ":1:1 ", "[PG ", "[PG 1 PG GUID ", "[1] ", "[rank1]:", "comm op: ", "1: ", " "]
 )
