@@ -1,6 +1,7 @@
 """late-rank in profiles: kernels of collectives begin when a rank arrives and end together.
 
-So those of the last to arrive are by far the shortest.
+So those of the last to arrive are by far the shortest. What the others wait for it is summed over
+the collectives that all ranks recorded, for their windows may be of different length.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.lateness import Lateness, lateness
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication.late_rank_causes import BY_KERNELS, by_parts, unknown
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
@@ -21,8 +25,8 @@ from dsprof.rules.wording import delayed, milliseconds
 class KernelThresholds:
     """When a rank is called late in profiles."""
 
-    communication_ratio: float = 0.6  # its time in communication kernels / median of the others
-    waited_share: float = 0.02  # of the time profiled: what the others wait for it
+    communication_ratio: float = 0.6  # its time in collectives / that of any other
+    waited_share: float = 0.02  # of the measured steps: what the others wait for it
     severe_share: float = 0.3
     cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
 
@@ -36,33 +40,35 @@ def judge_kernels(
         status, text = problem
         yield meta.finding(status, text)
         return
-    # By kernel: the recording of a rank may begin or end with another step.
-    mean = {
-        rank: row.communication_ns / max(row.communication_kernels, 1)
-        for rank, row in device.ranks.items()
-    }
-    late = min(mean, key=lambda rank: (mean[rank], rank))
-    spent = {rank: ns * device.ranks[late].communication_kernels for rank, ns in mean.items()}
-    others = sorted(ns for rank, ns in spent.items() if rank != late)
-    waited_ns = others[len(others) // 2] - spent[late]
-    share = waited_ns / max(device.ranks[late].span_ns, 1)
-    if spent[late] > thresholds.communication_ratio * others[0] or share < thresholds.waited_share:
+    late = lateness(run[Arrivals].matched, run[Steps].measured or None)
+    if not late.collectives:
+        yield meta.finding(Status.UNKNOWN, "Unknown: no collective was matched across the ranks.")
+        return
+    spent_ns = (late.waited_ns.clip(0) + late.transfer_ns).sum(axis=1)
+    place = int(spent_ns.argmin())
+    rank, window = late.ranks[place], device.ranks[late.ranks[place]].judged
+    least_ns = min(int(ns) for i, ns in enumerate(spent_ns) if i != place)
+    waited_ns = int(late.caused_ns[place].sum())
+    share = waited_ns / max(window.span_ns, 1)
+    is_shortest = spent_ns[place] <= thresholds.communication_ratio * least_ns
+    if not is_shortest or share < thresholds.waited_share:
         return
     severe = share >= thresholds.severe_share
-    why = by_parts(
-        BY_KERNELS, late, _excess(device.ranks, late), thresholds.cause_share * waited_ns
-    )
-    cause, action = why or unknown(late, has_parts=True)
+    count = max(window.steps, 1)
+    excess = {part: ns / count for part, ns in _excess(device.ranks, rank).items()}
+    why = by_parts(BY_KERNELS, rank, excess, thresholds.cause_share * waited_ns / count)
+    cause, action = why or unknown(rank, has_parts=True)
+    of = "of each step" if window.steps else "of the time recorded"
     yield meta.finding(
         Status.FAIL,
-        f"{delayed((late,))} the others by {milliseconds(waited_ns)} in collectives "
-        f"({share:.0%} of the time recorded).",
+        f"{delayed((rank,))} the others by {milliseconds(waited_ns / count)} {of} ({share:.0%}): "
+        f"last in {int(late.lasts[place])} of {int(late.met[place])} collectives.",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
         cause=f"Kernels of collectives begin when a rank arrives and end together. Those of "
-        f"rank {late} are by far the shortest: it arrives last. {cause}",
+        f"rank {rank} are by far the shortest: it arrives last. {cause}",
         action=action,
-        ranks=(late,),
-        evidence=(_by_rank(device.ranks),),
+        ranks=(rank,),
+        evidence=(_by_rank(device.ranks, late, count),),
         confidence="high" if severe else "medium",
     )
 
@@ -70,12 +76,15 @@ def judge_kernels(
 def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:
     """Return by how much each part of a device's time is above the median of the others, in ns.
 
-    As shares of what was seen of each: windows may be of different length.
+    As shares of the window of each: windows may be of different length.
     """
-    span = max(ranks[late].span_ns, 1)
+    span = max(ranks[late].judged.span_ns, 1)
     found = {}
     for part in BY_KERNELS:
-        shares = {rank: getattr(row, part) / max(row.span_ns, 1) for rank, row in ranks.items()}
+        shares = {
+            rank: getattr(row.judged, part) / max(row.judged.span_ns, 1)
+            for rank, row in ranks.items()
+        }
         found[part] = (shares.pop(late) - median(shares.values())) * span
     return found
 
@@ -92,26 +101,25 @@ def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
     return None
 
 
-def _by_rank(ranks: dict[int, RankDevice]) -> Table:
-    shortest = sorted(ranks, key=lambda rank: ranks[rank].communication_ns)[:16]
+def _by_rank(ranks: Mapping[int, RankDevice], late: Lateness, steps: int) -> Table:
+    caused_ns = late.caused_ns.sum(axis=1)
+    order = sorted(range(len(late.ranks)), key=lambda place: -int(caused_ns[place]))[:16]
+    sums = (caused_ns, late.waited_ns.clip(0).sum(axis=1), late.transfer_ns.sum(axis=1))
+    rows = []
+    for place in order:
+        window = ranks[late.ranks[place]].judged
+        times = [*(int(column[place]) for column in sums), window.idle_ns, window.compute_ns]
+        rows.append((late.ranks[place], *(ns // steps for ns in times)))
     return Table(
         columns=(
             Column("rank"),
-            Column("in communication kernels", "ns"),
-            Column("kernels", "count"),
+            Column("others waited for it", "ns"),
+            Column("it waited for others", "ns"),
+            Column("transfer", "ns"),
             Column("idle", "ns"),
             Column("compute", "ns"),
         ),
-        rows=tuple(
-            (
-                rank,
-                ranks[rank].communication_ns,
-                ranks[rank].communication_kernels,
-                ranks[rank].idle_ns,
-                ranks[rank].compute_ns,
-            )
-            for rank in shortest
-        ),
-        caption="The rank with the shortest communication first; numbers of kernels may differ by "
-        "where each rank's recording begins",
+        rows=tuple(rows),
+        caption="Of a measured step, or of the whole record without steps; collectives that all "
+        "ranks recorded",
     )

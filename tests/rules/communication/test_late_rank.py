@@ -1,17 +1,41 @@
 from __future__ import annotations
 
+from dsprof.diagnosis.arrivals import arrivals
 from dsprof.rules.communication.late_rank import RULE
 from dsprof.rules.rule import Severity, Status
+from dsprof.rules.runner import judge
+from dsprof.trace.table import RankTrace
 from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
-from tests.factories.trace import rank_trace, said
+from tests.factories.trace import rank_trace, said, summary
+
+
+def arriving(number: int, at: float, compute: float = 50, first: int = 0, **fields) -> RankTrace:
+    """A rank whose collective begins `at` ms into each step of 100 and ends at 90."""
+    events = []
+    for one in range(first, 4):
+        start = 100.0 * one
+        events += [kineto.step(one, start, 100), kineto.kernel(kineto.GEMM, start, compute)]
+        events.append(kineto.collective(start + at, 90 - at))
+    return rank(events, number, **fields)
 
 
 def test_the_rank_with_the_shortest_communication_is_late():
-    finding = said(RULE, busy(0, comm=30), busy(1, comm=2))
+    finding = said(RULE, arriving(0, 60), arriving(1, 88))
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
-    assert "112.0 ms" in finding.summary
-    assert finding.severity is Severity.HIGH
+    assert finding.summary == (
+        "Rank 1 delays the others by 28.0 ms of each step (28%): last in 2 of 2 collectives."
+    )
+    assert finding.severity is Severity.MEDIUM
+
+
+def test_what_the_others_wait_is_the_figure_of_the_arrivals():
+    """One step of the longer window waits for nobody: a mean per kernel would halve the rest."""
+    run = summary(arriving(0, 60), arriving(1, 88, first=1))
+    [finding] = judge(run, [RULE])
+    [row] = [row for row in arrivals(run).rows if row.rank == 1]
+    assert row.caused_ns == 28_000_000
+    assert finding.evidence[0].rows[0][:2] == (1, row.caused_ns)
 
 
 def test_ranks_that_wait_alike_pass():
@@ -19,10 +43,15 @@ def test_ranks_that_wait_alike_pass():
 
 
 def test_a_recording_that_is_shorter_is_not_late():
-    short = rank(kineto.steps(2, 60, 20), 1)
-    assert said(RULE, busy(0), short).status is Status.PASS
-    late = rank(kineto.steps(2, 60, 2), 1)
-    assert said(RULE, busy(0, comm=30), late).ranks == (1,)
+    short = arriving(1, 60, first=2)
+    assert said(RULE, arriving(0, 60), short).status is Status.PASS
+    late = arriving(1, 88, first=2)
+    assert said(RULE, arriving(0, 60), late).ranks == (1,)
+
+
+def test_windows_without_a_common_collective_do_not_tell():
+    short = rank(kineto.steps(2, 60, 2), 1)
+    assert said(RULE, busy(0, comm=30), short).status is Status.UNKNOWN
 
 
 def test_two_quick_ranks_of_three_are_no_single_late_one():
@@ -56,14 +85,14 @@ def test_an_empty_trace_is_no_input():
 
 
 def test_kernels_that_take_longer_are_told_from_a_device_that_waits_for_its_host():
-    slow = said(RULE, busy(0, compute=50, comm=30), busy(1, compute=78, comm=2))
+    slow = said(RULE, arriving(0, 60), arriving(1, 88, compute=78))
     assert "computing kernels take" in slow.cause
-    held = said(RULE, busy(0, compute=50, comm=30), busy(1, compute=50, comm=2))
+    held = said(RULE, arriving(0, 60), arriving(1, 88))
     assert "Its device has nothing to do for" in held.cause
     assert "data loading" in held.action
 
 
 def test_a_lateness_that_no_part_explains_is_said_so():
-    finding = said(RULE, busy(0, compute=50, comm=30), busy(1, compute=64, comm=2))
+    finding = said(RULE, arriving(0, 60), arriving(1, 88, compute=64))
     assert finding.ranks == (1,)
     assert "could not be told: its own time is spread" in finding.cause

@@ -209,6 +209,14 @@ def test_the_late_rank_comes_last_to_every_collective(
     assert late.caused_ns[place].sum() / 1e6 == pytest.approx(waited_ms, rel=0.005)
 
 
+@pytest.mark.parametrize("run", ["", "_3", "_5_qcomm"])
+def test_a_wait_has_one_figure(run: str) -> None:
+    diagnosis = judged(f"torchrec_sst_long_a2a_optimizer{run}")
+    caused_ns = diagnosis.arrivals.rows[0].caused_ns
+    assert rule(diagnosis, "late-rank").evidence[0].rows[0][:2] == (2, caused_ns)
+    assert f"by {caused_ns / 1e6:,.1f} ms of each step" in diagnosis.verdict
+
+
 @pytest.mark.parametrize("run", ["_3", "_5_qcomm"])
 def test_the_milder_late_rank_costs_most_of_all(run: str) -> None:
     diagnosis = judged(f"torchrec_sst_long_a2a_optimizer{run}")
