@@ -87,6 +87,8 @@ class Recorder:
         self.reduce_op_name: Callable[[Any], str] = str
         self._on_first_collective = on_first_collective
         self._arming = threading.RLock()
+        # `scope`, `phases`, steps. Re-entrant: a signal handler of the user may train, too.
+        self._progress = threading.RLock()
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -111,10 +113,11 @@ class Recorder:
         a trace that nobody ends.
         """
         with self._arming:
-            self.abandon()
+            self.recording = False
+            self.stopped = True
 
     def abandon(self) -> None:
-        """Record no more, in a forked child: the lock may be of a thread that is not there."""
+        """Record no more, in a forked child: the locks may be of threads that are not there."""
         self.recording = False
         self.stopped = True
 
@@ -182,54 +185,103 @@ class Recorder:
         `micro_step` is that of the engine where engines take turns; by default the last one.
         `site` is from where the user began it.
         """
-        outer = self.scope
         now = clock()
-        if outer.step < 0:
-            self.step_start_ns = now
-        micro_step = outer.micro_step if micro_step < 0 else micro_step
-        scope = self.scope = Scope(max(outer.step, 0), micro_step, phase, engine, site)
-        entered = Phase(phase, scope, now, 0, get_ident())
-        self.phases.append(entered)
+        with self._progress:
+            while True:
+                at = self.scope
+                number = at.micro_step if micro_step < 0 else micro_step
+                scope = Scope(at.step if at.step > 0 else 0, number, phase, engine, site)
+                if self._replace(at, scope):
+                    break
+            if at.step < 0:
+                self.step_start_ns = now
+            entered = Phase(phase, scope, now, 0, get_ident())
+            self.phases.append(entered)
         return entered
 
     def leave(self, entered: Phase) -> None:
         """End a phase. Steps may have ended meanwhile, and phases need not end in turn."""
+        if not self.recording:
+            return
         entered.end_ns = clock()
-        others = [phase for phase in self.phases if phase is not entered]
-        if len(others) < len(self.phases):  # else it began in a trace that has ended
+        with self._progress:
+            if not self._close(entered):  # it began in a trace that has ended
+                return
             self.add(entered)
-        self.phases = others
-        outer = self.phases[-1].scope if self.phases else _OUTSIDE
-        scope = self.scope
-        self.scope = Scope(scope.step, scope.micro_step, outer.phase, outer.engine, outer.site)
+            outer = self.phases[-1].scope if self.phases else _OUTSIDE
+            while True:
+                at = self.scope
+                scope = Scope(at.step, at.micro_step, outer.phase, outer.engine, outer.site)
+                if self._replace(at, scope):
+                    break
+
+    def _close(self, entered: Phase) -> bool:
+        """Take a phase out of the open ones; tell whether it was among them."""
+        phases = self.phases
+        if phases and phases[-1] is entered:
+            phases.pop()
+            return True
+        for at, phase in enumerate(phases):
+            if phase is entered:
+                del phases[at]
+                return True
+        return False
+
+    def _replace(self, at: Scope, following: Scope) -> bool:
+        """Replace the scope `at` by what follows from it, with `_progress` held.
+
+        False if a signal handler has moved it meanwhile: the lock keeps other threads out, but not
+        what runs in this one.
+        """
+        if self.scope is not at:
+            return False
+        self.scope = following
+        return True
 
     def end_micro_step(self) -> None:
         """Count a micro-step that ended without an optimizer step."""
-        scope = self.scope
-        self.scope = Scope(scope.step, scope.micro_step + 1, scope.phase, scope.engine, scope.site)
+        if not self.recording:
+            return
+        with self._progress:
+            while True:
+                at = self.scope
+                following = Scope(at.step, at.micro_step + 1, at.phase, at.engine, at.site)
+                if self._replace(at, following):
+                    break
 
     def end_step(self, source: str, engine: int = -1, micro_steps: int = 0) -> None:
         """Count an optimizer step; of several sources of steps only the best one counts.
 
-        A better source takes over without a step of its own: the lesser one has just counted it.
         `micro_steps` are those of the engine where engines take turns.
         """
-        if self.step_source not in ("", source):
-            if _SOURCES.index(source) > _SOURCES.index(self.step_source):
-                self.step_source = source
+        if not (self.recording and self._is_counted(source)):
             return
-        self.step_source = source
-        now, scope = clock(), self.scope
-        step = max(scope.step, 0)
         self._guarded("recorder", self.in_flight.poll_all)
-        micro_steps = micro_steps or scope.micro_step + 1
-        self.add(Step(step, micro_steps, self.step_start_ns, now, source, engine))
+        with self._progress:
+            now = clock()
+            while True:
+                at = self.scope
+                step = max(at.step, 0)
+                if self._replace(at, Scope(step + 1, 0, at.phase, at.engine, at.site)):
+                    break
+            start_ns, self.step_start_ns = self.step_start_ns, now
+            self.add(Step(step, micro_steps or at.micro_step + 1, start_ns, now, source, engine))
+            self.steps += 1
         self.in_flight.unheld.end_step(step)
-        self.step_start_ns = now
-        self.steps += 1
-        self.scope = Scope(step + 1, 0, scope.phase, scope.engine, scope.site)
         for listener in self.step_listeners:
             self._guarded(listener.__qualname__, listener, step)
+
+    def _is_counted(self, source: str) -> bool:
+        """Tell whether steps of `source` count.
+
+        A better source takes over without a step of its own: the lesser one has just counted it.
+        """
+        if source == self.step_source:
+            return True
+        with self._progress:
+            best = self.step_source or source
+            self.step_source = max(best, source, key=_SOURCES.index)
+        return best == source
 
     def meet_engine(self, engine: Any, number: int) -> None:
         """Tell listeners of a DeepSpeed engine that is met for the first time, and its number."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -82,6 +85,136 @@ def test_arming_fails_for_good_when_the_session_does() -> None:
     assert not recorder.arm()
     assert recorder.stopped
     assert recorder.failures == {"session": "OSError: no such thing"}
+
+
+class Pausing(Recorder):
+    """Runs something of another thread in the middle of each change of the scope."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: True)
+        assert self.arm()
+        self.meanwhile = nothing
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "scope":
+            meanwhile, self.meanwhile = super().__getattribute__("meanwhile"), nothing
+            meanwhile()  # between what is read and what is written
+        return value
+
+
+def in_another_thread(call: Callable[[], object]) -> Callable[[], None]:
+    """Return what starts `call` in a thread, and waits until it is over or has to wait itself."""
+
+    def start() -> None:
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(0.05)
+
+    return start
+
+
+def steps_of(recorder: Recorder) -> list[int]:
+    return [record.step for record in recorder.buffer if isinstance(record, Step)]
+
+
+@pytest.mark.parametrize("where", [in_another_thread, lambda handler: handler])
+@pytest.mark.parametrize("change", ["enter", "leave", "end_micro_step", "end_step"])
+@pytest.mark.parametrize("other", ["phase", "micro-step", "step"])
+def test_no_change_is_lost_to_another_thread_or_a_signal_handler(
+    where: Callable[[Callable[[], object]], Callable[[], None]], change: str, other: str
+) -> None:
+    recorder = Pausing()
+    outer = recorder.enter("forward")
+    changes: dict[str, Callable[[], object]] = {
+        "enter": lambda: recorder.enter("mine"),
+        "leave": lambda: recorder.leave(outer),
+        "end_micro_step": recorder.end_micro_step,
+        "end_step": lambda: recorder.end_step("user"),
+    }
+    others: dict[str, Callable[[], object]] = {
+        "phase": lambda: recorder.leave(recorder.enter("other")),
+        "micro-step": recorder.end_micro_step,
+        "step": lambda: recorder.end_step("user"),
+    }
+    done = threading.Event()
+    recorder.meanwhile = where(lambda: (others[other](), done.set()))
+    mine = changes[change]()
+    assert done.wait(10)
+    phase = {"enter": "mine", "leave": ""}.get(change, "forward")
+    assert recorder.scope.phase == phase
+    ended = [change, other].count("end_step") + [change, other].count("step")
+    assert (recorder.scope.step, steps_of(recorder)) == (ended, list(range(ended)))
+    micro_steps = [change, other].count("end_micro_step") + [change, other].count("micro-step")
+    assert ended or recorder.scope.micro_step == micro_steps
+    if change == "enter":
+        recorder.leave(mine)
+    if change != "leave":
+        recorder.leave(outer)
+    assert (recorder.scope.phase, recorder.phases) == ("", [])
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_phases_and_steps_of_many_threads_are_all_counted(recorder: Recorder) -> None:
+    threads, rounds = 8, 500
+
+    def train() -> None:
+        for _ in range(rounds):
+            recorder.leave(recorder.enter("forward"))
+            recorder.end_step("user")
+
+    crowd = [threading.Thread(target=train) for _ in range(threads)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert sum(isinstance(record, Phase) for record in recorder.buffer) == threads * rounds
+    assert steps_of(recorder) == list(range(threads * rounds))
+    assert (recorder.scope.phase, recorder.phases) == ("", [])
+
+
+def test_a_phase_that_is_open_in_a_forked_child_ends_without_the_lock(recorder: Recorder) -> None:
+    entered = recorder.enter("forward")
+    held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with recorder._progress:
+            held.set()
+            may_end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(10)  # rather than waiting for good
+        recorder.abandon()
+        recorder.leave(entered)
+        recorder.end_micro_step()
+        recorder.end_step("user")
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    may_end.set()
+    holder.join()
+    assert status == 0
+
+
+def test_what_ends_after_a_recording_leaves_nothing_behind(recorder: Recorder) -> None:
+    entered = recorder.enter("forward")
+    recorder.stop()
+    before = recorder.scope
+    recorder.leave(entered)
+    recorder.end_micro_step()
+    recorder.end_step("user")
+    assert (list(recorder.buffer), recorder.scope, recorder.steps) == ([], before, 0)
 
 
 class Interrupts:
