@@ -18,6 +18,7 @@ from dsprof.analysis.baseline import SCHEMA_VERSION, Baseline, Hiding, Machine
 from dsprof.bench.contention import measure_hiding
 from dsprof.bench.measure import Outcome, Wrong, measure
 from dsprof.bench.options import Options, add_options, default_sizes
+from dsprof.bench.products import measure_products
 from dsprof.bench.table import described
 from dsprof.bench.teams import PATIENCE, host_name, join, stages, told
 from dsprof.environment import snapshot
@@ -88,6 +89,7 @@ def _measured(options: Options, backend: str, device: torch.device, started: str
     hosts = told(host_name(), everyone, size)
     sizes = options.sizes or default_sizes(device.type)
     found, hiding = _stages(hosts, backend, device, sizes, everyone)
+    products = measure_products(device, everyone, size)
     machine = _machine(hosts, backend, device, everyone)
     # By its end gloo's threads hold no tensor: to let go of one while Python ends would abort.
     dist.barrier(everyone)
@@ -104,6 +106,7 @@ def _measured(options: Options, backend: str, device: torch.device, started: str
                 machine=machine,
                 costs=tuple(costs),
                 hiding=hiding,
+                products=products,
                 unsupported=unsupported,
                 started=started,
                 dsprof_version=__version__,
@@ -153,6 +156,7 @@ def _machine(hosts: Sequence[str], backend: str, device: torch.device, everyone:
         versions=here.versions,
         usable_cpus=here.limits.get("usable_cpus", 0),
         threads=torch.get_num_threads(),
+        precision=here.precision,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsprof.analysis.baseline import Baseline, OpCost
+from dsprof.analysis.baseline import Baseline, OpCost, Product
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.reports import formatting as fmt
 
@@ -25,6 +25,10 @@ def _lines(baseline: Baseline) -> Iterator[str]:
     yield from map(_line, slowest.values())
     for op, why in baseline.unsupported.items():
         yield f"{op}: not measured: {why}"
+    if baseline.products:
+        width = baseline.products[0].width
+        yield f"\nMatrix products of {width} x {width}, one rank while all multiply:"
+        yield from map(_product_line, baseline.products)
     if (hiding := baseline.hiding) is not None:
         yield (
             f"\nCompute of {fmt.duration(hiding.compute_ns)} and a collective of "
@@ -34,6 +38,10 @@ def _lines(baseline: Baseline) -> Iterator[str]:
         )
         if hiding.high > 1:
             yield "More than all of it cannot be: other programs disturbed this. Measure again."
+
+
+def _product_line(product: Product) -> str:
+    return f"{product.precision:15}{product.flops_per_s / 1e9:>13,.1f} GFLOP/s"
 
 
 def _longest_ns(cost: OpCost) -> float:

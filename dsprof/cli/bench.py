@@ -19,10 +19,11 @@ class BenchCommand:
     """Becomes one rank of the measurement, or the launcher that starts them."""
 
     name = "bench"
-    help = "measure what communication costs on this machine"
+    help = "measure communication and matrix products on this machine"
     description = """\
 Measure every collective and point-to-point over sizes and groups, check that
-each gives the right result, and write the costs as a baseline for reports.
+each gives the right result, measure matrix products by precision, and write all
+of it as a baseline for reports.
 
   dsprof bench                                     all ranks of this machine
   dsprof bench --nproc-per-node 2 --backend gloo   two ranks on CPUs

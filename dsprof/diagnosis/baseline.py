@@ -12,6 +12,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import BaselineInfo
 
 _VERSIONS = ("torch", "nccl", "cuda", "hip")
+_INSTRUCTIONS = ("cpu_bf16", "cpu_fp16")
 
 
 def with_baseline(
@@ -58,10 +59,14 @@ def _differences(machine: Machine, summary: RunSummary) -> Iterator[str]:
     gpus = {name for names in facts.devices.get("gpus", ()) for name in names}
     if gpus and machine.gpus and gpus != set(machine.gpus):
         yield f"GPUs of the run are {_few(sorted(gpus))}, there {_few(sorted(set(machine.gpus)))}"
-    for name in _VERSIONS:
-        ours, theirs = facts.versions.get(name, {}), machine.versions.get(name)
-        if ours and theirs and theirs not in ours:
-            yield f"{name} was {theirs} there, {_few(sorted(ours))} in the run"
+    for part, measured, names in (
+        (facts.versions, machine.versions, _VERSIONS),
+        (facts.precision, machine.precision, _INSTRUCTIONS),
+    ):
+        for name in names:
+            ours, theirs = part.get(name, {}), measured.get(name)
+            if ours and theirs and theirs not in ours:
+                yield f"{name} was {theirs} there, {_few(sorted(ours))} in the run"
 
 
 def _few(names: list[str] | tuple[str, ...]) -> str:

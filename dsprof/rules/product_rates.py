@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Table
 from dsprof.rules.savings import Range, faster_products_save
+
+_INSTRUCTIONS = ("cpu_bf16", "cpu_fp16")
 
 
 class ProductRates(NamedTuple):
@@ -18,8 +21,12 @@ class ProductRates(NamedTuple):
 
     @classmethod
     def of(cls, run: RunSummary) -> ProductRates:
-        """Take them from the baseline."""
-        return cls(run[Costs].flops_per_s)
+        """Take them from the baseline, unless its CPU had other instructions."""
+        costs, facts = run[Costs], run[EnvironmentFacts]
+        there = costs.baseline.machine.precision if costs.baseline else {}
+        here = {name: facts.precision.get(name, {}) for name in _INSTRUCTIONS}
+        is_alike = all(there[name] in here[name] for name in here if here[name] and name in there)
+        return cls(costs.flops_per_s if is_alike else {})
 
     def times(self, one: str, other: str) -> float:
         """Return how many times as fast `other` is as `one`; 0 where that was not measured."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dsprof.analysis.baseline import Sample
+from dsprof.analysis.baseline import Product, Sample
 from dsprof.bench.table import described
 from tests.factories.baseline import baseline, cost, hiding
 
@@ -25,6 +25,13 @@ def test_of_several_nodes_the_slowest_is_shown():
     ]
     _, line = described(baseline(*nodes)).splitlines()
     assert line.split()[3:5] == ["900", "µs"]
+
+
+def test_products_are_lines_with_their_rate():
+    products = (Product(precision="fp32", width=512, time_ns=3.6e6),)
+    *_, head, line = described(baseline(products=products)).splitlines()
+    assert head == "Matrix products of 512 x 512, one rank while all multiply:"
+    assert line.split() == ["fp32", "74.6", "GFLOP/s"]
 
 
 def test_what_was_not_measured_and_what_hiding_costs_is_said():

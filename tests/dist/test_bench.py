@@ -41,6 +41,9 @@ def test_it_measures_every_operation_and_what_hiding_costs(tmp_path: Path) -> No
     assert made.hiding is not None
     assert made.hiding.nbytes == 1 << 20
     assert 0 <= made.hiding.low <= made.hiding.high
+    assert [product.precision for product in made.products] == ["fp32", "bf16", "fp16"]
+    assert all(product.flops_per_s > 1e6 for product in made.products)
+    assert made.machine.precision["cpu_capability"] in ("DEFAULT", "AVX2", "AVX512")
     assert made.contention == (made.hiding.low, made.hiding.high)
 
 
@@ -49,8 +52,11 @@ def test_every_wrong_result_is_named_and_nothing_is_written(tmp_path: Path) -> N
     arguments = ["-o", output, "--sizes", "4K"]
     done = launch(PROGRAMS / "spoilt_collectives.py", args=arguments)
     assert done.returncode == 1
-    named = re.findall(r"wrong result: (\w+) of 4,096 bytes in group world of 2 ranks, rank (\d):"
-                       r" 1 elements", done.output)
+    named = re.findall(
+        r"wrong result: (\w+) of 4,096 bytes in group world of 2 ranks, rank (\d):"
+        r" 1 elements",
+        done.output,
+    )
     both = {(op, rank) for op in COLLECTIVES for rank in "01"}
     one = {("broadcast", "1"), ("reduce", "0"), ("gather", "0"), ("scatter", "1"), ("send", "1")}
     assert set(named) == both | one

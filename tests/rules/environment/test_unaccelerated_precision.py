@@ -8,7 +8,7 @@ from dsprof.environment import EnvSnapshot
 from dsprof.rules.environment.unaccelerated_precision import RULE
 from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
-from tests.factories.baseline import baseline
+from tests.factories.baseline import baseline, machine
 from tests.factories.trace import engine, header, said, summary, sync, zero_rank
 
 AVX2 = {"cpu_instructions": "avx2", "cpu_bf16": "no", "cpu_fp16": "no"}
@@ -65,6 +65,18 @@ def test_a_baseline_tells_how_many_times_and_what_is_saved():
     low, high = finding.saving_ms_per_step
     assert low < 0.95 * 85 * (1 - 1 / 43.5) - 5 < 85 * (1 - 1 / 43.5) < high
     assert [row[0] for row in finding.evidence[0].rows] == ["fp32", "bf16"]
+
+
+def test_a_baseline_of_a_cpu_with_other_instructions_is_not_used():
+    product = Product(precision="fp32", width=512, time_ns=2e6)
+    other = baseline(
+        products=(product, Product(precision="bf16", width=512, time_ns=8e6)),
+        machine=machine(precision={"cpu_bf16": "yes"}),
+    )
+    run = summary(on_cpu()).with_part(Costs(other))
+    (finding,) = judge(run, [RULE])
+    assert finding.evidence == ()
+    assert "20 to 100 times" in finding.summary
 
 
 def test_conversion_fails_only_where_fp32_was_measured_to_be_faster():
