@@ -94,7 +94,7 @@ def _told_once(findings: Sequence[Finding], left_to: Mapping[str, str]) -> Itera
             yield msgspec.structs.replace(
                 finding,
                 status=Status.NOT_APPLICABLE,
-                summary=f"{finding.summary} The finding of {teller} tells it.",
+                summary=f"{finding.summary} Covered by {teller}.",
             )
         else:
             yield finding

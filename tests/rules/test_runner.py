@@ -147,7 +147,7 @@ def told(status, remark_ranks, fault_ranks=(1,)):
 def test_a_remark_is_not_made_of_what_another_rule_tells():
     finding = told(Status.INFO, (1, 2))
     assert finding.status is Status.NOT_APPLICABLE
-    assert finding.summary == "text The finding of fault tells it."
+    assert finding.summary == "text Covered by fault."
     assert told(Status.INFO, (2,)).status is Status.INFO
     assert told(Status.INFO, ()).status is Status.INFO
     assert told(Status.FAIL, (1,)).status is Status.FAIL

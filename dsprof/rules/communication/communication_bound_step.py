@@ -6,15 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median_high
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import named
 
 _ROWS = 16
-_CAUSE = "The step sends more than the network carries in the time that it computes."
+_LEAST_SHARE = 0.01  # of the step; a smaller wait is not worth a sentence
+_CAUSE = (
+    "The transfers take longer than the computation beside them: too many bytes for the links, or "
+    "links below their speed."
+)
 _CAUSE_OR_RANK = f"{_CAUSE} Or a rank that left no trace comes late, and these wait for it."
 
 
@@ -40,7 +47,7 @@ class CommunicationBoundStep:
         failing_title="The step waits for communication",
         why="Time in which ranks wait for each other is time in which no processor computes.",
         category="communication",
-        needs=(Engines, Run, Steps, Traffic),
+        needs=(Arrivals, Engines, Run, Steps, Traffic),
         min_steps=2,
         left_to="late-rank",
     )
@@ -57,14 +64,15 @@ class CommunicationBoundStep:
             yield self.meta.finding(Status.UNKNOWN, text)
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.
+            split = None if run[Run].missing_ranks else attribution(steps, run[Arrivals])
             shares = {} if run[Run].missing_ranks else steps.exposed_by_rank()
             late = _late_ranks(shares, thresholds.rank_spread)
             # Who comes last waits for nobody: the wait of that rank is the network's.
-            by_network = min(shares.values()) if late else share
+            by_network = split.transfer if split else min(shares.values()) if late else share
             if by_network < thresholds.exposed_share:
-                yield self._waiting_for(late, run, share)
+                yield self._waiting_for(_named(late, split), run, share, split)
             else:
-                yield self._bound(run, share, by_network, late, thresholds)
+                yield self._bound(run, share, by_network, _named(late, split), thresholds)
         else:
             text = f"{_waiting(steps, share)} The limit is {thresholds.exposed_share:.0%}."
             yield self.meta.finding(Status.PASS, text)
@@ -78,8 +86,9 @@ class CommunicationBoundStep:
         thresholds: Thresholds,
     ) -> Finding:
         summary = _waiting(run[Steps], share)
-        if late:
-            summary += f" At least {by_network:.0%} is not for a late rank."
+        if share - by_network >= _LEAST_SHARE:
+            who = named(late) if late else "later arrivals"
+            summary += f" {by_network:.0%} is transfer, the rest waits for {who}."
         evidence = _evidence(run)
         if run[Run].first.backend == "gloo":
             return self.meta.finding(
@@ -95,31 +104,43 @@ class CommunicationBoundStep:
             Status.FAIL,
             summary,
             severity=Severity.HIGH if by_network >= thresholds.severe_share else Severity.MEDIUM,
-            cause=_CAUSE_OR_RANK
-            if run[Run].missing_ranks
-            else f"{_CAUSE} And the others wait for rank {_names(late)}."
-            if late
-            else _CAUSE,
+            cause=_CAUSE_OR_RANK if run[Run].missing_ranks else _CAUSE,
             action=f"{_more_computation(run[Engines])}; sharding inside a node keeps bytes off the "
             "network.",
             evidence=evidence,
             confidence="medium",
         )
 
-    def _waiting_for(self, late: tuple[int, ...], run: RunSummary, share: float) -> Finding:
-        names = _names(late)
+    def _waiting_for(
+        self, late: tuple[int, ...], run: RunSummary, share: float, split: Attribution | None
+    ) -> Finding:
+        who = named(late) if late else "the last rank to arrive"
+        parts = (
+            f"{split.waiting:.0%} waits for {who}, {split.transfer:.0%} is transfer."
+            if split
+            else f"The others wait for {who}, which waits least."
+        )
         return self.meta.finding(
             Status.INFO,
-            f"{_waiting(run[Steps], share)} Rank {names} waits least: the others wait for it.",
+            f"{_waiting(run[Steps], share)} {parts}",
             title="Waiting for communication is waiting for a rank",
             cause="The ranks that wait least arrive last: their own work takes longer. What the "
             "others wait beyond that is no cost of the network.",
-            action=f"Look at what rank {names} does before its collectives: data loading, a slower "
-            "processor, other programs on the host, or a larger share of the model.",
+            action=f"Look at what {who} does before its collectives: data loading, a slower "
+            "processor, other programs on the host, or a larger share of the model."
+            if late
+            else "Balance what the ranks do before their collectives: tokens, samples, experts.",
             ranks=late,
             evidence=_evidence(run),
             confidence="medium",
         )
+
+
+def _named(late: tuple[int, ...], split: Attribution | None) -> tuple[int, ...]:
+    """Return the ranks to name: who causes most of the waits, else who waits least."""
+    if split is None:
+        return late
+    return late or (() if split.latest is None else (split.latest,))
 
 
 def _waiting(steps: Steps, share: float) -> str:
@@ -143,10 +164,6 @@ def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
     """Return the ranks that wait far less than half of all do: one that is early tells nothing."""
     usual = median_high(shares.values()) if shares else 0.0
     return tuple(sorted(rank for rank, share in shares.items() if usual - share >= spread))
-
-
-def _names(ranks: tuple[int, ...]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
 
 
 def _evidence(run: RunSummary) -> tuple[Table, ...]:

@@ -62,7 +62,7 @@ BY_KERNELS: Mapping[str, Cause] = {
     ),
     "copies_ns": _COPIES,
 }
-_NOT_THE_NETWORK = "The network is not the cause: the wait ends when it arrives."
+_NOT_THE_NETWORK = "This wait ends when the rank arrives: the network has no part in it."
 
 
 def by_parts(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -15,7 +16,7 @@ from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.knowledge.combinations import AT_ODDS, REFUSED
-from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
+from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib, is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.trace.format import EngineConfig
@@ -48,7 +49,7 @@ class UnusedDeviceMemory:
         why="Sharding and recomputation save memory and cost time. Where memory is left, the price "
         "was paid for nothing.",
         category="memory",
-        needs=(Engines, Memory, Run, Steps, Traffic),
+        needs=(Engines, Logs, Memory, Run, Steps, Traffic),
     )
     thresholds = Thresholds()
 
@@ -61,6 +62,10 @@ class UnusedDeviceMemory:
         }
         if run[Run].is_cpu:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on CPUs.")
+            return
+        if is_short(run[Memory]) or any(log.out_of_memory for log in run[Logs].ranks.values()):
+            text = "Requests for device memory failed: what was never reserved was not available."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         if not rooms:
             text = "Could not tell: the size of device memory was not recorded."

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.awaits import Awaits
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
@@ -14,6 +16,7 @@ from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.knowledge.combinations import before_overlapping
 from dsprof.rules.knowledge.stage3 import (
@@ -34,6 +37,9 @@ class Thresholds:
 
     overlap: float = 0.5  # of the time in flight of asynchronous collectives
     exposed_share: float = 0.05  # of the step, in waits for them; below, nothing is to be won
+    failing_overlap: float = 0.25  # on a device, less is a failure...
+    failing_share: float = 0.10  # ...if transfers are exposed for so much of the step
+    severe_share: float = 0.40
 
 
 class LowCommOverlap:
@@ -46,7 +52,7 @@ class LowCommOverlap:
         why="Communication that runs behind computation costs nothing; waiting for it right after "
         "it was started costs all of it.",
         category="overlap",
-        needs=(Awaits, Costs, Engines, Fetches, Flushes, Overlap, Run, Steps),
+        needs=(Arrivals, Awaits, Costs, Engines, Fetches, Flushes, Overlap, Run, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -75,7 +81,7 @@ class LowCommOverlap:
             if run[Run].is_cpu:
                 yield self._synchronous(run, evidence)
             else:
-                yield self._on_one_stream(run[Engines], evidence)
+                yield self._on_one_stream(run, evidence, thresholds)
         else:
             yield from self._asynchronous(run, overlap, thresholds)
 
@@ -99,20 +105,29 @@ class LowCommOverlap:
             confidence="high",
         )
 
-    def _on_one_stream(self, engines: Engines, evidence: tuple[Table, ...]) -> Finding:
-        summary = "All collectives run on the stream that computes, and cannot overlap with it."
+    def _on_one_stream(
+        self, run: RunSummary, evidence: tuple[Table, ...], thresholds: Thresholds
+    ) -> Finding:
+        engines, share = run[Engines], run[Steps].exposed_share
         offered = engines.stage is not None and engines.zero("overlap_comm") is False
         first = before_overlapping(engines.deepspeed, engines.stage)
+        summary = "All collectives run on the stream that computes, and cannot overlap with it"
+        # unhidden-reduction judges what stages 1 and 2 do.
+        gravity = (
+            {}
+            if share is None or engines.stage in (1, 2)
+            else _gravity(share, _split(run), thresholds)
+        )
         return self.meta.finding(
-            Status.INFO,
-            summary,
+            Status.FAIL if gravity else Status.INFO,
+            f"{summary}." if share is None else f"{summary}: {share:.0%} of the step is exposed.",
             cause="A stream does one thing after the other.",
             action='Set "overlap_comm": true under zero_optimization: gradients are then reduced '
             f"on a stream of their own.{first}"
             if offered
             else "Pass async_op=True and wait where the result is first needed.",
             evidence=evidence,
-            confidence="high",
+            **({"confidence": "high"} | gravity),
         )
 
     def _asynchronous(
@@ -141,24 +156,19 @@ class LowCommOverlap:
             yield self._no_prefetch(run, summary, exposed_ms)
         else:
             which = longest_wait(run[Awaits], only_async=True)
+            split, on_device = _split(run), not run[Run].is_cpu
+            fails = on_device and high < thresholds.failing_overlap
+            gravity = _gravity(share, split, thresholds) if fails else {}
             yield self.meta.finding(
-                Status.INFO,
+                Status.FAIL if gravity else Status.INFO,
                 f"{summary} {which}".strip(),
-                cause=(
-                    "While these kernels ran no other kernel did: what needs their result came "
-                    "next, or the device waited for a late rank."
-                    if overlap.on_device
-                    else "Collectives are waited for soon after they start, or computation shares "
-                    "the processor with them."
-                )
-                + _in_order(run),
-                action="Look for a late rank first, then start collectives earlier (prefetch, "
-                "smaller buckets, overlap_comm)."
+                cause=(_on_device_cause(split) if overlap.on_device else _ON_HOST) + _in_order(run),
+                action="Start collectives earlier: prefetch, smaller buckets, overlap_comm."
                 if overlap.on_device
                 else "Start them earlier, or give communication cores of its own; where a "
                 "setting is known to change it, another finding names it.",
                 evidence=(_figures(overlap), longest_waits(run[Awaits])),
-                confidence="medium",
+                **({"confidence": "medium"} | gravity),
             )
 
     def _no_prefetch(self, run: RunSummary, summary: str, exposed_ms: float) -> Finding:
@@ -187,6 +197,43 @@ class LowCommOverlap:
             saving_from="parameters",
             confidence="medium",
         )
+
+
+_ON_HOST = (
+    "Collectives are waited for soon after they start, or computation shares the processor with "
+    "them."
+)
+
+
+def _split(run: RunSummary) -> Attribution | None:
+    return None if run[Run].missing_ranks else attribution(run[Steps], run[Arrivals])
+
+
+def _on_device_cause(split: Attribution | None) -> str:
+    if split is None:
+        return (
+            "While these kernels ran no other kernel did: what needs their result came next, or "
+            "the device waited for a late rank, which these files do not tell."
+        )
+    if split.waiting > split.transfer:
+        who = "a rank that arrives later" if split.latest is None else f"rank {split.latest}"
+        return f"Most of it, {split.waiting:.0%} of the step, is waiting for {who}."
+    return (
+        "While these kernels ran no other kernel did: what needs their result came next. "
+        f"{split.transfer:.0%} of the step is transfer, {split.waiting:.0%} waits for a late rank."
+    )
+
+
+def _gravity(share: float, split: Attribution | None, thresholds: Thresholds) -> dict[str, Any]:
+    """Return how much it matters that nothing is hidden; {} where a late rank is what costs.
+
+    Without the other ranks what is exposed may be a wait for one of them: that is less sure.
+    """
+    transfer = share if split is None else min(share, split.transfer)
+    if transfer < thresholds.failing_share:
+        return {}
+    severity = Severity.HIGH if transfer >= thresholds.severe_share else Severity.MEDIUM
+    return {"severity": severity, "confidence": "low" if split is None else "medium"}
 
 
 def _in_order(run: RunSummary) -> str:

@@ -64,7 +64,7 @@ class LowComputeShare:
             cause="Between the phases the program does something else: it waits for data, "
             "evaluates, logs, or saves."
             if is_outside
-            else "The largest other part is told by a rule of its own, if a setting changes it.",
+            else "Another finding covers the largest other part, if a setting changes it.",
             action="Look at what the loop does between step and forward: more workers and "
             "prefetching for the data loader, logging and checkpoints less often. "
             "dsprof.annotate() gives such parts a name in the timeline."

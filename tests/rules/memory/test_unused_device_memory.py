@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED
+from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.unused_device_memory import RULE
 from dsprof.rules.rule import Status
 from tests.factories.memory import GIB, on_device
@@ -76,3 +76,12 @@ def test_it_does_not_apply_to_cpus():
 
 def test_without_the_size_of_the_device_it_cannot_tell():
     assert said(RULE, on_device({PEAK_RESERVED: GIB})).status is Status.UNKNOWN
+
+
+def test_memory_that_was_asked_for_in_vain_was_not_unused():
+    short = run(30)
+    short.memory = on_device(
+        {DEVICE_TOTAL: 80 * GIB, PEAK_RESERVED: 30 * GIB, RETRIES: 0},
+        {DEVICE_TOTAL: 80 * GIB, PEAK_RESERVED: 30 * GIB, RETRIES: 3},
+    ).memory
+    assert said(RULE, short).status is Status.NOT_APPLICABLE

@@ -6,7 +6,8 @@ import pytest
 
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.rules.overlap.low_comm_overlap import RULE
-from dsprof.rules.rule import Status
+from dsprof.rules.rule import Severity, Status
+from tests.factories import device, kineto
 from tests.factories.trace import (
     captured,
     fetch,
@@ -174,3 +175,36 @@ def test_an_overlap_on_both_sides_of_the_threshold_is_unknown():
 
 def test_counters_alone_do_not_tell():
     assert said(RULE, captured(window=range(0))).status is Status.UNKNOWN
+
+
+def profiled(*compute_ms: float, world_size: int = 2):
+    """Ranks whose collective begins when they have computed, ends at 95, and hides nothing."""
+    for number, compute in enumerate(compute_ms):
+        events = []
+        for one in range(4):
+            start = 100.0 * one
+            events += [kineto.step(one, start, 100), kineto.kernel(kineto.GEMM, start, compute)]
+            events.append(kineto.collective(start + compute, 95 - compute))
+        yield device.rank(events, number, world_size)
+
+
+def test_transfers_that_nothing_hides_fail_on_a_device():
+    finding = said(RULE, *profiled(80, 80))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.confidence == "medium"
+    assert "0% of communication is hidden; waits for it take 15.0 ms of each step" in (
+        finding.summary
+    )
+    assert said(RULE, *profiled(40, 40)).severity is Severity.HIGH
+
+
+def test_one_rank_of_several_is_less_sure():
+    finding = said(RULE, *profiled(80))
+    assert (finding.status, finding.confidence) == (Status.FAIL, "low")
+    assert "which these files do not tell" in finding.cause
+
+
+def test_waiting_for_a_late_rank_is_no_lack_of_overlap():
+    finding = said(RULE, *profiled(50, 93))
+    assert finding.status is Status.INFO
+    assert finding.cause.endswith("is waiting for rank 1.")
