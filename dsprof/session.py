@@ -29,7 +29,9 @@ from dsprof.events import Phase, clock
 from dsprof.patching import PatchSet, forget_imports, when_imported
 from dsprof.recorder import Recorder
 from dsprof.trace.format import (
+    EXIT,
     FILE_PATTERN,
+    INTERRUPTED,
     SCHEMA_VERSION,
     Header,
     HookStatus,
@@ -360,5 +362,11 @@ def _after_fork() -> None:
         session.abandon()
 
 
-atexit.register(stop, "exit")
+def _stop_at_exit() -> None:
+    kind = getattr(sys, "last_type", None)
+    is_interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+    stop(INTERRUPTED if is_interrupted and not hasattr(sys, "ps1") else EXIT)
+
+
+atexit.register(_stop_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

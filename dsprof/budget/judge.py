@@ -11,15 +11,30 @@ from dsprof.rules.rule import Finding, Status
 from dsprof.rules.wording import reason
 
 _UNDECIDED = (Status.UNKNOWN, Status.ERROR)
+_HUNG = ("stuck-collective", "mismatched-collective", "collective-timeout")
+_ENDS = "data-quality"
 
 
 def broken(budget: Budget, diagnosis: Diagnosis) -> list[str]:
     """Return one line for each limit that is broken, or that could not be decided."""
     return [
+        *_unended(budget, diagnosis),
         *_figures(budget, diagnosis),
         *_findings(budget, diagnosis.findings),
         *_undecided(budget, diagnosis.findings),
     ]
+
+
+def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
+    """A run that hung, crashed or was killed holds no budget, whatever the figures before."""
+    failing = [one for one in diagnosis.findings if one.status is Status.FAIL]
+    said = {one.rule: one.summary for one in reversed(failing) if one.rule in _HUNG}
+    quality = diagnosis.quality
+    if quality.is_recorded and (quality.unclean_ranks or quality.exceptions):
+        said[_ENDS] = next((one.summary for one in failing if one.rule == _ENDS), "")
+    for rule, why in said.items():
+        if rule not in budget.may_be_unknown:
+            yield f"{rule}: the run did not end well, and is not in may_be_unknown: {why}"
 
 
 def _figures(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:

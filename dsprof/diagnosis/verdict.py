@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication import communication_bound_step, late_rank
+from dsprof.rules.endings import after_step
 from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.rules.wording import plural, size
 
@@ -29,7 +31,8 @@ def verdict(findings: Sequence[Finding], summary: RunSummary) -> str:
     """
     failed = [finding for finding in findings if finding.status is Status.FAIL]
     if not failed:
-        return f"{_healthy(findings, summary)}{_limit(findings, summary[Run])}"
+        healthy = _healthy(findings, summary)
+        return f"{_interrupted(summary[Endings])}{healthy}{_limit(findings, summary[Run])}"
     waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
     grave = [f for f in failed if f.severity is not Severity.LOW or f.saving_ms_per_step]
     lead = [*grave, *waiting, *failed][0]
@@ -68,6 +71,12 @@ def _without_steps(summary: RunSummary) -> str:
     if logs := summary[Logs].ranks:
         return f"Read: {plural(len(logs), 'log')}."
     return "Time was not judged: the files mark no step."
+
+
+def _interrupted(endings: Endings) -> str:
+    """Say that Ctrl-C ended ranks: what they would have done is not in the record."""
+    ranks = [rank for rank, ending in endings.ranks.items() if ending.is_interrupted]
+    return f"Interrupted{after_step(endings.ranks, ranks)}. " if ranks else ""
 
 
 def _limit(findings: Sequence[Finding], run: Run) -> str:

@@ -23,6 +23,10 @@ FILE_PATTERN = "trace*.rank*.json"
 """How native trace files are found in a folder."""
 
 
+EXIT, INTERRUPTED = "exit", "interrupted"
+"""Why a trace ended: its process did, by itself or by Ctrl-C."""
+
+
 class _Event(msgspec.Struct, gc=False, omit_defaults=True, tag_field="cat", kw_only=True):
     """What every line has."""
 
@@ -93,7 +97,7 @@ class EngineConfig(msgspec.Struct, omit_defaults=True):
 class Trailer(msgspec.Struct, omit_defaults=True):
     """The last line; a file without it is of a run that ended badly."""
 
-    reason: str  # "exit", "disable", "became rank 1 of 2"
+    reason: str  # EXIT, INTERRUPTED, "disable", "became rank 1 of 2"
     exception: str = ""  # type of the exception that ended the process, if nothing caught it
     steps: int = 0
     events: int = 0

@@ -16,7 +16,7 @@ from dsprof.errors import ConfigError
 from dsprof.rules.rule import Finding, Severity, Status
 from tests.factories import diagnosis as factory
 
-RULES = ("late-rank", "low-comm-overlap")
+RULES = ("late-rank", "low-comm-overlap", "stuck-collective", "data-quality")
 
 Load = Callable[[str], Budget]
 
@@ -160,3 +160,25 @@ def test_all_mistakes_are_named_at_once(load: Load) -> None:
 def test_a_budget_without_a_limit_is_a_mistake(load: Load, text: str) -> None:
     with pytest.raises(ConfigError, match="no limit in it"):
         load(text)
+
+
+@pytest.mark.parametrize("rule", ["stuck-collective", "mismatched-collective"])
+def test_a_run_that_hung_holds_no_budget(load: Load, rule: str) -> None:
+    hung = run(findings=[finding(rule, severity="critical")])
+    [line] = lines(load("bytes_per_step: 1e12\n"), hung)
+    assert line.startswith(f"{rule}: the run did not end well")
+    assert lines(load("bytes_per_step: 1e12\nmay_be_unknown: [stuck-collective]\n"), hung) == (
+        [] if rule == "stuck-collective" else [line]
+    )
+
+
+@pytest.mark.parametrize(
+    "ends", [{"unclean_ranks": [1]}, {"exceptions": {"ValueError": [0]}}], ids=["killed", "raised"]
+)
+def test_a_run_that_was_killed_or_failed_holds_no_budget(load: Load, ends: dict[str, Any]) -> None:
+    killed = run(findings=[finding("data-quality")])
+    killed.quality = msgspec.structs.replace(killed.quality, **ends)
+    [line] = lines(load("bytes_per_step: 1e12\n"), killed)
+    assert line.startswith("data-quality: the run did not end well")
+    killed.quality = msgspec.structs.replace(killed.quality, is_recorded=False)
+    assert lines(load("bytes_per_step: 1e12\n"), killed) == []

@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.flights import Call, RankFlight
 from dsprof.analysis.collectives import POINT_TO_POINT, family
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.analysis.timeline import Array
-from dsprof.trace.format import Trailer
+from dsprof.trace.format import EXIT, INTERRUPTED, Trailer
 from dsprof.trace.table import BoolArray, Collectives, RankTrace
 
 ENDED_CALLS = 8
@@ -64,6 +64,11 @@ class Ending:
     last: LastCall | None
     last_frame: str
     bound_ns: int | None  # error of its clock
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended the process."""
+        return self.trailer is not None and self.trailer.reason == INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +238,7 @@ def _is_failed(rows: Collectives) -> BoolArray:
 def _is_whole(trace: RankTrace) -> bool:
     trailer, config = trace.trailer, trace.header.config
     if trailer is not None:
-        return trailer.reason in ("exit", "interrupted") and not trailer.dropped
+        return trailer.reason in (EXIT, INTERRUPTED) and not trailer.dropped
     has_window = bool(config.get("start_step")) or config.get("steps") is not None
     return not (trace.counters or has_window or config.get("every", 1) != 1)
 

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dsprof.analysis.aggregates.endings import Ending, Endings
 from dsprof.analysis.endings import Hang, deadlocked, find_hang, roots, was_alive_meanwhile
 from dsprof.analysis.flights import GroupState
-from dsprof.rules.communication.stuck_collective_tables import (
-    called,
-    held_up_groups,
-    last_completed,
-)
+from dsprof.rules.communication.stuck_collective_tables import held_up_groups
+from dsprof.rules.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.wording import figures, named, size
+from dsprof.trace.format import EXIT
 
 _NAMED = 3
 """Of so many ranks the sentence says why they did not come; the table has all."""
@@ -30,13 +28,15 @@ def findings_of_traces(meta: RuleMeta, endings: Endings, least_wait_ns: int) -> 
         *_entered_by_all(meta, endings, hang),
     ]
     yield from found
+    if hang.mismatched and not found:
+        yield meta.finding(Status.NOT_APPLICABLE, "Covered by mismatched-collective.")
     killed = [rank for rank, ending in sorted(endings.ranks.items()) if ending.trailer is None]
     if killed and not (found or hang.mismatched):
         yield meta.finding(
             Status.UNKNOWN,
             f"Could not tell: {named(killed)} ended without a trailer, and no rank is known to "
             f"have waited {figures(least_wait_ns / 1e9)} s or longer.",
-            evidence=(last_completed(endings.ranks, sorted(endings.ranks)),),
+            evidence=(last_completed(endings.ranks),),
         )
 
 
@@ -95,7 +95,7 @@ def _without_trace(meta: RuleMeta, endings: Endings, hang: Hang) -> Iterator[Fin
     yield meta.finding(
         Status.FAIL,
         f"{named(missing or ranks).capitalize()} {lost}, and all other ranks of "
-        f"{suspect[0].label} were in {_call(suspect[0])}; {_waited(suspect[0])}.",
+        f"{_group(suspect[0])} were in {_call(suspect[0])}; {_waited(suspect[0])}.",
         title="Ranks without a record may be what others wait for",
         severity=Severity.CRITICAL,
         cause="The process died before it recorded anything, or its file is on another host."
@@ -103,7 +103,7 @@ def _without_trace(meta: RuleMeta, endings: Endings, hang: Hang) -> Iterator[Fin
         else "What it did at the end is not in its file.",
         action=f"Look at the log of {named(ranks)}, and add its trace if there is one.",
         ranks=ranks,
-        evidence=(held_up_groups(suspect), last_completed(endings.ranks, sorted(endings.ranks))),
+        evidence=(held_up_groups(suspect), last_completed(endings.ranks)),
         confidence="low",
     )
 
@@ -117,7 +117,7 @@ def _entered_by_all(meta: RuleMeta, endings: Endings, hang: Hang) -> Iterator[Fi
     died = killed if first.failed else []
     yield meta.finding(
         Status.FAIL,
-        f"All ranks of {first.label} entered {_call(first)} and it did not complete; "
+        f"All ranks of {_group(first)} entered {_call(first)} and it did not complete; "
         f"{_waited(first)}.",
         title="A collective that every rank entered did not complete",
         severity=Severity.CRITICAL,
@@ -142,11 +142,12 @@ def _why(rank: int, ending: Ending, state: GroupState) -> str:
     if ending.trailer is not None and ending.trailer.exception:
         return f"Rank {rank} ended by {ending.trailer.exception}."
     later_s = (ending.alive_ns - since_ns) / 1e9
-    if ending.trailer is not None and ending.trailer.reason == "exit" and later_s <= 0:
+    if ending.trailer is not None and ending.trailer.reason == EXIT and later_s <= 0:
         return f"Rank {rank} had ended normally by then: it runs fewer iterations than the others."
     return (
         f"Rank {rank} was alive {figures(max(later_s, 0))} s after the first of them had entered, "
         "and in its own code or in a branch that the others do not take."
+        + (" Its record ends without a trailer: it was killed or crashed." * (not ending.trailer))
     )
 
 
@@ -166,11 +167,16 @@ def _entered(state: GroupState) -> str:
 def _call(state: GroupState) -> str:
     call = state.call
     if call is None:
-        return f"collective {state.seq:,} of group {state.label}"
+        return f"collective {state.seq:,} of {_group(state)}"
     details = [] if not call.nbytes else [size(call.nbytes)]
     details += [f"step {call.step}"] if call.step >= 0 else []
     within = f" ({', '.join(details)})" if details else ""
-    return f"{call.op} {state.seq:,} of group {state.label}{within}"
+    return f"{call.op} {state.seq:,} of {_group(state)}{within}"
+
+
+def _group(state: GroupState) -> str:
+    """Name a group; one without a name of its own has a label like `group 3`."""
+    return state.label if state.label.startswith("group ") else f"group {state.label}"
 
 
 def _waited(state: GroupState) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.endings import after_step, completed_last, last_completed, on_ranks
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.wording import listed, named, plural
 
@@ -30,25 +32,29 @@ class DataQuality:
         why="A missing rank may be the one that everybody waited for, and dropped events make "
         "every sum too small.",
         category="quality",
-        needs=(Run, Steps),
+        needs=(Run, Steps, Endings),
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report each kind of gap by itself."""
         facts = run[Run]
-        gaps = [*self._gaps(facts), *self._remarks(facts, run[Steps], thresholds)]
+        gaps = [
+            *self._gaps(facts, run[Endings]),
+            *self._interrupted(run[Endings]),
+            *self._remarks(facts, run[Steps], thresholds),
+        ]
         yield from gaps
         if not gaps and not facts.is_recorded:
             title = "No gap shows in the files"
             text = "dsprof did not record them: what they left out is not known."
             yield self.meta.finding(Status.PASS, text, title=title)
 
-    def _gaps(self, facts: Run) -> Iterable[Finding]:
+    def _gaps(self, facts: Run, endings: Endings) -> Iterable[Finding]:
         if facts.missing_ranks:
             yield self._missing(facts)
         if facts.unclean_ranks:
-            yield self._unclean(facts) if facts.is_recorded else self._cut(facts.unclean_ranks)
+            yield self._unclean(facts, endings) if endings.ranks else self._cut(facts.unclean_ranks)
         if facts.exceptions:
             yield self._failed(facts.exceptions)
         if facts.sampled_ranks:
@@ -82,20 +88,35 @@ class DataQuality:
             confidence="high",
         )
 
-    def _unclean(self, run: Run) -> Finding:
-        ranks = run.unclean_ranks
+    def _unclean(self, run: Run, endings: Endings) -> Finding:
+        ranks, ends = run.unclean_ranks, endings.ranks
         return self.meta.finding(
             Status.FAIL,
-            f"The record of {named(ranks)} ends without a closing line: killed, crashed, "
-            f"or still running.{_in_flight(run)}",
+            f"{named(ranks).capitalize()} ended without a trailer{after_step(ends, ranks)}: killed,"
+            f" crashed, or still running.{completed_last(ends, ranks)}{_in_flight(run)}",
+            title="Ranks ended without a trailer",
             severity=Severity.HIGH,
-            cause="A process that ends by itself closes its file; one that is killed cannot.",
+            cause="A process that ends by itself writes a trailer; one that is killed, by a signal "
+            "or at the end of its job's time, cannot.",
             action=f"Look at the last lines of what {named(ranks)} logged. Everything up to the "
             "last half second is judged here.",
             ranks=tuple(ranks),
-            evidence=(_last_words(run),),
+            evidence=(last_completed(ends),),
             confidence="high",
         )
+
+    def _interrupted(self, endings: Endings) -> Iterable[Finding]:
+        ends = endings.ranks
+        ranks = [r for r, end in sorted(ends.items()) if end.is_interrupted]
+        if ranks:
+            yield self.meta.finding(
+                Status.INFO,
+                f"Ctrl-C ended {named(ranks)}{after_step(ends, ranks)}."
+                f"{completed_last(ends, ranks)}",
+                title="The run was interrupted",
+                ranks=tuple(ranks),
+                evidence=(last_completed(ends),),
+            )
 
     def _failed(self, exceptions: dict[str, list[int]]) -> Finding:
         ranks = sorted(rank for some in exceptions.values() for rank in some)
@@ -200,32 +221,12 @@ def _lost(run: Run) -> dict[str, int]:
 
 
 def _in_flight(run: Run) -> str:
-    """Say which of these ranks had a collective in flight, and which had none, as in a hang."""
+    """Say which of the ranks without a trailer had a collective in flight."""
     calls = {rank: run.ranks[rank].in_flight for rank in run.unclean_ranks}
-    within = [rank for rank, call in calls.items() if call]
-    if not within:
-        return ""
-    first = calls[within[0]]
-    alike = all(calls[rank] == first for rank in within)
-    what = first if alike else f"collectives (rank {within[0]}: {first})"
-    others = [rank for rank, call in calls.items() if not call]
-    rest = f", {named(others)} none" if others else ""
-    return f" At its end {named(within)} had {what} in flight{rest}."
-
-
-def _last_words(run: Run) -> Table:
-    return Table(
-        columns=(
-            Column("rank"),
-            Column("host"),
-            Column("collectives in flight at the end", "count"),
-            Column("first of them"),
-        ),
-        rows=tuple(
-            (rank, facts.header.host, facts.open_collectives, facts.in_flight)
-            for rank, facts in ((rank, run.ranks[rank]) for rank in run.unclean_ranks[:32])
-        ),
-    )
+    awaited = {rank: call for rank, call in calls.items() if call}
+    if not awaited:  # what a device had not ended is not seen
+        return " No collective was awaited." if run.is_cpu else ""
+    return f" In flight at the end: {on_ranks(awaited)}."
 
 
 RULE = DataQuality()

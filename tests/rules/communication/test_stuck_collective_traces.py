@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dsprof.diagnosis.build import diagnosis_of
 from dsprof.rules.communication import mismatched_collective
 from dsprof.rules.communication.stuck_collective import RULE
 from dsprof.rules.rule import Finding, Severity, Status
@@ -25,6 +26,7 @@ from tests.factories.trace import (
     said,
     stall,
     step,
+    summary,
     sync,
 )
 
@@ -155,7 +157,7 @@ def test_what_all_had_entered_names_the_rank_that_died_in_it() -> None:
     others = [rank(n, broken, **raised("RuntimeError")) for n in (0, 1, 3)]
     finding = said(RULE, *others, rank(2, [waits()], 1100, **KILLED))
     assert (finding.ranks, finding.confidence) == ((2,), "medium")
-    assert finding.summary.startswith("All ranks of world entered all_reduce 4")
+    assert finding.summary.startswith("All ranks of group world entered all_reduce 4")
 
 
 def on_device(number: int, calls: int, **fields: Any) -> RankTrace:
@@ -254,7 +256,7 @@ def test_a_run_killed_without_proof_says_where_each_rank_was() -> None:
 
 def mismatch(*other: Any) -> Finding:
     traces = [rank(n, list(other) if n == 2 else [waits()], **KILLED) for n in range(RANKS)]
-    assert said(RULE, *traces).status is Status.PASS  # the other rule says it
+    assert said(RULE, *traces).summary == "Covered by mismatched-collective."
     return said(mismatched_collective.RULE, *traces)
 
 
@@ -279,3 +281,37 @@ def test_a_rank_that_skipped_one_is_the_odd_one() -> None:
     traces = [rank(n, [waits(4)] if n == 2 else left, **KILLED) for n in range(RANKS)]
     finding = said(mismatched_collective.RULE, *traces)
     assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
+
+
+# -- the headline ----------------------------------------------------------------------------------
+
+
+def headline(*traces: RankTrace) -> str:
+    return diagnosis_of(summary(*traces), {}).verdict
+
+
+def steps_of(last: int = 3) -> dict[str, Any]:
+    return {"steps": [step(n, 100 * n, 100 * n + 100) for n in range(1, last + 1)]}
+
+
+@pytest.mark.parametrize("end", [CTRL_C, EXIT, KILLED], ids=["ctrl-c", "exit", "killed"])
+def test_a_hang_leads(end: dict[str, Any]) -> None:
+    assert headline(*without(2, **steps_of(), **end)).startswith("Rank 2 never entered")
+
+
+def test_a_mismatch_that_hung_leads() -> None:
+    other = [hanging("broadcast", 1000, seq=4)]
+    traces = [rank(n, other if n == 2 else [waits()], **KILLED, **steps_of()) for n in range(RANKS)]
+    assert headline(*traces).startswith("Collective number 4 of world differs")
+
+
+def test_a_killed_run_leads_with_that() -> None:
+    killed = headline(*(rank(n, [], 900, **KILLED, **steps_of()) for n in range(RANKS)))
+    assert killed.startswith("Ranks 0, 1, 2, 3 ended without a trailer after step 3: killed")
+    assert "Last completed collective: all_reduce 3 of world on ranks 0, 1, 2, 3." in killed
+    assert "No collective was awaited." in killed
+
+
+def test_ctrl_c_between_steps_is_in_the_headline() -> None:
+    text = headline(*(rank(n, [], **CTRL_C, **steps_of()) for n in range(RANKS)))
+    assert text.startswith("Interrupted after step 3. ")

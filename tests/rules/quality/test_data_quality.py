@@ -9,7 +9,7 @@ from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.format import Trailer
-from tests.factories.trace import MS, captured, issued, judged, said, summary, zero_rank
+from tests.factories.trace import MS, captured, header, issued, judged, said, summary, zero_rank
 
 
 def with_trailer(**fields):
@@ -63,7 +63,26 @@ def test_a_rank_that_ended_badly_is_named():
     finding = said(RULE, zero_rank(0), zero_rank(1, trailer=None))
     assert finding.status is Status.FAIL
     assert finding.ranks == (1,)
-    assert "rank 1 ends without a closing line" in finding.summary
+    assert finding.summary == (
+        "Rank 1 ended without a trailer after step 5: killed, crashed, or still running. Last "
+        "completed collective: all_reduce 6 of world on rank 1. No collective was awaited."
+    )
+
+
+def test_of_a_killed_rank_on_a_device_it_is_not_known_what_was_in_flight():
+    head = header(1, device="cuda")
+    finding = said(RULE, zero_rank(0), zero_rank(1, trailer=None, head=head))
+    assert "awaited" not in finding.summary
+
+
+def test_ctrl_c_is_information_with_the_last_step():
+    ends = [Trailer(reason="interrupted"), Trailer(reason="exit")]
+    finding = said(RULE, *(zero_rank(rank, trailer=end) for rank, end in enumerate(ends)))
+    assert (finding.status, finding.ranks) == (Status.INFO, (0,))
+    assert finding.summary == (
+        "Ctrl-C ended rank 0 after step 5. Last completed collective: all_reduce 6 of world on "
+        "rank 0."
+    )
 
 
 def test_what_ranks_waited_in_when_they_were_killed_is_named():
@@ -76,16 +95,13 @@ def test_what_ranks_waited_in_when_they_were_killed_is_named():
     waiting = hung(0, extra=last)
     waiting.collectives.is_open[:] = waiting.collectives.done_ns == 0
     finding = said(RULE, waiting, hung(1))
-    assert finding.summary.endswith(
-        "At its end rank 0 had broadcast number 0 of world in flight, rank 1 none."
-    )
-    assert finding.evidence[0].rows[0][2:] == (1, "broadcast number 0 of world")
-    assert "At its end" not in said(RULE, hung(0), hung(1)).summary
+    assert finding.summary.endswith("In flight at the end: broadcast number 0 of world on rank 0.")
+    assert "In flight" not in said(RULE, hung(0), hung(1)).summary
     other = hung(1, extra=last)
     other.collectives.is_open[:] = other.collectives.done_ns == 0
     other.collectives.seq[:] = 7
     assert said(RULE, waiting, other).summary.endswith(
-        "ranks 0, 1 had collectives (rank 0: broadcast number 0 of world) in flight."
+        "broadcast number 0 of world on rank 0; broadcast number 7 of world on rank 1."
     )
 
 

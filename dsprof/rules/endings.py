@@ -1,0 +1,80 @@
+"""How the records of ranks ended, in words: why, and after which step and collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dsprof.analysis.aggregates.endings import Ending, LastCall
+from dsprof.analysis.flights import by_value
+from dsprof.rules.rule import Column, Table
+from dsprof.rules.wording import named
+from dsprof.trace.format import EXIT, INTERRUPTED
+
+_ROWS = 32
+_KINDS = 4
+
+
+def last_completed(endings: Mapping[int, Ending], ranks: Iterable[int] = ()) -> Table:
+    """Say how the record of each rank ended, and after which collective; by default of all."""
+    chosen = ranks or sorted(endings)
+    shown = [(rank, endings[rank]) for rank in chosen if rank in endings][:_ROWS]
+    latest_ns = max((ending.alive_ns for _, ending in shown), default=0)
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("ended by"),
+            Column("last completed collective"),
+            Column("step", "count"),
+            Column("called from"),
+            Column("last record before the latest", "ns"),
+        ),
+        rows=tuple(
+            (
+                rank,
+                how(ending),
+                called(ending.last),
+                ending.last.step if ending.last and ending.last.step >= 0 else None,
+                ending.last_frame,
+                latest_ns - ending.alive_ns,
+            )
+            for rank, ending in shown
+        ),
+        caption="How the record of each rank ended",
+    )
+
+
+def how(ending: Ending) -> str:
+    """Say how the record of a rank ended."""
+    if ending.trailer is None:
+        return "no trailer: killed, crashed, or still running"
+    if ending.trailer.exception:
+        return ending.trailer.exception
+    reason = ending.trailer.reason
+    return {EXIT: "end of the process", INTERRUPTED: "Ctrl-C"}.get(reason, reason)
+
+
+def called(last: LastCall | None) -> str:
+    """Name the last collective of a rank."""
+    if last is None:
+        return "none"
+    unseen = "" if last.is_completed else " (called; completion not recorded)"
+    return f"{last.op} {last.number:,} of {last.group}{unseen}"
+
+
+def completed_last(endings: Mapping[int, Ending], ranks: Iterable[int]) -> str:
+    """Say in a sentence which collective each of the ranks completed last."""
+    last = {rank: called(endings[rank].last) for rank in ranks if rank in endings}
+    return f" Last completed collective: {on_ranks(last)}." if last else ""
+
+
+def on_ranks(values: Mapping[int, str]) -> str:
+    """Say what is on which ranks, the commonest first."""
+    groups = by_value(values)
+    rest = f"; {len(groups) - _KINDS:,} more" if len(groups) > _KINDS else ""
+    return "; ".join(f"{value} on {named(ranks)}" for value, ranks in groups[:_KINDS]) + rest
+
+
+def after_step(endings: Mapping[int, Ending], ranks: Iterable[int]) -> str:
+    """Name the last step that any of the ranks ended: " after step 7"; "" where there is none."""
+    last = max((endings[rank].step for rank in ranks if rank in endings), default=-1)
+    return f" after step {last:,}" if last >= 0 else ""
