@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsprof.rules.knowledge.combinations import Combination
-from dsprof.rules.knowledge.deepspeed import NEWEST, ZERO
+from dsprof.rules.knowledge.deepspeed import NEWEST, ZERO, keys
+from dsprof.rules.knowledge.kinds import fits, is_on
 from dsprof.rules.knowledge.releases import Release, release
 from dsprof.rules.rule import Cell, Column, Table
 from dsprof.rules.wording import shortened
@@ -32,6 +33,10 @@ _DEFAULTS: Mapping[str, Any] = {
     f"{ZERO}.reduce_scatter": True,
     f"{ZERO}.use_multi_rank_bucket_allreduce": True,
     f"{ZERO}.offload_optimizer.device": "none",
+    f"{ZERO}.offload_param.device": "none",
+    "bf16.bf16_optimizer_states": False,
+    "managed_gradient_accumulation": True,
+    "scheduler.type": "",  # of the program
 }
 
 
@@ -86,7 +91,7 @@ class EngineSettings:
             return own[path] if path in own else getattr(self.engine, path.partition(".")[2])
         for value in (self.recorded(path), _value(self.written, path)):
             if value is not None and value != AUTO:
-                return _number(value) if path == _STAGE else value
+                return _number(value) if path == _STAGE else _switched(path, value)
         if _value(self.written, path) == AUTO and not self.has_run:
             return None
         return self._default(path)
@@ -150,6 +155,12 @@ def _number(stage: Any) -> Any:
         return int(stage) if float(stage) % 1 == 0 else stage
     except (TypeError, ValueError, OverflowError):
         return stage
+
+
+def _switched(path: str, value: Any) -> Any:
+    """Return true or false for what DeepSpeed takes for it: 1, "yes", "off"."""
+    is_switch = path in keys() and keys()[path].kind.startswith("bool")
+    return is_on(value) if is_switch and fits(value, "bool") else value
 
 
 def _value(config: Mapping[str, Any], path: str) -> Any:

@@ -20,6 +20,7 @@ from dsprof.rules.knowledge.deepspeed import (
     sections,
 )
 from dsprof.rules.knowledge.kinds import WORDS, fits
+from dsprof.rules.knowledge.values import not_taken
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
 from dsprof.rules.wording import remarks
 
@@ -84,7 +85,8 @@ class RejectedConfig(ConfigRule):
 def _refused_keys(settings: EngineSettings, similarity: float) -> Iterator[tuple[str, str]]:
     for path, _ in settings.paths():
         if fate_of_retired(path, settings.release) == "refused":
-            yield path, f"removed; {retired()[path].instead}"
+            word = "removed" if retired()[path].since else "not taken"
+            yield path, f"{word}; {retired()[path].instead}"
         elif path not in retired() and fate_of(path, settings.release) == "refused":
             hint = meant_by(path, settings.release, similarity) or "delete it"
             yield path, f"{section_of(path)} knows no such key; {hint}"
@@ -99,6 +101,10 @@ def _mistyped(settings: EngineSettings) -> Iterator[tuple[str, str]]:
 
 
 def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+    for path, value in settings.paths():
+        is_known = path not in keys() or settings.release > keys()[path].not_in
+        if is_known and value != AUTO and (must := not_taken(path, value)):
+            yield path, must
     for section in sections():
         if not _may_be(section, settings.written.get(section, AUTO)):
             yield section, "must be an object"
@@ -109,8 +115,9 @@ def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:
 
 def _may_be(section: str, value: object) -> bool:
     is_old_switch = section == ZERO and isinstance(value, bool)
-    is_default = section == "aio" and value is None
-    return isinstance(value, Mapping) or value == AUTO or is_old_switch or is_default
+    is_default = section in ("aio", "bf16", "bfloat16") and value is None
+    is_searched = section == "timers" and isinstance(value, str | list)
+    return isinstance(value, Mapping) or value == AUTO or is_old_switch or is_default or is_searched
 
 
 def _refused_later(settings: EngineSettings) -> Iterator[tuple[str, str]]:

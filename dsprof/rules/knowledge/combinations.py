@@ -13,6 +13,11 @@ from typing import Any
 from dsprof.rules.knowledge.releases import Release, release
 from dsprof.rules.rule import Severity
 
+_OPTIMIZERS = (
+    *("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"),
+    *("onebitadam", "onebitlamb", "zerooneadam"),  # known, and refused by another line
+)
+
 Condition = Callable[[Any], bool]
 """Of the value in force; never asked of a value that is not known."""
 
@@ -39,10 +44,6 @@ def _is_positive(value: Any) -> bool:
     return _is_number(value) and value > 0
 
 
-def _is_not_positive(value: Any) -> bool:
-    return _is_number(value) and value <= 0
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -60,8 +61,19 @@ def _is_muon(value: Any) -> bool:
     return isinstance(value, str) and value.lower() == "muon"
 
 
-def _is_no_dtype(value: Any) -> bool:
-    return not isinstance(value, str) or value.lower() not in ("fp16", "bf16", "fp32")
+def _is_lamb(value: Any) -> bool:
+    return isinstance(value, str) and value.lower() == "lamb"
+
+
+def _is_no_optimizer(value: Any) -> bool:
+    """Whether a name is of no class; one in capitals may be of a newer torch."""
+    if not isinstance(value, str) or not value or value.lower() in _OPTIMIZERS:
+        return not isinstance(value, str)
+    return not value[0].isupper()
+
+
+def _is_no_scheduler(value: Any) -> bool:
+    return not isinstance(value, str) or (value != "" and not value[0].isupper())
 
 
 def _is_no_stage(value: Any) -> bool:
@@ -115,7 +127,9 @@ REFUSED: tuple[Combination, ...] = (
         since=(0, 19, 7),
     ),
     Combination(
-        {f"{_Z}legacy_stage1": on}, "the old stage 1 was removed in 0.5.9", "delete the key"
+        {f"{_Z}legacy_stage1": on, _STAGE: one_of(1, 2, 3)},
+        "the old stage 1 was removed in 0.5.9",
+        "delete the key",
     ),
     Combination(
         {f"{_Z}cpu_offload": one_of(True, False), f"{_Z}offload_optimizer": _is_object},
@@ -126,11 +140,6 @@ REFUSED: tuple[Combination, ...] = (
         {f"{_Z}cpu_offload_param": one_of(True, False), f"{_Z}offload_param": _is_object},
         "the old name of offload_param beside it",
         "delete it",
-    ),
-    Combination(
-        {f"{_Z}reduce_bucket_size": _is_not_positive},
-        "it must be positive",
-        "give a number of elements, such as 50,000,000",
     ),
     Combination(
         {f"{_Z}allgather_bucket_size": _is_odd, _STAGE: one_of(1, 2)},
@@ -147,7 +156,7 @@ REFUSED: tuple[Combination, ...] = (
         "delete gradient_predivide_factor, or set reduce_scatter to false",
     ),
     Combination(
-        {"prescale_gradients": on, f"{_Z}reduce_scatter": on, _STAGE: one_of(2, 3)},
+        {"prescale_gradients": bool, f"{_Z}reduce_scatter": on, _STAGE: one_of(2, 3)},
         "needs reduce_scatter false at this stage",
         "delete prescale_gradients, or set reduce_scatter to false",
     ),
@@ -198,9 +207,89 @@ REFUSED: tuple[Combination, ...] = (
         "set both or none",
     ),
     Combination(
-        {"communication_data_type": _is_no_dtype},
-        "DeepSpeed knows fp16, bf16 and fp32",
-        "give one of them",
+        {
+            f"{_Z}zero_quantized_gradients": on,
+            f"{_Z}reduce_scatter": off,
+            _STAGE: one_of(3),
+        },
+        "quantised gradients need reduce_scatter true",
+        "delete reduce_scatter, or zero_quantized_gradients",
+    ),
+    *(
+        Combination(
+            {
+                f"{precision}.{precision}_master_weights_and_grads": on,
+                f"{_Z}offload_optimizer.device": one_of("none"),
+                "bf16.bf16_optimizer_states": off,
+                _STAGE: one_of(1, 2, 3),
+            },
+            "needs the optimizer on the host, where no state is in the same precision",
+            "set offload_optimizer.device to cpu, or delete the key",
+        )
+        for precision in ("fp16", "bf16")
+    ),
+    Combination(
+        {
+            f"{_Z}compute_grad_norm": off,
+            f"{_Z}offload_optimizer.device": one_of("cpu", "nvme"),
+            _STAGE: one_of(1, 2),
+        },
+        "an optimizer on the host needs the norm",
+        "delete compute_grad_norm",
+    ),
+    Combination(
+        {f"{_Z}compute_grad_norm": off, f"{_Z}zenflow": _is_object, _STAGE: one_of(1, 2)},
+        "ZenFlow needs the norm",
+        "delete compute_grad_norm",
+    ),
+    Combination(
+        {
+            f"{_Z}zenflow": _is_object,
+            f"{_Z}offload_optimizer.device": one_of("none"),
+            _STAGE: one_of(1, 2),
+        },
+        "ZenFlow needs the optimizer on the host",
+        "set offload_optimizer.device to cpu, or delete zenflow",
+    ),
+    *(
+        Combination(
+            {"gradient_allreduce_op": one_of("sum"), key: condition},
+            f"{name} knows the mean only",
+            "delete gradient_allreduce_op",
+            since=(0, 19, 6),
+        )
+        for key, condition, name in (
+            (f"{_Z}zenflow", _is_object, "ZenFlow"),
+            ("compile.deepcompile", on, "DeepCompile"),
+        )
+    ),
+    Combination(
+        {"managed_gradient_accumulation": off, f"{_Z}overlap_comm": on, _STAGE: one_of(0, 1)},
+        "unmanaged accumulation overlaps communication at stages 2 and 3 only",
+        "set overlap_comm to false, or delete managed_gradient_accumulation",
+        since=(0, 19, 4),
+    ),
+    Combination(
+        {"managed_gradient_accumulation": off, "compile.deepcompile": on},
+        "DeepCompile needs managed accumulation",
+        "delete managed_gradient_accumulation",
+        since=(0, 19, 4),
+    ),
+    Combination(
+        {"optimizer.type": _is_lamb, "fp16.loss_scale": _is_positive},
+        "Lamb needs a dynamic loss scale",
+        "set fp16.loss_scale to 0",
+    ),
+    Combination(
+        {"optimizer.type": _is_no_optimizer},
+        "neither DeepSpeed nor torch has such an optimizer",
+        "give Adam, AdamW, Lion, Lamb, Adagrad, Muon or the name of a class in torch.optim",
+    ),
+    Combination(
+        {"scheduler.type": _is_no_scheduler},
+        "neither DeepSpeed nor torch has such a scheduler",
+        "give WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest or the name of a "
+        "class in torch.optim.lr_scheduler",
     ),
 )
 """What stops the engine at its construction."""
@@ -373,6 +462,20 @@ AT_ODDS: tuple[Combination, ...] = (
         "name the class of the block in zero_optimization.leaf_module.classes, or call "
         "deepspeed.utils.set_z3_leaf_modules(model, [Block]) before deepspeed.initialize, unless "
         "every rank runs every expert",
+    ),
+    *(
+        Combination(
+            {
+                f"{_Z}{part}.pin_memory": off,
+                f"{_Z}{part}.device": one_of("cpu"),
+                "engine.device": _may_wait,
+            },
+            "copies to and from pageable memory are slower, and the host waits for them",
+            "set pin_memory to true where the host has memory to spare: pinned memory is never "
+            "paged out",
+            only_written=True,
+        )
+        for part in ("offload_optimizer", "offload_param")
     ),
     Combination(
         {f"{_Z}offload_optimizer.device": one_of("nvme"), _STAGE: one_of(1, 2)},

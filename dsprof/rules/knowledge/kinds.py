@@ -6,7 +6,8 @@ from typing import Any
 
 WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 
-_SWITCHES = ("0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes")
+_OFF, _ON = ("0", "off", "f", "false", "n", "no"), ("1", "on", "t", "true", "y", "yes")
+_SWITCHES = (*_OFF, *_ON)
 
 
 def fits(value: Any, kind: str) -> bool:
@@ -22,6 +23,12 @@ def fits(value: Any, kind: str) -> bool:
         return number is not None
     is_written_whole = not isinstance(value, str) or "e" not in value.lower()
     return number % 1 == 0 and is_written_whole
+
+
+def is_on(switch: Any) -> bool:
+    """Return what a value that fits a bool switches."""
+    is_word = isinstance(switch, str) and _number(switch) is None
+    return switch.lower() in _ON if is_word else bool(float(switch))
 
 
 def _number(value: Any) -> float | None:

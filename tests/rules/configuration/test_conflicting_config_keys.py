@@ -233,3 +233,16 @@ def test_reduce_scatter_is_off_at_stage_3_where_something_needs_it_off(needing):
 def test_of_a_run_at_stage_3_another_rule_says_what_was_sent():
     written = zero(3, overlap_comm=True, reduce_scatter=False)
     assert ran(RULE, written, effective=written)[0].status is Status.PASS
+
+
+@pytest.mark.parametrize("part", ["offload_optimizer", "offload_param"])
+def test_pageable_memory_is_worth_a_remark_where_something_is_offloaded(part):
+    def keys(**settings):
+        written = zero(3, overlap_comm=True, **{part: settings})
+        return list(rows(with_status(read(RULE, written), Status.INFO)))
+
+    key = f"zero_optimization.{part}.pin_memory"
+    assert key in keys(device="cpu", pin_memory=False)
+    assert key not in keys(device="cpu", pin_memory=True)
+    assert key not in keys(device="none", pin_memory=False)
+    assert key not in keys(device="cpu")

@@ -39,6 +39,29 @@ REFUSED = {
     "zero_optimization": {"zero_optimization": [2]},
     "activation_checkpointing": {**zero(), "activation_checkpointing": None},
     "compile": {**zero(), "compile": False},
+    "optimizer.params.max_grad_norm": {
+        **zero(),
+        "optimizer": {"type": "Adam", "params": {"torch_adam": True, "max_grad_norm": 1.0}},
+    },
+    "optimizer.type=unknown": {**zero(), "optimizer": {"type": "adamv"}},
+    "scheduler.type": {**zero(), "scheduler": {"type": "warmup"}},
+    "zero_optimization.stage3_prefetch_bucket_size": zero(3, stage3_prefetch_bucket_size=-1),
+    "zero_optimization.offload_param.device": zero(3, offload_param={"device": "disk"}),
+    "zero_optimization.offload_optimizer": zero(offload_optimizer="cpu"),
+    "checkpoint.tag_validation": {**zero(), "checkpoint": {"tag_validation": "yes"}},
+    "gradient_allreduce_op=max": {**zero(), "gradient_allreduce_op": "max"},
+    "torch_autocast.dtype": {**zero(), "torch_autocast": {"enabled": True, "dtype": "fp8"}},
+    "wall_clock_breakdown": {**zero(), "wall_clock_breakdown": "true"},
+    "bf16.bf16_master_weights_and_grads": {
+        **zero(1),
+        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
+    },
+    "zero_optimization.zenflow": zero(2, zenflow={"topk_ratio": 0.1}),
+    "prescale_gradients=1": {**zero(), "prescale_gradients": 1},
+    "managed_gradient_accumulation": {
+        **zero(1, overlap_comm=True),
+        "managed_gradient_accumulation": False,
+    },
 }
 ACCEPTED = [
     zero(1, allgather_bucket_size=100, stage3_max_live_parameters=1e9),
@@ -54,6 +77,12 @@ ACCEPTED = [
     zero(2.0),
     {**zero(), "aio": None},
     {"zero_optimization": True},
+    zero(0, legacy_stage1=True),
+    {**zero(), "bf16": None, "timers": []},
+    {**zero(), "optimizer": {"type": "SGD", "params": {"lr": 0.1}}},
+    {**zero(1, overlap_comm="no"), "managed_gradient_accumulation": False},
+    {**zero(2, leaf_module=None, offload_optimizer=None), "gradient_allreduce_op": "SUM"},
+    {**zero(), "scheduler": {"type": "StepLR", "params": {"step_size": 1}}},
 ]
 FILLED_IN = [
     {**zero(2, compute_grad_norm=False), "gradient_clipping": "auto"},

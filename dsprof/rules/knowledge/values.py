@@ -1,0 +1,69 @@
+"""Which values DeepSpeed takes for a key: `deepspeed_values.csv`.
+
+`takes` lists alternatives: forms of `_FORMS`, a range such as 0..1 of numbers (of others the kind
+of the key tells), or words, which count in any case where "any case" is added.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+_DTYPES = (
+    *("torch.float16", "fp16", "float16", "half", "torch.float32", "fp32", "float32", "float"),
+    *("torch.int8", "int8", "torch.bfloat16", "bf16", "bfloat16"),
+)
+_FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "object": (lambda value: isinstance(value, Mapping), "an object"),
+    "list": (lambda value: isinstance(value, list), "a list"),
+    "text": (lambda value: isinstance(value, str), "text"),
+    "null": (lambda value: value is None, "null"),
+    "switch": (lambda value: isinstance(value, int), "true or false"),
+    "dtype": (lambda value: isinstance(value, str) and value in _DTYPES, "fp32, fp16 or bf16"),
+}
+
+
+def not_taken(path: str, value: Any) -> str:
+    """Return what a value must be where DeepSpeed does not take it, else ""."""
+    alternatives = takes().get(path, ())
+    if not alternatives or any(_fits(one, value) for one in alternatives):
+        return ""
+    return f"must be {' or '.join(map(_in_words, alternatives))}"
+
+
+def _fits(form: str, value: Any) -> bool:
+    if form in _FORMS:
+        return _FORMS[form][0](value)
+    if ".." in form:
+        return _is_within(form, value)
+    words, _, case = form.partition(", ")
+    return isinstance(value, str) and (value.lower() if case else value) in words.split("|")
+
+
+def _is_within(form: str, value: Any) -> bool:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return True
+    low, _, high = form.partition("..")
+    return float(low) <= number <= float(high or "inf")
+
+
+def _in_words(form: str) -> str:
+    if form in _FORMS:
+        return _FORMS[form][1]
+    if ".." in form:
+        low, _, high = form.partition("..")
+        return f"between {low} and {high}" if high else f"at least {low}"
+    return f"one of {', '.join(form.partition(', ')[0].split('|'))}"
+
+
+@cache
+def takes() -> Mapping[str, tuple[str, ...]]:
+    """Return the alternatives of each key."""
+    table = files("dsprof.rules.knowledge") / "deepspeed_values.csv"
+    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
+    return {row["key"]: tuple(row["takes"].split(" or ")) for row in rows}
