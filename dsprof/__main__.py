@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 141  # what a shell reports of a program that SIGPIPE ended
+    except MemoryError:
+        print("dsprof: memory ran out; give fewer files, or read them elsewhere", file=sys.stderr)
+        return 2
     except Exception as error:  # noqa: BLE001 - the last line of defence
         print(f"dsprof: a bug in dsprof: {_described(error)}; please report it", file=sys.stderr)
         return 3

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from dsprof.inputs import open_input
+from dsprof.inputs import read_input
 from dsprof.settings import Setting, did_you_mean, in_one_line
 
 if TYPE_CHECKING:
     from yaml.error import Mark
     from yaml.nodes import Node, ScalarNode
+
+_LARGEST_BYTES = 1 << 18
+"""Every threshold of every rule takes a tenth of it; YAML takes a second to read more."""
 
 _RULES = "rules"
 _PLAIN_INTEGER = re.compile(r"[-+]?(0|[1-9]\d{0,17})")
@@ -87,8 +90,8 @@ class ConfigFile:
         import yaml
 
         try:
-            with open_input(self._path) as file:
-                return yaml.compose(file, Loader=yaml.SafeLoader)
+            data = read_input(self._path, _LARGEST_BYTES)
+            return yaml.compose(data, Loader=yaml.SafeLoader)
         except OSError as error:
             self._mistakes.append(f"{self._path}: cannot be read: {error.strerror}")
         except yaml.MarkedYAMLError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dsprof.errors import ConfigError
-from dsprof.inputs import open_input
+from dsprof.inputs import read_input
 
 _LARGEST_BYTES = 1 << 20  # some 1,000 times what configurations have
 _DEEPEST = 100
@@ -67,12 +67,9 @@ def read_config(path: Path) -> ConfigFile:
 
 def _text(path: Path) -> str:
     try:
-        with open_input(path) as file:
-            data = file.read(_LARGEST_BYTES + 1)
+        data = read_input(path, _LARGEST_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > _LARGEST_BYTES:
-        raise ConfigError(f"{path}: too large for a DeepSpeed configuration")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

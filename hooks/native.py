@@ -26,14 +26,15 @@ from dsprof.hooks.c10d import DispatcherHook, is_traced
 from dsprof.hooks.functional import WAIT, FunctionalHook
 from dsprof.hooks.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire import WireOp
+from dsprof.ownership import why_untrusted
 
 Before = Callable[..., Any]
 After = Callable[..., None]
 
 MODULE = "dsprof_kernels"
 
-END = b"\ndsprof's kernels end here\n"
-"""What a file of kernels ends with: to load one that was cut would kill the process."""
+_SEAL = b"\ndsprof kernels "
+"""What comes before the digest at the end of a file: to load one that was cut would kill us."""
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
@@ -179,6 +180,17 @@ def _user_cache() -> Path:
     return Path(named) if named else Path.home() / ".cache"
 
 
+def seal(library: bytes) -> bytes:
+    """Return what ends a file of kernels: the digest of what was built."""
+    return _SEAL + hashlib.blake2b(library, digest_size=16).hexdigest().encode()
+
+
+def is_sealed(data: bytes) -> bool:
+    """Say whether a file of kernels is what was built: not cut off, and not changed since."""
+    library = data[: data.rfind(_SEAL)]
+    return data == library + seal(library)
+
+
 def load_kernels() -> ModuleType:
     """Load the kernels for this torch.
 
@@ -188,18 +200,23 @@ def load_kernels() -> ModuleType:
     path = kernels_path()
     if not os.path.exists(path):  # Path.exists raises where a folder may not be read
         raise RuntimeError(
-            f"no kernels are built for torch {torch.__version__} ({path} is missing), those in "
-            "Python stand in; run dsprof build"
+            f"no kernels are built for torch {torch.__version__} ({path} is missing), kernels "
+            "in Python are used; run dsprof build"
         )
     return _loaded(path)
 
 
 @functools.cache
 def _loaded(path: Path) -> ModuleType:
-    with open(path, "rb") as file:
-        is_whole = file.read().endswith(END)
-    if not is_whole:
-        raise RuntimeError(f"{path} is cut off, kernels in Python stand in; run dsprof build")
+    if why := why_untrusted(path):
+        raise RuntimeError(
+            f"{path} is not loaded because {why}, kernels in Python are used; set "
+            "TORCH_EXTENSIONS_DIR to a folder that only you can write and run dsprof build"
+        )
+    if not is_sealed(path.read_bytes()):
+        raise RuntimeError(
+            f"{path} is cut off or changed, kernels in Python are used; run dsprof build"
+        )
     loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
     spec = importlib.util.spec_from_loader(MODULE, loader)
     assert spec is not None
@@ -207,5 +224,5 @@ def _loaded(path: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as error:
-        raise RuntimeError(f"{error}, kernels in Python stand in; run dsprof build") from None
+        raise RuntimeError(f"{error}, kernels in Python are used; run dsprof build") from None
     return module

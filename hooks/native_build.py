@@ -23,7 +23,8 @@ from torch.utils import cpp_extension
 from dsprof.errors import DsprofError
 from dsprof.events import clock
 from dsprof.hooks.functional import WAIT
-from dsprof.hooks.native import END, MODULE, SOURCE, kernels_path
+from dsprof.hooks.native import MODULE, SOURCE, kernels_path, seal
+from dsprof.ownership import why_untrusted
 
 
 def build(target: Path) -> None:
@@ -38,16 +39,24 @@ def build(target: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=building, dir=target.parent) as folder:
             verify(_compiled(folder))
             built = Path(folder, f"{MODULE}.so")
+            library = built.read_bytes()
             with built.open("ab") as file:
-                file.write(END)
+                file.write(seal(library))
                 file.flush()
+                os.fchmod(file.fileno(), 0o755)  # what others can write is not loaded
                 os.fsync(file.fileno())
             os.replace(built, target)
+            why = why_untrusted(target)
     except OSError as error:
         raise DsprofError(
             f"cannot write below {target.parent}: {error.strerror}; set TORCH_EXTENSIONS_DIR to "
             "a folder that can be written"
         ) from None
+    if why:
+        raise DsprofError(
+            f"{target} would not be loaded because {why}; set TORCH_EXTENSIONS_DIR to a folder "
+            "that only you can write"
+        )
 
 
 def check_tools() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 from dsprof.errors import OutputError
+from dsprof.ownership import foreign_link, is_own
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -19,16 +21,35 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         OutputError: the file cannot be written; `path` is then as it was before.
     """
+    check_owner(path)
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
+        if os.path.exists(path) and not path.is_file() and not path.is_dir():
             path.write_bytes(data)
         else:
-            _replace(path.resolve(), data)
+            _replace(Path(os.path.realpath(path)), data)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(
             f"cannot write {path}: {reason}; choose another place with -o FILE"
         ) from None
+
+
+def check_owner(path: Path) -> None:
+    """Refuse what another user may have put in the way of a result: a link, or a pipe.
+
+    Raises:
+        OutputError: `path` is one.
+    """
+    planted: Path | None = foreign_link(path)
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or is_own(status)):
+            planted = path
+    if planted is not None:
+        raise OutputError(
+            f"cannot write {path}: {planted} leads elsewhere and belongs to another user; choose "
+            "another place with -o FILE"
+        )
 
 
 def _replace(path: Path, data: bytes) -> None:

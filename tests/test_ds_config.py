@@ -75,7 +75,7 @@ def test_comments_and_trailing_commas_are_taken_as_deepspeed_takes_them(tmp_path
         ("/* " * 300_000, "cannot be read as JSON"),
         ('{"a": 1} /* never closed', "cannot be read as JSON"),
         ('{"a": "\\ud800"}', "cannot be read as JSON"),
-        ('{"a": 1}' + " " * (1 << 20), "too large"),
+        ('{"a": 1}' + " " * (1 << 20), "larger than 1,024 KiB"),
     ],
 )
 def test_what_is_no_configuration_is_said_in_one_line(tmp_path, text, message):

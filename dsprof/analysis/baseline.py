@@ -13,7 +13,7 @@ import numpy as np
 
 from dsprof.analysis.collectives import busbw_factor, family
 from dsprof.errors import ConfigError
-from dsprof.inputs import open_input
+from dsprof.inputs import read_input
 
 SCHEMA_VERSION = 1
 NOMINAL_CONTENTION = (0.0, 0.5)
@@ -192,6 +192,9 @@ def _only(column: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     return float(column.sum() / (column @ column))
 
 
+_LARGEST_BYTES = 1 << 24
+
+
 def read_baseline(path: Path) -> Baseline:
     """Read what `dsprof bench` wrote.
 
@@ -199,8 +202,7 @@ def read_baseline(path: Path) -> Baseline:
         ConfigError: the file cannot be read or used; one line.
     """
     try:
-        with open_input(path) as file:
-            baseline = msgspec.json.decode(file.read(), type=Baseline)
+        baseline = msgspec.json.decode(read_input(path, _LARGEST_BYTES), type=Baseline)
     except OSError as error:
         raise ConfigError(f"cannot read the baseline {path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -10,7 +10,8 @@ from dsprof.analysis.clocks import Alignment, ClockSamples, clock_samples
 from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.errors import TraceError
-from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank
+from dsprof.trace.joining import Stranger
+from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank, stranger
 from dsprof.trace.table import RankTrace
 
 Progress = Callable[[int, int], None]
@@ -32,11 +33,11 @@ def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]
 
 def collect_ranks(
     run: RunFiles, alignment: Alignment, kinds: Sequence[type[Aggregate]], processes: int
-) -> Iterator[RunSummary]:
-    """Yield the aggregates of each rank, in the order of the files.
+) -> Iterator[RunSummary | Stranger]:
+    """Yield the aggregates of each rank, or why it cannot be read, in the order of the files.
 
     Raises:
-        TraceError: a file cannot be read, or a process died reading it.
+        TraceError: a process died reading a file.
     """
     tasks = [_Task(files, alignment.clocks[files.header.rank], kinds) for files in rank_files(run)]
     yield from _each(_collect_file, tasks, processes)
@@ -46,7 +47,7 @@ def sample_ranks(run: RunFiles, processes: int) -> Iterator[ClockSamples]:
     """Yield what each rank knows of the clocks, in the order of the files.
 
     Raises:
-        TraceError: a file cannot be read, or a process died reading it.
+        TraceError: a process died reading a file.
     """
     yield from _each(_sample_file, list(rank_files(run)), processes)
 
@@ -69,14 +70,21 @@ def _each(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> Iterato
             yield from pool.map(work, tasks)
         except BrokenProcessPool:
             raise TraceError(
-                "a process that read a trace was killed, most likely for want of memory; "
-                "give fewer files, or read them where there is more"
+                "a process that read a trace was killed, probably because memory ran out; "
+                "give fewer files, or read them on a machine that has more"
             ) from None
 
 
-def _collect_file(task: _Task) -> RunSummary:
-    return collect(read_rank(*task.files), task.clock, task.kinds)
+def _collect_file(task: _Task) -> RunSummary | Stranger:
+    try:
+        trace = read_rank(*task.files)
+    except TraceError as error:
+        return stranger(task.files.path, error)
+    return collect(trace, task.clock, task.kinds)
 
 
 def _sample_file(files: RankFiles) -> ClockSamples:
-    return clock_samples(read_rank(*files))
+    try:
+        return clock_samples(read_rank(*files))
+    except TraceError:  # which `_collect_file` meets again, and says
+        return ClockSamples(files.header, {})

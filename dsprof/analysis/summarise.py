@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import TypeVar
 
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
@@ -19,8 +20,12 @@ from dsprof.analysis.clocks import (
 from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.pool import Progress, collect, collect_ranks, sample_ranks
 from dsprof.analysis.summary import Aggregate, RunSummary
+from dsprof.errors import TraceError
+from dsprof.trace.joining import Stranger
 from dsprof.trace.run import RunFiles, read_run
 from dsprof.trace.table import RankTrace
+
+T = TypeVar("T")
 
 
 def summarise(
@@ -38,17 +43,20 @@ def summarise(
     in a pass of its own, where their files can tell. A few files may be read once more for the
     timelines.
 
+    A file that turns out to be unreadable is passed over, and named in `Run.strangers`.
+
     Raises:
-        TraceError: a file cannot be read.
+        TraceError: no file can be read.
     """
     alignment = shared_clock(run.headers) or align(_samples(run, processes))
     ranks = collect_ranks(run, alignment, kinds, processes)
-    summary = _merged(_shown(ranks, len(run.files), progress), alignment)
+    unread: list[Stranger] = []
+    summary = _merged(_read(_shown(ranks, len(run.files), progress), unread), alignment)
     if Timelines in summary:
         summary = summary.with_part(_redrawn(summary[Timelines], run, alignment))
     if Run not in summary:
         return summary
-    strangers = tuple(f"{stranger.path}: {stranger.reason}" for stranger in run.strangers)
+    strangers = tuple(f"{one.path}: {one.reason}" for one in (*unread, *run.strangers))
     return summary.with_part(replace(summary[Run], strangers=strangers))
 
 
@@ -67,9 +75,24 @@ def _samples(run: RunFiles, processes: int) -> Iterable[ClockSamples]:
     return sample_ranks(run, processes) if unread is None else unread
 
 
-def _shown(
-    ranks: Iterable[RunSummary], count: int, progress: Progress | None
-) -> Iterator[RunSummary]:
+def _read(ranks: Iterable[RunSummary | Stranger], unread: list[Stranger]) -> Iterator[RunSummary]:
+    """Yield the ranks that were read, and keep the files that were not.
+
+    Raises:
+        TraceError: no rank was read.
+    """
+    count = 0
+    for rank in ranks:
+        if isinstance(rank, Stranger):
+            unread.append(rank)
+        else:
+            count += 1
+            yield rank
+    if not count:
+        raise TraceError(f"{unread[0].path}: {unread[0].reason}")
+
+
+def _shown(ranks: Iterable[T], count: int, progress: Progress | None) -> Iterator[T]:
     """Pass the ranks on, and say how many there were."""
     for done, rank in enumerate(ranks, 1):
         if progress is not None:

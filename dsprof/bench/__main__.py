@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 
@@ -23,6 +22,7 @@ from dsprof.bench.table import described
 from dsprof.bench.teams import PATIENCE, host_name, join, stages, told
 from dsprof.environment import snapshot
 from dsprof.errors import DsprofError
+from dsprof.outputs import json_document
 from dsprof.reports.write import write_whole
 
 
@@ -122,8 +122,8 @@ def _complain(wrong: Sequence[Wrong], options: Options) -> None:
 
 
 def _keep(baseline: Baseline, options: Options) -> None:
-    write_whole(options.output, msgspec.json.format(msgspec.json.encode(baseline), indent=1))
-    said = f"{described(baseline)}\n\nBaseline: {options.output.resolve()}\n"
+    write_whole(options.output, json_document(baseline))
+    said = f"{described(baseline)}\n\nBaseline: {os.path.realpath(options.output)}\n"
     sys.stdout.buffer.write(said.encode())  # whatever the locale says
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -78,4 +79,4 @@ def deliver(render: Render, format_name: str, output: Path, noun: str, **options
         print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
     write_whole(output, document)
     print_bytes(render("text", **terminal()))
-    print_bytes(f"\n{noun}: {escaped(str(output.resolve()))}\n".encode())
+    print_bytes(f"\n{noun}: {escaped(os.path.realpath(output))}\n".encode())

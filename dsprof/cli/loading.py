@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsprof.cli.progress import processes_for, progress_on_terminal
 from dsprof.errors import DsprofError
+from dsprof.inputs import read_input
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
@@ -47,7 +48,7 @@ def load_diagnosis(
     from dsprof.diagnosis.build import diagnose
     from dsprof.diagnosis.model import from_json
     from dsprof.trace.run import find_run, is_diagnosis
-    from dsprof.trace.source import size_of
+    from dsprof.trace.source import LARGEST_WHOLE_BYTES, size_of
 
     saved = [path for path in paths if is_diagnosis(path)]
     if saved and (config or baseline or len(paths) > 1):
@@ -56,7 +57,7 @@ def load_diagnosis(
             "or --baseline, or give the traces"
         )
     if saved:
-        return from_json(saved[0].read_bytes(), str(saved[0]))
+        return from_json(read_input(saved[0], LARGEST_WHOLE_BYTES), str(saved[0]))
     thresholds = load_thresholds(config, threshold_schema()) if config else {}
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
     run = find_run(paths)

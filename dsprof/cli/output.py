@@ -18,7 +18,10 @@ def check_writable(path: Path, inputs: Iterable[Path]) -> None:
     Raises:
         OutputError: it is a folder, its folder is missing or read-only, or it is to be read.
     """
-    folder = path.resolve().parent
+    from dsprof.reports.write import check_owner
+
+    check_owner(path)
+    folder = Path(os.path.realpath(path)).parent
     if os.path.isdir(path):
         problem = "it is a folder"
     elif not os.path.isdir(folder):
@@ -40,7 +43,7 @@ def _is_read(path: Path, given: Path) -> bool:
         return True
     from dsprof.trace.run import is_trace
 
-    return os.path.samefile(path.resolve().parent, given) and is_trace(path)
+    return os.path.samefile(os.path.dirname(os.path.realpath(path)), given) and is_trace(path)
 
 
 def terminal() -> dict[str, Any]:

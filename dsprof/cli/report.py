@@ -9,9 +9,10 @@ from pathlib import Path
 from dsprof.cli.delivery import add_delivery, deliver, destination
 from dsprof.cli.loading import add_judging, load_diagnosis
 from dsprof.errors import ConfigError
-from dsprof.inputs import open_input
+from dsprof.inputs import read_input
 
 _PAGE = "report.html"
+_LARGEST_BUNDLE_BYTES = 1 << 26
 
 
 class ReportCommand:
@@ -58,8 +59,7 @@ files by name."""
 
 def _bundle(path: Path) -> bytes:
     try:
-        with open_input(path) as file:
-            bundle = file.read()
+        bundle = read_input(path, _LARGEST_BUNDLE_BYTES)
         problem = "" if b"Plotly" in bundle else "it is none"
     except OSError as error:
         problem = str(error.strerror)

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from dsprof.diagnosis.model import RunInfo
+from dsprof.outputs import json_document
 
 SCHEMA_VERSION = 1
 
@@ -114,4 +115,4 @@ class Comparison(_Part):
 
 def to_json(comparison: Comparison) -> bytes:
     """Encode a comparison as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(comparison), indent=1)
+    return json_document(comparison)

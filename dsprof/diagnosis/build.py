@@ -47,7 +47,7 @@ def diagnose(
     and the name of their source; `processes` and `progress` are those of `summarise`.
 
     Raises:
-        TraceError: a file cannot be read.
+        TraceError: no file can be read.
     """
     summary = summarise(run, processes=processes, progress=progress)
     if baseline is None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.outputs import json_document
 from dsprof.rules.rule import Finding
 
 SCHEMA_VERSION = 1
@@ -389,6 +390,16 @@ class WaitMatrix(_Part):
     exposed_ns: list[list[int]] = []
     left_out_ranks: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse a matrix that no renderer could show: one may come from a file.
+
+        Raises:
+            ValueError: it has not one row a rank, or a row has not one cell a step.
+        """
+        is_full = len(self.exposed_ns) == len(self.ranks)
+        if not is_full or any(len(row) != len(self.steps) for row in self.exposed_ns):
+            raise ValueError("the matrix of waits has not one cell for each rank and step")
+
 
 class BaselineInfo(_Part):
     """Where the baseline came from that was given for the report."""
@@ -466,7 +477,7 @@ class Diagnosis(_Part):
 
 def to_json(diagnosis: Diagnosis) -> bytes:
     """Encode a diagnosis as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=1)
+    return json_document(diagnosis)
 
 
 def from_json(data: bytes, where: str) -> Diagnosis:

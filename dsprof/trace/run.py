@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path  # its questions answer False where Path's raise: in folders we may not enter
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +13,14 @@ from typing import NamedTuple
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.inputs import open_input
-from dsprof.trace.format import FILE_PATTERN, Header
+from dsprof.inputs import open_input, read_input
+from dsprof.ownership import foreign_link
+from dsprof.trace.format import FILE_PATTERN, Header, NoteArgs
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.native import NativeReader
 from dsprof.trace.readers.reader import START_BYTES, Reader
-from dsprof.trace.source import is_there, is_zip, members
+from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
 from dsprof.trace.table import RankTrace
 
 _NATIVE = next(reader for reader in READERS if isinstance(reader, NativeReader))
@@ -67,16 +69,13 @@ class RankFiles(NamedTuple):
 
 
 def rank_files(run: RunFiles) -> Iterator[RankFiles]:
-    """Yield the files of each rank. Those of several ranks are read here, and once.
-
-    Raises:
-        TraceError: a file has become unreadable since `find_run`.
-    """
+    """Yield the files of each rank. Those of several ranks are read here, and once."""
     uses = Counter(path for paths in (run.files, *run.beside.values()) for path in paths)
     held: defaultdict[int, dict[Path, RankTrace]] = defaultdict(dict)
     for path in (path for path, count in uses.items() if count > 1):
-        for trace in _read(path):
-            held[trace.rank][path] = trace
+        with suppress(TraceError):  # each of its ranks meets the error when it is read
+            for trace in _read(path):
+                held[trace.rank][path] = trace
     for path, header in zip(run.files, run.headers, strict=True):
         rank = header.rank
         yield RankFiles(path, header, run.beside.get(rank, ()), held.pop(rank, {}))
@@ -102,9 +101,12 @@ def read_rank(
     Raises:
         TraceError: a file has become unreadable since.
     """
-    trace, *others = [_of_rank(one, header.rank, held or {}) for one in (path, *beside)]
-    for other in others:
-        join(trace, other)
+    trace = _of_rank(path, header.rank, held or {})
+    for other in beside:
+        try:
+            join(trace, _of_rank(other, header.rank, held or {}))
+        except TraceError as error:
+            trace.notes.append(NoteArgs(str(error)))
     # What a file alone does not know was found out from all of them.
     trace.header.world_size = header.world_size
     return trace
@@ -121,9 +123,25 @@ def _of_rank(path: Path, rank: int, held: Mapping[Path, RankTrace]) -> RankTrace
 
 def _read(path: Path) -> Iterable[RankTrace]:
     reader = _reader(path)
-    for trace in reader.read_traces(path):
-        trace.is_foreign = not isinstance(reader, NativeReader)
-        yield trace
+    with _bounded_memory(path):
+        for trace in reader.read_traces(path):
+            trace.is_foreign = not isinstance(reader, NativeReader)
+            yield trace
+
+
+@contextmanager
+def _bounded_memory(path: Path) -> Iterator[None]:
+    """Say which file memory does not suffice for: the others may well be read.
+
+    Raises:
+        TraceError: memory ran out.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise TraceError(
+            f"{path}: takes more memory than is left; read it on a machine that has more"
+        ) from None
 
 
 def _reader(path: Path) -> Reader:
@@ -141,10 +159,10 @@ def is_diagnosis(path: Path) -> bool:
     try:
         with open_input(path) as file:
             start = file.read(START_BYTES)
-            # Native traces are arrays: their first byte spares reading the rest.
-            if start[:1] != b"{" or any(reader.recognises(start) for reader in READERS):
-                return False
-            msgspec.json.decode(start + file.read(), type=_DiagnosisMarks)
+        # Native traces are arrays: their first byte spares reading the rest.
+        if start[:1] != b"{" or any(reader.recognises(start) for reader in READERS):
+            return False
+        msgspec.json.decode(read_input(path, LARGEST_WHOLE_BYTES), type=_DiagnosisMarks)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
@@ -152,17 +170,20 @@ def is_diagnosis(path: Path) -> bool:
 
 def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
     """Return the files to read, and archives that cannot be opened."""
-    files: dict[Path, Path] = {}
+    files: dict[str, Path] = {}
     strangers: list[Stranger] = []
     for path in paths:
         for file in _in_folder(path) if os.path.isdir(path) else [path]:
+            if file is not path and not os.path.exists(file):
+                strangers.append(Stranger(file, "a link that leads nowhere"))
+                continue
             try:
                 inside = members(file) if is_zip(file) else [file]
             except TraceError as error:
-                strangers.append(_stranger(file, error))
+                strangers.append(stranger(file, error))
                 continue
             for one in inside:
-                files.setdefault(one.resolve(), one)
+                files.setdefault(os.path.realpath(one), one)
     if not files and not strangers:
         raise TraceError(
             f"{', '.join(map(str, paths))}: no trace files ({FILE_PATTERN}) here, nor files "
@@ -173,12 +194,12 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Return the traces in a folder."""
+    """Return the traces in a folder, without links that another user may have planted there."""
     try:
         names = sorted(folder.iterdir())
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    return [path for path in names if is_trace(path)]
+    return [path for path in names if not foreign_link(path) and is_trace(path)]
 
 
 def is_trace(path: Path) -> bool:
@@ -196,19 +217,18 @@ def _read_headers(
 ) -> tuple[list[TraceFile], list[Stranger]]:
     missing = [path for path in paths if not is_there(path)]
     if missing:
-        raise TraceError(
-            *(f"{path}: cannot be opened: No such file or directory" for path in missing)
-        )
+        raise TraceError(*(f"{path}: cannot be opened: {_why_missing(path)}" for path in missing))
     files: list[TraceFile] = []
     strangers = list(unopened)
     for path in paths:
         try:
             reader = _reader(path)
-            files += [TraceFile(path, header, reader) for header in reader.read_headers(path)]
+            with _bounded_memory(path):
+                files += [TraceFile(path, header, reader) for header in reader.read_headers(path)]
         except TraceError as error:
             if len(paths) == 1 and not unopened:
                 raise
-            strangers.append(_stranger(path, error))
+            strangers.append(stranger(path, error))
     if not files:
         first, more = strangers[0], len(strangers) - 1
         rest = f" (and none of the other {more} files can be read)" if more else ""
@@ -216,5 +236,10 @@ def _read_headers(
     return files, strangers
 
 
-def _stranger(path: Path, error: TraceError) -> Stranger:
+def _why_missing(path: Path) -> str:
+    return "the link leads nowhere" if path.is_symlink() else "No such file or directory"
+
+
+def stranger(path: Path, error: TraceError) -> Stranger:
+    """Return a file that is passed over for an error, which need not name it again."""
     return Stranger(path, error.args[0].removeprefix(f"{path}: "))

@@ -33,8 +33,19 @@ with suppress(ImportError):  # thrice as fast, where there is a build of it
 LARGEST_EXPANSION = 300
 """Traces shrink 10 to 40 times; what shrinks more than this is made to fill a reader's memory."""
 _HARMLESS_BYTES = 1 << 26  # a small file may expand by any factor up to here
-_LENGTH_BLOCK_BYTES = 1 << 20
+
+_PARTS_A_BYTE = 32
+"""A packed snapshot holds 4 to 8 objects a byte; each takes a hundred bytes of memory."""
+_HARMLESS_PARTS = 1 << 20
+
+LARGEST_WHOLE_BYTES = 1 << 28
+"""A file that is not read piece by piece is read up to here."""
+
+_UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Of these alone zipfile unpacks no more at once than it is asked for."""
+_BLOCK_BYTES = 1 << 20
 _MOST_MEMBERS = 1 << 15  # four files of each of 8,000 ranks
+_LARGEST_DIRECTORY_BYTES = 1 << 23  # of that many, each with a path of 200 bytes
 
 _MOST_ARCHIVES = 8  # of which the directories are kept
 
@@ -58,7 +69,7 @@ class Source:
         self._opened = ExitStack()
         self._given = 0
         try:
-            self._file, self.nbytes = self._open(*_split(path))
+            self._file, self.nbytes, self._nbytes_on_disk = self._open(*_split(path))
         except _UNUSABLE as error:
             self._opened.close()
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -81,7 +92,7 @@ class Source:
             parts.append(part)
             size -= len(part)
             self._given += len(part)
-        if self._given > _largest(self.nbytes):
+        if self._given > _largest(self._nbytes_on_disk):
             raise _bomb(self._path)
         return b"".join(parts)
 
@@ -106,6 +117,29 @@ class Source:
         except _DAMAGE:
             return b""
 
+    def read_whole(self) -> bytes:
+        """Read a file that must be held whole.
+
+        Raises:
+            TraceError: it is larger than such a file may be.
+        """
+        parts: list[bytes] = []
+        left = LARGEST_WHOLE_BYTES
+        while part := self.read(_BLOCK_BYTES):
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise TraceError(
+                    f"{self._path}: larger than {LARGEST_WHOLE_BYTES >> 20} MiB, more than is read "
+                    "of such a file"
+                )
+        return b"".join(parts)
+
+    @property
+    def most_parts(self) -> int:
+        """How many objects may be made of the file at once: a small one must not fill memory."""
+        return max(_HARMLESS_PARTS, _PARTS_A_BYTE * self._nbytes_on_disk)
+
     @property
     def is_plain(self) -> bool:
         """Whether the file is not compressed, so that its end can be read without the rest."""
@@ -125,22 +159,25 @@ class Source:
             end = (end + block)[-size:]
         return end
 
-    def _open(self, path: Path, member: str) -> tuple[BufferedIOBase, int]:
+    def _open(self, path: Path, member: str) -> tuple[BufferedIOBase, int, int]:
+        """Return what gives the bytes, how many the file says it has, and how many are there."""
         file = self._opened.enter_context(open_input(path))
-        nbytes, _ = _version(file)
+        (nbytes, _), on_disk = _version(file), _nbytes_on_disk(file)
         stream: BufferedIOBase = file
         if member:
             info = _directory(path, _version(file)).get(member)
             if info is None:
                 raise ValueError("no such file in the zip")
-            nbytes = info.compress_size
+            if info.compress_type not in _UNPACKED:
+                raise ValueError("packed in another way than deflate; pack the zip again")
+            nbytes, on_disk = info.compress_size, min(info.compress_size, on_disk)
             archive = self._opened.enter_context(zipfile.ZipFile(io.BytesIO(_EMPTY_ZIP)))
             archive.fp = file  # its directory is known: to read it for each member takes hours
             stream = cast(BufferedIOBase, self._opened.enter_context(archive.open(info)))
             start = stream.peek(2)[:2]  # type: ignore[attr-defined]
         else:
             start = file.peek(2)[:2]
-        return (_open_gzip(fileobj=stream) if start == _GZIP else stream), nbytes
+        return (_open_gzip(fileobj=stream) if start == _GZIP else stream), nbytes, on_disk
 
 
 def _largest(nbytes: int) -> int:
@@ -149,9 +186,16 @@ def _largest(nbytes: int) -> int:
 
 def _bomb(path: Path) -> TraceError:
     return TraceError(
-        f"{path}: expands to more than {LARGEST_EXPANSION} times its size, which no trace does; "
-        "unpack it yourself if it is to be trusted"
+        f"{path}: expands to more than {LARGEST_EXPANSION} times what it takes on disk, which no "
+        "trace does; unpack it yourself if you trust it"
     )
+
+
+def _nbytes_on_disk(file: BufferedReader) -> int:
+    """Return the size of a file without its holes, which cost nothing and read as zeros."""
+    status = os.fstat(file.fileno())
+    blocks = getattr(status, "st_blocks", 0)  # 0 also where a file system does not count them
+    return min(status.st_size, 512 * blocks) if blocks else status.st_size
 
 
 def _version(file: BufferedReader) -> tuple[int, int]:
@@ -160,10 +204,21 @@ def _version(file: BufferedReader) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+class _DirectoryFile(BufferedReader):
+    """A zip of which only the directory is read: at once, however large the file says it is."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        most = _LARGEST_DIRECTORY_BYTES + 1
+        data = super().read(most if size is None or size < 0 else min(size, most))
+        if len(data) == most:
+            raise zipfile.BadZipFile("its directory is larger than that of any run")
+        return data
+
+
 @lru_cache(maxsize=_MOST_ARCHIVES)
 def _directory(path: Path, _version: tuple[int, int]) -> dict[str, zipfile.ZipInfo]:
     """Return the files in a zip by their names."""
-    with open_input(path) as file, zipfile.ZipFile(file) as archive:
+    with _DirectoryFile(open_input(path).detach()) as file, zipfile.ZipFile(file) as archive:
         # A member without a name has no last letter for `is_dir` to look at.
         infos = [info for info in archive.infolist() if info.filename and not info.is_dir()]
     return {info.filename: info for info in infos}
@@ -192,7 +247,7 @@ def length_of(path: Path) -> int:
     with suppress(TraceError), Source(path) as source:
         if source.is_plain:
             return source.nbytes
-        return sum(map(len, iter(lambda: source.read(_LENGTH_BLOCK_BYTES), b"")))
+        return sum(map(len, iter(lambda: source.read(_BLOCK_BYTES), b"")))
     return 0
 
 
@@ -218,13 +273,13 @@ def members(path: Path) -> list[Path]:
     """
     try:
         with open_input(path) as file:
-            nbytes, _ = version = _version(file)
-            infos = list(_directory(path, version).values())
+            on_disk = _nbytes_on_disk(file)
+            infos = list(_directory(path, _version(file)).values())
     except _UNUSABLE as error:
         raise TraceError(f"{path}: a damaged zip: {error}") from None
     if len(infos) > _MOST_MEMBERS:
         raise TraceError(f"{path}: a zip of {len(infos):,} files is no run")
-    if sum(info.file_size for info in infos) > _largest(nbytes):
+    if sum(info.file_size for info in infos) > _largest(on_disk):
         raise _bomb(path)
     names = [info.filename for info in infos]
     if strange := [name for name in names if _leads_out(name)]:

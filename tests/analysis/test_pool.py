@@ -51,11 +51,16 @@ def test_every_rank_is_told_of(tmp_path: Path) -> None:
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_file_that_vanishes_is_one_line_from_a_process_too(tmp_path: Path) -> None:
+def test_a_file_that_vanishes_is_passed_over_from_a_process_too(tmp_path: Path) -> None:
     write_run(tmp_path, 3)
     run = find_run([tmp_path])
     run.files[1].unlink()
-    with pytest.raises(TraceError, match="rank00001"):
+    found = summarise(run, AGGREGATES, processes=2)[Run]
+    assert sorted(found.ranks) == [0, 2]
+    assert "rank00001" in found.strangers[0]
+    for file in (run.files[0], run.files[2]):
+        file.unlink()
+    with pytest.raises(TraceError, match="rank00000"):
         summarise(run, AGGREGATES, processes=2)
 
 

@@ -61,7 +61,7 @@ def test_kernels_that_are_not_built_are_named_where_they_are_asked_for(site: Pat
     done = doctor(site, DSPROF_INTERCEPTION="native", **nowhere)
     (note,) = [line for line in lines(done, "note") if "dsprof build" in line]
     assert note.startswith("the hook native would be off: no kernels are built for torch ")
-    assert note.endswith("those in Python stand in; run dsprof build")
+    assert note.endswith("kernels in Python are used; run dsprof build")
 
 
 def test_a_torch_that_cannot_be_imported_is_an_obstacle(site: Path) -> None:

@@ -32,6 +32,7 @@ from dsprof.hooks.wire import WireOp
 from dsprof.patching import forget_imports
 from dsprof.recorder import Recorder
 from dsprof.trace.reader import read_trace
+from tests.factories.hostile import owned_by_another
 from tests.hooks.conftest import IN_DISPATCHER, WITH_WAITS
 
 Install = Callable[..., Recorder]
@@ -93,11 +94,11 @@ def test_kernels_that_are_there_and_cannot_be_loaded_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    native.kernels_path().write_bytes(b"\x7fELF" + native.END)
+    native.kernels_path().write_bytes(b"\x7fELF" + native.seal(b"\x7fELF"))
     run(AUTOMATIC, tmp_path / "out")
     ops, failed = recorded(tmp_path / "out")
     assert ops == ["all_reduce"]
-    assert failed["native"].endswith("kernels in Python stand in; run dsprof build")
+    assert failed["native"].endswith("kernels in Python are used; run dsprof build")
 
 
 def test_a_user_without_a_home_has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +126,9 @@ def test_a_library_that_cannot_be_loaded_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "odd.so"
-    path.write_bytes(b"\x7fELF" + native.END)
+    path.write_bytes(b"\x7fELF" + native.seal(b"\x7fELF"))
     monkeypatch.setattr(native, "kernels_path", lambda: path)
-    with pytest.raises(RuntimeError, match=f"{path}: .* stand in; run dsprof build"):
+    with pytest.raises(RuntimeError, match=f"{path}: .* are used; run dsprof build"):
         native.load_kernels()
 
 
@@ -140,6 +141,32 @@ def test_a_library_that_was_cut_is_not_loaded(tmp_path: Path) -> None:
     ops, failed = recorded(tmp_path / "out")
     assert ops == ["all_reduce"]
     assert failed["native"].startswith(f"RuntimeError: {cut} is cut off")
+
+
+def test_a_library_that_was_changed_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytearray(native.kernels_path().read_bytes())
+    data[len(data) // 2] ^= 1
+    path = tmp_path / "changed.so"
+    path.write_bytes(data)
+    monkeypatch.setattr(native, "kernels_path", lambda: path)
+    with pytest.raises(RuntimeError, match="is cut off or changed"):
+        native.load_kernels()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_a_library_that_another_user_planted_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "planted.so"
+    path.write_bytes(native.kernels_path().read_bytes())
+    owned_by_another(path)
+    monkeypatch.setattr(native, "kernels_path", lambda: path)
+    with pytest.raises(
+        RuntimeError, match=r"planted\.so belongs to another user, kernels in Python"
+    ):
+        native.load_kernels()
 
 
 def test_a_signal_as_kernels_go_in_leaves_none_watched(

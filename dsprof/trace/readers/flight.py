@@ -18,7 +18,7 @@ from dsprof.errors import TraceError
 from dsprof.trace.flight import FlightDump, FlightEntry, FlightGroup
 from dsprof.trace.format import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.readers.chrome import UNDECODABLE
-from dsprof.trace.readers.pickles import load_plain, read_whole
+from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.plain import (
     caller,
     is_of_zero3,
@@ -68,7 +68,7 @@ class FlightReader(OneRankReader):
             TraceError: it cannot be read, or does not tell its rank.
         """
         with Source(path) as source:
-            document = _document(read_whole(source, str(path)), str(path))
+            document = _document(source, str(path))
             nbytes = source.nbytes
         if not isinstance(document, dict) or not isinstance(document.get("entries"), (list, tuple)):
             raise TraceError(f"{path}: no dump of the flight recorder: it holds no entries")
@@ -83,9 +83,12 @@ class FlightReader(OneRankReader):
         )
 
 
-def _document(data: bytes, where: str) -> Any:
+def _document(source: Source, where: str) -> Any:
+    data = source.read_whole()
     if data[:1] == b"\x80":
-        return load_plain(data, where)
+        return load_plain(data, where, source.most_parts)
+    if sum(map(data.count, (b",", b"{", b"["))) > source.most_parts:
+        raise TraceError(f"{where}: a small file that holds more objects than any true one")
     try:
         return msgspec.json.decode(data)
     except UNDECODABLE:

@@ -12,13 +12,10 @@ import struct
 from typing import Any
 
 from dsprof.errors import TraceError
-from dsprof.trace.source import Source
 
-LARGEST_BYTES = 1 << 28
 _MOST_CONTAINERS = 8_000_000
 _LONGEST_INT_BYTES = 16
 _LARGEST_KEY = 1 << 32  # larger ints may be chosen so that all of them collide in a dict
-_READ_BYTES = 1 << 20
 
 _RUNNING = {
     getattr(pickle, name)[0]
@@ -42,32 +39,14 @@ _MEMO = {pickle.BINPUT[0]: 1, pickle.LONG_BINPUT[0]: 4}
 _RECALL = {pickle.BINGET[0]: 1, pickle.LONG_BINGET[0]: 4}
 
 
-def read_whole(source: Source, where: str) -> bytes:
-    """Read a file that must be held whole.
-
-    Raises:
-        TraceError: it is larger than such a file may be.
-    """
-    parts: list[bytes] = []
-    size = 0
-    while part := source.read(_READ_BYTES):
-        parts.append(part)
-        size += len(part)
-        if size > LARGEST_BYTES:
-            raise TraceError(
-                f"{where}: larger than {LARGEST_BYTES >> 20} MiB, more than is read of such a file"
-            )
-    return b"".join(parts)
-
-
-def load_plain(data: bytes, where: str) -> Any:
-    """Return what a pickle of plain data holds.
+def load_plain(data: bytes, where: str, most_parts: int = _MOST_CONTAINERS) -> Any:
+    """Return what a pickle of plain data holds; an opcode makes, names or repeats one part.
 
     Raises:
         TraceError: it is cut or damaged, holds more than plain data, or too much of it.
     """
     try:
-        return _Machine(data).run()
+        return _Machine(data, most_parts).run()
     except _RefusedError as refusal:
         raise TraceError(f"{where}: {refusal}") from None
     except (IndexError, KeyError, ValueError, TypeError, struct.error):
@@ -81,8 +60,9 @@ class _RefusedError(Exception):
 class _Machine:
     """Runs the opcodes of one pickle; whatever is wrong with it ends in one of a few errors."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most_parts: int) -> None:
         self._data = data
+        self._left = most_parts
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
@@ -95,9 +75,12 @@ class _Machine:
         What a cut file lacks reads as too short, and the next opcode is then beyond its end.
         """
         data, stack, memo = self._data, self._stack, self._memo
-        at = 0
+        at, left = 0, self._left
         while (op := data[at]) != _STOP:
             at += 1
+            left -= 1
+            if left < 0:
+                raise _RefusedError("a small file that holds more objects than any true one")
             if size := _RECALL.get(op):
                 stack.append(memo[int.from_bytes(data[at : at + size], "little")])
                 at += size

@@ -13,7 +13,7 @@ from typing import Any
 
 from dsprof.errors import TraceError
 from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
-from dsprof.trace.readers.pickles import load_plain, read_whole
+from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.plain import caller, items, mapping, number, rank_in_name, text
 from dsprof.trace.readers.reader import Facts, OneRankReader
 from dsprof.trace.snapshot import MemorySnapshot, Peak, ReturnedSegments
@@ -71,7 +71,7 @@ class SnapshotReader(OneRankReader):
 
 def _document(path: Path) -> tuple[dict[Any, Any], int]:
     with Source(path) as source:
-        document = mapping(load_plain(read_whole(source, str(path)), str(path)))
+        document = mapping(load_plain(source.read_whole(), str(path), source.most_parts))
         nbytes = source.nbytes
     if not isinstance(document.get("segments"), (list, tuple)):
         raise TraceError(f"{path}: no memory snapshot: it holds no segments")

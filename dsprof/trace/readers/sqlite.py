@@ -7,6 +7,7 @@ need writes. Work and memory stay in proportion to the size of the file.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import tempfile
@@ -90,7 +91,7 @@ class Tables:
             return source.nbytes, Path(copy.name), copy.tell()
 
     def _connect(self, path: Path) -> sqlite3.Connection:
-        address = path.resolve().as_uri() + "?mode=ro&immutable=1"
+        address = Path(os.path.realpath(path)).as_uri() + "?mode=ro&immutable=1"
         connection = sqlite3.connect(address, uri=True, isolation_level=None)
         self._opened.callback(connection.close)
         connection.text_factory = lambda text: text.decode("utf-8", "replace")

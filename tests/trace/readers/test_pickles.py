@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsprof.errors import TraceError
-from dsprof.trace.readers.pickles import load_plain, read_whole
+from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.source import Source
 
 plain = st.recursive(
@@ -120,11 +120,19 @@ def test_a_memo_takes_no_more_than_what_is_in_it() -> None:
 def test_a_file_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsprof.trace.readers.pickles.LARGEST_BYTES", 2 << 20)
+    monkeypatch.setattr("dsprof.trace.source.LARGEST_WHOLE_BYTES", 2 << 20)
     path = tmp_path / "large"
     path.write_bytes(b"x" * (4 << 20))
     with Source(path) as source, pytest.raises(TraceError, match="larger than 2 MiB"):
-        read_whole(source, str(path))
+        source.read_whole()
+
+
+@pytest.mark.parametrize("op", [b"\x94", b"q\x00", b"K\x01", b"h\x00", b"]"])
+def test_a_small_file_makes_no_more_objects_than_it_may(op: bytes) -> None:
+    data = b"\x80\x04]q\x00" + op * 1000 + b"."
+    load_plain(data, "x", most_parts=2000)
+    with pytest.raises(TraceError, match="more objects than any true one"):
+        load_plain(data, "x", most_parts=900)
 
 
 def test_a_list_in_itself_is_harmless() -> None:

@@ -1,0 +1,158 @@
+"""Files made to fill the memory or to lead astray: one line each, in a gigabyte, and no more."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsprof.__main__ import main
+from tests.cli.command import environment
+from tests.factories import hostile
+from tests.factories.trace_files import write_run
+
+ONE_BY_ONE = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from dsprof.__main__ import main
+for path in sys.argv[1:]:
+    with redirect_stderr(StringIO()) as said, redirect_stdout(StringIO()):
+        code = main(["report", path, "--format", "text"])
+    print(json.dumps([path, code, said.getvalue()]))
+"""
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+
+
+def test_each_is_refused_in_a_gigabyte(tmp_path: Path) -> None:
+    files = hostile.write_all(tmp_path / "files")
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_BY_ONE, *map(str, files)],
+        env={**environment(), "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(files)
+    wrong = [one for one in answers if one[1] != 2 or one[2].count("\n") != 1]
+    assert not wrong
+
+
+def test_none_ends_the_report_of_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "files"
+    write_run(folder)
+    hostile.write_all(folder)
+    assert main(["report", str(folder), "--format", "json"]) == 0
+    quality = json.loads(capsys.readouterr().out)["quality"]
+    assert any("a link that leads nowhere" in one for one in quality["strangers"])
+    assert any("deflate" in one for one in quality["strangers"])
+
+
+def test_a_rank_that_turns_out_to_be_damaged_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its header is right, and what follows expands without end."""
+    _, second = write_run(tmp_path)
+    data = second.read_bytes()
+    second.unlink()
+    packed = Path(f"{second}.gz")
+    packed.write_bytes(gzip.compress(data + b"\n" * (80 << 20)))
+    assert main(["report", str(tmp_path), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["run"]["ranks"] == [0]
+    assert found["quality"]["missing_ranks"] == [1]
+    assert any(f"{packed}: expands" in one for one in found["quality"]["strangers"])
+    assert main(["report", str(packed)]) == 2
+
+
+def test_a_large_configuration_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run")
+    path = tmp_path / "large.yaml"
+    path.write_bytes(b"rules:\n" + b"  a: {b: 1}\n" * 100_000)
+    assert main(["report", str(tmp_path / "run"), "--config", str(path)]) == 2
+    assert "larger than 256 KiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["/proc/self/maps", "/proc/kmsg", "/sys/kernel/mm/ksm/run"])
+def test_files_of_the_kernel_are_refused(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if not os.path.exists(path):
+        pytest.skip(f"this kernel has no {path}")
+    for arguments in (["report", path], ["lint", path]):
+        assert main(arguments) == 2
+        assert "a file of the kernel" in capsys.readouterr().err
+
+
+def test_names_that_are_not_utf8_are_shown_in_every_format(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run\xff\xc2\x9b"))
+    write_run(folder)
+    for kind in ("json", "text", "html"):
+        assert main(["report", str(folder), "--format", kind, "-o", str(tmp_path / kind)]) == 0
+    assert "run\\udcff" in json.loads((tmp_path / "json").read_text())["run"]["source"][0]
+
+
+def test_json_does_not_steer_the_terminal(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    name = "run\x9b31m\u202e\u200b"
+    write_run(tmp_path / name)
+    assert main(["report", str(tmp_path / name), "--format", "json"]) == 0
+    text = capfdbinary.readouterr().out.decode()
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert name in json.loads(text)["run"]["source"][0]
+
+
+def test_a_saved_diagnosis_of_another_shape_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run")
+    saved = tmp_path / "saved.json"
+    assert main(["report", str(tmp_path / "run"), "--format", "json", "-o", str(saved)]) == 0
+    found = json.loads(saved.read_text())
+    found["waits"]["exposed_ns"][0] += [1] * 5
+    saved.write_text(json.dumps(found))
+    capsys.readouterr()
+    assert main(["report", str(saved), "--format", "text"]) == 2
+    assert "one cell for each rank and step" in capsys.readouterr().err
+
+
+@as_root
+def test_a_report_follows_no_link_of_another_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run")
+    mine = tmp_path / "precious"
+    mine.write_text("kept")
+    link = tmp_path / "report.html"
+    link.symlink_to(mine)
+    hostile.owned_by_another(link)
+    for kind in ("html", "json"):
+        answer = main(["report", str(tmp_path / "run"), "--format", kind, "-o", str(link)])
+        assert answer == 2
+        assert "belongs to another user" in capsys.readouterr().err
+    assert mine.read_text() == "kept"
+
+
+@as_root
+def test_a_folder_gives_no_trace_by_a_link_of_another_user(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    (other,) = write_run(tmp_path / "other")[:1]
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    link = shared / "trace.rank00000.json"
+    link.symlink_to(other)
+    assert main(["report", str(shared), "--format", "text"]) == 0
+    hostile.owned_by_another(link)
+    assert main(["report", str(shared), "--format", "text"]) == 2
