@@ -10,7 +10,7 @@ import numpy as np
 
 from dsprof.analysis.grouping import Groups, group_rows
 from dsprof.analysis.steps import in_steps, is_timed
-from dsprof.analysis.timeline import Array, blocked, unseen
+from dsprof.analysis.timeline import Array, blocked, unseen, without_size
 from dsprof.trace.table import BoolArray, IntArray, RankTrace
 
 N = TypeVar("N", int, float)
@@ -52,6 +52,7 @@ class Held(PerStep):
     rank_steps: int  # measured steps, summed over the ranks that made such calls
     exposed_ns: int | None
     least_exposed_ns: float | None  # of a step, on the rank that was held least
+    unsized: int = 0  # calls of which it is not known how much they sent
 
     def __add__(self, other: Held) -> Held:
         return Held(
@@ -60,6 +61,7 @@ class Held(PerStep):
             self.rank_steps + other.rank_steps,
             added(self.exposed_ns, other.exposed_ns),
             lesser(self.least_exposed_ns, other.least_exposed_ns),
+            self.unsized + other.unsized,
         )
 
     def beside(self, other: Held) -> Held:
@@ -98,10 +100,11 @@ def held_sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> It
     exposed = groups.sums((end - start)[chosen])
     known = (groups.sums(unseen(rows)[chosen]) == 0) & is_timed(trace)
     counts, nbytes = groups.counts(), groups.sums(rows.nbytes[chosen])
+    unsized = groups.sums(without_size(rows)[chosen])
     for g in range(len(groups)):
         held_ns = int(exposed[g]) if known[g] else None
         least = None if held_ns is None else held_ns / steps
-        yield Held(int(counts[g]), int(nbytes[g]), steps, held_ns, least)
+        yield Held(int(counts[g]), int(nbytes[g]), steps, held_ns, least, int(unsized[g]))
 
 
 def added(one: N | None, other: N | None) -> N | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dsprof.analysis.collectives import family
 from dsprof.trace.table import BoolArray, Collectives, IntArray, RankTrace
 
 Array = npt.NDArray[np.int64]
@@ -112,6 +113,12 @@ def unseen(rows: Collectives) -> BoolArray:
     # What a backend launches together has one wait, or one stall, for all of it.
     known_batches = rows.coalesced[~unknown & (rows.coalesced > 0)]
     return np.asarray(unknown & ~np.isin(rows.coalesced, known_batches), np.bool_)
+
+
+def without_size(rows: Collectives) -> BoolArray:
+    """Say of which collectives it is not known how much they sent; a barrier sends nothing."""
+    barriers = [code for code, word in enumerate(rows.words) if family(word) == "barrier"]
+    return np.asarray((rows.tensors == 0) & ~np.isin(rows.op, barriers), np.bool_)
 
 
 def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:

@@ -30,7 +30,7 @@ def _batches(before: Diagnosis, after: Diagnosis) -> tuple[Any, Any]:
 
 
 def _micro_steps(diagnosis: Diagnosis) -> str:
-    counts = [row.micro_steps for row in diagnosis.steps.rows if row.is_measured]
+    counts = [row.micro_steps or 0 for row in diagnosis.steps.rows if row.is_measured]
     return f"{median(counts):g} micro-steps" if any(counts) else ""
 
 

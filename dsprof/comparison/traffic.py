@@ -19,7 +19,7 @@ class Kind(NamedTuple):
 
     op: str
     group: str
-    group_size: int
+    group_size: int | None
     phase: str
     size_class: str
     dtype: str

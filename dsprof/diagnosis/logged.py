@@ -44,7 +44,7 @@ def _call_row(kind: CallKind, calls: LoggedCalls, wrong: str) -> model.LoggedCal
         mean_ns=total_ns / calls.calls if total_ns is not None and calls.calls else None,
         algbw=algbw,
         busbw=algbw * factor if algbw and factor else None,
-        world_size=calls.world_size,
+        world_size=calls.world_size or None,
         straggler_ns=calls.straggler_ns,
         note=_note(calls, wrong),
     )

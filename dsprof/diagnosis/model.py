@@ -78,14 +78,14 @@ class StepParts(_Part):
     idle_ns: int | None
     other_ns: int
     total_ns: int
-    micro_steps: int = 0
+    micro_steps: int | None = None  # of the rank with most
     slowest_rank: int | None = None
     fastest_total_ns: int | None = None
     slowest_total_ns: int | None = None
     is_measured: bool = True  # whether `total` and the rules take it
     is_counted: bool = False  # collectives are in counters alone, on one rank at least
     calls: int = 0  # collectives on the wire of one rank, counted ones included
-    bytes: int = 0  # of these
+    bytes: int | None = None  # of these; None where the size of one is not known
 
 
 class Steps(_Part):
@@ -141,16 +141,16 @@ class CommunicationRow(_Part):
     op: str
     requested: str
     group: str
-    group_size: int
+    group_size: int | None
     phase: str
     size_class: str  # e.g. "1-4 MiB"
     dtype: str
     is_async: bool
     on_wire: bool
     calls: int
-    bytes: int
+    bytes: int | None
     calls_per_step: float  # of one rank
-    bytes_per_step: float  # of one rank
+    bytes_per_step: float | None  # of one rank
     in_flight_ns: int | None  # calls of one rank in flight at the same time count once
     exposed_ns: int | None
     algbw: float | None  # of the calls whose completion is known to a tenth of their time
@@ -356,7 +356,7 @@ class LoggedCallRow(_Part):
     mean_ns: float | None
     algbw: float | None
     busbw: float | None  # as if the group were the world: the tool does not know groups
-    world_size: int = 0  # as its bandwidths imply
+    world_size: int | None = None  # as its bandwidths imply
     straggler_ns: int | None = None
     note: str = ""
 

@@ -15,7 +15,6 @@ def rank_steps(diagnosis: Diagnosis) -> int:
 
 def bytes_of(rows: Iterable[CommunicationRow]) -> int | None:
     """Return the bytes of collectives over ranks and steps; None where some were not recorded."""
-    listed = list(rows)
-    if any(row.size_class == SIZE_NOT_KNOWN for row in listed):
-        return None
-    return sum(row.bytes for row in listed)
+    sizes = [None if row.size_class == SIZE_NOT_KNOWN else row.bytes for row in rows]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

@@ -13,7 +13,7 @@ def quality(run: Run, steps: Steps) -> model.Quality:
     """Collect what is missing, dropped, unmatched or inexact, and what recording cost."""
     trailers = run.trailers
     ranks = run.ranks.values()
-    costs = run.cost_shares(steps)
+    costs = run.cost_shares(steps) if run.is_recorded else None
     return model.Quality(
         missing_ranks=run.missing_ranks,
         unclean_ranks=run.unclean_ranks,

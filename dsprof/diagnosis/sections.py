@@ -23,6 +23,7 @@ from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.aggregates.timelines import StepDetail, Timelines
+from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.steps import warmup_steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
@@ -276,10 +277,10 @@ def _parts(
         idle_ns=part.idle_ns,
         other_ns=part.other_ns,
         total_ns=part.total_ns,
-        micro_steps=part.micro_steps,
-        slowest_rank=part.slowest_rank,
-        fastest_total_ns=part.fastest_ns,
-        slowest_total_ns=part.slowest_ns,
+        micro_steps=part.micro_steps or None,
+        slowest_rank=part.slowest_rank if part.total_ns else None,
+        fastest_total_ns=part.fastest_ns or None,
+        slowest_total_ns=part.slowest_ns or None,
         is_measured=is_measured,
         is_counted=is_counted,
         calls=part.calls,
@@ -288,12 +289,13 @@ def _parts(
 
 
 def _communication_row(kind: Kind, row: Row) -> model.CommunicationRow:
+    is_sized = kind.size_class != SIZE_NOT_KNOWN
     return model.CommunicationRow(
-        **kind._asdict(),
+        **kind._asdict() | {"group_size": kind.group_size or None},
         calls=row.calls,
-        bytes=row.nbytes,
+        bytes=row.nbytes if is_sized else None,
         calls_per_step=_per(row.calls, row.rank_steps),
-        bytes_per_step=_per(row.nbytes, row.rank_steps),
+        bytes_per_step=_per(row.nbytes, row.rank_steps) if is_sized else None,
         in_flight_ns=row.in_flight_ns,
         exposed_ns=row.exposed_ns,
         algbw=row.algbw,

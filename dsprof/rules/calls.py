@@ -10,6 +10,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.held import Held
 from dsprof.rules.rule import Column, Table
 
@@ -103,7 +104,7 @@ def calls_table(calls: Calls, caption: str = "") -> Table:
                 kind.phase,
                 ", ".join(site for site, _ in row.sites[:2]),
                 round(row.calls_per_step, 2),
-                row.nbytes // max(row.calls, 1),
+                None if kind.size_class == SIZE_NOT_KNOWN else row.nbytes // max(row.calls, 1),
                 row.exposed_ms_per_step,
                 None if row.least_exposed_ns is None else row.least_exposed_ns / 1e6,
             )

@@ -103,6 +103,8 @@ class RuleMeta:
     category: str  # "communication", "overlap", "memory", "configuration", "environment", "quality"
     needs: tuple[type[Aggregate], ...]
     min_steps: int = 0  # fewer recorded steps: could not tell
+    needs_sizes: bool = False  # where no collective has a size: could not tell
+    needs_groups: bool = False  # where a collective may be of one rank or of many: could not tell
     left_to: str = ""  # a rule that says more of the same ranks: where it fails, no remark here
 
     def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:

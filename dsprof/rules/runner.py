@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from dsprof.analysis.aggregates.communication import Communication
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Finding, Rule, Severity, Status
+from dsprof.rules.rule import Finding, Rule, RuleMeta, Severity, Status
 
 _ORDER = [
     Status.FAIL,
@@ -57,7 +59,26 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
     except Exception as error:  # noqa: BLE001 - any data may come; the report goes on
         text = f"The rule itself failed: {type(error).__name__}: {error}"
         return [meta.finding(Status.ERROR, text, action="Please report this with the trace.")]
-    return findings or [meta.finding(Status.PASS, meta.title + ".")]
+    findings = findings or [meta.finding(Status.PASS, meta.title + ".")]
+    unknown = _unknown(meta, run, findings)
+    return [meta.finding(Status.UNKNOWN, unknown)] if unknown else findings
+
+
+def _unknown(meta: RuleMeta, run: RunSummary, findings: Sequence[Finding]) -> str:
+    """Say what a rule took for zero that is not known; "" if nothing."""
+    if Communication not in run:
+        return ""
+    communication = run[Communication]
+    applies = any(finding.status is not Status.NOT_APPLICABLE for finding in findings)
+    if meta.needs_groups and communication.is_ungrouped and _ranks(run) > 1:
+        return "Unknown: the files do not say which ranks a collective joins."
+    if meta.needs_sizes and communication.is_unsized and applies:
+        return "Unknown: the files do not say how many bytes collectives send."
+    return ""
+
+
+def _ranks(run: RunSummary) -> int:
+    return run[Run].first.world_size if Run in run else 0
 
 
 def _measured_steps(run: RunSummary) -> int:

@@ -14,6 +14,7 @@ from dsprof.analysis.collectives import (
     SIZE_EDGES_BYTES,
     SIZE_NOT_KNOWN,
     busbw_factor,
+    family,
 )
 from dsprof.analysis.grouping import Groups, group_rows
 from dsprof.analysis.held import PerStep, added, lesser
@@ -108,6 +109,17 @@ class Communication(Aggregate):
         _add_counters(rows, trace, steps)
         return cls({kind: replace(row, ranks=1 << trace.rank) for kind, row in rows.items()})
 
+    @property
+    def is_unsized(self) -> bool:
+        """Whether collectives are there, and of none is known how much it sent."""
+        sizes = {k.size_class for k in self.rows if k.on_wire and family(k.op) != "barrier"}
+        return sizes == {SIZE_NOT_KNOWN}
+
+    @property
+    def is_ungrouped(self) -> bool:
+        """Whether of some collective on the wire it is not known how many ranks it joins."""
+        return any(kind.on_wire and not kind.group_size for kind in self.rows)
+
     def merge(self, other: Communication) -> Communication:
         """Add up rows of the same kind."""
         rows = dict(self.rows)
@@ -142,7 +154,7 @@ def _kind(trace: RankTrace, index: int) -> Kind:
     op, requested, phase, dtype = (table.words[column[index]] for column in codes)
     label, size, role = _group(trace.groups.get(int(table.group[index])))
     size_name = SIZE_CLASSES[_size_class(table.nbytes[index])]
-    if not table.tensors[index]:
+    if not table.tensors[index] and family(op) != "barrier":
         size_name = SIZE_NOT_KNOWN
     manner = bool(table.is_async[index]), bool(table.on_wire[index])
     return Kind(op, requested, label, size, phase, size_name, dtype, *manner, role)

@@ -32,6 +32,7 @@ from dsprof.analysis.timeline import (
     exposed,
     phases,
     unseen,
+    without_size,
 )
 from dsprof.trace.format import CounterRow
 from dsprof.trace.table import BoolArray, RankTrace
@@ -53,6 +54,7 @@ class RankSteps:
     counted: BoolArray  # steps that are not in full detail
     calls: Array  # collectives on the wire, counted ones included
     nbytes: Array  # of these
+    unsized: Array  # of these, those whose size is not known
     forwards: Array  # an evaluation between two steps is of the later one; 0 in counted steps
     unwaited: int  # collectives of measured steps of which not even the wait was seen
     estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
@@ -80,7 +82,7 @@ class Parts:
     fastest_ns: int
     slowest_ns: int
     calls: int = 0  # collectives on the wire of one rank
-    nbytes: int = 0  # of these
+    nbytes: int | None = None  # of these; None where the size of one is not known
     forwards: int | None = None  # of the rank with most; counted steps do not show them
     idle_ns: int | None = None
 
@@ -183,7 +185,7 @@ class Steps(Aggregate):
             fastest_ns=min(spent.values(), default=0),
             slowest_ns=most,
             calls=sum(part.calls for part in chosen),
-            nbytes=sum(part.nbytes for part in chosen),
+            nbytes=_sum_or_none([part.nbytes for part in chosen]),
             idle_ns=_sum_or_none([part.idle_ns for part in chosen]),
         )
 
@@ -244,7 +246,7 @@ class Steps(Aggregate):
             fastest_ns=min(totals),
             slowest_ns=max(totals),
             calls=sum(int(row.calls[index]) for row, index in rows) // len(rows),
-            nbytes=sum(int(row.nbytes[index]) for row, index in rows) // len(rows),
+            nbytes=_mean_or_none([_cell(r.nbytes, i, r.unsized > 0) for r, i in rows]),
             forwards=_most([_cell(row.forwards, i, row.counted) for row, i in rows]),
             idle_ns=_mean_or_none([_cell(row.idle_ns, i, row.hidden) for row, i in rows]),
         )
@@ -332,8 +334,8 @@ def _forwards(trace: RankTrace, number: Array) -> Array:
     return np.bincount(place[found], minlength=len(number))
 
 
-def _traffic(trace: RankTrace, number: Array) -> tuple[Array, Array]:
-    """Return calls and bytes of the collectives on the wire of each step."""
+def _traffic(trace: RankTrace, number: Array) -> tuple[Array, Array, Array]:
+    """Return the collectives on the wire of each step, their bytes, and how many lack a size."""
     rows = trace.collectives
     place, found = places(rows.step, number)
     found &= rows.on_wire
@@ -341,7 +343,9 @@ def _traffic(trace: RankTrace, number: Array) -> tuple[Array, Array]:
     nbytes = _from_counters(trace, number, lambda row: row.nbytes * row.on_wire)
     np.add.at(calls, place[found], 1)
     np.add.at(nbytes, place[found], rows.nbytes[found])
-    return calls, nbytes
+    unsized = np.zeros_like(calls)
+    np.add.at(unsized, place[found], without_size(rows)[found].astype(np.int64))
+    return calls, nbytes, unsized
 
 
 def _from_counters(trace: RankTrace, number: Array, of: Callable[[CounterRow], int]) -> Array:

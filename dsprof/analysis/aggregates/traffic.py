@@ -11,9 +11,9 @@ import numpy as np
 from dsprof.analysis.collectives import REDUCTIONS, family
 from dsprof.analysis.grouping import group_rows
 from dsprof.analysis.owners import NO_ENGINE, Part, owners, parts
-from dsprof.analysis.steps import counted_steps, in_steps, measured_steps
+from dsprof.analysis.steps import counted_steps, in_steps, is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
-from dsprof.analysis.timeline import Array, blocked
+from dsprof.analysis.timeline import Array, blocked, unseen, without_size
 from dsprof.trace.table import BoolArray, Collectives, RankTrace
 
 Purpose = Literal["other", "gradients", "parameters", "not known"]
@@ -40,12 +40,16 @@ class Volume:
     calls: int
     nbytes: int
     exposed_ns: int
+    unsized: int = 0  # calls of which it is not known how much they sent
+    untimed: int = 0  # calls of which it is not known how long they held a rank
 
     def __add__(self, other: Volume) -> Volume:
         return Volume(
             self.calls + other.calls,
             self.nbytes + other.nbytes,
             self.exposed_ns + other.exposed_ns,
+            self.unsized + other.unsized,
+            self.untimed + other.untimed,
         )
 
 
@@ -168,6 +172,9 @@ def _volumes(trace: RankTrace, chosen: Array, purpose: Array, owner: Array) -> d
     start, end = blocked(rows)
     calls, nbytes = groups.counts(), groups.sums(rows.nbytes[chosen])
     exposed = groups.sums((end - start)[chosen])
+    unsized = groups.sums(without_size(rows)[chosen])
+    untimed = groups.sums(unseen(rows)[chosen]) if is_timed(trace) else calls
+    columns = calls, nbytes, exposed, unsized, untimed
     return _joined(
         {},
         (
@@ -179,7 +186,7 @@ def _volumes(trace: RankTrace, chosen: Array, purpose: Array, owner: Array) -> d
                     int(rows.group[i]),
                     int(owner[i]),
                 ),
-                Volume(int(calls[g]), int(nbytes[g]), int(exposed[g])),
+                Volume(*(int(column[g]) for column in columns)),
             )
             for g, i in enumerate(chosen[groups.first])
         ),

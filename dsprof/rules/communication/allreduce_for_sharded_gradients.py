@@ -39,6 +39,8 @@ class AllreduceForShardedGradients:
         "them: twice the bytes of a reduce-scatter.",
         category="communication",
         needs=(Engines, Run, Steps, Traffic),
+        needs_sizes=True,
+        needs_groups=True,
         min_steps=1,
     )
     thresholds = NoThresholds()

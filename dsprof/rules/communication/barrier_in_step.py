@@ -42,6 +42,7 @@ class BarrierInStep:
         "latency, and makes each step as long as its slowest rank up to that line.",
         category="communication",
         needs=(Communication, Steps),
+        needs_groups=True,
         min_steps=2,
     )
     thresholds = Thresholds()

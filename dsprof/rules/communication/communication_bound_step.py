@@ -193,8 +193,8 @@ def _by_use(traffic: Traffic) -> Table:
             (
                 use.purpose,
                 use.family,
-                round(traffic.per_step(volume.exposed_ns)),
-                round(traffic.per_step(volume.nbytes)),
+                None if volume.untimed else round(traffic.per_step(volume.exposed_ns)),
+                None if volume.unsized else round(traffic.per_step(volume.nbytes)),
             )
             for use, volume in uses[:_ROWS]
         ),

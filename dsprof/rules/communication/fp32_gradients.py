@@ -43,6 +43,7 @@ class FP32Gradients:
         "the time on the wire.",
         category="communication",
         needs=(Engines, Steps, Wire),
+        needs_sizes=True,
         min_steps=1,
     )
     thresholds = Thresholds()

@@ -55,6 +55,7 @@ class InterNodeGathers:
         "node keeps gathers there.",
         category="communication",
         needs=(Engines, Memory, Placement, Run, Steps),
+        needs_sizes=True,
         min_steps=1,
     )
     thresholds = Thresholds()

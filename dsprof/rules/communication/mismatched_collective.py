@@ -45,7 +45,7 @@ class MismatchedCollective:
     def _in_traces(self, arrivals: Arrivals, endings: Endings) -> Iterable[Finding]:
         seen, hung = disagreements(arrivals.matched), find_hang(endings).mismatched
         if not (seen.compared or hung):
-            text = "No dump of torch's flight recorder was given, and no trace of two ranks."
+            text = "No flight recorder was dumped, and no collective was matched across ranks."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif seen.unplaced:
             text = f"Could not tell: the numbers of {', '.join(seen.unplaced[:4])} do not fit."

@@ -50,6 +50,7 @@ class PersistentParameterGathers:
         "gathered by a collective of its own when the optimizer has changed it.",
         category="communication",
         needs=(Arrivals, Communication, Costs, Engines, Steps),
+        needs_sizes=True,
         min_steps=1,
     )
     thresholds = Thresholds()

@@ -42,6 +42,7 @@ class ReductionEveryMicroStep:
         "the bytes.",
         category="communication",
         needs=(Engines, Run, Steps, Traffic),
+        needs_sizes=True,
         min_steps=1,
     )
     thresholds = Thresholds()

@@ -44,6 +44,7 @@ class RepeatedParameterGathers:
         "that sends all of them once more.",
         category="communication",
         needs=(Engines, Fetches, Memory, Steps, Traffic, Wire),
+        needs_sizes=True,
         min_steps=1,
     )
     thresholds = Thresholds()

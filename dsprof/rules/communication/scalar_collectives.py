@@ -53,6 +53,8 @@ class ScalarCollectives:
         "send it. An object is pickled, copied to the device, and its size is sent first.",
         category="communication",
         needs=(Communication, Engines, Steps),
+        needs_sizes=True,
+        needs_groups=True,
         min_steps=2,
     )
     thresholds = Thresholds()

@@ -55,6 +55,8 @@ class SmallCollectives:
         "latencies.",
         category="communication",
         needs=(Arrivals, Engines, Steps, Communication, Costs, Flushes, Traffic),
+        needs_sizes=True,
+        needs_groups=True,
         min_steps=1,
     )
     thresholds = Thresholds()

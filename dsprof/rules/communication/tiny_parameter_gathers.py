@@ -55,6 +55,7 @@ class TinyParameterGathers:
         "such as experts and norms, pay a latency each, in forward and in backward.",
         category="communication",
         needs=(Arrivals, Communication, Costs, Engines, Run, Steps),
+        needs_sizes=True,
         min_steps=1,
     )
     thresholds = Thresholds()

@@ -33,6 +33,8 @@ class UnexplainedTraffic:
         "mean that something was not synchronised.",
         category="communication",
         needs=(Engines, Intent, Run, Steps),
+        needs_sizes=True,
+        needs_groups=True,
         min_steps=1,
     )
     thresholds = Thresholds()

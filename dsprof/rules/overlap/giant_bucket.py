@@ -51,6 +51,7 @@ class GiantBucket:
         "when backward is over, and nothing is left to hide it behind.",
         category="overlap",
         needs=(Costs, Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
+        needs_sizes=True,
         min_steps=2,
     )
     thresholds = Thresholds()

@@ -276,14 +276,15 @@ def _caller(run: RunSummary) -> str:
 
 def _figures(overlap: Overlap) -> Table:
     steps = max(overlap.rank_steps, 1)
+    rows = (
+        ("synchronous", None, round(overlap.sync_calls / steps, 1)),
+        ("asynchronous, waited for", overlap.exposed_ns // steps, _calls(overlap)),
+        ("in flight, at least", overlap.least_in_flight_ns // steps, _calls(overlap)),
+        ("in flight, at most", overlap.most_in_flight_ns // steps, _calls(overlap)),
+    )
     return Table(
         columns=(Column("a step and rank"), Column("value", "ns"), Column("calls", "count")),
-        rows=(
-            ("synchronous", None, round(overlap.sync_calls / steps, 1)),
-            ("asynchronous, waited for", overlap.exposed_ns // steps, _calls(overlap)),
-            ("in flight, at least", overlap.least_in_flight_ns // steps, _calls(overlap)),
-            ("in flight, at most", overlap.most_in_flight_ns // steps, _calls(overlap)),
-        ),
+        rows=tuple(row for row in rows if row[2]),
     )
 
 

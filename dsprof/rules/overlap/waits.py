@@ -53,7 +53,7 @@ def waits_table(rows: Waits) -> Table:
             (
                 name_of(what),
                 round(sums.held.calls_per_step, 2),
-                round(sums.held.bytes_per_step),
+                None if sums.held.unsized else round(sums.held.bytes_per_step),
                 sums.held.exposed_ms_per_step,
                 sums.lead_ms if what.is_async else None,
                 sums.in_flight_ms or None,
