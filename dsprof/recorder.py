@@ -70,6 +70,7 @@ class Recorder:
         self.are_timed = itertools.cycle([n == FIRST_SAMPLE for n in range(1, COST_SAMPLE + 1)])
         self.groups: Any = None  # the hooks' own, shared between them
         self.sites: Any = None  # likewise
+        self.models: Any = None  # likewise
         self.group_ids = itertools.count(1)
         self.site_ids = itertools.count(1)
         self.dropped = 0

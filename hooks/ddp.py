@@ -16,6 +16,7 @@ from dsprof.events import Phase, clock
 from dsprof.hooks import loop
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.groups import Groups
+from dsprof.hooks.models import Models
 from dsprof.recorder import Recorder
 from dsprof.trace.format import BucketLayout
 
@@ -53,6 +54,7 @@ class DDPHook(Hook):
         return self.around(original, self._begin, self._end)
 
     def _begin(self, ddp: Any, *args: Any, **kwargs: Any) -> tuple[Any, Phase | None]:
+        Models.of(self.recorder).see("DDP", ddp, args, kwargs)
         return ddp, loop.begin_forward(self.recorder)
 
     def _end(self, begun: tuple[Any, Phase | None]) -> None:

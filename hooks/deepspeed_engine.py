@@ -18,6 +18,7 @@ from dsprof.events import Phase
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.deepspeed_config import describe
 from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS, Schedule
+from dsprof.hooks.models import Models
 from dsprof.hooks.sites import Sites
 from dsprof.recorder import Recorder
 
@@ -115,6 +116,8 @@ class DeepSpeedEngineHook(Hook):
     def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
         self.recorder.step_source = self.recorder.step_source or "deepspeed"
         progress = self._progress(engine)
+        if phase == "forward":
+            Models.of(self.recorder).see("DeepSpeed", engine.module, args, kwargs)
         if progress.backward is not None and phase != "backward":  # which raised in between
             self._close(progress)
         self._follow(phase, engine, progress)

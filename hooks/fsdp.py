@@ -18,6 +18,7 @@ from dsprof.events import Context, Fetch, Flush, Phase, clock
 from dsprof.hooks import loop
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.dtypes import DTYPES
+from dsprof.hooks.models import Models
 from dsprof.recorder import Recorder
 
 _V2 = "torch.distributed.fsdp._fully_shard"
@@ -84,7 +85,7 @@ class FSDPHook(Hook):
         return {
             "_root_pre_forward": (self._begin_root, nothing),
             "_register_pre_backward_hook": (self._end_root, nothing),
-            "forward": (self._begin_forward, self._end_forward),
+            "forward": (self._begin_root_1, self._end_forward),
             "unshard": (self._begin_unshard_2, self._end_unshard_2),
             "wait_for_unshard": (self._begin_wait, self._end_wait),
             "reshard": (self._begin_reshard_2, self._end_reshard_2),
@@ -99,14 +100,20 @@ class FSDPHook(Hook):
 
     # -- forward as a phase -------------------------------------------------------------------
 
-    def _begin_forward(self, *args: Any, **kwargs: Any) -> Phase | None:
-        return loop.begin_forward(self.recorder)
+    def _begin_forward(self, library: str, module: Any, args: Any, kwargs: Any) -> Phase | None:
+        phase = loop.begin_forward(self.recorder)
+        if phase is not None:  # of the outermost module
+            Models.of(self.recorder).see(library, module, args, kwargs)
+        return phase
+
+    def _begin_root_1(self, module: Any, *args: Any, **kwargs: Any) -> Phase | None:
+        return self._begin_forward("FSDP1", module, args, kwargs)
 
     def _end_forward(self, phase: Phase | None) -> None:
         loop.end_forward(self.recorder, phase)
 
-    def _begin_root(self, state: Any, *args: Any, **kwargs: Any) -> None:
-        if self._begin_forward() is not None:
+    def _begin_root(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
+        if self._begin_forward("FSDP2", module, args, kwargs) is not None:
             self._root = weakref.ref(state)
 
     def _end_root(self, state: Any, *args: Any, **kwargs: Any) -> None:

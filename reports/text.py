@@ -63,7 +63,8 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
     if notes:
         yield [page.heading("Worth knowing"), *_notes(notes, page)]
     if mean.total_ns:
-        yield _step(mean, diagnosis.steps, page)
+        about = page.wrap(diagnosis.utilisation.text, "  ") if diagnosis.utilisation.text else []
+        yield [*_step(mean, diagnosis.steps, page), *about]
     if diagnosis.annotations:
         yield _annotations(diagnosis.annotations, page)
     if diagnosis.communication:

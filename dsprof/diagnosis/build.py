@@ -27,6 +27,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.quality import quality
 from dsprof.diagnosis.snapshots import snapshots
 from dsprof.diagnosis.transfers import transfers
+from dsprof.diagnosis.utilisation import utilisation_info
 from dsprof.diagnosis.verdict import verdict
 from dsprof.rules import RULES
 from dsprof.rules.runner import judge
@@ -86,4 +87,5 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         arrivals=arrivals(summary),
         transfers=transfers(summary, thresholds),
         thresholds=sections.thresholds(RULES, thresholds),
+        utilisation=utilisation_info(summary),
     )

@@ -102,6 +102,16 @@ class Steps(_Part):
     median_total_ns: int | None = None
 
 
+class UtilisationInfo(_Part):
+    """Which share of the hardware's peak the model of a step comes to; an estimate."""
+
+    share: float | None = None
+    flops_per_step: float | None = None  # of one rank: forward and backward, no recomputation
+    peak_flops_per_s: float | None = None  # of one rank's device
+    precision: str = ""  # in which the model computes
+    text: str = ""  # the same as a sentence, or why it is not known
+
+
 class KernelRow(_Part):
     """Kernels of one name or family, over the ranks present."""
 
@@ -473,6 +483,7 @@ class Diagnosis(_Part):
     thresholds: list[ThresholdInfo] = []
     baseline: BaselineInfo | None = None
     transfers: list[TransferRow] = []
+    utilisation: UtilisationInfo = msgspec.field(default_factory=UtilisationInfo)
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.models import Models
 from dsprof.analysis.aggregates.wire import Wire
 from dsprof.analysis.summary import RunSummary
+from dsprof.trace.format import ModelArgs
 
 PRECISIONS = {
     "bfloat16": "bf16",
@@ -22,22 +24,30 @@ PRECISIONS = {
 
 
 class Precision(NamedTuple):
-    """A precision, and where it comes from."""
+    """A precision, and what sets it."""
 
     name: str  # "bf16", "fp16", "fp32", "fp8"; "" where it is not known
-    source: str = ""  # as part of a sentence
     key: str = ""  # of DeepSpeed's configuration, that sets it
     by_autocast: bool | None = None  # None: autocast inside of the model cannot be seen
 
 
 def computed_in(run: RunSummary) -> Precision:
-    """Return the precision by DeepSpeed's configuration, else by what FSDP gathers."""
+    """Return the precision by DeepSpeed's configuration, else by the model that is trained."""
     engines = run[Engines]
     if engines.main is not None:
         dtype = engines.main.parameter_dtype
         settings = engines.main.written | engines.main.effective
-        return _configured(settings) or Precision(PRECISIONS.get(dtype, ""), "its parameters")
-    return Precision(gathered_in(run[Wire]), "the parameters that are gathered")
+        return _configured(settings) or _of_model(run[Models].only, PRECISIONS.get(dtype, ""))
+    return _of_model(run[Models].only, gathered_in(run[Wire]))
+
+
+def _of_model(model: ModelArgs | None, known: str) -> Precision:
+    """Return what autocast casts to, else the precision that is known, else of the parameters."""
+    if model is not None and model.autocast:
+        return Precision(PRECISIONS.get(model.autocast, ""), by_autocast=True)
+    if known or model is None:
+        return Precision(known)
+    return Precision(PRECISIONS.get(model.dtype, ""))
 
 
 def gathered_in(wire: Wire) -> str:
@@ -54,10 +64,10 @@ def _configured(settings: Mapping[str, Any]) -> Precision | None:
     if isinstance(autocast, Mapping) and autocast.get("enabled") is True:
         dtype = str(autocast.get("dtype", "bfloat16")).removeprefix("torch.")
         name = PRECISIONS.get(dtype, dtype)
-        return Precision(name, "DeepSpeed's configuration", "torch_autocast", by_autocast=True)
+        return Precision(name, "torch_autocast", by_autocast=True)
     for key in ("bf16", "bfloat16", "fp16"):
         section = settings.get(key)
         if isinstance(section, Mapping) and section.get("enabled") is True:
             name = PRECISIONS.get(key, key)
-            return Precision(name, "DeepSpeed's configuration", key, by_autocast=False)
+            return Precision(name, key, by_autocast=False)
     return None

@@ -46,6 +46,8 @@ from dsprof.trace.format import (
     LaneEvent,
     MemoryArgs,
     MemoryEvent,
+    ModelArgs,
+    ModelEvent,
     NoteArgs,
     NoteEvent,
     OpenCollectiveEvent,
@@ -126,6 +128,8 @@ class Encoder:
                 since_ns = self._at(definition.since_ns)
                 layout = msgspec.structs.replace(definition, since_ns=since_ns)
                 return BucketLayoutEvent(args=layout, ph="M", pid=rank)
+            case ModelArgs():
+                return ModelEvent(args=definition, ph="M", pid=rank)
             case SiteArgs():
                 return SiteEvent(args=definition, ph="M", pid=rank)
             case EngineConfig():

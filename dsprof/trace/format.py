@@ -302,6 +302,19 @@ class BucketLayout(msgspec.Struct, omit_defaults=True):
     overlap_ns: int = 0  # a duration, the same
 
 
+class ModelArgs(msgspec.Struct, omit_defaults=True):
+    """A model as its first forwards of training showed it; a later line replaces an earlier one."""
+
+    model: int
+    library: str  # "DDP", "FSDP1", "FSDP2" or "DeepSpeed"
+    parameters: int = 0  # elements on all ranks; 0: not known
+    trained: int = 0  # of these
+    dtype: str = ""  # of most parameters
+    autocast: str = ""  # dtype of autocast around forward; what is inside is not seen
+    has_experts: bool = False  # not every token meets every parameter
+    tokens: list[int] = []  # of each forward; 0: no input is a batch of token numbers
+
+
 class SiteArgs(msgspec.Struct, gc=False, omit_defaults=True):
     """A calling site: the first frame outside torch, deepspeed and dsprof."""
 
@@ -375,6 +388,12 @@ class BucketLayoutEvent(_Event, tag="buckets"):
     """The gradient buckets of a DDP model."""
 
     args: BucketLayout
+
+
+class ModelEvent(_Event, tag="model"):
+    """A model that is trained."""
+
+    args: ModelArgs
 
 
 class SiteEvent(_Event, tag="site"):
@@ -480,6 +499,7 @@ Event = (
     | EngineEvent
     | GroupEvent
     | BucketLayoutEvent
+    | ModelEvent
     | SiteEvent
     | CollectiveEvent
     | OpenCollectiveEvent

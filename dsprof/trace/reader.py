@@ -27,6 +27,7 @@ from dsprof.trace.format import (
     HeaderEvent,
     HooksEvent,
     MemoryEvent,
+    ModelEvent,
     NoteEvent,
     OpenCollectiveEvent,
     PhaseEvent,
@@ -251,6 +252,8 @@ def _take(trace: RankTrace, rare: list[Event], opened: dict[int, OpenCollectiveE
                 trace.groups[event.args.id] = event.args
             case BucketLayoutEvent():
                 trace.layouts.append(event.args)
+            case ModelEvent():
+                trace.models[event.args.model] = event.args
             case SiteEvent():
                 trace.sites[event.args.id] = event.args
             case HooksEvent():

@@ -28,6 +28,7 @@ from dsprof.trace.format import (
     Header,
     HookStatus,
     MemoryArgs,
+    ModelArgs,
     NoteArgs,
     OpenCollectiveEvent,
     SiteArgs,
@@ -263,6 +264,7 @@ class RankTrace:
     spans: list[Span] = field(default_factory=list)
     flushes: list[FlushArgs] = field(default_factory=list)
     layouts: list[BucketLayout] = field(default_factory=list)
+    models: dict[int, ModelArgs] = field(default_factory=dict)
     fetches: list[FetchArgs] = field(default_factory=list)
     stalls: list[StallArgs] = field(default_factory=list)
     device_steps: list[DeviceStepArgs] = field(default_factory=list)

@@ -14,6 +14,8 @@ from dsprof.trace.format import EngineConfig
 
 
 class Module:
+    training = False  # hooks.models does not look at it
+
     def parameters(self) -> list[Any]:
         return []
 

@@ -19,6 +19,7 @@ from dsprof.analysis.aggregates.host_waits import HostWaits
 from dsprof.analysis.aggregates.intent import Intent
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.models import Models
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.pipelines import Pipelines
@@ -36,6 +37,7 @@ from dsprof.analysis.summary import Aggregate
 AGGREGATES: tuple[type[Aggregate], ...] = (
     Run,
     Engines,
+    Models,
     EnvironmentFacts,
     Logs,
     Steps,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, ranks_of
+from dsprof.analysis.aggregates.models import Models
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wire import Wire
 from dsprof.analysis.summary import RunSummary
@@ -72,7 +73,7 @@ class UnacceleratedPrecision:
         why="Most of training is matrix products. In a precision for which the hardware has no "
         "instructions they take up to a hundred times as long, and no library warns.",
         category="environment",
-        needs=(Costs, Engines, EnvironmentFacts, Steps, Wire),
+        needs=(Costs, Engines, EnvironmentFacts, Models, Steps, Wire),
     )
     thresholds = Thresholds()
 

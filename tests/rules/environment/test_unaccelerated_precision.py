@@ -8,6 +8,7 @@ from dsprof.environment import EnvSnapshot
 from dsprof.rules.environment.unaccelerated_precision import RULE
 from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
+from dsprof.trace.format import ModelArgs
 from tests.factories.baseline import baseline, machine
 from tests.factories.trace import engine, header, said, summary, sync, zero_rank
 
@@ -174,6 +175,20 @@ def test_fsdp_computes_in_what_it_gathers():
     finding = said(RULE, trace)
     assert (finding.status, finding.config_patch) == (Status.FAIL, None)
     assert finding.action.startswith("Train in fp32")
+
+
+@pytest.mark.parametrize(
+    ("model", "status"),
+    [
+        (ModelArgs(0, "DDP", dtype="bfloat16"), Status.FAIL),
+        (ModelArgs(0, "DDP", dtype="float32", autocast="bfloat16"), Status.FAIL),
+        (ModelArgs(0, "DDP", dtype="float32"), Status.PASS),
+        (ModelArgs(0, "DDP", dtype="int8"), Status.UNKNOWN),
+    ],
+)
+def test_ddp_computes_in_the_dtype_of_its_parameters_or_of_autocast(model, status):
+    found = EnvSnapshot(precision=AVX2)
+    assert said(RULE, zero_rank(engine=None, environment=found, models={0: model})).status is status
 
 
 def test_a_loop_whose_dtype_is_not_recorded_is_unknown():

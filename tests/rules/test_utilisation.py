@@ -1,0 +1,78 @@
+"""Model FLOPs utilisation: the formula, and each thing without which it is unknown."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.baseline import Product
+from dsprof.diagnosis.build import diagnosis_of
+from dsprof.environment import EnvSnapshot
+from dsprof.rules.utilisation import utilisation
+from dsprof.trace.format import ModelArgs
+from tests.factories.baseline import baseline
+from tests.factories.trace import group, header, summary, zero_rank
+
+MODEL = ModelArgs(0, "DDP", 1_000_000, 1_000_000, "float32", tokens=[512, 512, 256, 256])
+TOKENS = 384  # the mean
+
+
+def run(model: ModelArgs | None = MODEL, *, products: bool = True, gpu: str = "", **fields):
+    """Steps of 100 ms with two micro-steps of a model without DeepSpeed."""
+    head = header(device="cuda:0", backend="nccl") if gpu else header()
+    found = EnvSnapshot(gpus=[gpu] if gpu else [], precision={"fp32_products": "ieee"})
+    given = {"engine": None, "head": head, "environment": found}
+    given |= {"models": {0: model} if model else {}, **fields}
+    trace = zero_rank(accumulation=2, **given)
+    rate = Product(precision="fp32", width=512, time_ns=2 * 512**3 / 50)  # 50 GFLOP/s
+    costs = Costs(baseline(products=(rate,) if products else ()))
+    return summary(trace).with_part(costs)
+
+
+def test_six_operations_for_each_parameter_and_token():
+    found = utilisation(run())
+    assert found.flops_per_step == 6 * 1_000_000 * TOKENS * 2
+    assert found.share == pytest.approx(found.flops_per_step / (0.1 * 50e9))
+    assert (found.precision, found.unknown) == ("fp32", "")
+
+
+def test_a_frozen_parameter_has_no_gradient():
+    assert utilisation(run(replace(MODEL, trained=0))).flops_per_step == 4e6 * TOKENS * 2
+
+
+def test_the_peak_of_a_device_is_that_of_its_data_sheet():
+    found = utilisation(run(replace(MODEL, autocast="bfloat16"), gpu="NVIDIA A100-SXM4-80GB"))
+    assert (found.precision, found.peak_flops_per_s) == ("bf16", 312e12)
+    assert utilisation(run(gpu="NVIDIA A100-SXM4-80GB")).peak_flops_per_s == 19.5e12
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (run(None), "parameters and tokens of a step are not recorded"),
+        (run(models={0: MODEL, 1: replace(MODEL, model=1)}), "several models are trained"),
+        (run(replace(MODEL, parameters=0, library="FSDP1")), "not recorded with FSDP1"),
+        (run(replace(MODEL, has_experts=True)), "only some of the experts"),
+        (run(replace(MODEL, tokens=[512, 0])), "tokens of a step are not recorded"),
+        (run(replace(MODEL, dtype="int8")), "the precision in which the model computes"),
+        (run(groups={1: group(role="tensor")}), "divided over ranks (tensor)"),
+        (run(steps=0), "no step was measured"),
+        (run(products=False), "give the report a baseline of dsprof bench"),
+        (run(gpu="NVIDIA X999"), "the peak of NVIDIA X999 in fp32 is not known"),
+        (run(gpu="NVIDIA A100-SXM4-80GB MIG 1g.5gb"), "is not known"),
+    ],
+)
+def test_without_one_of_them_it_is_unknown(found, why):
+    assert why in utilisation(found).unknown
+    assert utilisation(found).share is None
+
+
+def test_the_diagnosis_says_it_either_way():
+    known, unknown = (diagnosis_of(one, {}).utilisation for one in (run(), run(None)))
+    assert known.text.startswith("Model FLOPs utilisation: 92.2% of 0.05 TFLOP/s in fp32")
+    assert "384 tokens a micro-step" in known.text
+    assert (unknown.share, unknown.flops_per_step, unknown.peak_flops_per_s) == (None, None, None)
+    assert unknown.text == (
+        "Model FLOPs utilisation: unknown (parameters and tokens of a step are not recorded)."
+    )
