@@ -6,6 +6,7 @@ Times are nanoseconds, sizes bytes, bandwidths bytes per second; null means "not
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from dsprof.outputs import json_document
 from dsprof.rules.rule import Finding
 
 SCHEMA_VERSION = 1
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 class _Part(msgspec.Struct, kw_only=True):
@@ -506,4 +509,14 @@ def from_json(data: bytes, where: str) -> Diagnosis:
             f"{where}: diagnosis of schema version {diagnosis.schema_version}, this dsprof reads "
             f"{SCHEMA_VERSION}; render it with the dsprof that wrote it"
         )
+    if _LONG_NUMBER.search(data) and not _fits(msgspec.to_builtins(diagnosis)):
+        raise TraceError(f"{where}: not a dsprof diagnosis: a number is beyond 64 bits")
     return diagnosis
+
+
+def _fits(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_fits, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_fits, value))
+    return not isinstance(value, int) or -(2**63) <= value < 2**63

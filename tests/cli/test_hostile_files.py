@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
+from dsprof.diagnosis.model import to_json
 from tests.cli.command import environment
 from tests.factories import hostile
+from tests.factories.diagnosis import diagnosis
 from tests.factories.trace_files import write_run
 
 ONE_BY_ONE = """
@@ -114,18 +116,25 @@ def test_json_does_not_steer_the_terminal(
     assert name in json.loads(text)["run"]["source"][0]
 
 
+@pytest.mark.parametrize(
+    ("section", "value", "message"),
+    [
+        ("waits", {"ranks": [0], "steps": [0], "exposed_ns": [[1, 2]]}, "one cell for each rank"),
+        ("waits", {"ranks": [0, 1], "steps": [0], "exposed_ns": [[1]]}, "one cell for each rank"),
+        ("waits", {"ranks": [0], "steps": [0], "exposed_ns": [[10**400]]}, "beyond 64 bits"),
+    ],
+)
 def test_a_saved_diagnosis_of_another_shape_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    section: str,
+    value: object,
+    message: str,
 ) -> None:
-    write_run(tmp_path / "run")
     saved = tmp_path / "saved.json"
-    assert main(["report", str(tmp_path / "run"), "--format", "json", "-o", str(saved)]) == 0
-    found = json.loads(saved.read_text())
-    found["waits"]["exposed_ns"][0] += [1] * 5
-    saved.write_text(json.dumps(found))
-    capsys.readouterr()
+    saved.write_text(json.dumps({**json.loads(to_json(diagnosis())), section: value}))
     assert main(["report", str(saved), "--format", "text"]) == 2
-    assert "one cell for each rank and step" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @as_root
