@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, PairCall
 from dsprof.analysis.aggregates.flights import Call, DumpedRank, Flights, RankFlight
@@ -83,18 +84,48 @@ def was_alive_meanwhile(ending: Ending, state: GroupState) -> bool:
 
 def _flights(endings: Endings) -> Flights:
     """Return the ranks of which all calls are known, in the terms of dumps."""
-    misnumbered = set(_misnumbered(endings))
+    most = {key: _most_completed(key, endings) for key in endings.groups}
+    for key in _misnumbered(endings):
+        del most[key]
     return Flights(
         {
-            rank: _dump(ending, endings, misnumbered)
+            rank: _dump(ending, endings, most)
             for rank, ending in endings.ranks.items()
             if ending.is_whole
         }
     )
 
 
-def _dump(ending: Ending, endings: Endings, misnumbered: set[str]) -> DumpedRank:
-    groups = {key: view for key, view in ending.groups.items() if key not in misnumbered}
+def _most_completed(key: str, endings: Endings) -> float:
+    """Return the number of the last collective that every rank with a trailer has called."""
+    members = [endings.ranks[rank] for rank in endings.groups[key].ranks if rank in endings.ranks]
+    closed = [member for member in members if member.is_whole and member.trailer is not None]
+    calls = [member.groups[key].enqueued if key in member.groups else 0 for member in closed]
+    return min(calls, default=math.inf)
+
+
+def _corrected(view: RankFlight, most_completed: float) -> RankFlight:
+    """Take for in flight what cannot have completed: some rank never called it.
+
+    A Work that an error ends, because a peer is gone, calls itself completed.
+    """
+    calls = {
+        number: replace(call, is_in_flight=True)
+        for number, call in view.calls.items()
+        if number > most_completed and call.op in SYNCHRONISING
+    }
+    if not calls:
+        return view
+    completed = min(view.completed, min(calls) - 1)
+    return replace(view, completed=completed, calls=view.calls | calls)
+
+
+def _dump(ending: Ending, endings: Endings, most_completed: Mapping[str, float]) -> DumpedRank:
+    groups = {
+        key: view if ending.is_on_device else _corrected(view, most_completed[key])
+        for key, view in ending.groups.items()
+        if key in most_completed
+    }
     return DumpedRank(
         backend=ending.backend,
         world_size=ending.world_size,

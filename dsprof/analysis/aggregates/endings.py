@@ -48,7 +48,7 @@ class Ending:
     """One rank; times in ns of the run's time line.
 
     `is_whole` is false where later calls may be missing: recording was switched off before the
-    process ended, events were dropped, or the calls of a killed rank were only counted.
+    process ended, a hook failed, events or lines were lost, or calls of a killed rank were counted.
     """
 
     trailer: Trailer | None
@@ -142,11 +142,13 @@ class _Reading:
             completed = mine[ended]
             # What ended after it shows that the program went on.
             still = mine[~ended & (rows.seq[mine] > max(rows.seq[completed], default=-1))]
+            unlisted = counted[number]
+            calls = len(mine) + unlisted if unlisted else 0
             kept = (*completed[-ENDED_CALLS:], *still[:OPEN_CALLS])
             yield (
                 group.key,
                 RankFlight(
-                    enqueued=max(int(rows.seq[mine[-1]]), len(mine) + counted[number]),
+                    enqueued=max(int(rows.seq[mine[-1]]), calls),
                     completed=int(rows.seq[completed[-1]]) if len(completed) else 0,
                     calls={int(rows.seq[row]): self._call(row) for row in kept},
                     p2p_in_flight=(),
@@ -237,8 +239,11 @@ def _is_failed(rows: Collectives) -> BoolArray:
 
 def _is_whole(trace: RankTrace) -> bool:
     trailer, config = trace.trailer, trace.header.config
+    if trace.broken_lines > (trailer is None):  # the last line of a killed rank may be cut
+        return False
     if trailer is not None:
-        return trailer.reason in (EXIT, INTERRUPTED) and not trailer.dropped
+        is_lossless = not (trailer.dropped or trailer.failed_hooks)
+        return trailer.reason in (EXIT, INTERRUPTED) and is_lossless
     has_window = bool(config.get("start_step")) or config.get("steps") is not None
     return not (trace.counters or has_window or config.get("every", 1) != 1)
 

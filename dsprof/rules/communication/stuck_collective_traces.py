@@ -117,14 +117,13 @@ def _entered_by_all(meta: RuleMeta, endings: Endings, hang: Hang) -> Iterator[Fi
     died = killed if first.failed else []
     yield meta.finding(
         Status.FAIL,
-        f"All ranks of {_group(first)} entered {_call(first)} and it did not complete; "
-        f"{_waited(first)}.",
+        f"Every rank entered {_call(first)}, and it did not complete; {_waited(first)}.",
         title="A collective that every rank entered did not complete",
         severity=Severity.CRITICAL,
         cause=f"The record of {named(died)} ends in it without a trailer: killed or crashed."
         if died
-        else "A rank was stopped or its network connection broke, or the transfer was still "
-        "running when the run was ended.",
+        else "A rank was stopped, its network connection broke, the timeout was too short, or the "
+        "transfer was still running when the run was ended.",
         action=f"{_look_at(died or first.waiting, endings)} Check the network between the ranks.",
         ranks=tuple(died),
         evidence=(held_up_groups(joined), last_completed(endings.ranks, first.members)),

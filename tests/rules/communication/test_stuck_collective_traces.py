@@ -21,6 +21,7 @@ from tests.factories.trace import (
     group,
     hanging,
     header,
+    issued,
     judged,
     rank_trace,
     said,
@@ -100,6 +101,15 @@ def test_the_exception_that_kept_a_rank_away_is_named() -> None:
     assert "for the traceback" in finding.action
 
 
+def test_what_a_rank_never_called_did_not_complete() -> None:
+    """Ctrl-C ended rank 2 first; the Works of the others call themselves completed then."""
+    gone = issued("all_reduce", 1000, 9000, seq=4)
+    traces = [rank(n, [] if n == 2 else [gone], **CTRL_C) for n in range(RANKS)]
+    finding = said(RULE, *traces)
+    assert finding.ranks == (2,)
+    assert "ranks 0, 1, 3 waited 8.00 s in it" in finding.summary
+
+
 def test_a_rank_that_ran_fewer_iterations_had_ended() -> None:
     others = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
     finding = said(RULE, *others, rank(2, [], 900, **EXIT))
@@ -157,7 +167,7 @@ def test_what_all_had_entered_names_the_rank_that_died_in_it() -> None:
     others = [rank(n, broken, **raised("RuntimeError")) for n in (0, 1, 3)]
     finding = said(RULE, *others, rank(2, [waits()], 1100, **KILLED))
     assert (finding.ranks, finding.confidence) == ((2,), "medium")
-    assert finding.summary.startswith("All ranks of group world entered all_reduce 4")
+    assert finding.summary.startswith("Every rank entered all_reduce 4 of group world")
 
 
 def on_device(number: int, calls: int, **fields: Any) -> RankTrace:
@@ -200,9 +210,12 @@ def healthy() -> list[list[RankTrace]]:
     missed = [
         rank(n, [waits()] if n != 2 else [], **(dropped if n == 2 else CTRL_C)) for n in (1, 2)
     ]
+    broken = [
+        rank(n, [waits()] if n != 2 else [], broken_lines=3 * (n == 2), **CTRL_C) for n in (1, 2)
+    ]
     only_counted = {"counters": [counters(9, calls=8)], **KILLED}
     window = [rank(n, [waits(12)] if n != 2 else [], **only_counted) for n in range(RANKS)]
-    return [short, never_awaited, switched_off, missed, window]
+    return [short, never_awaited, switched_off, missed, broken, window]
 
 
 @pytest.mark.parametrize("traces", healthy())
