@@ -24,6 +24,7 @@ from dsprof.rules.communication import (
     repeated_parameter_gathers,
     scalar_collectives,
     single_rank_groups,
+    slow_benchmark,
     slow_link,
     small_collectives,
     stuck_collective,
@@ -88,7 +89,12 @@ from dsprof.rules.overlap import (
 )
 from dsprof.rules.quality import data_quality, unrecognised_kernels
 from dsprof.rules.rule import Rule
-from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
+from dsprof.rules.steps import (
+    periodic_slow_step,
+    step_time_change,
+    step_time_drift,
+    throughput_drop,
+)
 
 RULES: tuple[Rule, ...] = (
     data_quality.RULE,
@@ -103,6 +109,7 @@ RULES: tuple[Rule, ...] = (
     late_rank.RULE,
     low_bus_bandwidth.RULE,
     slow_link.RULE,
+    slow_benchmark.RULE,
     device_idle.RULE,
     serial_streams.RULE,
     allreduce_for_sharded_gradients.RULE,
@@ -132,6 +139,7 @@ RULES: tuple[Rule, ...] = (
     step_time_change.RULE,
     step_time_drift.RULE,
     periodic_slow_step.RULE,
+    throughput_drop.RULE,
     allocator_fragmentation.RULE,
     emptied_device_cache.RULE,
     memory_growth.RULE,

@@ -81,6 +81,29 @@ class LoggedCalls:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row of a bandwidth benchmark; 0 and "" where its table does not tell."""
+
+    op: str
+    nbytes: int
+    busbw: float  # bytes/s
+    ranks: int = 0
+    hosts: int = 0
+    device: str = ""
+    wrong: int = 0  # elements that came out otherwise than they must
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What DeepSpeed's timer prints now and then; -1 where a release does not print it."""
+
+    step: int
+    samples_per_s: float
+    allocated_gib: float = -1.0
+    max_allocated_gib: float = -1.0
+
+
 CallKind = tuple[str, str, int]
 """Operation, calling function ("" unless the logger was told to say it), bytes of a message."""
 
@@ -97,6 +120,8 @@ class RankLog:
     timeouts: list[CollectiveTimeout] = field(default_factory=list)
     last_works: list[LastWork] = field(default_factory=list)
     calls: dict[CallKind, LoggedCalls] = field(default_factory=dict)
+    measured: list[Measured] = field(default_factory=list)
+    throughput: list[Throughput] = field(default_factory=list)
     comms_logger: str = ""  # what is wrong with the times of DeepSpeed's logger, "" if nothing
     allocator_settings: str = ""  # PYTORCH_ALLOC_CONF, where a shell or launcher echoed it
 
@@ -120,6 +145,8 @@ class RankLog:
         _extend(self.out_of_memory, other.out_of_memory)
         _extend(self.timeouts, other.timeouts)
         _extend(self.last_works, other.last_works)
+        self.measured += other.measured
+        self.throughput += other.throughput
         self.comms_logger = self.comms_logger or other.comms_logger
         self.allocator_settings = self.allocator_settings or other.allocator_settings
         for key, calls in other.calls.items():

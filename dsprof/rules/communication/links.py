@@ -97,11 +97,16 @@ class LinkModel:
         return self.between_bytes_per_s * factor, self.between
 
 
+def accelerator_link(name: str) -> Link | None:
+    """Return the link between accelerators of a name within a host; None where not known."""
+    return _link(("group", "eight", "all", "peer"), name) if name else None
+
+
 def _accelerators(facts: EnvironmentFacts) -> Link | None:
     """Return the link that all accelerators share; None if one of them is not known."""
     names = {name for found in facts.devices.get("gpus", {}) for name in found}
     names = names or {a.name for held in facts.accelerators.values() for t in held for a in t}
-    found = {_link(("group", "eight", "all", "peer"), name) for name in names}
+    found = {accelerator_link(name) for name in names}
     return found.pop() if len(found) == 1 else None
 
 

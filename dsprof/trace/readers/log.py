@@ -24,6 +24,7 @@ _SIGNS = re.compile(
     rb"[NR]CCL (?:INFO|WARN|CALL|TRACE|version) |NCCL_DEBUG=|comm op: |Comm\. Op +Message Size"
     rb"|out of memory\. Tried to allocate|atchdog caught collective|atchdog at work"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
+    rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)|RunningAvgSamplesPerSec="
     rb"|Setting OMP_NUM_THREADS environment variable for each process",
     re.M,
 )
@@ -114,7 +115,7 @@ def _scan(path: Path, _version: tuple[int, int]) -> _LogFile:
     if not ranks:
         raise TraceError(
             f"{path}: a log in which neither NCCL nor RCCL, torch's allocator or watchdog, nor "
-            "DeepSpeed's comms_logger says anything; set NCCL_DEBUG=INFO to see how ranks connect"
+            "DeepSpeed says anything; set NCCL_DEBUG=INFO to see how ranks connect"
         )
     return _LogFile(
         tuple(ranks), world_size, lines.checksum, scan.is_nccl, scan.deepspeed, scan.config.written

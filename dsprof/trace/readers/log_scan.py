@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dsprof.trace.log import CollectiveTimeout, RankLog
+from dsprof.trace.log import CollectiveTimeout, RankLog, Throughput
+from dsprof.trace.readers import benchmark_tables
+from dsprof.trace.readers.benchmark_tables import BenchmarkTables
 from dsprof.trace.readers.comms_logger import VERSION, CommsLoggerText
 from dsprof.trace.readers.log_prefix import LARGEST_RANK, Said, nccl_message, without_launcher
 from dsprof.trace.readers.nccl_messages import understand
@@ -21,7 +23,8 @@ from dsprof.trace.readers.torch_messages import gave_up, out_of_memory, rank_of_
 MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog ", b"rank      :"),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
-    *(b"json = {", b"fi_getinfo: provider "),
+    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
+    *benchmark_tables.MARKS,
 )
 """What a line must hold to be looked at."""
 
@@ -35,6 +38,12 @@ _NO_PROVIDER = re.compile(
     r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
     r"(?:output empty list|returned -61\b)"
 )
+_THROUGHPUT = re.compile(
+    r"global_step=(?P<step>\d{1,15}), RunningAvgSamplesPerSec=[\d.e+-]{1,30}, "
+    r"CurrSamplesPerSec=(?P<rate>\d[\d.e+-]{0,30})"
+    r"(?:, MemAllocated=(?P<memory>[\d.]{1,12})GB, MaxMemAllocated=(?P<most>[\d.]{1,12})GB)?"
+)
+_MOST_REPORTS = 1 << 14
 _NUMBERED = (
     "a log does not say which ranks its processes were ({count}): they are numbered by host and "
     "device"
@@ -82,6 +91,8 @@ class LogScan:
         self._comms: dict[int, CommsLoggerText] = {}
         self._version: tuple[int, ...] = ()
         self._table: CommsLoggerText | None = None
+        self._benchmarks = BenchmarkTables()
+        self._measured = RankLog()
         self._elastic_rank = -1  # of the block in torchrun's list of failures
         self.config = PrintedConfig()
         self.is_nccl = False
@@ -110,8 +121,9 @@ class LogScan:
             comms = self._comms_logger(min(self._comms, default=-1) if rank < 0 else rank)
             self._table = comms if comms.heading(text) else None
             return self._table is not None
+        is_open = self._benchmarks.take(text, self._measured)
         self._torch(rank, line, text)
-        return False
+        return is_open
 
     def _nccl(self, rank: int, said: Said) -> None:
         self.is_nccl = True
@@ -132,6 +144,10 @@ class LogScan:
             self._writer(rank).log.say("loss scale", "lowered after an overflow")
         elif match := _ALLOCATOR.search(text):
             self._writer(rank).log.allocator_settings = match[1]
+        elif match := _THROUGHPUT.search(text):
+            reports = self._writer(rank).log.throughput
+            if len(reports) < _MOST_REPORTS and (report := _report(match)):
+                reports.append(report)
         elif match := _NO_PROVIDER.search(text):
             self._writer(rank).log.say("libfabric failure", f"no {match['name']} device found")
         elif match := _NCCL_ERROR.search(text):
@@ -172,6 +188,8 @@ class LogScan:
         for rank, comms in self._comms.items():
             comms.version = self._version
             comms.tell(self._writer(rank).log)
+        if self._measured.measured:
+            self._writer(-1).log.add(self._measured)
         nobody = self._writers.pop(("", 0), None)
         writers = list(self._writers.values())
         world_size = _world_size(writers)
@@ -197,6 +215,14 @@ class LogScan:
         found = [_rank(rank, placed[rank], notes.get(rank, "")) for rank in sorted(placed)]
         _share([one.log for one in found], nobody)
         return found, world_size if max(placed, default=0) < world_size else 0
+
+
+def _report(match: re.Match[str]) -> Throughput | None:
+    try:
+        numbers = [float(match[name] or -1) for name in ("rate", "memory", "most")]
+    except ValueError:
+        return None
+    return Throughput(int(match["step"]), *numbers)
 
 
 def _world_size(writers: Iterable[_Writer]) -> int:

@@ -1,0 +1,127 @@
+"""slow-benchmark: a bandwidth benchmark in a log is slower than its links, or computed wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.summary import RunSummary
+from dsprof.analysis.transfers import Path
+from dsprof.rules.communication.links import Expected, LinkModel, accelerator_link
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import size
+from dsprof.trace.log import Measured
+
+_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """From which payload on a row is judged, and when it is slow."""
+
+    share: float = 0.5  # of what others reach over the same links
+    least_bytes: int = 256 << 20
+
+
+class SlowBenchmark:
+    """Judges the fastest row of each benchmark, at a payload where latency no longer counts."""
+
+    meta = RuleMeta(
+        id="slow-benchmark",
+        title="The bandwidth benchmark reaches what its links carry",
+        failing_title="The bandwidth benchmark is slower than its links",
+        why="A benchmark sends nothing but collectives: what it does not reach, training does not "
+        "reach either.",
+        category="communication",
+        needs=(Logs,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Report wrong results, and judge the bandwidth where hosts and devices are known."""
+        rows = [row for log in run[Logs].ranks.values() for row in log.measured]
+        if not rows:
+            text = "No table of nccl-tests, all_reduce_bench.py or ds_bench was given."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            return
+        if wrong := [row for row in rows if row.wrong]:
+            yield self._wrong(wrong)
+        large = [row for row in rows if row.nbytes >= thresholds.least_bytes]
+        if not large:
+            text = f"No payload has {size(thresholds.least_bytes)}: smaller ones measure latency."
+            yield self.meta.finding(Status.UNKNOWN, text)
+            return
+        yield self._judged(max(large, key=lambda row: row.busbw), rows, thresholds)
+
+    def _judged(self, best: Measured, rows: list[Measured], thresholds: Thresholds) -> Finding:
+        expected = _expected(best)
+        reached = f"{_what(best)} reaches a bus bandwidth of {best.busbw / 1e9:,.3g} GB/s"
+        if expected is None or (best.hosts != 1 and best.busbw < thresholds.share * expected.busbw):
+            return self.meta.finding(
+                Status.INFO,
+                f"{reached}; the log does not name the links that it should use.",
+                title="What a bandwidth benchmark reached",
+                evidence=(_table(rows),),
+            )
+        share = best.busbw / expected.busbw
+        text = f"{reached}, {share:.0%} of the {expected.busbw / 1e9:,.3g} GB/s that others reach "
+        text += f"over {expected.source}."
+        if share >= thresholds.share:
+            return self.meta.finding(Status.PASS, text, evidence=(_table(rows),))
+        return self.meta.finding(
+            Status.FAIL,
+            text,
+            severity=Severity.HIGH,
+            cause="Peer-to-peer access is off, a link is down, or NCCL takes another path.",
+            action="Run nvidia-smi topo -m and nvidia-smi nvlink -s on the host, unset "
+            "NCCL_P2P_DISABLE, and run the benchmark with NCCL_DEBUG=INFO.",
+            evidence=(_table(rows),),
+            confidence="medium",
+        )
+
+    def _wrong(self, rows: list[Measured]) -> Finding:
+        elements = sum(row.wrong for row in rows)
+        return self.meta.finding(
+            Status.FAIL,
+            f"{_what(rows[0])} returned {elements:,} wrong elements.",
+            severity=Severity.CRITICAL,
+            title="A collective returns wrong results",
+            cause="A device, a link or a driver corrupts data.",
+            action="Take the host out of the cluster: run the benchmark on each host alone and "
+            "then in pairs to find which one, and dcgmi diag -r 3 there.",
+            evidence=(_table(rows),),
+            confidence="high",
+        )
+
+
+def _expected(row: Measured) -> Expected | None:
+    """Return what ranks of one host reach; None where device or ranks are not known."""
+    link = accelerator_link(row.device)
+    if link is None or row.ranks < 2 or row.hosts > 1:
+        return None
+    path = Path(row.op or "all_reduce", "", row.ranks, 1, "")
+    return LinkModel(link, accelerators=row.ranks).expected(path, row.nbytes)
+
+
+def _what(row: Measured) -> str:
+    ranks = f" over {row.ranks} ranks" if row.ranks else ""
+    return f"{row.op or 'The benchmark'} of {size(row.nbytes)}{ranks}"
+
+
+def _table(rows: list[Measured]) -> Table:
+    columns = (
+        *(Column("op"), Column("payload", "bytes"), Column("bus bandwidth", "rate")),
+        *(Column("ranks", "count"), Column("hosts", "count"), Column("device")),
+        Column("wrong elements", "count"),
+    )
+    largest = sorted(rows, key=lambda row: -row.nbytes)[:_ROWS]
+    return Table(columns, tuple(_cells(row) for row in largest))
+
+
+def _cells(row: Measured) -> tuple[str | int | float | None, ...]:
+    ranks, hosts = row.ranks or None, row.hosts or None
+    return row.op, row.nbytes, row.busbw, ranks, hosts, row.device, row.wrong
+
+
+RULE = SlowBenchmark()

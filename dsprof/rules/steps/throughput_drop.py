@@ -1,0 +1,123 @@
+"""throughput-drop: DeepSpeed's log shows fewer samples a second at the end than at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median, quantiles
+
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.summary import RunSummary
+from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.trace.log import Throughput
+
+_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How many reports are needed, and what counts as a change."""
+
+    reports: int = 12
+    drop: float = 0.1  # share of the throughput at the start
+    growth_gib: float = 0.5
+    growth: float = 0.05  # share of the memory at the start
+
+
+class ThroughputDrop:
+    """Compares the first and the last fifth of what the timer reported; the first is warm-up."""
+
+    meta = RuleMeta(
+        id="throughput-drop",
+        title="Throughput in the log is stable",
+        failing_title="Throughput drops during the run",
+        why="A run that slows down takes longer than its first steps promise.",
+        category="steps",
+        needs=(Logs,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge throughput and allocated memory of the rank that reports most."""
+        logged = max((log.throughput for log in run[Logs].ranks.values()), key=len, default=[])
+        reports = _last_run(logged)[1:]
+        if not reports:
+            text = "No log with DeepSpeed's SamplesPerSec was given."
+            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+        elif len(reports) < thresholds.reports:
+            text = f"Unknown: {len(reports)} reports; {thresholds.reports} are needed."
+            yield self.meta.finding(Status.UNKNOWN, text)
+        else:
+            yield self._throughput(reports, thresholds)
+            yield from self._memory(reports, thresholds)
+
+    def _throughput(self, reports: Sequence[Throughput], thresholds: Thresholds) -> Finding:
+        first, last = _ends([one.samples_per_s for one in reports])
+        before, after = median(first), median(last)
+        drop = 1 - after / before if before else 0.0
+        text = f"{before:,.3g} samples/s at the start, {after:,.3g} at the end"
+        is_apart = quantiles(last)[2] < quantiles(first)[0]
+        if drop < thresholds.drop or not is_apart:
+            return self.meta.finding(Status.PASS, f"{text}.")
+        return self.meta.finding(
+            Status.FAIL,
+            f"{text}: {drop:.0%} fewer.",
+            severity=Severity.MEDIUM,
+            cause="Longer inputs, a data loader that falls behind, hotter devices at lower clocks, "
+            "or memory pressure.",
+            action="Record a late part of the run with DSPROF=1, and compare it with an early one "
+            "by dsprof compare.",
+            evidence=(_table(reports),),
+            confidence="medium",
+        )
+
+    def _memory(self, reports: Sequence[Throughput], thresholds: Thresholds) -> Iterable[Finding]:
+        first, last = _ends([one.allocated_gib for one in reports])
+        before, after = median(first), median(last)
+        rises = sum(b.allocated_gib >= a.allocated_gib for a, b in pairwise(reports))
+        grown = after - before
+        is_steady = rises >= 0.9 * (len(reports) - 1)
+        least = max(thresholds.growth_gib, thresholds.growth * before)
+        if min(first) >= 0 and grown >= least and is_steady:
+            yield self.meta.finding(
+                Status.FAIL,
+                f"MemAllocated grows from {before:,.3g} to {after:,.3g} GiB from step "
+                f"{reports[0].step:,} to {reports[-1].step:,}.",
+                title="Allocated memory grows during the run",
+                severity=Severity.MEDIUM,
+                cause="Tensors are kept from step to step: a loss that is added up with its graph, "
+                "or a list of outputs.",
+                action="Add up loss.detach() or loss.item(), and see what is kept with "
+                "torch.cuda.memory._record_memory_history().",
+                evidence=(_table(reports),),
+                confidence="medium",
+            )
+
+
+def _last_run(reports: Sequence[Throughput]) -> Sequence[Throughput]:
+    """Return the reports of the last run: a log may hold several, whose steps begin again."""
+    starts = [i + 1 for i, (a, b) in enumerate(pairwise(reports)) if b.step <= a.step]
+    return reports[starts[-1] :] if starts else reports
+
+
+def _ends(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    count = max(3, len(values) // 5)
+    return values[:count], values[-count:]
+
+
+def _table(reports: Sequence[Throughput]) -> Table:
+    stride = -(-len(reports) // _ROWS)
+    columns = (Column("step", "count"), Column("samples/s"), Column("allocated GiB"))
+    rows = tuple(
+        (
+            one.step,
+            round(one.samples_per_s, 2),
+            one.allocated_gib if one.allocated_gib >= 0 else None,
+        )
+        for one in reports[::stride]
+    )
+    return Table(columns, rows, caption="Some of the reports, the first left out")
+
+
+RULE = ThroughputDrop()

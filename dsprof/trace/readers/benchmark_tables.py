@@ -1,0 +1,95 @@
+"""Tables of bandwidth benchmarks in logs: nccl-tests, all_reduce_bench.py, DeepSpeed's ds_bench.
+
+Bandwidths are kept in bytes/s: nccl-tests and all_reduce_bench.py print 10^9 bytes, ds_bench 10^9
+bits. What stands before a table tells the operation, the ranks and their devices.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dsprof.trace.log import Measured, RankLog
+
+MARKS = (
+    *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"#  Rank ", b"- hardware: "),
+    *(b"average bandwidth of ", b"Performance of "),
+)
+"""What a line must hold to begin a table, or to say what it is of."""
+
+_UNITS: dict[str, int] = {unit: 1024**i for i, unit in enumerate(("B", "K", "M", "G", "T"))}
+_FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
+_NCCL_TESTS = re.compile(
+    r"^\s*(?P<size>\d{1,16})\s+\d{1,16}\s+\w+\s+\w+\s+(?:-?\d{1,7}\s+)?"
+    rf"{_FLOAT}\s+{_FLOAT}\s+(?P<busbw>\d{{1,12}}(?:\.\d{{1,12}})?)\s+(?P<wrong>\d{{1,16}}|N/A)\b"
+)
+_ALL_REDUCE_BENCH = re.compile(
+    rf"^\|\s*(?P<size>\d{{1,4}})(?P<unit>[KMGT]?)iB \|\s*(?P<busbw>{_FLOAT})GBps \|"
+)
+_DS_BENCH = re.compile(
+    rf"^\s*(?P<size>\d{{1,6}}(?:\.\d{{1,4}})?) ?(?P<unit>[KMGT]?)B\s+\S+\s+{_FLOAT} ?[um]?s\s+"
+    rf"{_FLOAT}\s+(?P<busbw>{_FLOAT})\s*$"
+)
+_HEADING = re.compile(r"algbw\s+busbw|\| payload \||BusBW \((?P<unit>\w)bps\)", re.I)
+_OPERATION = re.compile(
+    r"(?:average bandwidth of|Performance of|Collective test starting:) (?P<op>[a-z_]{3,40}?)"
+    r"(?:_perf)?(?: (?:over|on) (?P<ranks>\d{1,7}) (?:ranks|devices))?\b"
+)
+_RANK = re.compile(
+    r"^#\s+Rank\s+\d+ (?:Group\s+\d+ )?Pid\s+\d+ on\s+(?P<host>\S{1,255}) device\s+\d+ "
+    r"\[[0-9a-fA-Fx:.]+\] (?P<name>.{1,99})"
+)
+_HARDWARE = re.compile(r"- hardware: \w+\(name='(?P<name>[^']{1,99})'")
+_MOST_ROWS = 256
+
+
+class BenchmarkTables:
+    """Collects the rows of all tables of one file."""
+
+    def __init__(self) -> None:
+        self._op = ""
+        self._ranks = 0
+        self._hosts: set[str] = set()
+        self._device = ""
+        self._is_open = False
+
+    def take(self, text: str, log: RankLog) -> bool:
+        """Take a line; say whether a table is open, whose rows come next."""
+        if row := self._row(text):
+            if len(log.measured) < _MOST_ROWS:
+                log.measured.append(row)
+        elif _HEADING.search(text):
+            self._is_open = True
+        elif not (text.startswith("#") and self._is_open) and text.strip(" -|:"):
+            self._is_open = False
+        self._learn(text)
+        return self._is_open
+
+    def _row(self, text: str) -> Measured | None:
+        if not self._is_open:
+            return None
+        if found := _NCCL_TESTS.match(text):
+            wrong = int(found["wrong"]) if found["wrong"] != "N/A" else 0
+            return self._measured(int(found["size"]), float(found["busbw"]) * 1e9, wrong)
+        if found := _ALL_REDUCE_BENCH.match(text):
+            return self._measured(_bytes(found), float(found["busbw"]) * 1e9)
+        if found := _DS_BENCH.match(text):
+            return self._measured(_bytes(found), float(found["busbw"]) * 1e9 / 8)
+        return None
+
+    def _measured(self, nbytes: int, busbw: float, wrong: int = 0) -> Measured:
+        return Measured(self._op, nbytes, busbw, self._ranks, len(self._hosts), self._device, wrong)
+
+    def _learn(self, text: str) -> None:
+        if found := _RANK.match(text):
+            self._ranks += 1
+            self._hosts.add(found["host"])
+            self._device = found["name"].strip()
+        elif found := _HARDWARE.search(text):
+            self._device = found["name"]
+        elif found := _OPERATION.search(text):
+            self._op = found["op"]
+            self._ranks = int(found["ranks"] or self._ranks)
+
+
+def _bytes(found: re.Match[str]) -> int:
+    return round(float(found["size"]) * _UNITS[found["unit"] or "B"])

@@ -1,0 +1,157 @@
+"""Benchmarks and throughput that stand in logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.rules.communication import slow_benchmark
+from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.rules.steps import throughput_drop
+from tests.factories import logs as make
+from tests.factories.trace import judged, rank_trace
+
+COLUMNS = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+GIB16 = 17179869184
+SLOW, WHOLE, FAST = 41.5, 352.0, 470.0
+
+
+def nccl_tests(
+    busbw: float, hosts: int = 1, wrong: int = 0, device: str = "NVIDIA H100 80GB HBM3"
+) -> list[str]:
+    """The output of all_reduce_perf on eight ranks a host."""
+    ranks = [
+        f"#  Rank {rank:2} Group  0 Pid  {9000 + rank} on    gpu-{rank // 8} device  {rank % 8} "
+        f"[0000:2{rank % 8}:00] {device}"
+        for rank in range(8 * hosts)
+    ]
+    row = "{:>12} {:>13}     float     sum      -1   {:>7} {:>7.2f} {:>7.2f} {:>6}"
+    rows = [row.format(1024, 256, 20.0, 0.05, 0.09, 0)]
+    rows += [row.format(GIB16, GIB16 // 4, 5000.0, busbw / 1.75, busbw, wrong)]
+    both = [f"{one}   5001.0   {busbw / 1.75:.2f}   {busbw:.2f}    N/A" for one in rows]
+    return [
+        "# Collective test starting: all_reduce_perf",
+        *(*ranks, "#", COLUMNS, "#        (B)    (elements)      (us)  (GB/s)  (GB/s)", *both),
+        "# Out of bounds values : 0 OK",
+    ]
+
+
+def all_reduce_bench(busbw: float, ranks: int = 8) -> list[str]:
+    """The output of all_reduce_bench.py."""
+    return [
+        "- hardware: _CudaDeviceProperties(name='NVIDIA H100 80GB HBM3', major=9, minor=0)",
+        f"The average bandwidth of all_reduce over {ranks} ranks (5 warmups / 20 trials):",
+        *("", "| payload |    busbw   |    algbw   |", "| ------: | ---------: | ---------: |"),
+        f"|   32KiB |   1.20GBps |   {1.2 / 1.75:.2f}GBps |",
+        f"|   16GiB | {busbw:6.2f}GBps | {busbw / 1.75:6.2f}GBps |",
+        "Legend: 1KiB = 2**10 Bytes, 1MiB = 2**20 Bytes, 1GiB = 2**30 Bytes",
+    ]
+
+
+def ds_bench(busbw: float) -> list[str]:
+    """The output of ds_bench, in 10^9 bits."""
+    return [
+        "---- Performance of all_reduce on 8 devices ---------------------------------",
+        "Size (Bytes)         Description      Duration      Throughput (Gbps)   BusBW (Gbps)",
+        "-----------------------------------------------------------------------------",
+        "64B                  16x4             167.13 us     0.006               0.006",
+        f"16.0 GB              65536x65536      5.00 ms       {busbw * 4.57:.3f}   {busbw * 8:.3f}",
+    ]
+
+
+def findings(rule, lines: list[str]) -> list[Finding]:
+    return judged(rule.RULE, *make.read(lines))
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (nccl_tests(SLOW), Status.FAIL),
+        (nccl_tests(WHOLE), Status.PASS),
+        (nccl_tests(FAST), Status.PASS),
+        (nccl_tests(SLOW, hosts=2), Status.INFO),  # the network is not named
+        (nccl_tests(SLOW, device="Some Accelerator"), Status.INFO),
+        (all_reduce_bench(WHOLE), Status.PASS),
+        (all_reduce_bench(SLOW), Status.INFO),  # it does not say how many hosts
+        (ds_bench(SLOW), Status.INFO),
+    ],
+)
+def test_a_benchmark_is_judged_by_its_links(lines, status):
+    (finding,) = findings(slow_benchmark, lines)
+    assert finding.status is status
+    assert "all_reduce of 16.0 GiB over" in finding.summary
+
+
+def test_a_slow_benchmark_names_both_figures():
+    (finding,) = findings(slow_benchmark, nccl_tests(SLOW))
+    assert finding.severity is Severity.HIGH
+    assert "41.5 GB/s" in finding.summary
+    assert "NVLink 4" in finding.summary
+    assert "nvidia-smi topo -m" in finding.action
+
+
+def test_bits_of_ds_bench_become_bytes():
+    ((trace),) = make.read(ds_bench(SLOW))
+    assert trace.log is not None
+    assert [row.nbytes for row in trace.log.measured] == [64, 16 << 30]
+    assert trace.log.measured[1].busbw == pytest.approx(SLOW * 1e9)
+
+
+def test_wrong_elements_are_critical():
+    wrong, _ = findings(slow_benchmark, nccl_tests(WHOLE, wrong=3))
+    assert (wrong.status, wrong.severity) == (Status.FAIL, Severity.CRITICAL)
+    assert "3 wrong elements" in wrong.summary
+
+
+def test_without_a_table_there_is_nothing_to_judge():
+    lines = make.run(["    17179869184    4294967296     float     sum      -1   1.0 2.0 3.0 0"])
+    (finding,) = findings(slow_benchmark, lines)
+    assert finding.status is Status.NOT_APPLICABLE
+    (finding,) = judged(slow_benchmark.RULE, rank_trace(0))
+    assert finding.status is Status.NOT_APPLICABLE
+
+
+def reports(rates: list[float], gib: list[float] | None = None, first: int = 10) -> list[str]:
+    """What DeepSpeed's timer prints every ten steps."""
+    memory = gib or [4.0] * len(rates)
+    return [
+        "[2026-01-01 00:00:00,000] [INFO] [timer.py:264:stop] epoch=0/micro_step=1/"
+        f"global_step={first + 10 * i}, RunningAvgSamplesPerSec=200.0, CurrSamplesPerSec={rate}, "
+        f"MemAllocated={one}GB, MaxMemAllocated=60.0GB"
+        for i, (rate, one) in enumerate(zip(rates, memory, strict=True))
+    ]
+
+
+def test_throughput_that_drops():
+    (finding,) = findings(throughput_drop, reports([50.0, *(200.0 - 3 * i for i in range(20))]))
+    assert finding.status is Status.FAIL
+    assert "196 samples/s at the start, 148 at the end: 25% fewer" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        reports([400.0, *[200.0 + i % 3 for i in range(20)]]),  # the first is not compared
+        reports([100.0, *[200.0 - 60 * (i % 2) for i in range(20)]]),  # as noisy as it drops
+        reports([300.0] * 15) + reports([200.0] * 15),  # two runs in one log
+    ],
+)
+def test_throughput_that_does_not_drop(lines):
+    (finding,) = findings(throughput_drop, lines)
+    assert finding.status is Status.PASS
+
+
+def test_memory_that_grows():
+    grows = [10.0 + 0.2 * i for i in range(21)]
+    found = findings(throughput_drop, reports([200.0] * 21, grows))
+    (finding,) = (one for one in found if one.status is Status.FAIL)
+    assert finding.title == "Allocated memory grows during the run"
+    assert "from 10.5 to 13.7 GiB" in finding.summary
+    (finding,) = findings(throughput_drop, reports([200.0] * 21, [10.0, 14.0] * 10 + [10.0]))
+    assert finding.status is Status.PASS
+
+
+def test_few_reports_and_none():
+    (finding,) = findings(throughput_drop, reports([200.0] * 5))
+    assert finding.status is Status.UNKNOWN
+    (finding,) = judged(throughput_drop.RULE, rank_trace(0))
+    assert finding.status is Status.NOT_APPLICABLE
