@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.logs import Logs
@@ -14,7 +15,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication import communication_bound_step, late_rank
 from dsprof.rules.endings import after_step
 from dsprof.rules.rule import Finding, Severity, Status
-from dsprof.rules.wording import plural, size
+from dsprof.rules.wording import figures, plural, size
 
 NO_PROBLEMS = "No problems found"
 
@@ -70,7 +71,8 @@ def _without_steps(summary: RunSummary) -> str:
         return f"{of} reserved device memory are in use."
     if logs := summary[Logs].ranks:
         return f"Read: {plural(len(logs), 'log')}."
-    return "Time was not judged: the files mark no step."
+    calls = sum(row.calls for row in summary[Communication].rows.values())
+    return f"{plural(calls, 'collective')} recorded; time was not judged, for no step is marked."
 
 
 def _interrupted(endings: Endings) -> str:
@@ -90,7 +92,7 @@ def _limit(findings: Sequence[Finding], run: Run) -> str:
 
 def _duration(steps: Steps) -> str:
     seconds = steps.total.total_ns / len(steps.measured) / 1e9
-    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds * 1e3:,.0f} ms"
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{figures(seconds * 1e3)} ms"
 
 
 def _parts(total: Parts) -> str:

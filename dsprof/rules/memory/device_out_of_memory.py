@@ -58,9 +58,16 @@ class _Failure(NamedTuple):
         unknown = "".join(f"; {name}: not stated" for name, nbytes in parts if nbytes < 0)
         total = self.available_bytes
         equals = "" if total is None else f" = {gib(total)}"
-        held = f"; other processes hold {gib(self.others_bytes)}" if self.others_bytes else ""
-        sums = " + ".join(known)
-        return f"Rank {self.rank} asked for {gib(text.asked_bytes)}: {sums}{equals}{unknown}{held}."
+        sums = " + ".join(known) or "what was left is unknown"
+        asked = f"Rank {self.rank} ran out of device memory: it asked for {gib(text.asked_bytes)}"
+        return f"{asked}, with {sums}{equals}{unknown}{self._held()}."
+
+    def _held(self) -> str:
+        """Say what is held by other processes; torch 2.1 and later list them."""
+        if not self.others_bytes:
+            return ""
+        listed = "held by other processes" if self.text.others else "held outside this process"
+        return f"; {gib(self.others_bytes)} {listed}"
 
 
 class DeviceOutOfMemory:
@@ -124,13 +131,15 @@ class DeviceOutOfMemory:
     def _crowded(self, failures: list[_Failure]) -> Finding:
         worst = max(failures, key=lambda failure: failure.others_bytes)
         pids = ", ".join(str(pid) for pid, _ in worst.text.others)
-        who = f"process {pids}" if pids else "other processes"
+        who = f"process {pids}" if pids else "the other processes"
+        subject = f"Process {pids}" if pids else "Memory of other processes"
+        of = f"{gib(worst.others_bytes)} of {gib(worst.text.capacity_bytes)}"
         cause = f"Without {who} the request would have been served"
         either = any(failure.fits_in_pieces for failure in failures)
         return self._finding(
             failures,
             "Another process holds memory of the same device",
-            f"{worst.arithmetic()}{f' The other: {who}.' if pids else ''}",
+            f"{subject} takes {of} on rank {worst.rank}'s device. {worst.arithmetic()}",
             f"{cause}; so it would if what is unallocated were in one piece."
             if either
             else f"{cause}: it is neither fragmentation nor the size of the model.",

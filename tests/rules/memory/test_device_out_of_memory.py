@@ -39,8 +39,8 @@ def test_a_verdict_is_as_sure_as_its_sums(
 def test_the_sum_is_stated() -> None:
     finding = said(make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="1.59 GiB"))
     assert finding.summary == (
-        "Rank 0 asked for 3.39 GiB: 2.40 GiB free on the device + 1.59 GiB reserved but "
-        "unallocated = 3.99 GiB."
+        "Rank 0 ran out of device memory: it asked for 3.39 GiB, with 2.40 GiB free on the device "
+        "+ 1.59 GiB reserved but unallocated = 3.99 GiB."
     )
     assert finding.cause.startswith("Unclear")
 
