@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.lateness import lateness
+from dsprof.analysis.summary import RunSummary
 
 _COVERED = 0.5  # of the exposed time, that matched collectives must explain
 _MAIN = 0.5  # of the waits, that one rank must cause to be named
@@ -26,15 +28,17 @@ class Attribution:
     latest: int | None  # the rank that causes most of the waits, if one does
 
 
-def attribution(steps: Steps, arrivals: Arrivals) -> Attribution | None:
+def attribution(run: RunSummary) -> Attribution | None:
     """Split the exposed time as that of the matched collectives; None where that is not known.
 
-    Of communication that runs behind computation both parts are taken to be hidden alike.
+    A missing rank may be the late one. Of communication that runs behind computation both parts
+    are taken to be hidden alike.
     """
+    steps = run[Steps]
     share = steps.exposed_share
-    if share is None or not steps.measured:
+    if share is None or not steps.measured or run[Run].missing_ranks:
         return None
-    late = lateness(arrivals.matched, steps.measured)
+    late = lateness(run[Arrivals].matched, steps.measured)
     waited_ns, transfer_ns = int(late.waited_ns.clip(0).sum()), int(late.transfer_ns.sum())
     held_ns = waited_ns + transfer_ns
     exposed_ns = share * sum(steps.measured_ns().values())

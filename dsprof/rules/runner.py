@@ -145,7 +145,7 @@ def _owned_once(
         yield msgspec.structs.replace(finding, saving_ms_per_step=saving)
 
 
-def _place(finding: Finding) -> tuple[int, bool, bool, float, int, float]:
+def _place(finding: Finding) -> tuple[int, bool, bool, float, int, bool, float]:
     """Return the order: a run that failed, one that is known in part, then by what is saved."""
     is_critical = finding.severity is Severity.CRITICAL
     is_grave = is_critical or finding.severity is Severity.HIGH
@@ -154,4 +154,5 @@ def _place(finding: Finding) -> tuple[int, bool, bool, float, int, float]:
     saved_bytes = float(finding.saving_bytes_per_step or 0)
     gravity = list(Severity).index(finding.severity)
     place = _ORDER.index(finding.status)
-    return place, not is_critical, not is_gap, -saved_ms, gravity, -saved_bytes
+    is_unsure = finding.confidence == "low"
+    return place, not is_critical, not is_gap, -saved_ms, gravity, is_unsure, -saved_bytes

@@ -26,10 +26,10 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
 
 
-def delayed(ranks: Sequence[int]) -> str:
-    """Begin a sentence on late ranks: `Rank 3 delays`, `Ranks 3, 7 delay`."""
+def ranks_do(ranks: Sequence[int], verb: str) -> str:
+    """Begin a sentence on ranks: `Rank 3 delays`, `Ranks 3, 7 delay`."""
     who = named(ranks)
-    return f"{who[0].upper()}{who[1:]} delay{'s' if len(ranks) == 1 else ''}"
+    return f"{who[0].upper()}{who[1:]} {verb}{'s' if len(ranks) == 1 else ''}"
 
 
 def shortened(text: str, at_most: int = 60) -> str:

@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.attribution import attribution
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
@@ -172,7 +169,7 @@ def _leaves(patch: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tupl
 
 def _causes(run: RunSummary, findings: Sequence[Finding]) -> Iterator[str]:
     """Whoever blames transfers reads the same split as whoever blames a rank."""
-    split = None if run[Run].missing_ranks else attribution(run[Steps], run[Arrivals])
+    split = attribution(run)
     for rule, least in BLAMES_TRANSFER.items():
         blamed = Claim(rule, Status.FAIL).made(findings)
         if blamed and split is not None and split.transfer < least:

@@ -287,7 +287,7 @@ def test_the_four_reasons_for_no_memory():
     (fragments,) = memory(unallocated="1.00 GiB", allocated="77.00 GiB")
     assert "expandable_segments:True" in fragments.action
     (crowded,) = memory(others="Process 77 has 30.00 GiB memory in use. ", process="49.00 GiB")
-    assert "Process 77 takes 30.00 GiB of 80.00 GiB" in crowded.summary
+    assert "Process 77 takes 30.0 GiB of 80.0 GiB" in crowded.summary
     limited = make.out_of_memory().replace("Of the all", "40.00 GiB allowed; Of the all")
     assert "limit" in one(device_out_of_memory, [limited]).title
 

@@ -64,7 +64,7 @@ class CommunicationBoundStep:
             yield self.meta.finding(Status.UNKNOWN, text)
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.
-            split = None if run[Run].missing_ranks else attribution(steps, run[Arrivals])
+            split = attribution(run)
             shares = {} if run[Run].missing_ranks else steps.exposed_by_rank()
             late = _late_ranks(shares, thresholds.rank_spread)
             # Who comes last waits for nobody: the wait of that rank is the network's.

@@ -31,7 +31,7 @@ from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge
 from dsprof.rules.communication.late_rank_tables import last_arrivals, own_time, pace_table
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status, Table
 from dsprof.rules.savings import Range, about
-from dsprof.rules.wording import delayed, milliseconds, named
+from dsprof.rules.wording import milliseconds, named, ranks_do
 
 _ROWS = 16
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
@@ -147,7 +147,7 @@ class LateRank:
         (cause, action), table = _why(run, votes, thresholds)
         return self.meta.finding(
             Status.FAIL,
-            f"{delayed(votes.late)} the others by {milliseconds(cost_ns)} of each step "
+            f"{ranks_do(votes.late, 'delay')} the others by {milliseconds(cost_ns)} of each step "
             f"({share:.0%}): last in {int(votes.votes[place])} of the {votes.cast} steps in "
             f"which one rank stood out{_bound(late)}.",
             severity=_gravity(share, thresholds),
@@ -172,8 +172,8 @@ class LateRank:
         cause, action = _of_hosts(run[Run], several.ranks)
         return self.meta.finding(
             Status.FAIL,
-            f"{delayed(several.ranks)} the others by {milliseconds(several.cost_ns)} of each step "
-            f"({share:.0%}): late together in {several.steps} of {several.of} steps.",
+            f"{ranks_do(several.ranks, 'delay')} the others by {milliseconds(several.cost_ns)} of "
+            f"each step ({share:.0%}): late together in {several.steps} of {several.of} steps.",
             title="Ranks wait for several late ranks",
             severity=_gravity(share, thresholds),
             cause=cause,

@@ -14,11 +14,12 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.attribution import attribution
 from dsprof.analysis.lateness import Lateness, lateness
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication.late_rank_causes import BY_KERNELS, by_parts, unknown
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import delayed, milliseconds
+from dsprof.rules.wording import milliseconds, ranks_do
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,9 @@ def judge_kernels(
     of = "of each step" if window.steps else "of the time recorded"
     yield meta.finding(
         Status.FAIL,
-        f"{delayed((rank,))} the others by {milliseconds(waited_ns / count)} {of} ({share:.0%}): "
-        f"last in {int(late.lasts[place])} of {int(late.met[place])} collectives.",
+        f"{ranks_do((rank,), 'keep')} the others waiting {milliseconds(waited_ns / count)} {of} "
+        f"({share:.0%}) inside collectives: last in {int(late.lasts[place])} of "
+        f"{int(late.met[place])}.{_exposed(run)}",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
         cause=f"Kernels of collectives begin when a rank arrives and end together. Those of "
         f"rank {rank} are by far the shortest: it arrives last. {cause}",
@@ -71,6 +73,12 @@ def judge_kernels(
         evidence=(_by_rank(device.ranks, late, count),),
         confidence="high" if severe else "medium",
     )
+
+
+def _exposed(run: RunSummary) -> str:
+    """Say how much of the wait costs time: part of it may be behind computation."""
+    split = attribution(run)
+    return f" Exposed of it, mean over ranks: {split.waiting:.0%} of the step." if split else ""
 
 
 def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.memory.counters import gib
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.wording import size
 from dsprof.trace.log import OutOfMemory
 
 
@@ -54,12 +54,12 @@ class _Failure(NamedTuple):
             ("free on the device", text.free_bytes),
             ("reserved but unallocated", text.unallocated_bytes),
         ]
-        known = [f"{gib(nbytes)} {name}" for name, nbytes in parts if nbytes >= 0]
+        known = [f"{size(nbytes)} {name}" for name, nbytes in parts if nbytes >= 0]
         unknown = "".join(f"; {name}: not stated" for name, nbytes in parts if nbytes < 0)
         total = self.available_bytes
-        equals = "" if total is None else f" = {gib(total)}"
+        equals = "" if total is None else f" = {size(total)}"
         sums = " + ".join(known) or "what was left is unknown"
-        asked = f"Rank {self.rank} ran out of device memory: it asked for {gib(text.asked_bytes)}"
+        asked = f"Rank {self.rank} ran out of device memory: it asked for {size(text.asked_bytes)}"
         return f"{asked}, with {sums}{equals}{unknown}{self._held()}."
 
     def _held(self) -> str:
@@ -67,7 +67,7 @@ class _Failure(NamedTuple):
         if not self.others_bytes:
             return ""
         listed = "held by other processes" if self.text.others else "held outside this process"
-        return f"; {gib(self.others_bytes)} {listed}"
+        return f"; {size(self.others_bytes)} {listed}"
 
 
 class DeviceOutOfMemory:
@@ -120,8 +120,8 @@ class DeviceOutOfMemory:
         return self._finding(
             failures,
             "A process reached the limit that was set for it",
-            f"{failures[0].arithmetic()} The process may reserve {gib(text.allowed_bytes)} of "
-            f"{gib(text.capacity_bytes)}.",
+            f"{failures[0].arithmetic()} The process may reserve {size(text.allowed_bytes)} of "
+            f"{size(text.capacity_bytes)}.",
             "torch.cuda.set_per_process_memory_fraction, or the allocator's setting of that name, "
             "limits the process.",
             "Raise the limit, if the device is not shared.",
@@ -133,7 +133,7 @@ class DeviceOutOfMemory:
         pids = ", ".join(str(pid) for pid, _ in worst.text.others)
         who = f"process {pids}" if pids else "the other processes"
         subject = f"Process {pids}" if pids else "Memory of other processes"
-        of = f"{gib(worst.others_bytes)} of {gib(worst.text.capacity_bytes)}"
+        of = f"{size(worst.others_bytes)} of {size(worst.text.capacity_bytes)}"
         cause = f"Without {who} the request would have been served"
         either = any(failure.fits_in_pieces for failure in failures)
         return self._finding(
@@ -177,7 +177,7 @@ class DeviceOutOfMemory:
     def _needy(self, failures: list[_Failure]) -> Finding:
         worst = min(failures, key=lambda failure: failure.available_bytes or 0)
         text = worst.text
-        in_use = f"{gib(text.allocated_bytes)} of {gib(text.capacity_bytes)} are in use"
+        in_use = f"{size(text.allocated_bytes)} of {size(text.capacity_bytes)} are in use"
         is_known = all(failure.available_bytes is not None for failure in failures)
         return self._finding(
             failures,

@@ -116,7 +116,7 @@ class LowCommOverlap:
         gravity = (
             {}
             if share is None or engines.stage in (1, 2)
-            else _gravity(share, _split(run), thresholds)
+            else _gravity(share, attribution(run), thresholds)
         )
         return self.meta.finding(
             Status.FAIL if gravity else Status.INFO,
@@ -156,14 +156,14 @@ class LowCommOverlap:
             yield self._no_prefetch(run, summary, exposed_ms)
         else:
             which = longest_wait(run[Awaits], only_async=True)
-            split, on_device = _split(run), not run[Run].is_cpu
+            split, on_device = attribution(run), not run[Run].is_cpu
             fails = on_device and high < thresholds.failing_overlap
             gravity = _gravity(share, split, thresholds) if fails else {}
             yield self.meta.finding(
                 Status.FAIL if gravity else Status.INFO,
                 f"{summary} {which}".strip(),
                 cause=(_on_device_cause(split) if overlap.on_device else _ON_HOST) + _in_order(run),
-                action="Start collectives earlier: prefetch, smaller buckets, overlap_comm."
+                action=_on_device_action(split)
                 if overlap.on_device
                 else "Start them earlier, or give communication cores of its own; where a "
                 "setting is known to change it, another finding names it.",
@@ -205,10 +205,6 @@ _ON_HOST = (
 )
 
 
-def _split(run: RunSummary) -> Attribution | None:
-    return None if run[Run].missing_ranks else attribution(run[Steps], run[Arrivals])
-
-
 def _on_device_cause(split: Attribution | None) -> str:
     if split is None:
         return (
@@ -222,6 +218,12 @@ def _on_device_cause(split: Attribution | None) -> str:
         "While these kernels ran no other kernel did: what needs their result came next. "
         f"{split.transfer:.0%} of the step is transfer, {split.waiting:.0%} waits for a late rank."
     )
+
+
+def _on_device_action(split: Attribution | None) -> str:
+    if split is not None and split.waiting > split.transfer:
+        return "Remove what makes ranks late first: overlap cannot hide a wait for a rank."
+    return "Start collectives earlier: prefetch, smaller buckets, overlap_comm."
 
 
 def _gravity(share: float, split: Attribution | None, thresholds: Thresholds) -> dict[str, Any]:

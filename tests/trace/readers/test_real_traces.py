@@ -110,7 +110,7 @@ def test_the_late_rank_is_named(name: str, late: int) -> None:
 
 def test_waiting_for_a_late_rank_leads_the_verdict() -> None:
     diagnosis = judged("torchrec_sst_long_a2a_optimizer")
-    assert diagnosis.verdict.startswith("Rank 2 delays the others by ")
+    assert diagnosis.verdict.startswith("Rank 2 keeps the others waiting 1,013.1 ms of each step")
 
 
 @pytest.mark.parametrize("name", ["torchrec_resnet18", "hta_nccl_data"])
@@ -214,7 +214,7 @@ def test_a_wait_has_one_figure(run: str) -> None:
     diagnosis = judged(f"torchrec_sst_long_a2a_optimizer{run}")
     caused_ns = diagnosis.arrivals.rows[0].caused_ns
     assert rule(diagnosis, "late-rank").evidence[0].rows[0][:2] == (2, caused_ns)
-    assert f"by {caused_ns / 1e6:,.1f} ms of each step" in diagnosis.verdict
+    assert f"waiting {caused_ns / 1e6:,.1f} ms of each step" in diagnosis.verdict
 
 
 @pytest.mark.parametrize("run", ["_3", "_5_qcomm"])
