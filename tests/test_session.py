@@ -457,3 +457,17 @@ def test_the_session_leaves_nothing_in_flight(tmp_path: Path) -> None:
     dsprof.disable()
     assert recorder.stopped
     assert recorder.in_flight.works == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(KeyboardInterrupt, "interrupted"), (ValueError, "exit"), (None, "exit")]
+)
+def test_the_trailer_tells_ctrl_c_from_another_end(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException] | None, reason: str
+) -> None:
+    reasons: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "stop", reasons.append)
+        patch.setattr(sys, "last_type", kind, raising=False)
+        session._stop_at_exit()
+    assert reasons == [reason]

@@ -18,8 +18,9 @@ from dsprof.trace.table import BoolArray, Collectives, RankTrace
 ENDED_CALLS = 8
 """Of the collectives of a group that have ended, the last ones are compared."""
 
-OPEN_CALLS = 1000
-"""Of those that have not, the first ones: on a device many may be queued behind one that hangs."""
+OPEN_CALLS = 1 << 16
+"""Of those that have not, so many of a group are kept on all ranks together, the last ones."""
+_LEAST_OPEN_CALLS = 16  # of a group on each rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class _Reading:
     def __init__(self, trace: RankTrace, clock: RankClock) -> None:
         self.trace, self.clock, self.rows = trace, clock, trace.collectives
         self.alive_ns = _last_ns(trace)
+        self.most_open = max(OPEN_CALLS // trace.header.world_size, _LEAST_OPEN_CALLS)
         rows = trace.collectives
         pairs = [family(word) in POINT_TO_POINT for word in rows.words]
         self.is_pair = np.array(pairs, np.bool_)[rows.op] & rows.on_wire
@@ -144,7 +146,7 @@ class _Reading:
             still = mine[~ended & (rows.seq[mine] > max(rows.seq[completed], default=-1))]
             unlisted = counted[number]
             calls = len(mine) + unlisted if unlisted else 0
-            kept = (*completed[-ENDED_CALLS:], *still[:OPEN_CALLS])
+            kept = (*completed[-ENDED_CALLS:], *still[-self.most_open :])
             yield (
                 group.key,
                 RankFlight(
@@ -177,18 +179,20 @@ class _Reading:
     def _pairs_open(self) -> Iterable[PairCall]:
         rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}
         still = self.is_pair & ~self.is_ended & (rows.peer >= 0)
-        for row in np.flatnonzero(still)[:OPEN_CALLS]:
+        for row in np.flatnonzero(still)[-self.most_open :]:
             if (key := keys.get(int(rows.group[row]))) is not None:
                 yield PairCall(key, int(rows.peer[row]), int(rows.seq[row]), self._call(row))
 
     def _pair_counts(self) -> dict[tuple[str, str, int], int]:
         rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}
-        counts: dict[tuple[str, str, int], int] = {}
-        columns = (rows.group, rows.op, rows.peer, rows.seq)
-        for group, op, peer, seq in zip(*(c[self.is_pair].tolist() for c in columns), strict=True):
-            key = (keys.get(group, ""), family(rows.words[op]), peer)
-            counts[key] = max(seq, counts.get(key, 0))
-        return counts
+        sides = np.stack([rows.group, rows.op, rows.peer])[:, self.is_pair]
+        kinds, place = np.unique(sides, axis=1, return_inverse=True)
+        most = np.zeros(kinds.shape[1], np.int64)
+        np.maximum.at(most, place.ravel(), rows.seq[self.is_pair])
+        return {
+            (keys.get(group, ""), family(rows.words[op]), peer): count
+            for (group, op, peer), count in zip(kinds.T.tolist(), most.tolist(), strict=True)
+        }
 
     def _last(self, candidates: Array) -> int | None:
         """Return the row that ended last; the one called last where no end was seen."""

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsprof.analysis.aggregates import endings as module
+from dsprof.analysis.aggregates.endings import Ending, Endings
+from dsprof.analysis.summary import RankClock
+from dsprof.trace.format import Trailer
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import (
+    MS,
+    alive,
+    counters,
+    enqueued,
+    failing,
+    group,
+    hanging,
+    header,
+    rank_trace,
+    stall,
+    step,
+    sync,
+)
+
+
+def ending(trace: RankTrace) -> Ending:
+    return Endings.collect(trace, RankClock(offset_ns=5 * MS)).ranks[trace.rank]
+
+
+def test_the_last_completed_collective_and_what_was_in_flight() -> None:
+    comm = [
+        sync("all_reduce", 100, 10, seq=1, step=0),
+        sync("broadcast", 200, 10, seq=2, step=1),
+        hanging("all_gather", 300, seq=3, step=1),
+    ]
+    end = ending(rank_trace(comm=comm, steps=[step(0, 0, 150)], memory=[alive(900)]))
+    assert end.last is not None
+    assert (end.last.op, end.last.number, end.last.group, end.last.step) == (
+        "broadcast", 2, "world", 1,
+    )  # fmt: skip
+    assert (end.step, end.alive_ns) == (0, 905 * MS)
+    view = end.groups[group().key]
+    assert (view.enqueued, view.completed, view.in_flight) == (3, 2, [3])
+    assert view.calls[3].in_flight_ns == 600 * MS
+
+
+def test_a_wait_that_an_exception_ended_is_in_flight_until_then() -> None:
+    end = ending(rank_trace(comm=[failing("all_reduce", 100, 10, seq=1)], memory=[alive(900)]))
+    call = end.groups[group().key].calls[1]
+    assert (call.has_failed, call.is_in_flight, call.in_flight_ns) == (True, True, 10 * MS)
+
+
+def test_what_a_stream_has_passed_has_ended_with_all_before_it() -> None:
+    comm = [enqueued("all_reduce", 100 * n, seq=n) for n in range(1, 5)]
+    head = header(device="cuda", backend="nccl")
+    end = ending(rank_trace(comm=comm, head=head, stalls=[stall(comm[1], "wait", 200, 300)]))
+    assert (end.groups[group().key].completed, end.groups[group().key].in_flight) == (2, [3, 4])
+
+
+def test_sends_and_receives_are_counted_by_side() -> None:
+    comm = [sync("send", 100 * n, 1, seq=n, peer=1) for n in (1, 2)]
+    comm += [sync("recv", 500, 1, seq=1, peer=1)]
+    end = ending(rank_trace(comm=comm))
+    key = group().key
+    assert end.pairs == {(key, "send", 1): 2, (key, "recv", 1): 1}
+    assert end.groups == {}
+
+
+def test_of_many_in_flight_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OPEN_CALLS", 40)
+    comm = [hanging("all_reduce", n, seq=n) for n in range(1, 100)]
+    view = ending(rank_trace(comm=comm)).groups[group().key]
+    assert (view.in_flight[0], view.enqueued) == (80, 99)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_whole"),
+    [
+        ({}, True),
+        ({"trailer": None}, True),
+        ({"trailer": None, "broken_lines": 1}, True),  # its last line, cut
+        ({"broken_lines": 1}, False),
+        ({"trailer": Trailer(reason="disable")}, False),
+        ({"trailer": Trailer(reason="exit", dropped=1)}, False),
+        ({"trailer": Trailer(reason="exit", failed_hooks={"c10d": "why"})}, False),
+        ({"counters": [counters(3)]}, True),
+        ({"counters": [counters(3)], "trailer": None}, False),
+        ({"head": header(config={"every": 10}), "trailer": None}, False),
+    ],
+)
+def test_later_calls_may_be_missing(fields: dict[str, Any], is_whole: bool) -> None:
+    assert ending(rank_trace(**fields)).is_whole is is_whole
+
+
+def test_a_group_is_kept_once() -> None:
+    both = [Endings.collect(rank_trace(rank), RankClock()) for rank in range(2)]
+    merged = both[0].merge(both[1])
+    assert sorted(merged.ranks) == [0, 1]
+    assert [names.ranks for names in merged.groups.values()] == [(0, 1)]
+
+
+def test_files_of_other_tools_do_not_say_how_they_ended() -> None:
+    assert not Endings.collect(rank_trace(is_foreign=True), RankClock()).ranks
