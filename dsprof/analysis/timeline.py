@@ -50,6 +50,18 @@ class Intervals:
             np.minimum(self.ends[mine], other.ends[theirs]),
         )
 
+    def __sub__(self, other: Intervals) -> Intervals:
+        bounds = np.iinfo(np.int64)
+        outside = Intervals(np.append(bounds.min, other.ends), np.append(other.starts, bounds.max))
+        return self & outside
+
+    def holding(self, moments: Array) -> Intervals:
+        """Return the intervals in which any of the moments is."""
+        moments = np.sort(moments)
+        first = np.searchsorted(moments, self.starts)
+        some = np.searchsorted(moments, self.ends) > first
+        return Intervals(self.starts[some], self.ends[some])
+
     @property
     def length_ns(self) -> int:
         """The time that is covered."""

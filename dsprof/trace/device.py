@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +11,44 @@ _IntArray = npt.NDArray[np.int64]
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 
-ITEM = "aten::_local_scalar_dense"
-"""What `.item()`, `float(tensor)` and `if tensor:` come to; it has a synchronising call inside."""
+(
+    LOADING,
+    ALLOCATION,
+    TRANSFER,
+    SYNCHRONISATION,
+    DATA_LOADER,
+    LAUNCH,
+) = range(1, 7)
+"""What the host does in a call while a device may be idle."""
 
 
 @dataclass(slots=True)
-class HostStops:
-    """Calls in which the host waited for the device, as columns; `name` is a code into `words`."""
+class HostWork:
+    """What the host did beside a device: calls that may keep it idle, and when operators ran.
+
+    Columns of one row a call; `name`, `operator` and `annotation` are codes into `words`, and the
+    last two name what surrounds a call that takes long, 0 ("") where nothing does.
+    """
 
     words: list[str]
     name: _IntArray
+    kind: _IntArray
     start_ns: _IntArray
     end_ns: _IntArray
+    operator: _IntArray
+    annotation: _IntArray
+    launches: npt.NDArray[np.bool_]  # whether the calling thread launches work of the device
+    operators: _IntArray  # starts and ends of outer operators and launches, shape (2, n)
+    shows_python: bool = False  # Python functions were recorded
+
+    def moved(self, shift_ns: int) -> HostWork:
+        """Return the same with all times later by `shift_ns`."""
+        return replace(
+            self,
+            start_ns=self.start_ns + shift_ns,
+            end_ns=self.end_ns + shift_ns,
+            operators=self.operators + shift_ns,
+        )
 
 
 @dataclass(slots=True)
@@ -41,22 +66,19 @@ class DeviceActivity:
     start_ns: _IntArray
     end_ns: _IntArray
     is_usual: npt.NDArray[np.bool_]  # a communication kernel with "nccl" or "rccl" in its name
-    stops: HostStops | None = None  # None: the file does not tell
+    host: HostWork | None = None  # None: not recorded
 
     def __len__(self) -> int:
         return len(self.name)
 
     def moved(self, shift_ns: int) -> DeviceActivity:
         """Return the same with all times later by `shift_ns`."""
-        stops = self.stops and _moved(self.stops, shift_ns)
-        return replace(_moved(self, shift_ns), stops=stops)
-
-
-_Timed = TypeVar("_Timed", HostStops, DeviceActivity)
-
-
-def _moved(rows: _Timed, shift_ns: int) -> _Timed:
-    return replace(rows, start_ns=rows.start_ns + shift_ns, end_ns=rows.end_ns + shift_ns)
+        return replace(
+            self,
+            start_ns=self.start_ns + shift_ns,
+            end_ns=self.end_ns + shift_ns,
+            host=self.host and self.host.moved(shift_ns),
+        )
 
 
 @dataclass(slots=True)

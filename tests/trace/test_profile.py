@@ -8,7 +8,7 @@ import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.device import Device
-from dsprof.analysis.aggregates.host_waits import HostWaits, StopSums
+from dsprof.analysis.aggregates.host_waits import HostWaits, Stop, StopSums
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -124,7 +124,7 @@ def test_where_dsprof_could_not_time_the_device_the_profiled_steps_are_judged(
     summary = read(tmp_path)
     steps = summary[Steps]
     # On another clock this stop of the host would be in step 2.
-    assert summary[HostWaits].rows == {"cudaDeviceSynchronize": StopSums(1, make.MS)}
+    assert summary[HostWaits].rows == {Stop("cudaDeviceSynchronize"): StopSums(1, make.MS)}
     assert steps.measured == [3, 4]
     assert steps.exposed_share == pytest.approx(0.2)
     assert (steps.total.compute_ns, steps.total.other_ns) == (100 * make.MS, 0)

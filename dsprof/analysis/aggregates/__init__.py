@@ -16,6 +16,7 @@ from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flights import Flights
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.host_waits import HostWaits
+from dsprof.analysis.aggregates.idle_causes import IdleCauses
 from dsprof.analysis.aggregates.intent import Intent
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
@@ -50,6 +51,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Pipelines,
     Streams,
     HostWaits,
+    IdleCauses,
     Awaits,
     Phases,
     Overlap,

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dsprof.analysis.grouping import group_rows
+from dsprof.analysis.host_stops import is_stop
 from dsprof.analysis.kernel_time import DeviceTime
-from dsprof.analysis.steps import detailed_steps, kernels
+from dsprof.analysis.steps import detailed_steps, device_steps, device_windows, kernels
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.analysis.timeline import Array, Intervals
-from dsprof.trace.device import ITEM, DeviceActivity, HostStops
-from dsprof.trace.table import BoolArray, RankTrace
+from dsprof.trace.device import (
+    ALLOCATION,
+    DATA_LOADER,
+    LOADING,
+    DeviceActivity,
+    HostWork,
+)
+from dsprof.trace.table import RankTrace
 
-RECORDED = "synchronize()"
+
+class Stop(NamedTuple):
+    """Calls of one name, with the operator and the user's annotation around them."""
+
+    call: str
+    operator: str = ""
+    annotation: str = ""
+
+
+RECORDED = Stop("synchronize()")
 """Of a device, a stream or an event, as dsprof's own hooks saw them."""
 
 
@@ -31,18 +48,18 @@ class StopSums:
 
 @dataclass(frozen=True, slots=True)
 class HostWaits(Aggregate):
-    """Sums by the name of the call; only a device that is timed or profiled shows them."""
+    """Sums by call; only a device that is timed or profiled shows them."""
 
-    rows: dict[str, StopSums]
+    rows: dict[Stop, StopSums]
     rank_steps: int = 0  # of ranks whose device is timed or profiled
-    idle_ns: int = 0  # of the current stream meanwhile; of the device around stops in a profile
+    idle_ns: int = 0  # of the current stream meanwhile; of kernels around stops in a profile
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> HostWaits:
         """Count the synchronising calls of one rank."""
         device, steps = kernels(trace), detailed_steps(trace)
-        if device is not None and device.stops is not None:
-            return cls._of_profile(trace, device, device.stops, steps)
+        if device is not None and device.host is not None:
+            return cls._of_profile(trace, device, device.host)
         if not trace.is_device_timed:
             return cls({})
         wanted = set(steps.tolist())
@@ -52,24 +69,24 @@ class HostWaits(Aggregate):
         return cls(rows, len(steps), held_ns)
 
     @classmethod
-    def _of_profile(
-        cls, trace: RankTrace, device: DeviceActivity, stops: HostStops, steps: Array
-    ) -> HostWaits:
-        wanted = set(steps.tolist())
-        spans = [step for step in trace.steps if step.step in wanted]
-        inside = np.zeros(len(stops.name), np.bool_)
-        for span in spans:
-            inside |= (stops.start_ns >= span.start_ns) & (stops.start_ns < span.end_ns)
-        chosen = np.flatnonzero(inside & ~_within_items(stops))
+    def _of_profile(cls, trace: RankTrace, device: DeviceActivity, host: HostWork) -> HostWaits:
+        steps = len(device_steps(trace))
+        if not steps:
+            return cls({})
+        window = Intervals.union(*device_windows(trace, device))
+        chosen = np.flatnonzero(
+            is_stop(host) & (window.within(host.start_ns, host.start_ns + 1) > 0)
+        )
         if not len(chosen):
-            return cls({}, len(spans))
-        groups = group_rows([stops.name[chosen]])
-        held, counts = groups.sums((stops.end_ns - stops.start_ns)[chosen]), groups.counts()
-        names = [stops.words[code] for code in stops.name[chosen[groups.first]].tolist()]
-        rows = {name: StopSums(int(counts[g]), int(held[g])) for g, name in enumerate(names)}
-        time = DeviceTime.of(device)
-        busy = time.compute | time.communication | time.copies
-        return cls(rows, len(spans), _idle_at(stops.end_ns[chosen], busy))
+            return cls({}, steps)
+        keys = [column[chosen] for column in (host.name, host.operator, host.annotation)]
+        groups = group_rows(keys)
+        held, counts = groups.sums((host.end_ns - host.start_ns)[chosen]), groups.counts()
+        rows = {
+            Stop(*(host.words[int(key[first])] for key in keys)): StopSums(int(calls), int(ns))
+            for first, calls, ns in zip(groups.first, counts, held, strict=True)
+        }
+        return cls(rows, steps, _lost_ns(device, host, chosen, window))
 
     def merge(self, other: HostWaits) -> HostWaits:
         """Add up two sets of ranks."""
@@ -86,24 +103,28 @@ class HostWaits(Aggregate):
         return calls / self.rank_steps if self.rank_steps else 0.0
 
     @property
+    def blocked_ms_per_step(self) -> float:
+        """Time of the host in these calls, mean over ranks and steps."""
+        held_ns = sum(sums.held_ns for sums in self.rows.values())
+        return held_ns / self.rank_steps / 1e6 if self.rank_steps else 0.0
+
+    @property
     def idle_ms_per_step(self) -> float:
         """Mean over ranks and steps."""
         return self.idle_ns / self.rank_steps / 1e6 if self.rank_steps else 0.0
 
 
-def _within_items(stops: HostStops) -> BoolArray:
-    """Say which calls are inside an `.item()`, and would be counted twice."""
-    code = stops.words.index(ITEM) if ITEM in stops.words else -1
-    is_item = stops.name == code
-    items = Intervals.union(stops.start_ns[is_item], stops.end_ns[is_item])
-    inside = items.within(stops.start_ns, stops.start_ns + 1) > 0
-    return np.asarray(inside & ~is_item, np.bool_)
+def _lost_ns(device: DeviceActivity, host: HostWork, chosen: Array, window: Intervals) -> int:
+    """Return how long no kernel ran while the host was blocked, or until work came again.
 
-
-def _idle_at(moments: Array, busy: Intervals) -> int:
-    """Return how long the device was idle around `moments`: each gap in its work once."""
-    after = np.searchsorted(busy.starts, moments, side="right")
-    between = (after > 0) & (after < len(busy.starts))
-    moments, after = moments[between], after[between]
-    gaps = np.unique(after[moments >= busy.ends[after - 1]])
-    return int((busy.starts[gaps] - busy.ends[gaps - 1]).sum())
+    What the host did in between beside launching, such as loading data, is not the stop's.
+    """
+    time = DeviceTime.of(device)
+    kernels = time.compute | time.communication
+    starts, ends = host.start_ns[chosen], host.end_ns[chosen]
+    others = np.isin(host.kind, (LOADING, ALLOCATION, DATA_LOADER))
+    busy_host = Intervals.union(host.start_ns[others], host.end_ns[others])
+    record = Intervals.union(device.start_ns.min(keepdims=True), device.end_ns.max(keepdims=True))
+    dry = (record - (kernels | time.copies)).holding(ends) - busy_host
+    blocked = (window - kernels) & Intervals.union(starts, ends)
+    return (blocked | (dry & window)).length_ns

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.aggregates.idle_causes import UNRECORDED, IdleCauses
 from dsprof.analysis.summary import RunSummary
+from dsprof.rules.overlap.idle_remedies import REMEDIES
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 
 
@@ -27,7 +29,7 @@ class DeviceIdle:
         failing_title="The device is idle: the host does not keep it busy",
         why="While no kernel and no copy runs, an accelerator costs as much and does nothing.",
         category="overlap",
-        needs=(Device,),
+        needs=(Device, IdleCauses),
     )
     thresholds = Thresholds()
 
@@ -41,29 +43,43 @@ class DeviceIdle:
             text = "Unknown: events were left out of the files."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
-            yield self._judged(device, device.share("idle_ns"), thresholds)
+            yield self._judged(device, run[IdleCauses], thresholds)
 
-    def _judged(self, device: Device, idle: float, thresholds: Thresholds) -> Finding:
-        exposed = device.share("exposed_ns")
+    def _judged(self, device: Device, causes: IdleCauses, thresholds: Thresholds) -> Finding:
+        idle, exposed = device.share("idle_ns"), device.share("exposed_ns")
         summary = (
             f"The device is idle {idle:.0%} of {device.window}; "
-            f"{exposed:.0%} is exposed communication.{_before(device)}"
+            f"{exposed:.0%} is exposed communication."
         )
         if idle < thresholds.idle_share:
-            return self.meta.finding(Status.PASS, summary)
+            return self.meta.finding(Status.PASS, summary + _before(device))
         severe = idle >= thresholds.severe_share
+        largest, largest_ns = next(iter(causes.order), (UNRECORDED, 0))
+        share = largest_ns / max(sum(causes.idle_ns.values()), 1)
+        remedy = REMEDIES[largest]
         return self.meta.finding(
             Status.FAIL,
-            summary,
+            f"{summary} The host meanwhile: {largest} ({share:.0%} of the idle time)."
+            f"{_before(device)}",
             severity=Severity.HIGH if severe else Severity.MEDIUM,
-            cause="The host launches work more slowly than the device does it: data loading, "
-            "synchronising calls (.item(), .cpu(), prints of tensors), many small kernels, "
-            "or a recording that holds pauses.",
-            action="Load data ahead, remove synchronising calls, use larger micro-batches, "
-            "fused optimizers, torch.compile or CUDA graphs.",
-            evidence=(_by_rank(device),),
-            confidence="medium",
+            cause=remedy.cause,
+            action=remedy.action,
+            evidence=(_by_cause(causes), _by_rank(device)),
+            confidence="low" if largest == UNRECORDED else "medium",
         )
+
+
+def _by_cause(causes: IdleCauses) -> Table:
+    whole = max(sum(causes.idle_ns.values()), 1)
+    return Table(
+        columns=(
+            Column("host meanwhile"),
+            Column("idle, all ranks", "ns"),
+            Column("share", "share"),
+        ),
+        rows=tuple((name, ns, ns / whole) for name, ns in causes.order),
+        caption="What the host did while the device was idle",
+    )
 
 
 def _before(device: Device) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.aggregates.host_waits import HostWaits
+from dsprof.analysis.aggregates.host_waits import HostWaits, Stop
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import share_of_step
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import count
-from dsprof.trace.device import ITEM
+from dsprof.rules.wording import count, shortened
+
+_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class Thresholds:
     """When stops are many, and when they cost."""
 
     calls_per_step: float = 2.0  # of one rank; once a step is where many programs log
-    idle_share: float = 0.05  # of the step, in which the device had nothing to do around them
+    idle_share: float = 0.05  # of the step, in which the device ran no kernel around them
+    severe_share: float = 0.2  # from here on a single one is too many
 
 
 class HostSynchronisation:
@@ -47,49 +49,66 @@ class HostSynchronisation:
             return
         share = share_of_step(waits.idle_ms_per_step, run[Steps])
         summary = (
-            f"The host stops {count(waits.calls_per_step)} times a step for the device, which is "
-            f"idle {waits.idle_ms_per_step:.2f} ms of it around these stops ({share:.1%})."
+            f"The host stops {count(waits.calls_per_step)} times a step for the device and is "
+            f"blocked {waits.blocked_ms_per_step:.2f} ms; no kernel runs for "
+            f"{waits.idle_ms_per_step:.2f} ms of it around these stops ({share:.1%}).{_most(waits)}"
         )
-        costs = share >= thresholds.idle_share
-        if not costs or waits.calls_per_step < thresholds.calls_per_step:
+        is_often = waits.calls_per_step >= thresholds.calls_per_step
+        if share < thresholds.idle_share or not (is_often or share >= thresholds.severe_share):
             yield self.meta.finding(Status.PASS, summary)
             return
         breakdown = run[Engines].setting("wall_clock_breakdown") is True
         yield self.meta.finding(
             Status.FAIL,
             summary,
-            severity=Severity.MEDIUM,
+            severity=Severity.HIGH if share >= 2 * thresholds.severe_share else Severity.MEDIUM,
             cause="wall_clock_breakdown is true: its timers synchronise around each phase."
             if breakdown
-            else "The program, or a library, reads values of the device or synchronises with it.",
+            else "The program, or a library, copies values of the device to the host, copies from "
+            "memory that is not pinned, or synchronises with the device.",
             action='Set "wall_clock_breakdown" to false; dsprof times the step without it.'
             if breakdown
-            else "Read losses every so many steps (.item() stops the host), and take "
-            "torch.cuda.synchronize() out of timers and loggers. overlap_comm with "
-            "contiguous_gradients or use_multi_rank_bucket_allreduce set to false stops at each "
-            "bucket.",
+            else "Read losses every so many steps (.item() stops the host), copy from pinned "
+            "memory with non_blocking=True, and take torch.cuda.synchronize() out of timers and "
+            "loggers. overlap_comm with contiguous_gradients or use_multi_rank_bucket_allreduce "
+            "set to false stops at each bucket.",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
             evidence=(_by_call(waits),),
             confidence="medium",
         )
 
 
+def _most(waits: HostWaits) -> str:
+    """Name the calls that block longest."""
+    stop = next(iter(_longest(waits)), None)
+    if stop is None or not (stop.operator or stop.annotation):
+        return ""
+    operator = f" in {shortened(stop.operator)}" if stop.operator else ""
+    annotation = f", under {shortened(stop.annotation)}" if stop.annotation else ""
+    return f" {stop.call}{operator}{annotation} blocks longest."
+
+
+def _longest(waits: HostWaits) -> list[Stop]:
+    return sorted(waits.rows, key=lambda stop: (-waits.rows[stop].held_ns, stop))
+
+
 def _by_call(waits: HostWaits) -> Table:
     steps = max(waits.rank_steps, 1)
-    order = sorted(waits.rows.items(), key=lambda item: (-item[1].calls, item[0]))
     return Table(
         columns=(
             Column("call"),
+            Column("operator"),
+            Column("annotation"),
             Column("a step and rank", "count"),
-            Column("holds the host a step", "ms"),
+            Column("blocks the host a step", "ms"),
         ),
         rows=tuple(
             (
-                f"{name} (.item())" if name == ITEM else name,
-                round(sums.calls / steps, 2),
-                sums.held_ns / steps / 1e6,
+                *stop,
+                round(waits.rows[stop].calls / steps, 2),
+                waits.rows[stop].held_ns / steps / 1e6,
             )
-            for name, sums in order
+            for stop in _longest(waits)[:_ROWS]
         ),
     )
 

@@ -11,14 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.errors import TraceError
-from dsprof.trace.device import DeviceActivity, HostStops
+from dsprof.trace.device import DeviceActivity
 from dsprof.trace.format import Header, NoteArgs, StepArgs
 from dsprof.trace.readers.calls import UNNAMED, Call, CallRows, GroupTable, message
+from dsprof.trace.readers.kineto_calls import HostCalls
 from dsprof.trace.readers.kineto_events import (
     DEVICE_CATEGORIES,
     OF_TORCH,
     OF_XPU,
+    ON_DEVICE,
+    OPERATORS,
     OTHER_DEVICES,
+    PYTHON,
     STEP_PREFIX,
     Args,
     Flow,
@@ -32,15 +36,13 @@ from dsprof.trace.readers.kineto_host import (
     is_issue,
     span_message,
 )
-from dsprof.trace.readers.kineto_names import CALL, SPAN, STEP, STOP, DeviceKinds, HostUses
+from dsprof.trace.readers.kineto_names import CALL, HOST_CALL, SPAN, STEP, DeviceKinds, HostUses
 from dsprof.trace.readers.kineto_numbers import Numbers
+from dsprof.trace.readers.kineto_times import DAMAGED, times_of
 from dsprof.trace.table import RankTrace, Vocabulary
 
-_LONGEST_US = 1e13  # four months: later times are damage
-_DAMAGED = -(2**62)
 _MOST_CATEGORIES = 1 << 10
 _BATCH = 1000  # events that are turned into rows at once
-_START, _DURATION = attrgetter("ts"), attrgetter("dur")
 
 
 class Columns:
@@ -48,10 +50,9 @@ class Columns:
 
     def __init__(self, origin_us: float) -> None:
         self._origin_us = origin_us
-        self._words = Vocabulary()
+        self._words = Vocabulary({"": 0})
         self._on_device: list[TraceEvent] = []
         self._parts: list[npt.NDArray[np.int64]] = []
-        self._stops: list[npt.NDArray[np.int64]] = []
         self._kinds = DeviceKinds(self._words)
         self._uses = HostUses()
         self._calls: list[Call] = []
@@ -64,24 +65,24 @@ class Columns:
         self._damaged = 0
         self._categories: set[str] = set()  # seen before any work of a device
         self._numbers = Numbers()
+        self._host = HostCalls(origin_us, self._words, self._lane)
 
     def add(self, events: Sequence[object]) -> None:
         """Take what is of use from a chunk."""
         spans = [event for event in events if type(event) is TraceEvent]
         if not self._parts and len(self._categories) < _MOST_CATEGORIES:
             self._categories |= {e.cat for e in events if isinstance(e, TraceEvent | Flow)}
-        self._numbers.add(spans)
+        operators = [event for event in spans if event.cat in OPERATORS]
+        self._numbers.add(spans, operators)
         uses = self._uses
         used = [e for e in spans if e.cat in DEVICE_CATEGORIES or uses[e.name]]
         on_device = [event for event in used if event.cat in DEVICE_CATEGORIES]
         self._on_device += on_device
         if len(self._on_device) >= _BATCH:
             self._take_device()
-        stops = [event for event in used if uses[event.name] == STOP]
-        if stops:
-            self._stops.append(self._stop_rows(stops))
-        if len(on_device) + len(stops) < len(used):
-            self._host_events(used)
+        self._host.add_operators(operators)
+        if len(on_device) < len(used):
+            self._host_events(event for event in used if event.cat not in ON_DEVICE)
 
     def _take_device(self) -> None:
         self._parts.append(self._device_rows(self._on_device))
@@ -90,7 +91,9 @@ class Columns:
     def _host_events(self, events: Iterable[TraceEvent]) -> None:
         for event in events:
             use = self._uses[event.name]
-            if use == STEP:
+            if use >= HOST_CALL:
+                self._host.add(event, use - HOST_CALL)
+            elif use == STEP:
                 self._step(event)
             elif use == SPAN or (use == CALL and is_issue(event.args)):
                 self._host_call(event)
@@ -142,19 +145,8 @@ class Columns:
         number, stream, start, end = table
         name, library, kind, usual = np.array(self._kinds.rows, np.int64)[number].T
         words, usual = list(self._words), usual.astype(np.bool_)
-        stops = np.concatenate([np.zeros((3, 0), np.int64), *self._stops], axis=1)
-        return DeviceActivity(
-            words, name, library, kind, stream, start, end, usual, HostStops(words, *stops)
-        )
-
-    def _times(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
-        """Return a row of starts and one of ends, shape (2, events); _DAMAGED where they are."""
-        starts = np.fromiter(map(_START, events), np.float64, len(events))
-        lasts = np.fromiter(map(_DURATION, events), np.float64, len(events))
-        # Added first: on the coarse grid of absolute times an end meets the start that it touches.
-        times = np.stack([starts, starts + np.fmax(lasts, 0.0)]) - self._origin_us
-        is_sound = (np.abs(times) < _LONGEST_US).all(axis=0)
-        return np.rint(np.where(is_sound, times * 1000, _DAMAGED)).astype(np.int64)
+        host = self._host.work(self._words, shows_python=bool(self._categories & PYTHON))
+        return DeviceActivity(words, name, library, kind, stream, start, end, usual, host)
 
     def _device_rows(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
         """Return rows of kinds, streams, starts and ends, shape (4, sound events)."""
@@ -176,18 +168,12 @@ class Columns:
         op = op or self._kinds.operations[kind]
         self._calls.append(self._call(op, event.args, stream, start, end))
 
-    def _stop_rows(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
-        """Return rows of names, starts and ends, shape (3, sound events)."""
-        names = np.array([[self._words[event.name] for event in events]], np.int64)
-        times, is_sound = self._sound_times(events)
-        return np.concatenate([names, times])[:, is_sound]
-
     def _sound_times(
         self, events: Sequence[TraceEvent]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return the times of events, and which are sound; count the others."""
-        times = self._times(events)
-        is_sound = times[0] > _DAMAGED
+        times = times_of(events, self._origin_us)
+        is_sound = times[0] > DAMAGED
         self._damaged += len(events) - int(np.count_nonzero(is_sound))
         return times, is_sound
 
@@ -205,9 +191,9 @@ class Columns:
         return Call(op, group, elements, nbytes, dtype, lane, start, end)
 
     def _host_call(self, event: TraceEvent) -> None:
-        (start,), (end,) = self._times([event]).tolist()
+        (start,), (end,) = times_of([event], self._origin_us).tolist()
         args, lane = event.args, self._lane(event.tid)
-        if start == _DAMAGED:
+        if start == DAMAGED:
             self._damaged += 1
         elif event.name == ISSUED:
             self._issues.add(args, self._call(args.collective or UNNAMED, args, lane, start, end))
@@ -244,8 +230,8 @@ class Columns:
         # The same step stands on the device's time line, too; the host's comes to every trace.
         if not digits.isdecimal() or len(digits) > 9 or event.cat.startswith("gpu_"):
             return
-        (start,), (end,) = self._times([event]).tolist()
-        if start > _DAMAGED:
+        (start,), (end,) = times_of([event], self._origin_us).tolist()
+        if start > DAMAGED:
             step = StepArgs(int(digits), start, end, source="torch.profiler")
             self._steps.setdefault(step.step, step)
 

@@ -11,8 +11,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dsprof.trace.device import ITEM
-
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 KERNEL, COPY = "kernel", "copy"
@@ -47,13 +45,12 @@ OF_TORCH = frozenset({
 })  # fmt: skip
 """Categories that torch's profiler gives to what takes time; other tools give none, or others."""
 
-OPERATORS = frozenset(("cpu_op", "user_annotation", "Operator"))
-"""Categories of what the host's program and torch's operators did."""
+ANNOTATION = "user_annotation"
+OPERATORS = frozenset(("cpu_op", "Operator", ANNOTATION))
+"""Categories of what torch's operators did, and of what the program or a library marked."""
 
-
-def is_stop(name: str) -> bool:
-    """Say whether the host waits for the device in a call of this name."""
-    return name == ITEM or (name.endswith("Synchronize") and name.startswith(("cuda", "hip")))
+PYTHON = frozenset(("python_function", "PythonFunction"))
+ON_DEVICE = frozenset((*DEVICE_CATEGORIES, "gpu_user_annotation"))
 
 
 STEP_PREFIX = "ProfilerStep#"

@@ -6,19 +6,23 @@ from typing import NamedTuple
 
 from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY
 from dsprof.trace.readers.calls import UNNAMED
+from dsprof.trace.readers.host_calls import kind_of
 from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
 from dsprof.trace.readers.kineto_events import (
     CPU_COLLECTIVES,
     DEVICE_CATEGORIES,
     KERNEL,
     STEP_PREFIX,
-    is_stop,
 )
 from dsprof.trace.readers.kineto_host import ISSUED
 from dsprof.trace.table import Vocabulary
 
-UNUSED, STEP, STOP, CALL, SPAN = range(5)
-"""What events of the host are: `CALL` is torch's record of one, `SPAN` one of a CPU backend."""
+UNUSED, STEP, CALL, SPAN, HOST_CALL = range(5)
+"""What events of the host are.
+
+`CALL` is torch's record of a collective, `SPAN` one of a CPU backend; `HOST_CALL` and above are
+calls that may keep a device idle, by their kind.
+"""
 
 _MOST_NAMES = 1 << 16
 
@@ -40,7 +44,7 @@ def _use(name: str) -> int:
         return SPAN
     if name == ISSUED:
         return CALL
-    return STOP if is_stop(name) else UNUSED
+    return HOST_CALL + kind if (kind := kind_of(name)) else UNUSED
 
 
 class DeviceKind(NamedTuple):

@@ -6,12 +6,12 @@ number and is whole; a sample has gaps all over.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from dsprof.trace.readers.kineto_events import OPERATORS, TraceEvent
+from dsprof.trace.readers.kineto_events import TraceEvent
 
 _GAPS = 8
 """Threads take numbers in blocks of their own, and operators begin before a window."""
@@ -23,22 +23,20 @@ class Numbers:
     """The numbers of all operators; where these have none, those of all events."""
 
     def __init__(self) -> None:
-        self._operators: list[npt.NDArray[np.int64]] = []
-        self._events: list[npt.NDArray[np.int64]] = []
+        self._operators = array("q")
+        self._events = array("q")
 
-    def add(self, events: Sequence[TraceEvent]) -> None:
+    def add(self, events: Sequence[TraceEvent], operators: Sequence[TraceEvent]) -> None:
         """Take the numbers of a chunk."""
-        numbers = [e.args.external for e in events if e.cat in OPERATORS]
-        if found := [number for number in numbers if type(number) is int]:
-            self._operators.append(np.array(found, np.int64))
+        if found := [n for e in operators if type(n := e.args.external) is int]:
+            self._operators.extend(found)
         elif not self._operators:
-            indices = [n for e in events if (n := max(e.args.index, e.args.old_index)) >= 0]
-            self._events.append(np.array(indices, np.int64))
+            indices = (max(event.args.index, event.args.old_index) for event in events)
+            self._events.extend(number for number in indices if number >= 0)
 
     def left_out(self) -> str:
         """Say how many of the events that torch numbered are here; "" where that is all."""
-        parts = self._operators or self._events
-        numbers = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+        numbers = np.unique(np.array(self._operators or self._events, np.int64))
         gaps = int(np.count_nonzero(np.diff(numbers) > 1))
         if gaps <= max(_GAPS, _GAP_SHARE * len(numbers)):
             return ""

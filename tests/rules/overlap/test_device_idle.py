@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import pytest
+
 from dsprof.rules.overlap.device_idle import RULE
 from dsprof.rules.rule import Severity, Status
 from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
-from tests.factories.trace import rank_trace, said
+from tests.factories.trace import MS, rank_trace, said
 
 
 def test_an_idle_device_fails():
@@ -58,3 +60,27 @@ def test_a_sample_says_nothing():
 def test_traces_without_a_device_do_not_apply():
     assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE
     assert said(RULE, rank([], world_size=1)).status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("call", "doing", "action"),
+    [
+        ("hipFree", "allocating and freeing memory (99%", "empty_cache"),
+        ("cudaMemcpyAsync", "blocked in copies (99%", "pinned memory"),
+        ("enumerate(DataLoader)#x", "waiting for the data loader (99%", "num_workers"),
+        ("cuModuleLoadData", "compiling and loading kernels (99%", "warm-up"),
+    ],
+)
+def test_what_the_host_did_meanwhile_is_named_and_helped(call, doing, action):
+    events = [kineto.kernel("gemm", 0, 10), kineto.span("cuda_runtime", call, 10, 3300)]
+    finding = said(RULE, rank([*events, kineto.kernel("gemm", 3310 + 30, 10)], world_size=1))
+    assert finding.status is Status.FAIL
+    assert doing in finding.summary
+    assert action in finding.action
+    assert finding.evidence[0].rows[0][1] == 3300 * MS
+
+
+def test_without_a_record_of_the_host_no_cause_is_claimed():
+    finding = said(RULE, rank(steps_of(4, 4, 4, 4), world_size=1))
+    assert "nothing recorded (100%" in finding.summary
+    assert finding.confidence == "low"

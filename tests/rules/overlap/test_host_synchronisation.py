@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from dsprof.rules.overlap.host_synchronisation import RULE
-from dsprof.rules.rule import Status
-from dsprof.trace.device import ITEM
+from dsprof.rules.rule import Severity, Status
 from tests.factories import kineto
 from tests.factories.device import rank as device_profile
 from tests.factories.device_run import device_rank, synchronisations
@@ -47,7 +46,7 @@ def reading(gap: float = 20):
         events += [kineto.step(number, at, 100), kineto.kernel("gemm", at, 30)]
         events.append(kineto.kernel("gemm", at + 30 + gap, 65 - gap))
         for i in range(3):
-            events.append(kineto.span("cpu_op", ITEM, at + 20 + 5 * i, 4))
+            events.append(kineto.span("cpu_op", "aten::item", at + 20 + 5 * i, 4))
             inner = kineto.span("cuda_runtime", "cudaStreamSynchronize", at + 21 + 5 * i, 2)
             events.append(inner)
     return device_profile(events, world_size=1)
@@ -58,8 +57,29 @@ def test_a_profile_shows_item():
     assert finding.status is Status.FAIL
     assert "stops 3 times a step for the device" in finding.summary
     assert "20.00 ms of it around these stops" in finding.summary
-    assert finding.evidence[0].rows == ((f"{ITEM} (.item())", 3.0, 12.0),)
+    assert finding.evidence[0].rows == (("cudaStreamSynchronize", "aten::item", "", 3.0, 6.0),)
+    assert "cudaStreamSynchronize in aten::item blocks longest" in finding.summary
     assert said(RULE, reading(gap=0)).status is Status.PASS
+
+
+def copying(name: str = "cudaMemcpyAsync"):
+    """Four steps of 100 ms, with one copy each that blocks the host for 60 ms."""
+    events = []
+    for number in range(4):
+        at = 100 * number
+        events += [kineto.step(number, at, 100), kineto.kernel("gemm", at, 40)]
+        events += [kineto.span("user_annotation", "log", at + 35, 65), kineto.copy(at + 99, 1)]
+        events.append(kineto.span("cpu_op", "aten::to", at + 39, 61))
+        events.append(kineto.span("cuda_runtime", name, at + 40, 60))
+    return device_profile(events, world_size=1)
+
+
+def test_one_copy_that_blocks_for_half_a_step_fails():
+    for name in ("cudaMemcpyAsync", "hipMemcpyWithStream"):
+        finding = said(RULE, copying(name))
+        assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+        assert f"{name} in aten::to, under log blocks longest" in finding.summary
+        assert "blocked 60.00 ms" in finding.summary
 
 
 def test_thresholds_move_the_verdict():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsprof.errors import TraceError
-from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY
+from dsprof.trace.device import ALLOCATION, COMMUNICATION, COMPUTE, COPY, TRANSFER
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.kineto import KinetoReader
 from dsprof.trace.run import find_run, read_run
@@ -423,22 +423,32 @@ def test_an_empty_list_of_events_is_an_empty_trace(tmp_path: Path) -> None:
     assert trace.trailer is not None
 
 
-def test_calls_that_stop_the_host_are_kept(tmp_path: Path) -> None:
+def test_calls_that_may_keep_the_device_idle_are_kept(tmp_path: Path) -> None:
     events = [
-        make.kernel("gemm", 0, 5),
-        make.span("cuda_runtime", "cudaStreamSynchronize", 1, 2),
-        make.span("hip_runtime", "hipDeviceSynchronize", 4, 1),
-        make.span("cpu_op", "aten::_local_scalar_dense", 6, 1),
-        make.span("user_annotation", "mySynchronize", 8, 1),
-        make.span("cuda_runtime", "cudaLaunchKernel", 9, 1),
+        make.kernel(make.GEMM, 0, 5),
+        make.span("cpu_op", "aten::to", 5, 4),
+        make.span("cpu_op", "aten::copy_", 5.5, 3),
+        make.span("user_annotation", "fetch", 4, 6),
+        make.span("user_annotation", "ProfilerStep#1", 5, 5),
+        make.span("cuda_runtime", "cudaMemcpyAsync", 6, 2),
+        make.span("cuda_runtime", "cudaMemcpyAsync", 6, 2, tid=8),
+        make.span("cuda_runtime", "cudaLaunchKernel", 9, 0.005),
+        make.span("cuda_runtime", "cudaEventQuery", 10, 1),
+        make.span("cuda_runtime", "hipFree", 12, 1),
     ]
     device = read(tmp_path, events).device
     assert device is not None
-    stops = device.stops
-    assert stops is not None
-    assert [stops.words[code] for code in stops.name] == [
-        "cudaStreamSynchronize",
-        "hipDeviceSynchronize",
-        "aten::_local_scalar_dense",
-    ]
-    assert (stops.end_ns - stops.start_ns).tolist() == [2_000_000, 1_000_000, 1_000_000]
+    assert device.host is not None
+    host = device.host
+    assert [host.words[code] for code in host.name] == ["cudaMemcpyAsync"] * 2 + ["hipFree"]
+    assert host.kind.tolist() == [TRANSFER, TRANSFER, ALLOCATION]
+    assert [host.words[code] for code in host.operator] == ["aten::to", "", ""]
+    assert [host.words[code] for code in host.annotation] == ["fetch", "", ""]
+    assert host.launches.tolist() == [True, False, True]
+    assert (host.operators[1] - host.operators[0]).tolist() == [4_000_000]
+
+
+def test_a_recording_of_the_device_alone_has_no_host(tmp_path: Path) -> None:
+    device = read(tmp_path, [make.kernel(make.GEMM, 0, 5)]).device
+    assert device is not None
+    assert device.host is None

@@ -1,0 +1,96 @@
+"""What the host did while a device was idle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from dsprof.analysis.host_stops import is_stop
+from dsprof.analysis.kernel_time import DeviceTime
+from dsprof.analysis.steps import device_windows
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.timeline import Intervals
+from dsprof.trace.device import (
+    ALLOCATION,
+    DATA_LOADER,
+    LAUNCH,
+    LOADING,
+    SYNCHRONISATION,
+    TRANSFER,
+    DeviceActivity,
+    HostWork,
+)
+from dsprof.trace.table import RankTrace
+
+SHORT_GAP_NS = 20_000
+"""Between two kernels. Nothing but launches fits in."""
+LOADS_FROM_NS = 1_000_000
+"""A launch takes microseconds; one that takes so long while the device is idle loads a module."""
+
+LAUNCHING = "launching kernels"
+PYTHON = "Python between operators"
+UNRECORDED = "nothing recorded"
+NAMES = {
+    LOADING: "compiling and loading kernels",
+    ALLOCATION: "allocating and freeing memory",
+    TRANSFER: "blocked in copies",
+    DATA_LOADER: "waiting for the data loader",
+    SYNCHRONISATION: "synchronising with the device",
+    LAUNCH: LAUNCHING,
+}
+"""In the order in which they claim idle time: what a data loader allocates is an allocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCauses(Aggregate):
+    """Idle time of all devices in the judged windows, by what their hosts did meanwhile."""
+
+    idle_ns: dict[str, int]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> IdleCauses:
+        """Attribute the idle time of one rank; of a sample, none."""
+        device, profile = trace.activity, trace.profile
+        is_sampled = profile.is_sampled if profile else trace.is_sampled
+        if device is None or not len(device) or is_sampled:
+            return cls({})
+        time = DeviceTime.of(device)
+        window = Intervals.union(*device_windows(trace, device))
+        idle = window - (time.compute | time.communication | time.copies)
+        return cls({name: ns for name, ns in _causes(device, idle).items() if ns})
+
+    def merge(self, other: IdleCauses) -> IdleCauses:
+        """Add up two sets of ranks."""
+        return IdleCauses(dict(Counter(self.idle_ns) + Counter(other.idle_ns)))
+
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """The causes, that of most idle time first."""
+        return sorted(self.idle_ns.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _causes(device: DeviceActivity, idle: Intervals) -> dict[str, int]:
+    if (host := device.host) is None:
+        return {UNRECORDED: idle.length_ns}
+    is_long = idle.ends - idle.starts >= SHORT_GAP_NS
+    left = Intervals(idle.starts[is_long], idle.ends[is_long])
+    found = {LAUNCHING: idle.length_ns - left.length_ns}
+    # A device runs dry while its host waits: until work comes again, that is the price of the wait.
+    restart = left.holding(host.end_ns[is_stop(host)])
+    for kind, name in NAMES.items():
+        doing = Intervals.union(*host.operators) if kind == LAUNCH else _calls(host, kind)
+        if kind == LAUNCH:
+            found[NAMES[SYNCHRONISATION]] += (left & doing & restart).length_ns
+            left = left - (doing & restart)
+        found[name] = found.get(name, 0) + (left & doing).length_ns
+        left = left - doing
+    rest = PYTHON if host.shows_python else UNRECORDED
+    return found | {rest: left.length_ns}
+
+
+def _calls(host: HostWork, kind: int) -> Intervals:
+    """Return when the host was in calls of a kind; a launch that takes long loads its kernel."""
+    chosen = host.kind == kind
+    if kind == LOADING:
+        chosen |= (host.kind == LAUNCH) & (host.end_ns - host.start_ns >= LOADS_FROM_NS)
+    return Intervals.union(host.start_ns[chosen], host.end_ns[chosen])
