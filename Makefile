@@ -17,7 +17,7 @@ DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::
 # disturb each other: they follow, one after the other.
 APART := dist or timed or browser
 define run_tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "($(1)) and not ($(APART))"
+	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m "($(1)) and not ($(APART))"
 	$(BIN)/python -m pytest -m "($(1)) and ($(APART))"
 endef
 
