@@ -26,7 +26,7 @@ def dsprof(
     **settings: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command and return what it said."""
-    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 60, **settings}
+    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 240, **settings}
     return subprocess.run(
         [sys.executable, "-m", "dsprof", *map(str, arguments)],
         cwd=cwd,

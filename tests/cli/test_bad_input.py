@@ -179,7 +179,7 @@ def test_a_pipe_as_output_is_opened_when_the_report_is_there(folder: Path) -> No
         assert process.stderr is not None
         assert process.stderr.readline() == b"dsprof: waiting for a reader of pipe\n"
         page = Path("pipe").read_bytes()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert process.returncode == 0
     assert page.startswith(b"<!doctype html>")
 

@@ -72,7 +72,7 @@ def test_without_a_launcher_it_says_so_in_one_line() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 2
     assert done.stderr.startswith("dsprof: cannot join the other ranks: ")
