@@ -227,7 +227,7 @@ class FlushRow(_Part):
     wire_ops: list[str]  # kinds issued
     wire_calls: int
     duration_ns: int  # mean
-    exposed_ns: int  # mean
+    exposed_ns: int | None  # mean
     library: str = ""  # "DDP", "FSDP1", "FSDP2"; "" for ZeRO
     module: str = ""
     bucket: int | None = None  # number of a DDP bucket, in the order in which they get ready

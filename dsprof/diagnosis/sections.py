@@ -92,7 +92,8 @@ def devices(summary: RunSummary) -> list[model.DeviceRow]:
 def flushes(summary: RunSummary) -> list[model.FlushRow]:
     """List bucket flushes, those that cost most first; at most 200 kinds."""
     order = sorted(summary[Flushes].rows.items(), key=lambda item: (-item[1].exposed_ns, item[0]))
-    return [_flush_row(kind, sums) for kind, sums in order[:_FLUSH_ROWS]]
+    is_timed = summary[Steps].total.exposed_ns is not None
+    return [_flush_row(kind, sums, is_timed=is_timed) for kind, sums in order[:_FLUSH_ROWS]]
 
 
 def fetches(summary: RunSummary) -> list[model.FetchRow]:
@@ -330,7 +331,7 @@ def _kernel_row(sums: KernelSum) -> model.KernelRow:
     return model.KernelRow(name=sums.name, calls=sums.calls, total_ns=sums.total_ns)
 
 
-def _flush_row(kind: FlushKind, sums: FlushSums) -> model.FlushRow:
+def _flush_row(kind: FlushKind, sums: FlushSums, *, is_timed: bool) -> model.FlushRow:
     return model.FlushRow(
         stage=kind.stage,
         cause=kind.cause,
@@ -346,7 +347,7 @@ def _flush_row(kind: FlushKind, sums: FlushSums) -> model.FlushRow:
         wire_ops=sorted(sums.wire_ops),
         wire_calls=sums.wire_ops.total(),
         duration_ns=sums.duration_ns // sums.flushes,
-        exposed_ns=sums.exposed_ns // sums.flushes,
+        exposed_ns=sums.exposed_ns // sums.flushes if is_timed else None,
         library=kind.library,
         module=kind.module,
         bucket=kind.bucket if kind.bucket >= 0 else None,

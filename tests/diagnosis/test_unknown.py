@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis, to_json
 from dsprof.reports import render
@@ -127,6 +129,58 @@ def test_real_profiles_without_arguments_claim_no_absence(name: str) -> None:
     assert all(row.group_size != 0 for row in found.communication)
     assert not [f.summary for f in found.findings if claims_absence(f)]
     assert all(part.bytes for part in found.steps.rows if part.bytes is not None)
+
+
+RAW = {
+    "sizes": {
+        "Steps",
+        "Communication",
+        "Traffic",
+        "Placement",
+        "Wire",
+        "Awaits",
+        "Intent",
+        "Arrivals",
+    },
+    "groups": {"Arrivals"},
+    "durations": {"Communication", "Arrivals", "Phases"},
+    "steps": {"Steps", "Traffic", "Intent", "Overlap", "Flushes"},
+}
+"""Aggregates that hold sums of what is known, beside what says how much is not.
+
+Sizes: size class, `unsized`, or rules that need sizes. Durations: bandwidths are None where no time
+is known, rows of collectives are left out, spans are shown by the sections. Steps: there are none.
+"""
+
+
+@pytest.mark.parametrize("what", WITHHELD)
+def test_aggregates_hold_zero_only_where_something_says_that_it_is_unknown(what: str) -> None:
+    make, _ = WITHHELD[what]
+    told, rest = summary(*known()), summary(*make())
+    zero = {
+        kind.__name__
+        for kind in AGGREGATES
+        if any(not value and dict(sums(told[kind])).get(path) for path, value in sums(rest[kind]))
+    }
+    assert zero <= RAW[what]
+
+
+def sums(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """Yield each number of an aggregate, and the sum of each column, by where it is."""
+    if is_dataclass(value):
+        parts = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    elif isinstance(value, dict):
+        parts = list(enumerate(value.values()))
+    elif isinstance(value, list | tuple):
+        parts = list(enumerate(value))
+    else:
+        parts = []
+    for name, part in parts:
+        yield from sums(part, (*path, name))
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
+        yield path, float(np.abs(value).sum())
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, value
 
 
 def figures(document: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -37,7 +37,7 @@ class _Spread(NamedTuple):
     groups: int
     nodes: int  # of the group that is spread most
     needed: int
-    bytes_per_step: float
+    bytes_per_step: float | None
     held_ms: float | None
     is_in_order: bool  # each takes ranks that follow each other
 
@@ -104,8 +104,7 @@ class MisplacedGroups:
         return self.meta.finding(
             Status.FAIL,
             f"{worst.groups} groups of {worst.size} for {_name(worst.role)} span {worst.nodes} "
-            f"nodes, where {worst.needed} would do: {size(worst.bytes_per_step)} a step "
-            "and rank.",
+            f"nodes, where {worst.needed} would do{_carried(worst.bytes_per_step)}.",
             severity=Severity.HIGH if worst.role in _SEVERE else Severity.MEDIUM,
             cause="Ranks are dealt out to the hosts in turn: neighbours in rank are on different "
             "hosts."
@@ -115,6 +114,10 @@ class MisplacedGroups:
             evidence=(_table(spread),),
             confidence="medium",
         )
+
+
+def _carried(nbytes: float | None) -> str:
+    return "" if nbytes is None else f": {size(nbytes)} a step and rank"
 
 
 def _spread(
@@ -150,7 +153,8 @@ def _of_one(
     steps = sum(steps_of.values())
     known = [held.exposed_ns for held in rows if held.exposed_ns is not None]
     held_ms = sum(known) / steps / 1e6 if steps and len(known) == len(rows) else None
-    nbytes = sum(held.nbytes for held in rows) / steps if steps else 0.0
+    is_sized = steps > 0 and not any(held.unsized for held in rows)
+    nbytes = sum(held.nbytes for held in rows) / steps if is_sized else None
     nodes = max(nodes for _, nodes in groups)
     members = (placement.groups[key].ranks for key, _ in groups)
     in_order = all(max(ranks) - min(ranks) == len(ranks) - 1 for ranks in members)
@@ -186,7 +190,7 @@ def _table(spread: list[_Spread]) -> Table:
                 one.groups,
                 one.nodes,
                 one.needed,
-                round(one.bytes_per_step),
+                None if one.bytes_per_step is None else round(one.bytes_per_step),
                 one.held_ms,
             )
             for one in spread
