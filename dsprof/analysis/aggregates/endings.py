@@ -106,7 +106,7 @@ class _Reading:
     def __init__(self, trace: RankTrace, clock: RankClock) -> None:
         self.trace, self.clock, self.rows = trace, clock, trace.collectives
         self.alive_ns = _last_ns(trace)
-        self.most_open = max(OPEN_CALLS // trace.header.world_size, _LEAST_OPEN_CALLS)
+        self.most_open = max(OPEN_CALLS // max(trace.header.world_size, 1), _LEAST_OPEN_CALLS)
         rows = trace.collectives
         pairs = [family(word) in POINT_TO_POINT for word in rows.words]
         self.is_pair = np.array(pairs, np.bool_)[rows.op] & rows.on_wire
