@@ -168,9 +168,20 @@ def _pair_states(endings: Endings) -> Iterator[GroupState]:
         seen = set[tuple[str, int]]()
         for one in ending.pairs_open:
             side = (one.call.op, one.peer)
-            if ending.is_whole and side not in seen:
+            if not ending.is_whole or side in seen:
+                continue
+            state = _pair_state(rank, one, endings)
+            if one.call.is_in_flight or _is_unanswered(state, endings):
                 seen.add(side)
-                yield _pair_state(rank, one, endings)
+                yield state
+
+
+def _is_unanswered(state: GroupState, endings: Endings) -> bool:
+    """Say whether a receive that calls itself complete cannot be: its sender never sent."""
+    sender = endings.ranks.get(state.members[1])
+    is_receive = state.call is not None and state.call.op == "recv"
+    is_closed = sender is not None and sender.trailer is not None
+    return is_receive and is_closed and bool(state.absent)
 
 
 def _pair_state(rank: int, one: PairCall, endings: Endings) -> GroupState:

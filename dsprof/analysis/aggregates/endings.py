@@ -25,7 +25,7 @@ _LEAST_OPEN_CALLS = 16  # of a group on each rank
 
 @dataclass(frozen=True, slots=True)
 class PairCall:
-    """A send or receive that did not end, the n-th of this rank with its peer."""
+    """A send or receive that did not end or was not waited for, the n-th with its peer."""
 
     group: str
     peer: int
@@ -110,6 +110,7 @@ class _Reading:
         rows = trace.collectives
         pairs = [family(word) in POINT_TO_POINT for word in rows.words]
         self.is_pair = np.array(pairs, np.bool_)[rows.op] & rows.on_wire
+        self._pair_seq = rows.seq[self.is_pair].astype(np.int64)
         self.is_collective = ~self.is_pair & rows.on_wire & ~rows.captured
         self.is_failed = _is_failed(rows)
         self.is_ended = _is_ended(trace) & ~self.is_failed
@@ -178,21 +179,31 @@ class _Reading:
 
     def _pairs_open(self) -> Iterable[PairCall]:
         rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}
-        still = self.is_pair & ~self.is_ended & (rows.peer >= 0)
+        still = self.is_pair & ~self.is_ended
+        # The last one of a side may have ended by an error: then it calls itself complete.
+        _, place, most = self._sides()
+        still[self.is_pair] |= (rows.waits == 0)[self.is_pair] & (self._pair_seq == most[place])
+        still &= rows.peer >= 0
         for row in np.flatnonzero(still)[-self.most_open :]:
             if (key := keys.get(int(rows.group[row]))) is not None:
                 yield PairCall(key, int(rows.peer[row]), int(rows.seq[row]), self._call(row))
 
     def _pair_counts(self) -> dict[tuple[str, str, int], int]:
         rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}
-        sides = np.stack([rows.group, rows.op, rows.peer])[:, self.is_pair]
-        kinds, place = np.unique(sides, axis=1, return_inverse=True)
-        most = np.zeros(kinds.shape[1], np.int64)
-        np.maximum.at(most, place.ravel(), rows.seq[self.is_pair])
+        sides, _, most = self._sides()
         return {
             (keys.get(group, ""), family(rows.words[op]), peer): count
-            for (group, op, peer), count in zip(kinds.T.tolist(), most.tolist(), strict=True)
+            for (group, op, peer), count in zip(sides.tolist(), most.tolist(), strict=True)
         }
+
+    def _sides(self) -> tuple[Array, Array, Array]:
+        """Return (group, operation, peer) of sends and receives, whose each is, and how many."""
+        rows = self.rows
+        columns = np.stack([rows.group, rows.op, rows.peer], axis=1)[self.is_pair]
+        sides, place = np.unique(columns.astype(np.int64), axis=0, return_inverse=True)
+        most = np.zeros(len(sides), np.int64)
+        np.maximum.at(most, place.ravel(), self._pair_seq)
+        return sides, place.ravel(), most
 
     def _last(self, candidates: Array) -> int | None:
         """Return the row that ended last; the one called last where no end was seen."""

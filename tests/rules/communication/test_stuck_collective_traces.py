@@ -150,6 +150,16 @@ def test_a_receive_that_no_send_answers_names_the_sender() -> None:
     assert finding.summary.startswith("Rank 2 never called the send that recv 2 of group world")
 
 
+def test_a_receive_that_an_error_ended_is_not_answered_either() -> None:
+    gone = issued("recv", 1000, 5000, seq=1, peer=2)
+    calls = [[waits()], [gone], [], [waits()]]
+    finding = said(RULE, *(rank(n, comm, **CTRL_C) for n, comm in enumerate(calls)))
+    assert finding.ranks == (2,)
+    assert "rank 1 waited 4.00 s in it" in finding.summary
+    answered = [[], [gone], [sync("send", 1000, 1, seq=1, peer=1)], []]
+    assert said(RULE, *(rank(n, c) for n, c in enumerate(answered))).status is Status.PASS
+
+
 def test_two_ranks_that_both_receive_first_are_deadlocked() -> None:
     calls = [[hanging("recv", 1000, seq=1, peer=1)], [hanging("recv", 1000, seq=1, peer=0)], [], []]
     findings = judged(RULE, *(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
