@@ -77,6 +77,8 @@ def _checks(variables: Mapping[str, str]) -> Iterator[Check]:
     is_whole = all(library.state == "ok" for library in libraries)
     if version_of("torch") and is_whole:
         yield from _hooks(variables)
+    if is_whole:
+        yield from _precisions(variables)
     yield from _switches(variables)
     yield from _configuration(variables, is_whole)
     yield Check(
@@ -141,6 +143,20 @@ def _hooks(variables: Mapping[str, str]) -> Iterator[Check]:
     for name, why in off.items():
         if why:
             yield Check("note", f"the hook {name} would be off: {why}")
+
+
+def _precisions(variables: Mapping[str, str]) -> Iterator[Check]:
+    """Name what training on this CPU would be slow in; of devices the report tells."""
+    from dsprof import machine, precision
+
+    if machine.attempt(machine.accelerators, list[machine.Accelerator]()):
+        return
+    found = precision.facts(variables)
+    slow = [name for name in ("bf16", "fp16") if found.get(f"cpu_{name}") == "no"]
+    if slow:
+        yield Check(
+            "note", f"this CPU does not accelerate {' and '.join(slow)}: train in fp32 on it"
+        )
 
 
 def _switches(variables: Mapping[str, str]) -> Iterator[Check]:

@@ -64,6 +64,12 @@ def test_kernels_that_are_not_built_are_named_where_they_are_asked_for(site: Pat
     assert note.endswith("kernels in Python are used; run dsprof build")
 
 
+def test_what_this_cpu_is_slow_in_is_a_note(site: Path) -> None:
+    notes = lines(doctor(site, ONEDNN_MAX_CPU_ISA="AVX2"), "note")
+    said = "this CPU does not accelerate bf16 and fp16: train in fp32 on it"
+    assert any(said in note for note in notes)
+
+
 def test_a_torch_that_cannot_be_imported_is_an_obstacle(site: Path) -> None:
     (site / "torch.py").write_text("raise ImportError('libcudart.so.13 is missing')")
     done = doctor(site, DSPROF="1")
