@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -143,3 +144,20 @@ def forget_imports() -> None:
 def _is_loading(module: ModuleType) -> bool:
     spec = getattr(module, "__spec__", None)
     return bool(getattr(spec, "_initializing", False))
+
+
+def parents(module: str) -> list[tuple[str, str]]:
+    """Return each package above `module`, and the module in it on the way there."""
+    parts = module.split(".")
+    levels = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return list(itertools.pairwise(levels))
+
+
+def is_importable(module: str) -> bool:
+    """Tell whether there is a module of this name; its package must be imported."""
+    try:
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+    except (ImportError, ValueError, AttributeError):  # a finder of somebody else's that gives up
+        return True

@@ -26,7 +26,7 @@ from dsprof.anonymize import Anonymizer
 from dsprof.config import Config
 from dsprof.disclosure import Disclosure
 from dsprof.events import Phase, clock
-from dsprof.patching import PatchSet, forget_imports, when_imported
+from dsprof.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.recorder import Recorder
 from dsprof.trace.format import (
     EXIT,
@@ -76,21 +76,48 @@ class Session:
         for module in hook.modules():
             self._set_status(hook, HookStatus(hook.name, module))
             when_imported(module, partial(self._install_module, hook, module))
+            for package, inner in parents(module):
+                when_imported(package, partial(self._look_for, hook, module, inner))
+
+    def _look_for(self, hook: Hook, module: str, inner: str) -> None:
+        """Say what is lost where a release has no module of that name, or none above it."""
+        if self.recorder.stopped or is_importable(inner):
+            return
+        try:
+            hook.losses(module)
+        except Exception as error:
+            self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
 
     def _install_module(self, hook: Hook, module: str) -> None:
         if self.recorder.stopped:
             return
         try:
-            self._installed.append(hook)  # first: what is half in has to come out, too
-            hook.install(module)
-            self._patches.apply(hook.patches(module))
+            lost = hook.losses(module)  # first: a hook that does not fit changes nothing
+            self._put_in(hook, module)
         except Exception as error:
             self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
             fallback = self._fallbacks.get(type(hook))
             if fallback is not None:
                 self._install(fallback(self.recorder))
         else:
-            self._set_status(hook, HookStatus(hook.name, module, installed=True))
+            self._set_status(hook, HookStatus(hook.name, module, installed=True, lost=lost))
+
+    def _put_in(self, hook: Hook, module: str) -> None:
+        """Install all of a hook for one module, or nothing."""
+        self._installed.append(hook)  # first: what is half in has to come out, too
+        try:
+            hook.install(module)
+            self._patches.apply(hook.patches(module))
+        except Exception:
+            self._take_out(hook)
+            raise
+
+    def _take_out(self, hook: Hook) -> None:
+        """Undo what a hook has installed."""
+        try:
+            hook.uninstall()
+        except Exception as error:
+            self.recorder.fail(hook.name, error)
 
     def _set_status(self, hook: Hook, status: HookStatus) -> None:
         self._status[f"{type(hook).__name__}/{status.module}"] = status
@@ -197,10 +224,7 @@ class Session:
         self.recorder.stop()
         left = self._patches.revert()
         for hook in dict.fromkeys(self._installed):
-            try:
-                hook.uninstall()
-            except Exception as error:
-                self.recorder.fail(hook.name, error)
+            self._take_out(hook)
         if self.writer is None:
             if self.recorder.failures:
                 _say(f"nothing was recorded: {'; '.join(self.recorder.failures.values())}")
@@ -258,7 +282,11 @@ class Session:
 
     def _report_hooks(self) -> None:
         """Say once, on rank 0, which hooks could not do their work; the report tells of all."""
-        off = {status.name: status.why for status in self._status.values() if status.why}
+        off: dict[str, str] = {}
+        for status in self._status.values():
+            said = "; ".join(filter(None, (off.get(status.name), status.why, *status.lost)))
+            if said:
+                off[status.name] = said
         for name, why in {**off, **self.recorder.failures}.items():
             _say(f"hook {name}: {why}")
 

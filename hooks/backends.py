@@ -20,11 +20,15 @@ from dsprof.hooks.base import Target
 from dsprof.hooks.c10d import ProcessGroupHook
 from dsprof.hooks.python_works import PythonWorks
 from dsprof.hooks.subclasses import Subclasses, own_patches
-from dsprof.hooks.wire import METHODS, WireOp
+from dsprof.hooks.wire import METHODS, WIRE_OPS, WireOp
 from dsprof.patching import Patch
 from dsprof.recorder import Recorder
 
 _C10D = "torch._C._distributed_c10d"
+
+_GROUPS_ONLY = ("allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_")
+_NEVER = "1000000"
+"""No release by now lets Python call these of a backend; one to come may."""
 
 _TORCHS_OWN = {name: method for name, method in vars(dist.ProcessGroup).items() if name in METHODS}
 """Methods of class ProcessGroup as they are before anything of ours is installed."""
@@ -37,10 +41,11 @@ class BackendHook(ProcessGroupHook):
     targets = tuple(
         Target(
             *(_C10D, "Backend", method, "issues a collective past the dispatcher"),
-            optional=True,
+            carries=f"direct {WIRE_OPS[op].name} calls of a backend",
+            since=_NEVER if op in _GROUPS_ONLY else "",
             after="torch.distributed",
         )
-        for method in METHODS
+        for method, op in METHODS.items()
     )
 
     def __init__(self, recorder: Recorder) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dsprof.hooks.own_code import own_codes
+from dsprof.hooks.releases import is_before, release_of
 from dsprof.patching import Patch, when_imported
 from dsprof.recorder import Recorder
 
@@ -30,7 +31,8 @@ class Target:
     owner: str  # a class in the module, "" for the module itself
     name: str
     why: str
-    optional: bool = False  # absent in some releases; its absence is no fault
+    carries: str = ""  # what is not recorded without it, in the plural; "": all of the hook
+    since: str = ""  # the release that brought what it is for; an older one lacks nothing
     after: str = ""  # the module whose import makes it ready, if not its own
 
     @property
@@ -56,9 +58,19 @@ class Target:
         """Tell whether this release has the attribute."""
         try:
             self.resolve()
-        except AttributeError:
+        except (AttributeError, ModuleNotFoundError):
             return False
         return True
+
+    def is_missing(self) -> bool:
+        """Tell whether this release lacks the attribute, although it has what that is for."""
+        to_come = self.since and is_before(self.library, self.since)
+        return not (to_come or self.is_there())
+
+    @property
+    def library(self) -> str:
+        """The package that the module is of."""
+        return self.module.partition(".")[0]
 
 
 class Hook:
@@ -80,11 +92,34 @@ class Hook:
         """Return the patches for the targets in `module`.
 
         Raises:
-            AttributeError: a target that is not optional is missing.
+            AttributeError: a target that carries all of the hook is missing.
         """
         wanted = [target for target in self.targets if target.needs == module]
-        there = [target for target in wanted if not target.optional or target.is_there()]
+        there = [target for target in wanted if not target.carries or target.is_there()]
         return [Patch(t.resolve(), t.name, functools.partial(self.wrap, t)) for t in there]
+
+    def losses(self, module: str) -> list[str]:
+        """Return what is not recorded because this release lacks targets in `module`.
+
+        Of targets that carry the same thing one is enough.
+
+        Raises:
+            AttributeError: the hook can record nothing: it lacks all targets, or one it needs.
+        """
+        wanted = [target for target in self.targets if target.needs == module]
+        missing = [target for target in wanted if target.is_missing()]
+        there = {target.carries for target in wanted if target not in missing}
+        for target in missing:
+            if not target.carries:
+                target.resolve()  # raises
+        lost: dict[str, list[Target]] = {}
+        for target in missing:
+            if target.carries not in there:
+                lost.setdefault(target.carries, []).append(target)
+        said = [_loss(what, targets) for what, targets in lost.items()]
+        if missing and not there:
+            raise AttributeError("; ".join(said))
+        return said
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what replaces `original`: same signature, result, exceptions."""
@@ -135,6 +170,12 @@ class Hook:
         self.recorder.fail(self.name, error)
         self.failures += 1
         self.broken = self.failures >= _FAILURES
+
+
+def _loss(what: str, targets: Sequence[Target]) -> str:
+    library = targets[0].library
+    names = " or ".join(".".join(filter(None, (each.owner, each.name))) for each in targets)
+    return f"{what} are not recorded: {library} {release_of(library)} has no {names}"
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:

@@ -232,8 +232,11 @@ class ProcessGroupHook(_WireHook):
     """Sees the methods of class ProcessGroup: all that Python issues, nothing that C++ issues."""
 
     targets = tuple(
-        Target("torch.distributed", "ProcessGroup", method, "issues a collective", optional=True)
-        for method in METHODS
+        Target(
+            *("torch.distributed", "ProcessGroup", method, "issues a collective"),
+            carries=f"{WIRE_OPS[op].name} calls from Python",
+        )
+        for method, op in METHODS.items()
     )
 
     has_kernels = False  # in the dispatcher, too: they must know what a method records

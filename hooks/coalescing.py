@@ -25,12 +25,12 @@ class CoalescingHook(Hook):
         Target(
             *("torch.distributed", "ProcessGroup", "_start_coalescing"),
             "operations from here on are launched together",
-            optional=True,
+            carries="batches of coalesced collectives",
         ),
         Target(
             *("torch.distributed", "ProcessGroup", "_end_coalescing"),
             "launches them, and returns what to wait for",
-            optional=True,
+            carries="waits for coalesced collectives",
         ),
     )
 

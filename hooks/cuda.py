@@ -47,8 +47,12 @@ class CudaHook(Hook):
 
     name = "cuda"
     targets = (
-        Target("torch.distributed", "Work", "synchronize", _WAIT, optional=True),
-        Target("torch.distributed", "Work", "block_current_stream", _WAIT, optional=True),
+        Target("torch.distributed", "Work", "synchronize", _WAIT, "waits by Work.synchronize"),
+        Target(
+            *("torch.distributed", "Work", "block_current_stream", _WAIT),
+            carries="waits by Work.block_current_stream",
+            since="2.9",
+        ),
         *TARGETS,
     )
 
@@ -70,6 +74,9 @@ class CudaHook(Hook):
 
     def patches(self, module: str) -> list[Any]:
         return super().patches(module) if self.device.is_built() else []
+
+    def losses(self, module: str) -> list[str]:
+        return super().losses(module) if self.device.is_built() else []
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.owner == "Work":

@@ -49,6 +49,13 @@ _METHODS = (
     "scatter",
     "send",
 )
+_SINCE = {
+    "all_gather_object": "0.17.6",
+    "batch_isend_irecv": "0.19.8",
+    "broadcast_object_list": "0.16.9",
+}
+"""The first release with a method, of those in docs/compatibility.md; all others are older."""
+
 _BACKENDS = (("deepspeed.comm.torch", "TorchBackend"), ("deepspeed.comm.ccl", "CCLBackend"))
 
 
@@ -57,7 +64,11 @@ class DeepSpeedCommHook(Hook):
 
     name = "deepspeed.comm"
     targets = tuple(
-        Target(module, owner, method, "names the requested operation", optional=True)
+        Target(
+            *(module, owner, method, "names the requested operation"),
+            carries=f"requests for {method} by {owner}",
+            since=_SINCE.get(method, ""),
+        )
         for module, owner in _BACKENDS
         for method in _METHODS
     )

@@ -25,6 +25,7 @@ from dsprof.recorder import Recorder
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _PIPELINE = ("deepspeed.runtime.pipe.engine", "PipelineEngine")
 _DUAL_PIPE = ("deepspeed.runtime.pipe.dualpipev", "DualPipeVEngine")
+_BACKWARD, _SINCE_BACKWARD = "phases of loss.backward()", "0.16.9"
 _HYBRID = ("deepspeed.runtime.hybrid_engine", "DeepSpeedHybridEngine")
 
 
@@ -49,14 +50,23 @@ class DeepSpeedEngineHook(Hook):
         Target(*_ENGINE, "__init__", "its trial optimizer step is no training step"),
         Target(*_ENGINE, "forward", "phase forward"),
         Target(*_ENGINE, "backward", "phase backward, reduction at its end included"),
-        Target(*_ENGINE, "_backward_prologue", "start of loss.backward()", optional=True),
-        Target(*_ENGINE, "_backward_epilogue", "end of loss.backward()", optional=True),
+        Target(
+            *(*_ENGINE, "_backward_prologue", "start of loss.backward()"),
+            *(_BACKWARD, _SINCE_BACKWARD),
+        ),
+        Target(
+            *(*_ENGINE, "_backward_epilogue", "end of loss.backward()"),
+            *(f"ends of {_BACKWARD}", _SINCE_BACKWARD),
+        ),
         Target(*_ENGINE, "step", "phase step; ends a micro-step"),
         Target(*_ENGINE, "_take_model_step", "ends an optimizer step"),
         Target(*_PIPELINE, "train_batch", "ends an optimizer step"),
         Target(*_PIPELINE, "_exec_schedule", "begins the count of micro-batches"),
         Target(*_PIPELINE, INSTRUCTIONS, "a phase for each instruction"),
-        Target(*_DUAL_PIPE, INSTRUCTIONS, "a phase for each instruction", optional=True),
+        Target(
+            *(*_DUAL_PIPE, INSTRUCTIONS, "a phase for each instruction"),
+            *("phases of DualPipeV", "0.19.8"),
+        ),
         Target(*_HYBRID, "generate", "phase generate"),
     )
 

@@ -14,15 +14,30 @@ from collections.abc import Callable
 from typing import Any
 
 from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.releases import is_before
 from dsprof.hooks.requests import Request, begin_request, end_request
 from dsprof.hooks.roles import named_role
 from dsprof.recorder import Recorder
 
-_MODULE = "torch.distributed.tensor.placement_types"
+if is_before("torch", "2.5"):
+    _PLACEMENTS = "torch.distributed._tensor.placement_types"
+    _MASKED = "torch.distributed._tensor.ops.embedding_ops"
+elif is_before("torch", "2.10"):
+    _PLACEMENTS = "torch.distributed.tensor.placement_types"
+    _MASKED = "torch.distributed.tensor._ops._embedding_ops"
+else:
+    _PLACEMENTS = _MASKED = "torch.distributed.tensor.placement_types"
+_MASKS = ("_MaskPartial", "MaskPartial")  # an embedding's output, by one name or the other
+_REPLICATE = "_replicate_tensor" if is_before("torch", "2.10") else "_make_replicate_tensor"
 
 
-def _target(owner: str, name: str, why: str) -> Target:
-    return Target(_MODULE, owner, name, why, optional=True)
+def _target(owner: str, name: str, why: str, since: str = "") -> Target:
+    carries = f"names of what {owner.lstrip('_')} {why}"
+    return Target(_PLACEMENTS, owner, name, why, carries, since)
+
+
+def _masked(owner: str, name: str, why: str) -> Target:
+    return Target(_MASKED, owner, name, why, f"names of what embeddings {why}")
 
 
 class DTensorHook(Hook):
@@ -31,15 +46,15 @@ class DTensorHook(Hook):
     name = "dtensor"
     targets = (
         _target("Shard", "_to_replicate_tensor", "gathers"),
-        _target("_StridedShard", "_to_replicate_tensor", "gathers"),
+        _target("_StridedShard", "_to_replicate_tensor", "gathers", since="2.5"),
         _target("Shard", "_to_new_shard_dim", "exchanges all to all"),
         _target("Partial", "_reduce_value", "reduces"),
-        _target("_MaskPartial", "_reduce_value", "reduces an embedding's output"),
         _target("Partial", "_reduce_shard_value", "reduces and scatters"),
-        _target("_MaskPartial", "_reduce_shard_value", "reduces and scatters an embedding's"),
+        *(_masked(owner, "_reduce_value", "reduce") for owner in _MASKS),
+        *(_masked(owner, "_reduce_shard_value", "reduce and scatter") for owner in _MASKS),
         _target("Shard", "_shard_tensor", "scatters a whole tensor"),
-        _target("_StridedShard", "_shard_tensor", "scatters a whole tensor"),
-        _target("Replicate", "_make_replicate_tensor", "broadcasts a whole tensor"),
+        _target("_StridedShard", "_shard_tensor", "scatters a whole tensor", since="2.5"),
+        _target("Replicate", _REPLICATE, "broadcasts a whole tensor"),
     )
 
     def __init__(self, recorder: Recorder) -> None:
@@ -96,6 +111,7 @@ _CHANGES: dict[str, Callable[..., str]] = {
     "_reduce_value": _replicated,
     "_reduce_shard_value": _scattered,
     "_shard_tensor": _whole,
+    "_replicate_tensor": _whole,  # before torch 2.10
 }
 
 

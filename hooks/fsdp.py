@@ -19,9 +19,12 @@ from dsprof.hooks import loop
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.models import Models
+from dsprof.hooks.releases import is_before
 from dsprof.recorder import Recorder
 
-_V2 = "torch.distributed.fsdp._fully_shard"
+_IS_COMPOSABLE = is_before("torch", "2.6")
+_V2 = f"torch.distributed.{'_composable.fsdp' if _IS_COMPOSABLE else 'fsdp._fully_shard'}"
+_PREFETCH = "_prefetch_unshard" if is_before("torch", "2.5") else "_backward_prefetch"
 _GROUP = (f"{_V2}._fsdp_param_group", "FSDPParamGroup")
 _STATE = (f"{_V2}._fsdp_state", "FSDPState")
 _V1 = ("torch.distributed.fsdp._runtime_utils", "")
@@ -54,19 +57,19 @@ class FSDPHook(Hook):
 
     name = "fsdp"
     targets = (
-        Target(*_STATE, "_root_pre_forward", "begins the phase forward", optional=True),
-        Target(*_STATE, "_register_pre_backward_hook", "ends the phase forward", optional=True),
-        Target(*_GROUP, "unshard", "gathers parameters", optional=True),
-        Target(*_GROUP, "wait_for_unshard", "waits for parameters", optional=True),
-        Target(*_GROUP, "reshard", "lets parameters go", optional=True),
-        Target(*_GROUP, "post_backward", "reduces gradients", optional=True),
-        Target(*_GROUP, "_backward_prefetch", "tells a prefetch", optional=True),
-        Target(*_V1_MODULE, "forward", "phase forward", optional=True),
-        Target(*_V1, "_unshard", "gathers parameters", optional=True),
-        Target(*_V1, "_reshard", "lets parameters go", optional=True),
-        Target(*_V1, "_reduce_grad", "reduces gradients", optional=True),
-        Target(*_V1, "_reduce_grad_no_shard", "reduces gradients", optional=True),
-        Target(*_V1, "_prefetch_handle", "tells a prefetch", optional=True),
+        Target(*_STATE, "_root_pre_forward", "phase forward", "forward phases of FSDP2"),
+        Target(*_STATE, "_register_pre_backward_hook", "ends it", "ends of FSDP2's forwards"),
+        Target(*_GROUP, "unshard", "gathers parameters", "all-gathers of FSDP2 units"),
+        Target(*_GROUP, "wait_for_unshard", "waits for parameters", "waits for FSDP2 units"),
+        Target(*_GROUP, "reshard", "reshards parameters", "reshards of FSDP2 units"),
+        Target(*_GROUP, "post_backward", "reduces gradients", "reductions of FSDP2 units"),
+        Target(*_GROUP, _PREFETCH, "marks a prefetch", "prefetches of FSDP2 units"),
+        Target(*_V1_MODULE, "forward", "phase forward", "forward phases of FSDP1"),
+        Target(*_V1, "_unshard", "gathers parameters", "all-gathers of FSDP1 units"),
+        Target(*_V1, "_reshard", "reshards parameters", "reshards of FSDP1 units"),
+        Target(*_V1, "_reduce_grad", "reduces gradients", "reductions of FSDP1 units"),
+        Target(*_V1, "_reduce_grad_no_shard", "reduces them", "reductions without shards of FSDP1"),
+        Target(*_V1, "_prefetch_handle", "marks a prefetch", "prefetches of FSDP1 units"),
     )
 
     def __init__(self, recorder: Recorder) -> None:
@@ -94,7 +97,7 @@ class FSDPHook(Hook):
             "_reshard": (self._begin_reshard_1, self._end),
             "_reduce_grad": (self._begin_reduce_1, self._end),
             "_reduce_grad_no_shard": (self._begin_reduce_1, self._end),
-            "_backward_prefetch": (self._begin_prefetch, self._end_prefetch),
+            _PREFETCH: (self._begin_prefetch, self._end_prefetch),
             "_prefetch_handle": (self._begin_prefetch, self._end_prefetch),
         }
 

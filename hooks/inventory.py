@@ -7,47 +7,58 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
 
-from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.base import Hook
 from dsprof.hooks.native import has_kernels
 from dsprof.hooks.registry import hooks_for
+from dsprof.patching import parents
+from dsprof.recorder import Recorder
 
 
-def inventory(interception: str) -> dict[str, str]:
-    """Return for each hook why it would be off, "" if it would not.
+def inventory(interception: str) -> dict[str, list[str]]:
+    """Return for each hook what it would not record and why, nothing if it finds all it needs.
 
     Hooks of a library that is not installed are left out.
     """
-    found, why_not = {}, ""
+    found: dict[str, list[str]] = {}
+    why_not = ""
     try:
         in_cpp = has_kernels(interception)
     except Exception as error:
         in_cpp, why_not = False, str(error)
     for hook in hooks_for(interception, in_cpp=in_cpp):
-        why = _why_off(hook)
-        if why is not None:
-            found[hook.name] = why
+        lacks = _lacks(hook(Recorder(bool)))
+        if lacks is not None:
+            found[hook.name] = lacks
     if in_cpp or why_not:
-        found["native"] = why_not
+        found["native"] = [why_not] if why_not else []
     return found
 
 
-def _why_off(hook: type[Hook]) -> str | None:
-    for target in hook.targets:
-        if not target.optional:
-            try:
-                importlib.import_module(target.needs)
-                target.resolve()
-            except Exception as error:
-                return None if _is_absent(target, error) else f"{type(error).__name__}: {error}"
-    return ""
+def _lacks(hook: Hook) -> list[str] | None:
+    """Return what a hook would not record; None without any library that it watches."""
+    answers = [_lacks_in(hook, module) for module in hook.modules()]
+    found = [answer for answer in answers if answer is not None]
+    return list(dict.fromkeys(itertools.chain(*found))) if found else None
 
 
-def _is_absent(target: Target, error: Exception) -> bool:
-    library = target.needs.partition(".")[0]
-    return isinstance(error, ModuleNotFoundError) and error.name == library
+def _lacks_in(hook: Hook, module: str) -> list[str] | None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module.partition(".")[0]:
+            return None
+        if error.name not in [name for pair in parents(module) for name in pair]:
+            return [f"{type(error).__name__}: {error}"]  # what the library itself needs
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+    try:
+        return hook.losses(module)
+    except Exception as error:
+        return [str(error)]
 
 
 if __name__ == "__main__":

@@ -35,11 +35,14 @@ class PipeliningHook(Hook):
     name = "pipelining"
     targets = (
         *(
-            Target(*_STAGE, method, f"phase {phase} of a micro-batch", optional=True)
+            Target(
+                *(*_STAGE, method, f"phase {phase} of a micro-batch", f"phases by {method}"),
+                since="2.5" if method == "backward_weight_one_chunk" else "",
+            )
             for method, phase in _PHASES.items()
         ),
         *(
-            Target(*_STAGE, method, f"lists transfers: {what}", optional=True)
+            Target(*_STAGE, method, f"lists transfers: {what}", f"names of transfers: {what}")
             for method, what in _TRANSFERS.items()
         ),
         Target(
@@ -47,7 +50,7 @@ class PipeliningHook(Hook):
             "",
             "_batch_p2p",
             "issues transfers",
-            optional=True,
+            carries="requests of transfers between stages",
         ),
     )
 

@@ -36,7 +36,8 @@ class UnseenHook(Hook):
         *(
             Target(
                 *(*_SYMMETRIC, name, "gives memory that other ranks use"),
-                optional=True,
+                carries=f"uses of symmetric memory by {name}",
+                since="2.5",
                 after="torch.distributed",
             )
             for name in ("empty_strided_p2p", "rendezvous")
@@ -44,7 +45,7 @@ class UnseenHook(Hook):
         Target(
             *("deepspeed.runtime.engine", "DeepSpeedEngine", "_take_model_step"),
             "asks once a step whether DeepCompile is active",
-            optional=True,
+            carries="uses of DeepCompile",
         ),
         Target(*_GRAPH, "capture_begin", "collectives from here on are in the graph"),
         Target(*_GRAPH, "capture_end", "and those up to here"),

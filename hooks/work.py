@@ -28,9 +28,12 @@ class WorkHook(Hook):
         Target("torch.distributed", "Work", "wait", "blocks until the collective is complete"),
         *(
             Target(
-                _C10D, kind, "wait", "has its own wait", optional=True, after="torch.distributed"
+                *(_C10D, kind, "wait", "has its own wait"),
+                carries=f"waits for a {kind}",
+                since=since,
+                after="torch.distributed",
             )
-            for kind in ("FakeWork", "PythonCallbackWork")
+            for kind, since in (("FakeWork", "2.7"), ("PythonCallbackWork", "2.10"))
         ),
     )
 

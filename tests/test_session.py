@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -20,7 +20,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from dsprof import session
 from dsprof.errors import ConfigError
-from dsprof.trace.format import FILE_PATTERN
+from dsprof.hooks import registry
+from dsprof.hooks.base import Hook, Target
+from dsprof.trace.format import FILE_PATTERN, HookStatus
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from dsprof.trace.writer import TraceWriter
@@ -471,3 +473,67 @@ def test_the_trailer_tells_ctrl_c_from_another_end(
         patch.setattr(sys, "last_type", kind, raising=False)
         session._stop_at_exit()
     assert reasons == [reason]
+
+
+class Half(Hook):
+    """A hook that does something beside its targets."""
+
+    name = "half"
+    targets = (Target("torch.distributed", "Work", "renamed_in_a_later_release", "a test"),)
+    kept: ClassVar[list[str]] = []
+
+    def install(self, module: str) -> None:
+        self.kept.append(module)
+
+    def uninstall(self) -> None:
+        self.kept.clear()
+
+
+def record_with(kind: type[Hook], folder: Path, monkeypatch: pytest.MonkeyPatch) -> HookStatus:
+    """Record one collective with one more hook; return what the trace says of that."""
+    monkeypatch.setattr(registry, "HOOKS", (*registry.HOOKS, kind))
+    dsprof.enable(out=str(folder))
+    communicate()
+    installed = list(Half.kept)
+    dsprof.disable()
+    assert installed == []
+    (status,) = [hook for hook in read(folder).hooks if hook.name == kind.name]
+    return status
+
+
+def test_a_hook_whose_target_is_missing_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nowhere(Half):
+        def install(self, module: str) -> None:
+            raise AssertionError("installed without its target")
+
+    status = record_with(Nowhere, tmp_path, monkeypatch)
+    assert (status.installed, "renamed_in_a_later_release" in status.why) == (False, True)
+
+
+def test_a_hook_that_is_half_installed_is_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Half):
+        targets = (Target("torch.distributed", "Work", "wait", "a test"),)
+
+        def wrap(self, target: Target, original: Any) -> Any:
+            raise RuntimeError("no way to wrap it")
+
+    status = record_with(Broken, tmp_path, monkeypatch)
+    assert (status.installed, status.why) == (False, "no way to wrap it")
+
+
+@pytest.mark.parametrize("since", ["", "1000000"])
+def test_a_module_that_a_release_does_not_have_is_named_unless_it_is_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    class Moved(Half):
+        targets = (
+            Target("torch.distributed.moved.inner", "Unit", "gather", "a test", "gathers", since),
+        )
+
+    status = record_with(Moved, tmp_path, monkeypatch)
+    lacks = f"gathers are not recorded: torch {torch.__version__} has no Unit.gather"
+    assert (status.installed, status.why) == (False, "" if since else lacks)

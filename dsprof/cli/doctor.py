@@ -138,11 +138,12 @@ def _hooks(variables: Mapping[str, str]) -> Iterator[Check]:
         return
     # Libraries print, too, some of them when the process ends.
     answers = (line for line in done.stdout.splitlines() if line.startswith('{"c10d"'))
-    off = json.loads(next(answers, "{}"))
-    yield Check("ok", f"hooks that find what they need: {', '.join(n for n in off if not off[n])}")
-    for name, why in off.items():
-        if why:
-            yield Check("note", f"the hook {name} would be off: {why}")
+    lacks = json.loads(next(answers, "{}"))
+    whole = ", ".join(name for name in lacks if not lacks[name])
+    yield Check("ok", f"hooks that find what they need: {whole}")
+    for name, whys in lacks.items():
+        for why in whys:
+            yield Check("note", f"hook {name}: {why}")
 
 
 def _precisions(variables: Mapping[str, str]) -> Iterator[Check]:

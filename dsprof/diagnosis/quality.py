@@ -49,8 +49,8 @@ def _hook_notes(run: Run) -> list[model.HookNote]:
     for rank in sorted(run.ranks):
         facts = run.ranks[rank]
         for hook in facts.hooks:
-            if hook.why:
-                ranks[hook.name, hook.why].append(rank)
+            for text in filter(None, (hook.why, *hook.lost)):
+                ranks[hook.name, text].append(rank)
         if facts.trailer is not None:
             for name, why in facts.trailer.failed_hooks.items():
                 ranks[name, why].append(rank)

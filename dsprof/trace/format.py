@@ -65,6 +65,7 @@ class HookStatus(msgspec.Struct, omit_defaults=True):
     module: str = ""
     installed: bool = False
     why: str = ""  # what went wrong when its module was there
+    lost: list[str] = []  # what it does not record, as this release lacks names that it watches
 
 
 class ParameterLayout(msgspec.Struct, omit_defaults=True, frozen=True):

@@ -51,8 +51,8 @@ def test_a_hook_that_misses_what_it_needs_is_named(site: Path) -> None:
     (site / "deepspeed" / "__init__.py").touch()
     done = doctor(site, DSPROF="1")
     assert done.returncode == 0
-    why = "ModuleNotFoundError: No module named 'deepspeed.runtime'"
-    assert f"the hook deepspeed.zero would be off: {why}" in lines(done, "note")
+    why = "No module named 'deepspeed.runtime'"
+    assert f"hook deepspeed.zero: {why}" in lines(done, "note")
 
 
 def test_kernels_that_are_not_built_are_named_where_they_are_asked_for(site: Path) -> None:
@@ -60,7 +60,7 @@ def test_kernels_that_are_not_built_are_named_where_they_are_asked_for(site: Pat
     assert not any("dsprof build" in line for line in lines(doctor(site, **nowhere), "note"))
     done = doctor(site, DSPROF_INTERCEPTION="native", **nowhere)
     (note,) = [line for line in lines(done, "note") if "dsprof build" in line]
-    assert note.startswith("the hook native would be off: no kernels are built for torch ")
+    assert note.startswith("hook native: no kernels are built for torch ")
     assert note.endswith("kernels in Python are used; run dsprof build")
 
 

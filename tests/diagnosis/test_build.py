@@ -236,14 +236,21 @@ def test_quality_adds_up_what_the_ranks_say():
             1,
             3,
             trailer=None,
-            hooks=[HookStatus("fsdp", "torch", why="broken"), HookStatus("ddp", "late")],
+            hooks=[
+                HookStatus("fsdp", "torch", why="broken"),
+                HookStatus("ddp", "late", lost=["buckets"]),
+            ],
         ),
     ).quality
     assert (quality.missing_ranks, quality.unclean_ranks) == ([2], [1])
     assert (quality.dropped_events, quality.unmatched_waits, quality.waits) == (3, 2, 12)
     assert quality.training_cost_share == pytest.approx(0.01)
     assert quality.notes == ["a clock step", "met (2,000 times on a rank)"]
-    assert [(note.name, note.ranks) for note in quality.hooks] == [("zero", [0]), ("fsdp", [1])]
+    assert [(note.name, note.ranks) for note in quality.hooks] == [
+        ("zero", [0]),
+        ("fsdp", [1]),
+        ("ddp", [1]),
+    ]
 
 
 def test_thresholds_in_force_are_listed_and_used():

@@ -17,6 +17,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS
+from dsprof.hooks.interception import CompleteHook
+from dsprof.hooks.native import NativeHook
 from dsprof.hooks.registry import hooks_for
 from dsprof.recorder import Recorder
 from dsprof.trace.format import FILE_PATTERN
@@ -61,7 +63,7 @@ def read(folder: Path) -> RankTrace:
 
 
 @pytest.mark.parametrize(("kind", "at"), TARGETS)
-def test_a_renamed_attribute_switches_off_one_hook_and_no_other(
+def test_a_renamed_attribute_is_named_with_what_it_costs_and_harms_no_other_hook(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -69,8 +71,11 @@ def test_a_renamed_attribute_switches_off_one_hook_and_no_other(
     at: int,
 ) -> None:
     target = kind.targets[at]
+    others = [t for t in kind.targets[:at] + kind.targets[at + 1 :] if t.needs == target.needs]
+    has_another = any(t.carries == target.carries and t.is_there() for t in others)
     # Of CUDA nothing is, where there is none.
-    is_wanted = bool(kind(Recorder(bool)).patches(target.needs))
+    is_wanted = bool(kind(Recorder(bool)).patches(target.needs)) and target.is_there()
+    sees_below = kind in (CompleteHook, NativeHook)
     gone = dataclasses.replace(target, name="renamed_in_a_later_release")
     interception = INTERCEPTIONS.get(kind, "dispatcher")
     before = off_here(tmp_path / "before", interception)
@@ -78,10 +83,13 @@ def test_a_renamed_attribute_switches_off_one_hook_and_no_other(
     monkeypatch.setattr(kind, "targets", (*kind.targets[:at], gone, *kind.targets[at + 1 :]))
     after = off_here(tmp_path / "after", interception)
     said = capfd.readouterr().err.count("renamed_in_a_later_release")
-    if gone.optional or not is_wanted:
-        assert (after, said) == (before, 0)
-    else:
-        assert (after, said) == (before | {(kind.name, gone.needs)}, 1)
+    is_lost = is_wanted and not sees_below and not (target.carries and has_another)
+    is_off = is_lost and not (target.carries and any(t.is_there() for t in others))
+    assert said == is_lost
+    assert after == before | ({(kind.name, gone.needs)} if is_off else set())
+    lost = [text for hook in read(tmp_path / "after").hooks for text in (hook.why, *hook.lost)]
+    sentences = [text for text in lost if text.startswith(f"{target.carries} are not recorded: ")]
+    assert len(sentences) == (is_lost and bool(target.carries))
     trace = read(tmp_path / "after")
     found = {trace.collectives.words[code] for code in trace.collectives.op}
     own = {"allreduce": "all_reduce"}.get(target.name, target.name)
