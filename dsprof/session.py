@@ -26,6 +26,7 @@ from dsprof.anonymize import Anonymizer
 from dsprof.config import Config
 from dsprof.disclosure import Disclosure
 from dsprof.events import Phase, clock
+from dsprof.interpreter import NO_GIL, has_gil
 from dsprof.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.recorder import Recorder
 from dsprof.trace.format import (
@@ -334,12 +335,15 @@ def current() -> Session | None:
 
 
 def start(config: Config, torch_is_complete: bool = False) -> None:
-    """Begin a session; does nothing if one is on already.
+    """Begin a session; does nothing if one is on already, or on a Python without the GIL.
 
     `torch_is_complete` is for the caller that runs in the last lines of torch's own import.
     """
     global _current
     if _current is not None:
+        return
+    if not has_gil():
+        _say(f"not recording: {NO_GIL}")
         return
     _current = Session(config)
     install = _guarded(_current.install)

@@ -475,6 +475,20 @@ def test_the_trailer_tells_ctrl_c_from_another_end(
     assert reasons == [reason]
 
 
+def test_a_python_without_the_gil_is_not_recorded_and_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = vars(dist.Work)["wait"]
+    monkeypatch.setattr(sys, "_is_gil_enabled", bool, raising=False)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    assert vars(dist.Work)["wait"] is before
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("dsprof: not recording: this Python runs without the GIL")
+    assert session.current() is None
+    assert list(tmp_path.iterdir()) == []
+
+
 class Half(Hook):
     """A hook that does something beside its targets."""
 

@@ -30,6 +30,7 @@ from dsprof.config import (
     unmirrored,
 )
 from dsprof.errors import ConfigError, escaped
+from dsprof.interpreter import NO_GIL, has_gil
 from dsprof.settings import Setting
 
 
@@ -71,6 +72,8 @@ def _checks(variables: Mapping[str, str]) -> Iterator[Check]:
     yield Check(
         "ok", f"dsprof {__version__}, Python {platform.python_version()} ({sys.executable})"
     )
+    if not has_gil():
+        yield Check("no", NO_GIL)
     libraries = list(_libraries())
     yield from libraries
     yield from _frameworks()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dsprof._version import __version__
+from dsprof.cli.doctor import _checks
+from dsprof.interpreter import NO_GIL
 from tests.cli.command import dsprof, environment, install
 
 ENTRY_POINT = "[torch.backends]\ndsprof = dsprof_autostart:autostart\n"
@@ -173,3 +177,9 @@ def test_all_mistakes_of_a_file_are_told_at_once(site: Path) -> None:
 def test_a_folder_that_only_seems_to_be_writable_is_an_obstacle(site: Path) -> None:
     done = doctor(site, DSPROF_OUT="/proc/traces")
     assert lines(done, "no") == ["/proc/traces cannot be written; set DSPROF_OUT to another folder"]
+
+
+def test_a_python_without_the_gil_is_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", bool, raising=False)
+    said = [check.text for check in itertools.islice(_checks({}), 2) if check.state == "no"]
+    assert said == [NO_GIL]
