@@ -36,7 +36,8 @@ def nsys(
     """Write or extend an export; kernels are (name, start, length), times in ms.
 
     `more`: ranks {pid: rank}, ranges [(text, start, length)], graphs as copies, environment {...},
-    host, started_ns, without {"table.column", ...}. Each kernel is launched as it starts.
+    calls of the runtime as kernels, host, started_ns, without {"table.column", ...}. Each kernel
+    is launched as it starts.
     """
     left_out, started = more.get("without", set()), more.get("started_ns", START_NS)
     with sqlite3.connect(path) as file:
@@ -55,8 +56,12 @@ def nsys(
             row = {"start": int(at * MS), "end": int((at + took) * MS), "demangledName": code}
             number = file.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
             _insert(file, "CUPTI_ACTIVITY_KIND_KERNEL", place | row | {"correlationId": number})
-            launch = (int(at * MS), global_pid(pid) + pid, number)
+            launch = (int(at * MS), global_pid(pid) + pid, number, None, None)
             _insert(file, "CUPTI_ACTIVITY_KIND_RUNTIME", dict(zip(_LAUNCH, launch, strict=True)))
+        for name, at, took in more.get("calls", ()):
+            times = (int(at * MS), global_pid(pid) + pid, None, int((at + took) * MS))
+            call = dict(zip(_LAUNCH, (*times, _code(file, name)), strict=True))
+            _insert(file, "CUPTI_ACTIVITY_KIND_RUNTIME", call)
         for at, took in copies:
             row = {"start": int(at * MS), "end": int((at + took) * MS), "copyKind": 1}
             _insert(file, "CUPTI_ACTIVITY_KIND_MEMCPY", place | row)
@@ -93,7 +98,7 @@ def nsys(
 
 
 _NVTX = ["start", "end", "text", "globalTid", "textId", "binaryData"]
-_LAUNCH = ["start", "globalTid", "correlationId"]
+_LAUNCH = ["start", "globalTid", "correlationId", "end", "nameId"]
 _SCHEMAS = {
     1: {"NCCL communicator ID": 0, "No. of ranks": 8},
     2: {"NCCL communicator ID": 0, "Message size [bytes]": 8},

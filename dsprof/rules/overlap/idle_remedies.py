@@ -60,6 +60,7 @@ REMEDIES = {
     UNRECORDED: Remedy(
         "The profile shows no call of the host during most of the idle time: Python code, or "
         "waiting for data, another process or the file system.",
-        "Profile once with with_stack=True and activities of the CPU to see what the host does.",
+        "Profile once with with_stack=True and activities of the CPU, or with "
+        "nsys --trace=cuda,osrt, to see what the host does.",
     ),
 }

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsprof.errors import TraceError
+from dsprof.trace.device import HostWork
 from dsprof.trace.format import SCHEMA_VERSION, Header, NoteArgs, Trailer
 from dsprof.trace.readers.calls import CallRows, GroupTable
+from dsprof.trace.readers.nsys_calls import host_work
 from dsprof.trace.readers.nsys_columns import activity, calls
 from dsprof.trace.readers.nsys_nccl import Issue, Kernel, issues
 from dsprof.trace.readers.nsys_processes import Host, Process, find_processes, host_of
@@ -55,7 +57,7 @@ class NsysReader:
         with Tables(path) as tables:
             host = host_of(tables)
             processes = _processes(tables, path, host)
-            told = Told(Work.of(tables), step_ranges(tables), issues(tables))
+            told = Told(Work.of(tables), step_ranges(tables), issues(tables), host_work(tables))
             traces = [_trace(path, host, process, told) for process in processes]
             for trace in traces:
                 trace.nbytes = tables.nbytes // len(traces)
@@ -80,6 +82,7 @@ class Told(NamedTuple):
     work: Work
     ranges: Sequence[Range]
     issues: Mapping[Kernel, Issue]
+    hosts: Mapping[int, HostWork]
 
 
 def _trace(path: Path, host: Host, process: Process, told: Told) -> RankTrace:
@@ -87,6 +90,8 @@ def _trace(path: Path, host: Host, process: Process, told: Told) -> RankTrace:
     steps = steps_of(told.ranges, process.id, process.start_ns)
     rows, groups = CallRows(steps), GroupTable()
     device = activity(mine, process.start_ns)
+    if work := told.hosts.get(process.id):
+        device.host = work.moved(-process.start_ns)
     rows.add(calls(device, groups, process, told.issues))
     trace = RankTrace(str(path), _header(host, process), rows.build())
     trace.device, trace.steps, trace.groups = device, steps, groups.by_number()

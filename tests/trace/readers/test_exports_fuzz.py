@@ -227,7 +227,7 @@ def test_any_value_in_a_row(path: Path, row: list[object]) -> None:
     path.write_bytes(export())
     with sqlite3.connect(path) as file:
         file.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?,?)", row)
-        file.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?)", row[:3])
+        file.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?)", row[:5])
         file.execute("INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (?,?,?,?)", row[:4])
         fields = "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = ? WHERE schemaId = 2"
         file.execute(fields, row[4:5])

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.aggregates.device import Device, RankDevice
+from dsprof.analysis.aggregates.host_waits import HostWaits, Stop, StopSums
+from dsprof.analysis.aggregates.idle_causes import NAMES, UNRECORDED, IdleCauses
 from dsprof.analysis.summarise import summarise
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.rules.rule import Status
+from dsprof.trace.device import ALLOCATION, LOADING, TRANSFER
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.table import RankTrace
 from tests.factories import exports as make
@@ -229,3 +232,47 @@ def test_other_databases_are_not_taken(tmp_path: Path) -> None:
 def test_an_export_without_work_on_a_device(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="without kernels or copies; record with"):
         find_run([make.nsys(tmp_path / "a.sqlite")])
+
+
+def test_what_the_host_did_while_the_device_was_idle(tmp_path: Path) -> None:
+    calls = [
+        ("cudaLaunchKernel_v7000", 0, 0.005),
+        ("cudaFree_v3020", 12, 10),
+        ("cuModuleLoadDataEx", 22, 20),
+        ("cudaMemcpyAsync_v3020", 50, 10),
+        ("cudaEventQuery_v3020", 60, 10),
+    ]
+    path = make.nsys(tmp_path / "a.sqlite", [(make.GEMM, 10, 1), (make.GEMM, 71, 1)], calls=calls)
+    causes = summarise(find_run([path]), [IdleCauses])[IdleCauses]
+    assert {name: ns / make.MS for name, ns in causes.idle_ns.items()} == {
+        NAMES[ALLOCATION]: 10,
+        NAMES[LOADING]: 20,
+        NAMES[TRANSFER]: 10,
+        UNRECORDED: 20,
+    }
+
+
+def test_calls_in_which_the_host_waited(tmp_path: Path) -> None:
+    steps = [(f"step {n}", 100 * n, 100) for n in range(2)]
+    kernels = [(make.GEMM, 0, 5), (make.GEMM, 100, 20), (make.GEMM, 180, 5)]
+    calls = [("cudaStreamSynchronize_v3020", 105, 40), ("cudaLaunchKernel_v7000", 150, 0.005)]
+    path = make.nsys(tmp_path / "a.sqlite", kernels, ranges=steps, calls=calls)
+    waits = summarise(find_run([path]), [HostWaits])[HostWaits]
+    assert waits.rows == {Stop("cudaStreamSynchronize"): StopSums(1, 40 * make.MS)}
+    assert waits.idle_ns == 60 * make.MS
+
+
+def test_calls_of_another_process_and_damaged_ones_are_not_taken(tmp_path: Path) -> None:
+    path = make.nsys(tmp_path / "a.sqlite", WORK, calls=[("cudaFree_v3020", 42, 5)])
+    make.nsys(path, WORK, pid=200, device=1)
+    with sqlite3.connect(path) as file:
+        file.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT 1, 'x', 2, 3, nameId "
+            "FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+        )
+    one, other = read_run(find_run([path]))
+    assert one.device is not None
+    assert one.device.host is not None
+    assert len(one.device.host.name) == 1
+    assert other.device is not None
+    assert other.device.host is None
