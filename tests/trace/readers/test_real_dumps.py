@@ -27,7 +27,7 @@ def failed(diagnosis: Diagnosis) -> list[Finding]:
 
 def test_devices_that_fail_are_those_of_ranks_12_and_14(tmp_path: Path) -> None:
     diagnosis = judged("nvrx_gpu_error_1st", tmp_path)
-    absent, unfinished = failed(diagnosis)
+    unfinished, absent = failed(diagnosis)  # the surer one first, and it names both
     assert absent.ranks == (12,)
     assert "all_to_all number 20,537 of EXPERT_MODEL_PARALLEL_GROUP" in absent.summary
     assert unfinished.ranks == (12, 14)
