@@ -58,6 +58,16 @@ def ds_bench(busbw: float) -> list[str]:
     ]
 
 
+def early_all_reduce_bench(busbw: float) -> list[str]:
+    """What early releases print of each trial; the throughput is that of twice the payload."""
+    algorithm = 2 * GIB16 / 5.0 * 8
+    return [
+        *("ignore me 18186434", "3:", " duration: 5.0000 sec"),
+        f" algo throughput: {algorithm:.4f} bps, {algorithm / 1e9:.4f} Gbps",
+        f" busbw: {busbw * 8:.4f}  Gbps",
+    ]
+
+
 def findings(rule, lines: list[str]) -> list[Finding]:
     return judged(rule.RULE, *make.read(lines))
 
@@ -94,6 +104,12 @@ def test_bits_of_ds_bench_become_bytes():
     assert trace.log is not None
     assert [row.nbytes for row in trace.log.measured] == [64, 16 << 30]
     assert trace.log.measured[1].busbw == pytest.approx(SLOW * 1e9)
+
+
+def test_trials_of_an_early_benchmark_are_read():
+    (finding,) = findings(slow_benchmark, make.run(early_all_reduce_bench(SLOW)))
+    assert finding.status is Status.INFO
+    assert "all_reduce of 16.0 GiB reaches a bus bandwidth of 41.5 GB/s" in finding.summary
 
 
 def test_wrong_elements_are_critical():

@@ -1,7 +1,9 @@
 """Tables of bandwidth benchmarks in logs: nccl-tests, all_reduce_bench.py, DeepSpeed's ds_bench.
 
-Bandwidths are kept in bytes/s: nccl-tests and all_reduce_bench.py print 10^9 bytes, ds_bench 10^9
-bits. What stands before a table tells the operation, the ranks and their devices.
+Early releases of all_reduce_bench.py print three lines a trial: `duration: … sec`,
+`algo throughput: … bps` of twice the payload, and `busbw: … Gbps`. Bandwidths are kept in bytes/s:
+nccl-tests and all_reduce_bench.py print 10^9 bytes, the others 10^9 bits. What stands before a
+table tells the operation, the ranks and their devices.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dsprof.trace.log import Measured, RankLog
 
 MARKS = (
     *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"#  Rank ", b"- hardware: "),
-    *(b"average bandwidth of ", b"Performance of "),
+    *(b"average bandwidth of ", b"Performance of ", b" duration: ", b"algo throughput: "),
 )
 """What a line must hold to begin a table, or to say what it is of."""
 
@@ -28,6 +30,10 @@ _ALL_REDUCE_BENCH = re.compile(
 _DS_BENCH = re.compile(
     rf"^\s*(?P<size>\d{{1,6}}(?:\.\d{{1,4}})?) ?(?P<unit>[KMGT]?)B\s+\S+\s+{_FLOAT} ?[um]?s\s+"
     rf"{_FLOAT}\s+(?P<busbw>{_FLOAT})\s*$"
+)
+_TRIAL = re.compile(
+    rf"^\s*(?P<name>duration|algo throughput|busbw): (?P<value>{_FLOAT}) +"
+    r"(?:sec|bps,.*|Gbps)\s*$"
 )
 _HEADING = re.compile(r"algbw\s+busbw|\| payload \||BusBW \((?P<unit>\w)bps\)", re.I)
 _OPERATION = re.compile(
@@ -50,6 +56,7 @@ class BenchmarkTables:
         self._ranks = 0
         self._hosts: set[str] = set()
         self._device = ""
+        self._trial: dict[str, float] = {}
         self._is_open = False
 
     def take(self, text: str, log: RankLog) -> bool:
@@ -65,6 +72,8 @@ class BenchmarkTables:
         return self._is_open
 
     def _row(self, text: str) -> Measured | None:
+        if found := _TRIAL.match(text):
+            return self._of_trial(found["name"], float(found["value"]))
         if not self._is_open:
             return None
         if found := _NCCL_TESTS.match(text):
@@ -75,6 +84,14 @@ class BenchmarkTables:
         if found := _DS_BENCH.match(text):
             return self._measured(_bytes(found), float(found["busbw"]) * 1e9 / 8)
         return None
+
+    def _of_trial(self, name: str, value: float) -> Measured | None:
+        self._trial[name] = value
+        if name != "busbw" or len(self._trial) < 3:
+            return None
+        sent_bits = self._trial["duration"] * self._trial["algo throughput"]
+        self._trial, self._op = {}, self._op or "all_reduce"
+        return self._measured(round(sent_bits / 8 / 2), value * 1e9 / 8)
 
     def _measured(self, nbytes: int, busbw: float, wrong: int = 0) -> Measured:
         return Measured(self._op, nbytes, busbw, self._ranks, len(self._hosts), self._device, wrong)
