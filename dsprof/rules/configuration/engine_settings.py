@@ -36,6 +36,7 @@ _DEFAULTS: Mapping[str, Any] = {
     f"{ZERO}.offload_param.device": "none",
     "bf16.bf16_optimizer_states": False,
     "managed_gradient_accumulation": True,
+    "zero_allow_untested_optimizer": False,
     "scheduler.type": "",  # of the program
 }
 

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsprof.rules.knowledge.releases import Release, release
+from dsprof.rules.knowledge.values import not_taken
 from dsprof.rules.rule import Severity
 
 _OPTIMIZERS = (
     *("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"),
     *("onebitadam", "onebitlamb", "zerooneadam"),  # known, and refused by another line
 )
+
+_SCHEDULERS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest")
 
 Condition = Callable[[Any], bool]
 """Of the value in force; never asked of a value that is not known."""
@@ -70,6 +73,22 @@ def _is_no_optimizer(value: Any) -> bool:
     if not isinstance(value, str) or not value or value.lower() in _OPTIMIZERS:
         return not isinstance(value, str)
     return not value[0].isupper()
+
+
+def _is_untested(value: Any) -> bool:
+    """Whether ZeRO does not know an optimizer: Lamb, and torch's own but for three."""
+    if not isinstance(value, str) or _is_no_optimizer(value):
+        return False
+    name = value.lower()
+    return name in ("lamb", "musgd") or (name != "" and name not in _OPTIMIZERS)
+
+
+def _is_of_torch(scheduler: Any) -> bool:
+    return bool(scheduler) and scheduler not in _SCHEDULERS
+
+
+def _is_no_data_type(value: Any) -> bool:
+    return value is not None and not_taken("data_types.param_dtype", value) != ""
 
 
 def _is_no_scheduler(value: Any) -> bool:
@@ -290,6 +309,28 @@ REFUSED: tuple[Combination, ...] = (
         "neither DeepSpeed nor torch has such a scheduler",
         "give WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest or the name of a "
         "class in torch.optim.lr_scheduler",
+    ),
+    Combination(
+        {
+            "optimizer.type": _is_untested,
+            "zero_allow_untested_optimizer": off,
+            _STAGE: one_of(1, 2, 3),
+        },
+        "ZeRO was tested with Adam, AdamW, Adagrad, Lion and Muon",
+        "take one of them, or set zero_allow_untested_optimizer to true",
+    ),
+    Combination(
+        {"scheduler.type": _is_of_torch, _STAGE: one_of(1, 2, 3)},
+        "schedulers of torch do not take the optimizer of ZeRO",
+        f"give one of {', '.join(_SCHEDULERS)}, or pass lr_scheduler to deepspeed.initialize",
+    ),
+    *(
+        Combination(
+            {"data_types.buffer_dtype": _is_no_data_type, f"{precision}.enabled": on},
+            "no dtype",
+            "give fp32, fp16 or bf16",
+        )
+        for precision in ("bf16", "fp16")
     ),
 )
 """What stops the engine at its construction."""
