@@ -91,6 +91,8 @@ class DeepSpeedFetchHook(Hook):
         @functools.wraps(original)
         def start_event(self: Any, name: str, *more: Any, **named: Any) -> Any:
             if name in _WAITS:
+                if not recorder.recording:
+                    return original(self, name, *more, **named)
                 if in_flight:
                     hook._note_in_flight()
                 hook._wait_ns = clock()

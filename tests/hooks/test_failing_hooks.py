@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dsprof
 from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.deepspeed_fetch import _WAITS
 from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS
 from dsprof.hooks.interception import CompleteHook
 from dsprof.hooks.native import NativeHook
@@ -159,3 +161,26 @@ def test_a_hook_that_breaks_inside_leaves_every_call_as_it_was(kind: type[Hook],
         wrapped(*args)
     assert calls == [(args, {})] * 5
     assert set(recorder.failures) <= {hook.name}
+
+
+def test_no_hook_asks_the_time_or_takes_a_number_while_nothing_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dsprof.hooks.") and hasattr(module, "clock"):
+            monkeypatch.setattr(module, "clock", lambda name=name: asked.append(name) or 0)
+    recorder = Recorder(lambda: True)
+    recorder.stop()
+    for kind in KINDS:
+        hook = kind(recorder)
+        for target in kind.targets:
+            wrapped = wrap(hook, target, lambda *args, **kwargs: None)
+            calls = [CALLS.get(target.name, (object(),))]
+            if target.name == "start_event":
+                calls += [(object(), name) for name in _WAITS]
+            for args in calls:
+                wrapped(*args)
+    assert asked == []
+    assert next(recorder.ids) == 1
+    assert (recorder.contexts, list(recorder.buffer), recorder.failures) == ({}, [], {})
