@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from statistics import median
 
 from benchmarks.slow_link import enter
@@ -17,7 +19,6 @@ from examples.wrong.cases import CASES, Case
 from tests.dist.launch import ROOT, environment, launch
 
 OUT = ROOT / "build" / "savings"
-BASELINE = OUT / "baseline.json"
 PROGRAM = ROOT / "benchmarks" / "savings_case.py"
 MOST_DRIFT = 0.1
 TRIES = 3
@@ -97,14 +98,18 @@ class Outcome:
         )
 
 
-def measure_machine() -> None:
-    """Let dsprof bench measure latencies, bandwidths and contention."""
+@cache
+def measured_machine(*variables: tuple[str, str]) -> Path:
+    """Let dsprof bench measure the machine as processes with these variables see it."""
     OUT.mkdir(parents=True, exist_ok=True)
+    path = OUT / f"{'-'.join(['baseline', *(value for _, value in variables)])}.json"
     command = [sys.executable, "-m", "dsprof", "bench", "--nproc-per-node", "2"]
-    command += ["--backend", "gloo", "--sizes", "4K,64K,1M,4M", "--output", str(BASELINE)]
-    done = subprocess.run(command, env=environment({}), capture_output=True, text=True)
+    command += ["--backend", "gloo", "--sizes", "4K,64K,1M,4M", "--output", str(path)]
+    changed = environment(dict(variables))
+    done = subprocess.run(command, env=changed, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
+    return path
 
 
 def outcome(name: str, case: Case, args: list[object]) -> Outcome:
@@ -112,7 +117,8 @@ def outcome(name: str, case: Case, args: list[object]) -> Outcome:
     out = OUT / name
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    launch(PROGRAM, args=[name, out, BASELINE, *args], timeout=400).check()
+    baseline = measured_machine(*case.variables.items())
+    launch(PROGRAM, args=[name, out, baseline, *args], env=case.variables, timeout=400).check()
     said = json.loads((out / "prediction.json").read_text())
     rounds = json.loads((out / "measured.json").read_text())
     return Outcome(case, said.get("saving_ms"), rounds, said.get("step_ms", 0.0))
@@ -143,7 +149,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     args = parser.parse_args()
     print(f"Two ranks over gloo; {enter('benchmarks.savings')}. Milliseconds of a step.\n")
-    measure_machine()
     print_row(HEAD)
     print_row(("---",) * len(HEAD))
     found = list(outcomes(args.cases or list(CASES), ["--rounds", args.rounds]))

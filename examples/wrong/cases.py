@@ -1,6 +1,7 @@
 """The mistakes by name, with the rule that finds each and what is changed then."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from examples.wrong.training import Patch, Step
@@ -14,6 +15,7 @@ class Case:
     rule: str  # finds the mistake
     change: str  # what is done about it
     saves: bool = True  # or it looks wasteful and is not
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its processes
 
     def make(self, name: str, patch: Patch | None) -> Step:
         """Return what trains a step: with the mistake (None), or with what the finding names."""
@@ -21,6 +23,13 @@ class Case:
         step: Step = function(patch)
         return step
 
+
+AVX2_ONLY = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+"""Makes torch compute as on a CPU without AVX-512."""
 
 CASES = {
     "reduction_every_micro_step": Case(
@@ -36,6 +45,9 @@ CASES = {
         "the patch: `stage3_max_reuse_distance`",
     ),
     "no_prefetch": Case("zero", "low-comm-overlap", "the patch: `stage3_prefetch_bucket_size`"),
+    "reference_products": Case(
+        "zero", "unaccelerated-precision", "the patch: `bf16` off", variables=AVX2_ONLY
+    ),
     "late_rank": Case("loop", "late-rank", "rank 1 takes as long as the others"),
     "barriers": Case("loop", "barrier-in-step", "no barriers"),
     "scalars": Case("loop", "scalar-collectives", "one collective for all metrics"),

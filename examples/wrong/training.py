@@ -51,9 +51,9 @@ def network(
     return nn.Sequential(*parts)
 
 
-def batch(width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def batch(width: int, dtype: torch.dtype = torch.float32, rows: int = 2) -> Tensor:
     """Return what a layer before the first trainable one would: it takes a gradient."""
-    return torch.full((2, width), 1.0 + dist.get_rank(), dtype=dtype, requires_grad=True)
+    return torch.full((rows, width), 1.0 + dist.get_rank(), dtype=dtype, requires_grad=True)
 
 
 def merged(config: Patch, patch: Patch | None) -> dict[str, Any]:

@@ -18,12 +18,17 @@ _CONFIG: dict[str, Any] = {
 
 
 def _trained(
-    layers: int, width: int, config: Patch, patch: Patch | None, **milliseconds: float
+    layers: int,
+    width: int,
+    config: Patch,
+    patch: Patch | None,
+    rows: int = 2,
+    **milliseconds: float,
 ) -> Step:
     model = network(layers, width, **milliseconds)
     usual = _CONFIG | {"bf16": {"enabled": fast_dtype() is torch.bfloat16}}
     engine, *_ = deepspeed.initialize(model=model, config=merged(merged(usual, config), patch))
-    x = batch(width, next(model.parameters()).dtype)
+    x = batch(width, next(model.parameters()).dtype, rows)
 
     def step() -> None:
         for _ in range(engine.gradient_accumulation_steps()):
@@ -66,3 +71,8 @@ def no_prefetch(patch: Patch | None) -> Step:
         "stage3_max_reuse_distance": 0,
     }
     return _trained(6, 512, _zero(3, **keys), patch, forward_ms=6, backward_ms=12)
+
+
+def reference_products(patch: Patch | None) -> Step:
+    """Train in bf16 on a CPU that torch multiplies it on in its reference path."""
+    return _trained(4, 256, {"bf16": {"enabled": True}}, patch, rows=128)
