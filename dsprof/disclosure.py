@@ -1,6 +1,6 @@
 """What leaves the process: no credentials; with `anonymize` no hosts, users and paths either.
 
-And nothing that is no Unicode, which JSON cannot say.
+And nothing that is no Unicode, which JSON cannot say. docs/privacy.md lists what is written.
 """
 
 from __future__ import annotations
@@ -10,12 +10,22 @@ from typing import Any
 import msgspec
 
 from dsprof.anonymize import Anonymizer, anonymized
-from dsprof.environment import REDACTED, EnvSnapshot, is_secret, unicode_text
-from dsprof.trace.format import EngineConfig, Header, HookStatus, NoteArgs, SiteArgs, Trailer
+from dsprof.environment import EnvSnapshot, unicode_text
+from dsprof.known_settings import NAME_KEYS, written_config
+from dsprof.redaction import map_text, redact_text
+from dsprof.trace.format import (
+    EngineConfig,
+    GroupArgs,
+    Header,
+    HookStatus,
+    NoteArgs,
+    SiteArgs,
+    Trailer,
+)
 
 
 class Disclosure:
-    """Rewrites descriptions before they are written."""
+    """Rewrites descriptions, and names of spans, before they are written."""
 
     def __init__(self, anonymizer: Anonymizer | None) -> None:
         self._anonymizer = anonymizer
@@ -24,36 +34,51 @@ class Disclosure:
         """Return `definition` as it may be written."""
         replace = msgspec.structs.replace
         match definition:
+            case str(text):
+                return self._text(text)
             case EngineConfig(written=written, effective=effective):
-                configs = {"written": self._config(written), "effective": self._config(effective)}
+                configs = {"written": self._engine(written), "effective": self._engine(effective)}
                 return replace(definition, **configs)
             case Header(host=host, config=config):
                 host = self._anonymizer.host(host) if self._anonymizer else host
                 return replace(definition, host=host, config=self._config(config))
-            case Trailer(failed_hooks=failed):
-                told = {name: self._text(why) for name, why in failed.items()}
-                return replace(definition, failed_hooks=told)
-            case [HookStatus(), *_]:
-                return [replace(status, why=self._text(status.why)) for status in definition]
-            case NoteArgs(text=text):
-                return replace(definition, text=self._text(text))
-            case EnvSnapshot() if self._anonymizer:
-                return anonymized(definition, self._anonymizer)
-            case SiteArgs(file=file) if self._anonymizer:
-                return replace(definition, file=self._anonymizer.path(file))
+            case Trailer() | NoteArgs() | [HookStatus(), *_]:
+                return map_text(definition, self._text)
+            case GroupArgs(name=name, label=label):
+                return replace(definition, name=self._text(name), label=self._text(label))
+            case EnvSnapshot():
+                return self._environment(definition)
+            case SiteArgs(file=file, function=function):
+                return replace(definition, file=self._file(file), function=self._text(function))
         return definition
 
     def _text(self, text: str) -> str:
-        text = unicode_text(text)
+        text = redact_text(unicode_text(text))
         return self._anonymizer.text(text) if self._anonymizer else text
 
-    def _config(self, value: Any, name: str = "") -> Any:
+    def _file(self, file: str) -> str:
+        path = self._anonymizer.path(file) if self._anonymizer else file
+        return self._text(path)
+
+    def _environment(self, found: EnvSnapshot) -> EnvSnapshot:
+        found = map_text(found, redact_text)
+        return anonymized(found, self._anonymizer) if self._anonymizer else found
+
+    def _engine(self, config: dict[str, Any]) -> Any:
+        return self._config(written_config(config))
+
+    def _config(self, value: Any, path: str = "") -> Any:
         """Clean the strings of a configuration, and turn what JSON cannot say into strings."""
         if isinstance(value, dict):
-            return {str(key): self._config(part, str(key)) for key, part in value.items()}
+            prefix = f"{path}." if path else ""
+            return {
+                self._text(str(key)): self._config(part, f"{prefix}{key}")
+                for key, part in value.items()
+            }
         if isinstance(value, (list, tuple)):
-            return [self._config(part, name) for part in value]
+            return [self._config(part, path) for part in value]
         if value is None or isinstance(value, (bool, int, float)):
             return value
-        text = str(value)
-        return REDACTED if is_secret(name, text) else self._text(text)
+        if self._anonymizer and path in NAME_KEYS:
+            return self._anonymizer.name(str(value))
+        return self._text(str(value))

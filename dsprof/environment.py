@@ -1,7 +1,7 @@
 """The environment of a rank: variables, configuration files, versions, devices and limits.
 
-Only names on the allow-list are read, so a secret under another name never enters the process's
-records; what looks like a credential under an allowed name is replaced by `REDACTED`. Every probe
+Only names that begin as those of libraries and launchers do are read, and only values that known
+ones of them have are kept: any other is replaced by `REDACTED`. Every probe
 tolerates the absence of what it reads, and none imports torch or starts a process.
 """
 
@@ -21,9 +21,9 @@ import msgspec
 
 from dsprof import machine, precision
 from dsprof.inputs import open_input
+from dsprof.known_settings import written_variable, written_variables
 from dsprof.machine import Accelerator, Adapter, attempt, first_line, listed
-
-REDACTED = "<redacted>"
+from dsprof.redaction import REDACTED
 
 _PREFIXES = (
     *("DSPROF", "PYTHON_DSPROF", "DS_", "DEEPSPEED_"),
@@ -37,21 +37,6 @@ _NAMES = frozenset(
     + ("RDMAV_FORK_SAFE",)
     + ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 )
-
-# Compiled at first use, by re: an import pays nothing for them.
-_SECRET_NAME = r"TOKEN|SECRET|PASSW|CREDENTIAL|(?:^|_)(?:KEY|APIKEY|JWT|AUTH)(?:_|$)"
-_SECRET_VALUE = (
-    r"://[^/\s@]*:[^/\s@]*@"  # user and password in an address
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30}"  # AWS, Google
-    r"|\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|nvapi|sk|xox[abp])[-_][\w-]{12,}"
-    r"|\beyJ[\w-]{8,}\.|-----BEGIN "  # JSON web token, private key
-    # A long run of random letters and digits that is no part of a path, or a whole such value.
-    r"|(?<![\w/.-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{16,}"
-    r"|(?<![\w/.-])(?=[A-Za-z+]*\d)(?=[\d+]*[A-Za-z])[A-Za-z0-9+]{32,}"
-    r"|(?<![\w/.-])(?=[\dA-Z+/]*[a-z])(?=[\da-z+/]*[A-Z])[A-Za-z0-9+][A-Za-z0-9+/]{39}(?![\w/.-])"
-    r"|^(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[\w-]{32,}$"
-)
-_UUID = r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
 
 _PACKAGES = {
     "torch": ("torch",),
@@ -86,13 +71,6 @@ def is_recorded(name: str) -> bool:
     return name in _NAMES or name.startswith(_PREFIXES)
 
 
-def is_secret(name: str, value: str) -> bool:
-    """Whether the name or the value looks like a credential. Device UUIDs are not secrets."""
-    if re.search(_SECRET_NAME, name):
-        return True
-    return re.search(_SECRET_VALUE, re.sub(_UUID, "", value)) is not None
-
-
 def snapshot(environ: Mapping[str, str]) -> EnvSnapshot:
     """Read the environment of this process; never raises.
 
@@ -113,8 +91,7 @@ def snapshot(environ: Mapping[str, str]) -> EnvSnapshot:
         machine=attempt(machine.facts, {}),
         precision=attempt(precision.facts, {}, environ),
     )
-    _redact(found)
-    return found
+    return written_snapshot(found)
 
 
 def count(text: str) -> int:
@@ -178,14 +155,19 @@ def unicode_text(value: str) -> str:
     return _SURROGATE.sub("\ufffd", value)
 
 
-def _redact(found: EnvSnapshot) -> None:
-    hidden = set()
-    for values in (found.variables, found.effective, *found.files.values()):
-        for name, value in values.items():
-            if is_secret(name, value):
-                values[name] = REDACTED
-                hidden.add(name)
-    found.redacted = sorted(hidden)
+def written_snapshot(found: EnvSnapshot) -> EnvSnapshot:
+    """Return `found` with the values that may be written, and the names of the others."""
+    parts = (found.variables, found.effective, *found.files.values())
+    written = [written_variables(values) for values in parts]
+    hidden = {name for part in written for name, value in part.items() if value == REDACTED}
+    variables, effective, *files = written
+    return msgspec.structs.replace(
+        found,
+        variables=variables,
+        effective=effective,
+        files=dict(zip(found.files, files, strict=True)),
+        redacted=sorted(hidden.union(found.redacted)),
+    )
 
 
 def _changed(snapshot: EnvSnapshot) -> dict[str, str]:
@@ -197,8 +179,7 @@ def _changed(snapshot: EnvSnapshot) -> dict[str, str]:
     for name in sorted(names):
         held = getenv(name.encode())
         value = "" if held is None else os.fsdecode(held)
-        if is_secret(name, value):
-            value = REDACTED
+        value = written_variable(name, value)
         if value != snapshot.variables.get(name, ""):
             changed[name] = value
     return changed

@@ -29,6 +29,7 @@ from dsprof.events import Phase, clock
 from dsprof.interpreter import NO_GIL, has_gil
 from dsprof.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.recorder import Recorder
+from dsprof.redaction import redact_text
 from dsprof.trace.format import (
     EXIT,
     FILE_PATTERN,
@@ -323,7 +324,7 @@ def _device_of(torch: Any, backend: str) -> str:
 
 def _say(text: str) -> None:
     with suppress(OSError, ValueError):  # a full or closed stderr
-        print(f"dsprof: {text}", file=sys.stderr, flush=True)
+        print(f"dsprof: {redact_text(text)}", file=sys.stderr, flush=True)
 
 
 _current: Session | None = None

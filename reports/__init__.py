@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dsprof.diagnosis.model import Diagnosis
+from dsprof.redaction import map_text, redact_text
 from dsprof.reports.base import Options, Renderer, renderer_of
 from dsprof.reports.html import HtmlRenderer
 from dsprof.reports.json import JsonRenderer
@@ -32,4 +33,5 @@ def render(
         DsprofError: there is no such format.
     """
     options = Options(plotlyjs=plotlyjs, width=width, colour=colour)
-    return renderer_of(RENDERERS, format_name).render(diagnosis, options)
+    shown = map_text(diagnosis, redact_text)  # it quotes logs and files of other programs
+    return renderer_of(RENDERERS, format_name).render(shown, options)

@@ -7,7 +7,9 @@ import pytest
 
 from dsprof.anonymize import Anonymizer
 from dsprof.disclosure import Disclosure
-from dsprof.trace.format import HookStatus, NoteArgs, Trailer
+from dsprof.environment import EnvSnapshot
+from dsprof.redaction import REDACTED
+from dsprof.trace.format import EngineConfig, HookStatus, NoteArgs, SiteArgs, Trailer
 from tests.factories.trace import header
 
 BESIDE_HOME = "cannot load /home/alice/.cache/kernels.so"
@@ -44,3 +46,40 @@ def test_what_is_no_unicode_is_marked_and_costs_no_line(number: int) -> None:
         msgspec.json.encode(described(BROKEN)[number])
     found = msgspec.json.encode(Disclosure(None)(described(BROKEN)[number])).decode()
     assert "of another encoding: \ufffd, and half a pair: \ufffd" in found
+
+
+def test_of_a_configuration_only_known_keys_keep_their_values() -> None:
+    written = {
+        "train_batch_size": "auto",
+        "comet": {"enabled": True, "project": "llama 7b", "api_key": "hunter2"},
+        "credentials": {"value": "hunter2", "pin": 4711, "list": ["hunter2"]},
+        "my_token": 4711,
+        "gradient_acumulation_steps": 8,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95], "hub": "x"}},
+        "tensorboard": {"output_path": "/data/runs", "job_name": "hunter2@host:x"},
+        "sk" + "-proj-a1b2c3d4e5f6g7h8": 1,
+    }
+    assert Disclosure(None)(EngineConfig(1, written)).written == {
+        "train_batch_size": "auto",
+        "comet": {"enabled": True, "project": "llama 7b", "api_key": REDACTED},
+        "credentials": {"value": REDACTED, "pin": REDACTED, "list": REDACTED},
+        "my_token": REDACTED,
+        "gradient_acumulation_steps": REDACTED,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": 1e-4, "betas": [0.9, 0.95], "hub": REDACTED},
+        },
+        "tensorboard": {"output_path": "/data/runs", "job_name": REDACTED},
+        REDACTED: REDACTED,
+    }
+
+
+def test_spans_sites_and_machines_lose_credentials() -> None:
+    secret = "gh" + "p_a1" + 17 * "b2"
+    for one in (
+        SiteArgs(1, f"/srv/{secret}/train.py", 3, "step"),
+        EnvSnapshot(machine={"cmdline": f"root=/dev/sda token={secret}"}, libraries=[f"/{secret}"]),
+        NoteArgs(f"cannot fetch https://{secret}@host/x"),
+    ):
+        assert secret not in msgspec.json.encode(Disclosure(None)(one)).decode()
+    assert Disclosure(None)("load https://me:pw@host/x") == f"load https://{REDACTED}@host/x"

@@ -25,6 +25,10 @@ SECRETS = {
     "DS_WANDB": "0123456789abcdef0123456789abcdef01234567",
     "DS_SIGNED": "eyJhbGciOiJIUzI1NiJ9.e30.abc",
     "DS_RANDOM": "q7ZtY2mXw9LrB4nVc8KdS1pGh5JfT3aE",
+    "OMPI_ARGV": "train.py --password hunter2",
+    "SLURM_JOB_COMMENT": "my pin is 4711",
+    "NCCL_ALGO": "correct horse battery",
+    "NCCL_NOT_KNOWN": "4711",
     "OMPI_MCA_orte_precondition_transports": "a1b2c3d4e5f60718-8170f6e5d4c3b2a1",
 }
 
@@ -37,6 +41,14 @@ ORDINARY = {
     "SLURM_JOB_NODELIST": "frontier[00001-00128]",
     "NCCL_DEBUG_FILE": "/scratch/run12/nccl_%h_%p.log",
     "UCX_IB_PKEY": "0x7fff",
+    "NCCL_BUFFSIZE": "4M",
+    "NCCL_SOCKET_IFNAME": "^docker0,lo",
+    "NCCL_ALGO": "allreduce:tree;broadcast:ring",
+    "SLURM_TASKS_PER_NODE": "2(x32),1",
+    "FI_PROVIDER": "efa",
+    "MASTER_PORT": "29500",
+    "NCCL_COMM_ID": "10.0.0.1:29400",
+    "TORCHELASTIC_RUN_ID": "5ebe9f43-ac33-4d46-8a28-0123456789ab",
 }
 
 

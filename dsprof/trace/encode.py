@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -70,8 +71,15 @@ _STEP_LANE = 1
 class Encoder:
     """Encodes records of one rank, whose trace started at `start_ns`."""
 
-    def __init__(self, rank: int, start_ns: int, reduce_op_name: Callable[[Any], str]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        start_ns: int,
+        reduce_op_name: Callable[[Any], str],
+        disclose: Callable[[str], str] = str,
+    ) -> None:
         self._rank = rank
+        self._disclose = lru_cache(maxsize=1024)(disclose)  # spans of every step, by name
         self._start_ns = start_ns
         self._reduce_op_name = reduce_op_name
         self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane)
@@ -201,7 +209,8 @@ class Encoder:
             stage=record.stage,
         )
         span = self._span(record.start_ns, record.end_ns)
-        return kind(args=args, name=record.name, tid=self._thread_lane(record.thread), **span)
+        name = self._disclose(record.name) if record.is_annotation else record.name
+        return kind(args=args, name=name, tid=self._thread_lane(record.thread), **span)
 
     def _step(self, record: Step) -> Event:
         args = StepArgs(

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from dsprof.environment import written_snapshot
 from dsprof.errors import TraceError
 from dsprof.inputs import open_input, read_input
+from dsprof.known_settings import written_config, written_variables
 from dsprof.ownership import foreign_link
 from dsprof.trace.format import FILE_PATTERN, Header, NoteArgs
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
@@ -109,7 +111,21 @@ def read_rank(
             trace.notes.append(NoteArgs(str(error)))
     # What a file alone does not know was found out from all of them.
     trace.header.world_size = header.world_size
+    _redact(trace)
     return trace
+
+
+def _redact(trace: RankTrace) -> None:
+    """Hide settings that a log quotes, or that an earlier dsprof wrote, as recording hides them."""
+    if trace.header.anonymized:  # the folders in which it lies now name people, too
+        trace.path, *trace.beside = (Path(path).name for path in (trace.path, *trace.beside))
+    if trace.environment is not None:
+        trace.environment = written_snapshot(trace.environment)
+    if trace.log is not None:
+        trace.log.variables = written_variables(trace.log.variables)
+    for number, engine in trace.engines.items():
+        configs = {name: written_config(getattr(engine, name)) for name in ("written", "effective")}
+        trace.engines[number] = msgspec.structs.replace(engine, **configs)
 
 
 def _of_rank(path: Path, rank: int, held: Mapping[Path, RankTrace]) -> RankTrace:

@@ -111,7 +111,7 @@ class Source:
     sample_memory: Callable[[str, int], MemorySample]
     prepare: Callable[[], list[Any]]  # definitions that take I/O to find out
     prepare_late: Callable[[], list[Any]]  # the same, of what is known after the first step
-    disclose: Callable[[Any], Any]  # rewrites a definition before it is written
+    disclose: Callable[[Any], Any]  # rewrites a definition or a name before it is written
 
 
 class TraceWriter:
@@ -139,7 +139,9 @@ class TraceWriter:
         self._counters = Counters()
         self._opened: set[int] = set()
         self._json = msgspec.json.Encoder()
-        self._lines = Encoder(header.rank, header.started_monotonic_ns, source.reduce_op_name)
+        self._lines = Encoder(
+            header.rank, header.started_monotonic_ns, source.reduce_op_name, source.disclose
+        )
         self._wake = threading.Event()
         self._heartbeat = Heartbeat(time.perf_counter_ns())
         self._closing = False

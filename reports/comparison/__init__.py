@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsprof.comparison.model import Comparison
+from dsprof.redaction import map_text, redact_text
 from dsprof.reports.base import Options, Renderer, renderer_of
 from dsprof.reports.comparison.html import HtmlRenderer
 from dsprof.reports.comparison.json import JsonRenderer
@@ -20,4 +21,5 @@ def render(
         DsprofError: there is no such format.
     """
     options = Options(width=width, colour=colour)
-    return renderer_of(RENDERERS, format_name).render(comparison, options)
+    shown = map_text(comparison, redact_text)
+    return renderer_of(RENDERERS, format_name).render(shown, options)

@@ -20,13 +20,12 @@ def environment(info: EnvironmentInfo) -> Iterator[Table]:
 
 
 def _environment(info: EnvironmentInfo) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    redacted = [(name, "(not shown: looks like a credential)") for name in info.redacted]
     changed = {k: v for k, v in info.effective.items() if info.variables.get(k) != v}
     yield "Versions", [*info.versions.items()]
     yield "Devices", list(_devices(info))
     yield "Machine", [*info.machine.items(), *(("library", path) for path in info.libraries)]
     yield "Matrix products", list(info.precision.items())
-    yield "Variables", [*info.variables.items(), *redacted]
+    yield "Variables", list(info.variables.items())
     yield "Changed by the time communication began", [*changed.items()]
     for path, settings in info.files.items():
         yield f"File {path}", [*settings.items()]

@@ -383,7 +383,12 @@ def flushes(count: int) -> list[FlushRow]:
 def environment() -> EnvironmentInfo:
     """Variables, versions and one difference between ranks."""
     return EnvironmentInfo(
-        variables={"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"},
+        variables={
+            "NCCL_DEBUG": "WARN",
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "NCCL_SECRET": "<redacted>",
+        },
         effective={"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "2"},
         files={"/etc/nccl.conf": {"NCCL_IB_HCA": "mlx5"}},
         versions={"torch": "2.13.0", "deepspeed": "0.19.8"},

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dsprof.known_settings import written_setting
 from dsprof.rules.knowledge.combinations import Combination
 from dsprof.rules.knowledge.deepspeed import NEWEST, ZERO, keys
 from dsprof.rules.knowledge.kinds import fits, is_on
@@ -122,7 +123,7 @@ class EngineSettings:
         """Return the first cells of a row: key, value and, where it is known, the line."""
         value = _value(self.written, path)
         is_set = value is not None or path in self.lines
-        shown = json.dumps(value, default=str) if is_set else "not set"
+        shown = json.dumps(written_setting(path, value), default=str) if is_set else "not set"
         line: list[Cell] = [self.lines.get(path)] if self.lines else []
         return [path, shortened(shown), *line]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.redaction import REDACTED
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed import retired
@@ -48,10 +49,10 @@ class OverriddenConfigValue(ConfigRule):
 
 def _overridden(settings: EngineSettings) -> Iterator[tuple[str, str]]:
     for path, written in settings.paths():
-        if isinstance(written, Mapping) or written in (None, AUTO) or path in retired():
+        if isinstance(written, Mapping) or written in (None, AUTO, REDACTED) or path in retired():
             continue
         recorded = settings.recorded(path)
-        if recorded is not None and not _is_same(written, recorded):
+        if recorded not in (None, REDACTED) and not _is_same(written, recorded):
             yield path, json.dumps(recorded)
 
 

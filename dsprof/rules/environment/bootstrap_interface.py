@@ -14,7 +14,9 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, several_hosts
+from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import select
 from dsprof.rules.hardware import LOCAL_INTERFACES
 from dsprof.rules.knowledge.releases import version
@@ -85,6 +87,7 @@ class BootstrapInterface:
             return
         used = [one for one in _VARIABLES if answer(one.backend, facts)]
         choices = [choice for variable in used for choice in _choices(variable, facts)]
+        yield from unknown_values(self.meta, facts, [variable.name for variable in used])
         if any(_is_incomplete(choice) for choice in choices):
             text = "Could not tell: not all interfaces of the hosts are known."
             yield self.meta.finding(Status.UNKNOWN, text)
@@ -150,7 +153,7 @@ class BootstrapInterface:
 def _choices(variable: _Variable, facts: EnvironmentFacts) -> Iterator[_Choice]:
     for value, ranks in sorted(facts.variables.get(variable.name, {}).items()):
         for devices, holders in facts.devices.get("network", {}).items():
-            if value.strip() and ranks & holders:
+            if value.strip() not in ("", REDACTED) and ranks & holders:
                 interfaces = _interfaces(devices, but_down=_only_running(variable, facts))
                 selected = select(value.strip(), interfaces, variable.has_prefixes)
                 named = [name.strip() for name in value.split(",")] if variable.needs_all else []

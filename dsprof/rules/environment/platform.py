@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.environment import count
+from dsprof.redaction import REDACTED
 from dsprof.rules.environment.values import is_true
 from dsprof.rules.hardware import accelerators_of_a_host, is_seen, links, models, vendors
 from dsprof.rules.knowledge.releases import version
@@ -193,7 +194,9 @@ def _kernel(*least: int) -> Callable[[EnvironmentFacts], Answer]:
 
 
 def _is_off(name: str) -> Callable[[EnvironmentFacts], Answer]:
-    return lambda facts: any(not is_true(value) for value in facts.variables.get(name, ()))
+    return lambda facts: any(
+        not is_true(value) for value in facts.variables.get(name, ()) if value != REDACTED
+    )
 
 
 def _rocm(*least: int) -> Callable[[EnvironmentFacts], Answer]:

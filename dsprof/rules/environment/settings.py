@@ -26,6 +26,7 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, answer_all
 from dsprof.rules.environment.values import matches
 from dsprof.rules.knowledge.variables import rows
@@ -135,7 +136,7 @@ class SettingsRule:
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         uses = [use for setting in settings for use in _uses(setting, facts, thresholds)]
-        said = {use: answer_all(use.setting.where, facts) for use in uses}
+        said = {use: _answered(use, facts) for use in uses}
         here = [use for use in uses if said[use][0]]
         for alike in _alike(use for use in here if use.setting.severity != "info"):
             yield self._failed(alike)
@@ -210,8 +211,16 @@ def _uses(setting: Setting, facts: EnvironmentFacts, thresholds: Any) -> Iterato
         names = sorted(name for name in facts.variables if fnmatchcase(name, setting.name))
     for name in names:
         for value, ranks in sorted(_values(name, facts).items()):
-            if matches(test, value):
+            if matches(test, value) or (value == REDACTED and test != "unset"):
                 yield Use(setting, name, value, ranks)
+
+
+def _answered(use: Use, facts: EnvironmentFacts) -> tuple[bool | None, str]:
+    """Say whether a setting costs something here; None: what is named is not known."""
+    is_here, missing = answer_all(use.setting.where, facts)
+    if is_here is not False and use.value == REDACTED and use.setting.when != "set":
+        return None, f"the value of {use.name}, which was redacted"
+    return is_here, missing
 
 
 def _values(name: str, facts: EnvironmentFacts) -> dict[str, RankSet]:

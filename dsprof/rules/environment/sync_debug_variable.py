@@ -13,6 +13,8 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.redaction import REDACTED
+from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import is_true
 from dsprof.rules.rule import (
     Column,
@@ -162,6 +164,7 @@ class SyncDebugVariable:
                 text += " The variables that NCCL logged hold no such switch, but it logs few."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
+        yield from unknown_values(self.meta, facts, [switch.name for switch in _SWITCHES])
         if acting := [use for use in uses if _acts(use.switch, facts)]:
             names = ", ".join(dict.fromkeys(use.switch.name for use in acting))
             yield self.meta.finding(
@@ -199,7 +202,7 @@ def _uses(facts: EnvironmentFacts) -> Iterator[_Use]:
 def _variables(facts: EnvironmentFacts) -> Iterator[_Use]:
     for switch in _SWITCHES:
         for value, ranks in facts.variables.get(switch.name, {}).items():
-            if switch.is_on(value):
+            if value != REDACTED and switch.is_on(value):
                 yield _Use(switch, value, ranks)
     informed = facts.variables.get("NCCL_DEBUG", {})
     talking = union(ranks for value, ranks in informed.items() if value.upper() == "INFO")

@@ -18,6 +18,7 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.summary import RunSummary
 from dsprof.machine import Accelerator, Adapter
+from dsprof.redaction import REDACTED
 from dsprof.rules.environment.values import select
 from dsprof.rules.hardware import kind_of, links
 from dsprof.rules.rule import (
@@ -158,6 +159,8 @@ def _ports(facts: EnvironmentFacts) -> Values:
     """Count the active ports of each host that NCCL may use."""
     found: Values = {}
     named = facts.variables.get("NCCL_IB_HCA", {})
+    if REDACTED in named:  # which ports it names is not known
+        return found
     for held in facts.adapters.values():
         for adapters, ranks in held.items():
             value = next((v.strip() for v, holders in named.items() if holders & ranks), "")

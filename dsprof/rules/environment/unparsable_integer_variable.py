@@ -14,6 +14,8 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.redaction import REDACTED
+from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import strtoll
 from dsprof.rules.knowledge.variables import integer_variables
 from dsprof.rules.rule import (
@@ -59,6 +61,8 @@ class UnparsableIntegerVariable:
         if not facts.recorded:
             yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
             return
+        named = sorted(integer_variables() & facts.variables.keys())
+        yield from unknown_values(self.meta, facts, named)
         misread = list(_misread(facts))
         if not misread:
             return
@@ -82,7 +86,7 @@ class UnparsableIntegerVariable:
 
 def _misread(facts: EnvironmentFacts) -> Iterator[_Misread]:
     for name, value, ranks in facts.settings():
-        if name not in integer_variables() or not value.strip():
+        if name not in integer_variables() or value.strip() in ("", REDACTED):
             continue
         parsed, rest = strtoll(value)
         if rest.strip():

@@ -12,6 +12,8 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.redaction import REDACTED
+from dsprof.rules.knowledge import deepspeed
 from dsprof.rules.knowledge.variables import agreement
 from dsprof.rules.rule import (
     Column,
@@ -85,6 +87,10 @@ class VariableDiffersAcrossRanks:
         if keys := facts.differing(facts.written):
             found = [_Difference(name, values, "must") for name, values in keys.items()]
             yield self._configuration(found)
+        if hidden := [*_not_comparable(facts)]:
+            names = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3} more" if hidden[3:] else "")
+            text = f"Unknown: whether ranks agree in {names}. The values were redacted."
+            yield self.meta.finding(Status.UNKNOWN, text)
 
     def _variables(self, found: list[_Difference], severity: Severity) -> Finding:
         lost = [d.name for d in found if d.is_missing_somewhere]
@@ -125,6 +131,16 @@ def _differences(facts: EnvironmentFacts) -> Iterator[_Difference]:
         expected = agreement(name)
         if expected != "may":
             yield _Difference(name, values, expected)
+
+
+def _not_comparable(facts: EnvironmentFacts) -> Iterator[str]:
+    """Yield what several ranks have and none may write, if they ought to agree in it."""
+    for name, values in facts.variables.items():
+        if values.get(REDACTED, 0).bit_count() > 1 and agreement(name) in ("must", "should"):
+            yield name
+    for name, values in facts.written.items():
+        if values.get(f'"{REDACTED}"', 0).bit_count() > 1 and name in deepspeed.keys():  # noqa: SIM118
+            yield name
 
 
 def _severity(found: _Difference, facts: EnvironmentFacts) -> Severity:

@@ -7,6 +7,8 @@ deepspeed_keys.csv      keys that DeepSpeed reads. `kind`: bool, int or float wh
 deepspeed_sections.csv  what becomes of an unknown key in a section: ignored or refused (before
                         `strict_since`: ignored). Sections that are not listed may hold any key.
 deepspeed_retired.csv   keys that never were or are no more, and what to do instead
+deepspeed_open_keys.txt  usual keys of sections in which DeepSpeed takes any key; only
+                        `dsprof.known_settings` reads it, to write their values
 
 Read in the sources of 0.12.6 and the last releases of 0.13 to 0.19; the newest is `NEWEST`.
 """

@@ -1,0 +1,19 @@
+"""What rules say of variables whose values were not written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.redaction import REDACTED
+from dsprof.rules.rule import Finding, RuleMeta, Status
+
+
+def unknown_values(
+    meta: RuleMeta, facts: EnvironmentFacts, names: Iterable[str]
+) -> Iterator[Finding]:
+    """Yield a finding that names those of `names` whose value is redacted, if any is."""
+    hidden = [name for name in names if REDACTED in facts.variables.get(name, ())]
+    if hidden:
+        text = f"Unknown: the value of {', '.join(hidden)} was redacted."
+        yield meta.finding(Status.UNKNOWN, text)

@@ -1,0 +1,157 @@
+"""A corpus of credentials and names; assembled at run time, so that no scanner takes them for real.
+
+Each holds random letters of its own: a test looks for these in what was written.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import string
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LETTERS = string.ascii_letters
+MIXED = LETTERS + string.digits
+_UPPER, _HEX = string.ascii_uppercase + string.digits, string.digits + "abcdef"
+
+
+class Planted(NamedTuple):
+    """A text, and what of it must not be found anywhere."""
+
+    kind: str
+    text: str
+    secret: str
+
+
+_TOKENS = {  # what comes before the random part, its letters and length
+    "AWS key": ("AK" + "IA", _UPPER, 16),
+    "AWS session": ("AS" + "IA", _UPPER, 16),
+    "Google": ("AI" + "za", MIXED, 35),
+    "Google OAuth": ("ya" + "29.", MIXED, 40),
+    "GitHub": ("gh" + "p_", MIXED, 36),
+    "GitHub app": ("gh" + "s_", MIXED, 36),
+    "GitHub fine": ("github" + "_pat_", MIXED, 60),
+    "GitLab": ("gl" + "pat-7", MIXED, 20),
+    "Hugging Face": ("h" + "f_", LETTERS, 34),
+    "OpenAI": ("s" + "k-proj-7", MIXED, 40),
+    "Anthropic": ("s" + "k-ant-api03-", MIXED, 40),
+    "NVIDIA": ("nv" + "api-7", MIXED, 40),
+    "Slack": ("xo" + "xb-7", MIXED, 30),
+    "Stripe": ("sk" + "_live_", MIXED, 24),
+    "npm": ("np" + "m_", MIXED, 36),
+    "PyPI": ("py" + "pi-7", MIXED, 60),
+    "SendGrid": ("S" + "G.abcdefghij.", MIXED, 40),
+    "Databricks": ("da" + "pi", _HEX, 32),
+    "Vault": ("hv" + "s.7", MIXED, 30),
+    "Docker": ("dckr" + "_pat_", MIXED, 27),
+    "JSON web token": ("ey" + "JhbGciOiJIUzI1NiJ9.", MIXED, 40),
+    "W&B": ("", _HEX, 40),
+    "hex 64": ("", _HEX, 64),
+    "base64": ("aA1", MIXED, 45),
+}
+
+_PASSWORDS = {  # texts around a password that has no form of its own
+    "URL": "https://user:{}@mirror.example/x",
+    "URL token": "https://{}@mirror.example/x.git",
+    "database": "postgresql://root:{}@db:5432/runs",
+    "redis": "redis://:{}@cache:6379",
+    "scp": "alice:{}@host.example",
+    "bearer": "curl -H 'Authorization: Bearer {}' x",
+    "bearer word": "bearer {}",
+    "basic": "Authorization: Basic {}",
+    "header": "X-Api-Key: {}",
+    "cookie": "Set-Cookie: session={}",
+    "option": "train.py --api-key {} --lr 1",
+    "option =": "train.py --hf_token={} --lr 1",
+    "option password": "mpirun -x --password {} a.out",
+    "JSON": '{{"password": "{}", "b": 1}}',
+    "JSON in JSON": '{{\\"client_secret\\": \\"{}\\"}}',
+    "YAML": "db_password: {}",
+    "assignment": "WANDB_API_KEY={} python train.py",
+    "camel": "clientSecret={}",
+    "Azure": "DefaultEndpointsProtocol=https;AccountKey={};EndpointSuffix=x",
+    "Azure bus": "Endpoint=sb://x/;SharedAccessKey={}",
+    "Azure SAS": "https://x.blob.example/c?sv=2020&sig={}&se=2030",
+    "presigned": "https://s3.example/b?X-Amz-Signature={}",
+    "presigned token": "https://s3.example/b?X-Amz-Security-Token={}",
+    "ODBC": "Server=x;Uid=sa;Pwd={};",
+    "AWS": "aws_secret_access_key = {}",
+    "passphrase": "ssh passphrase={}",
+    "private key": "-----BEGIN RSA PRIVATE" + " KEY-----\n{}\n-----END RSA PRIVATE" + " KEY-----",
+    "cut private key": "-----BEGIN OPENSSH PRIVATE" + " KEY-----\n{}",
+    "netrc": "machine x login y password={}",
+    "kubernetes": "client-key-secret: {}",
+}
+
+
+def tokens(seed: int = 0) -> Iterator[Planted]:
+    """Yield credentials that are known by their form."""
+    chance = random.Random(seed)
+    for kind, (start, letters, length) in _TOKENS.items():
+        secret = "a1B2"[: 4 if letters is MIXED else 0] + _random(chance, letters, length)
+        secret = secret if letters is not _HEX else f"a7{secret[2:]}"
+        yield Planted(kind, start + secret, secret)
+
+
+def passwords(seed: int = 0) -> Iterator[Planted]:
+    """Yield texts that hold a password known by what stands around it."""
+    chance = random.Random(1000 + seed)
+    for kind, text in _PASSWORDS.items():
+        secret = f"Zq{_random(chance, MIXED, 9)}"
+        yield Planted(kind, text.format(secret), secret)
+
+
+_NAMES = {  # texts around a name, and the name
+    "user in a path": ("/home/alicesmith/llama/train.py", "alicesmith"),
+    "user in a word": ("run-alicesmith-llama2", "alicesmith"),
+    "user with a number": ("alicesmith2_checkpoint", "alicesmith"),
+    "capital user": ("Alicesmith's run", "licesmith"),
+    "project folder": ("cannot open /data/acmeproject/secretmodel/weights.pt", "acmeproject"),
+    "path with spaces": ("cannot open '/data/Acme Research Lab/new model/w.pt'", "Research Lab"),
+    "path with spaces, bare": ("open /data/AcmeSpaces Lab/model/w.pt failed", "AcmeSpaces"),
+    "Windows path": (r"cannot open C:\Users\Bobwindows\train.py", "Bobwindows"),
+    "network path": (r"\\fileserverx\teamshare\train.py", "fileserverx"),
+    "relative path": ("'../acmerelative/model/train.py'", "acmerelative"),
+    "host": ("connect to secrethost17 failed", "secrethost17"),
+    "host of an address": ("tcp://gpuserver9:29500", "gpuserver9"),
+    "domain": ("resolve trainer.acmedomain.com", "acmedomain"),
+    "cluster domain": ("worker-0.acmejob.default.svc.cluster.local", "acmejob"),
+    "FQDN": ("login1.acmecluster.uni-example.de", "acmecluster"),
+    "IPv4": ("connect 10.27.33.41 refused", "10.27.33.41"),
+    "IPv4 and port": ("10.27.33.42:29500", "10.27.33.42"),
+    "IPv6": ("connect [2001:db8:4f1a::77ce]:29500", "4f1a"),
+    "link-local": ("fe80::a1b2:c3ff:fe44:5566%eth0", "c3ff"),
+    "whole IPv6": ("2001:db8:0:1:91ab:62cd:8e3f:7a10", "91ab"),
+    "MAC": ("device 0c:42:a1:7e:9b:d3 down", "7e:9b"),
+    "MAC with hyphens": ("0c-42-a1-7e-9b-d4", "7e-9b"),
+    "InfiniBand GUID": ("0c:42:a1:03:00:7e:9b:d5", "7e:9b"),
+    "GPU": ("GPU-5ebe9f43-ac33-4d46-8a28-3a7f5c12d9e0", "3a7f5c12d9e0"),
+    "node list": ("srun: gpuacme[001-004,007] failed", "gpuacme"),
+    "node list of two": ("nodeacme[1-2],loginacme3", "loginacme3"),
+    "mail": ("mail to bob.mailer@acmemail.org", "acmemail"),
+    "mail user": ("mail to bob.mailer@acmemail.org", "bob.mailer"),
+    "URL": ("https://wiki.acmeurl.example/page", "acmeurl"),
+    "bucket": ("s3://acmebucket/model/w.pt", "acmebucket"),
+    "home": ("~bobtilde/x/train.py", "bobtilde"),
+}
+
+
+def names() -> list[Planted]:
+    """Return texts with names of hosts, users and places, for a run of user alicesmith."""
+    return [Planted(kind, text, secret) for kind, (text, secret) in _NAMES.items()]
+
+
+def texts(seed: int = 0) -> list[Planted]:
+    """Return all of them."""
+    return [*tokens(seed), *passwords(seed)]
+
+
+def encodings(secret: str) -> Iterator[bytes]:
+    """Yield the bytes by which a secret would be found."""
+    yield secret.encode()
+    yield base64.b64encode(secret.encode())[:-4]
+
+
+def _random(chance: random.Random, letters: str, length: int) -> str:
+    return "".join(chance.choices(letters, k=length))
