@@ -7,6 +7,7 @@ import pytest
 
 from dsprof.anonymize import Anonymizer, anonymized
 from dsprof.environment import EnvSnapshot
+from tests.factories.secrets import names
 
 
 @pytest.fixture
@@ -68,3 +69,16 @@ def test_snapshot_loses_everything_that_names_a_place(anonymizer):
         assert secret not in encoded
     assert shown.variables["NCCL_ALGO"] == "Ring"
     assert shown.variables.keys() == snapshot.variables.keys()
+
+
+@pytest.mark.parametrize("one", names(), ids=lambda one: one.kind)
+def test_names_of_each_kind_are_replaced(one):
+    known = Anonymizer("run", {"USER": "alicesmith", "HOSTNAME": "secrethost17"})
+    assert one.secret not in known.text(one.text)
+
+
+@pytest.mark.parametrize(
+    "text", ["at 12:30:45.123", "0:00:01", "a::b", "Ring[0]", "at::native::add"]
+)
+def test_times_and_code_are_no_addresses(anonymizer, text):
+    assert anonymizer.text(text) == text
