@@ -43,8 +43,11 @@ OF_THE_MACHINE = (
 )
 """Errors that another machine would not have."""
 CHECKED = sorted(takes().keys() | {path for path, key in keys().items() if key.kind})
-UNLIKE = {"fp16.loss_scale", "fp16.min_loss_scale", "fp16.loss_scale_window"}
-"""Numbers for which DeepSpeed refuses true, which is 1 everywhere else."""
+UNLIKE = {
+    *("fp16.loss_scale", "fp16.min_loss_scale", "fp16.loss_scale_window"),
+    "zero_optimization.zenflow.topk_ratio",
+}
+"""Numbers for which DeepSpeed refuses true, which is 1 everywhere else, or the ends of a range."""
 
 
 def errors_of(configs: list[dict[str, Any]], folder: Path) -> list[str]:
