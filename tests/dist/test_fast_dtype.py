@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.wrong.cases import AVX2_ONLY
 from tests.dist.launch import PROGRAMS, launch
 
 pytestmark = [
@@ -16,13 +17,6 @@ pytestmark = [
         platform.machine() not in ("x86_64", "AMD64"), reason="AVX2 is simulated on x86 only"
     ),
 ]
-
-AVX2_ONLY = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-}
-"""What makes torch take any x86 for one that has no instructions for bfloat16."""
 
 
 def test_without_instructions_for_bfloat16_all_ranks_take_float32(tmp_path: Path) -> None:
