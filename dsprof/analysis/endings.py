@@ -44,6 +44,10 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
     flights = _flights(endings)
     states = [*group_states(flights), *_pair_states(endings)]
     held_up = [state for state in states if _is_held_up(state, endings, least_wait_ns)]
+    absent = {rank for state in held_up for rank in state.absent}
+    # They wait elsewhere, perhaps for each other: that came to be written a moment later.
+    elsewhere = [state for state in states if state not in held_up and absent & {*state.waiting}]
+    held_up += [state for state in elsewhere if _is_held_up(state, endings, least_wait_ns // 2)]
     mismatched = [m for m in mismatches(flights) if any(_is_within(m, s) for s in held_up)]
     rest = [s for s in held_up if not any(_is_within(m, s) for m in mismatched)]
     return Hang(flights, tuple(rest), tuple(mismatched))

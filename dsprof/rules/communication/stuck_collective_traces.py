@@ -47,9 +47,11 @@ def _never_entered(meta: RuleMeta, endings: Endings, hang: Hang) -> Iterator[Fin
     first = min(states, key=lambda state: (not set(state.absent) <= set(ranks), _since_ns(state)))
     absent = [rank for rank in first.absent if rank in ranks]
     is_proven = all(was_alive_meanwhile(endings.ranks[r], first) for r in absent)
+    # What a killed rank did in its last half second was not written.
+    missed = "never entered" if is_proven else "stopped in or before"
     yield meta.finding(
         Status.FAIL,
-        f"{named(absent).capitalize()} never {_entered(first)}; {_waited(first)}.",
+        f"{named(absent).capitalize()} {missed} {_missed(first)}; {_waited(first)}.",
         severity=Severity.CRITICAL,
         cause=" ".join(_why(rank, endings.ranks[rank], first) for rank in absent[:_NAMED])
         + _zero3(first),
@@ -155,12 +157,11 @@ def _since_ns(state: GroupState) -> int:
     return state.call.created_ns if state.call else 0
 
 
-def _entered(state: GroupState) -> str:
+def _missed(state: GroupState) -> str:
     """Name what ranks never entered; of a send, that is the receive, and the other way round."""
     if state.p2p_in_flight and state.call:
-        other = "receive" if state.call.op == "send" else "send"
-        return f"called the {other} that {_call(state)} needs"
-    return f"entered {_call(state)}"
+        return f"the {'recv' if state.call.op == 'send' else 'send'} that {_call(state)} needs"
+    return _call(state)
 
 
 def _call(state: GroupState) -> str:

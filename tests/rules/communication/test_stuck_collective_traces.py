@@ -147,7 +147,7 @@ def test_a_receive_that_no_send_answers_names_the_sender() -> None:
     calls = [[waits()], one, two, [waits()]]
     finding = said(RULE, *(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
     assert finding.ranks == (2,)
-    assert finding.summary.startswith("Rank 2 never called the send that recv 2 of group world")
+    assert finding.summary.startswith("Rank 2 never entered the send that recv 2 of group world")
 
 
 def test_a_receive_that_an_error_ended_is_not_answered_either() -> None:
