@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from dsprof.cli.output import print_bytes
 from dsprof.cli.versions import version_of
 from dsprof.errors import DsprofError, escaped
-from dsprof.redaction import redact_text
 
 if TYPE_CHECKING:
     from dsprof.ds_config import ConfigFile
@@ -122,4 +121,6 @@ def _rows(table: Table) -> Iterator[str]:
 
 
 def _shown(text: object) -> str:
+    from dsprof.redaction import redact_text
+
     return escaped(redact_text(str(text)))

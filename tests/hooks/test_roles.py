@@ -74,6 +74,7 @@ def test_libraries_keep_groups_where_their_names_tell_what_they_are_for(
 @pytest.mark.usefixtures("group")
 def test_a_role_that_is_told_late_is_found_at_a_step_end(keepers: dict[str, ModuleType]) -> None:
     recorder = Recorder(lambda: True)
+    recorder.arm()
     state = Groups(recorder).state(group := dist.new_group([0, 1]))
     recorder.end_step("user")
     keepers["megatron.core.parallel_state"]._CONTEXT_PARALLEL_GROUP = group
