@@ -19,7 +19,7 @@ MAX_STEP_BARS = 120
 _CHECKS = {
     Status.PASS: "Passed",
     Status.NOT_APPLICABLE: "Not applicable",
-    Status.UNKNOWN: "Could not tell",
+    Status.UNKNOWN: "Unknown",
     Status.ERROR: "Broke",
 }
 

@@ -223,13 +223,13 @@ def _checks(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
     if others := content.with_status(diagnosis, Status.NOT_APPLICABLE):
         yield f"  not applicable: {fmt.plural(len(others), 'rule')}"
     for text in _untold(content.with_status(diagnosis, Status.UNKNOWN)):
-        yield from page.wrap(text, "  ", "could not tell: ")
+        yield from page.wrap(text, "  ", "unknown: ")
     for finding in content.with_status(diagnosis, Status.ERROR):
         yield from page.wrap(f"{finding.rule}: {finding.summary}", "  ", "broke: ")
 
 
 def _untold(findings: Iterable[Finding]) -> Iterator[str]:
-    """Say why rules could not tell; rules that lack the same are counted, not named."""
+    """Say why verdicts are unknown; rules that lack the same are counted, not named."""
     lacking: defaultdict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         lacking[reason(finding.summary).partition(";")[0].rstrip(".")].append(finding)

@@ -83,4 +83,4 @@ def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[str]:
     for one in findings:
         if one.status in _UNDECIDED and one.rule not in budget.may_be_unknown:
             why = reason(one.summary)
-            yield f"{one.rule}: could not tell, and is not in may_be_unknown: {why}"
+            yield f"{one.rule}: verdict unknown, and not listed in may_be_unknown: {why}"

@@ -80,21 +80,22 @@ def _report(
     path: Path, version: str, config: ConfigFile, found: Sequence[Finding]
 ) -> Iterator[str]:
     from dsprof.rules.rule import Status
+    from dsprof.rules.wording import reason
 
-    release = f"DeepSpeed {version}" if version else "the newest DeepSpeed that dsprof knows"
-    faults = sum(finding.status is Status.FAIL for finding in found)
-    counted = f"{faults} fault{'' if faults == 1 else 's'}" if faults else "no faults"
+    release = f"DeepSpeed {version}" if version else "newest DeepSpeed known to dsprof"
+    failed = sum(finding.status is Status.FAIL for finding in found)
+    counted = f"{failed} problem{'' if failed == 1 else 's'}" if failed else "no problems"
     yield f"{_shown(path)}: {counted} ({release})"
     if not config.values:
-        yield "  note  the file sets nothing: DeepSpeed would take its defaults"
+        yield "  note  the file sets nothing: DeepSpeed uses its defaults"
     if not config.is_json:
-        yield "  note  Hjson: DeepSpeed reads it, transformers and accelerate take JSON alone"
+        yield "  note  Hjson: DeepSpeed reads it, transformers and accelerate take only JSON"
     labels = {Status.FAIL: "fail", Status.INFO: "note", Status.ERROR: "broke"}
     for finding in found:
         if finding.status in labels:
             yield from _lines(labels[finding.status], finding)
         elif finding.status is Status.UNKNOWN:
-            yield f"  could not tell  {_shown(finding.summary)} [{finding.rule}]"
+            yield f"  unknown  {_shown(reason(finding.summary))} [{finding.rule}]"
 
 
 def _lines(label: str, finding: Finding) -> Iterator[str]:

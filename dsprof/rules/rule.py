@@ -48,7 +48,7 @@ class Status(str, Enum):
     FAIL = "fail"
     INFO = "info"  # true and worth knowing, but no setting would better it
     NOT_APPLICABLE = "not-applicable"
-    UNKNOWN = "unknown"  # an input is missing: could not tell
+    UNKNOWN = "unknown"  # an input is missing
     ERROR = "error"  # the rule itself broke
 
 
@@ -102,9 +102,9 @@ class RuleMeta:
     why: str  # one or two sentences: why it matters
     category: str  # "communication", "overlap", "memory", "configuration", "environment", "quality"
     needs: tuple[type[Aggregate], ...]
-    min_steps: int = 0  # fewer recorded steps: could not tell
-    needs_sizes: bool = False  # where no collective has a size: could not tell
-    needs_groups: bool = False  # where a collective may be of one rank or of many: could not tell
+    min_steps: int = 0  # fewer recorded steps: unknown
+    needs_sizes: bool = False  # where no collective has a size: unknown
+    needs_groups: bool = False  # where a collective may be of one rank or of many: unknown
     left_to: str = ""  # a rule that says more of the same ranks: where it fails, no remark here
 
     def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:
@@ -123,9 +123,9 @@ class RuleMeta:
         )
 
     def too_few(self, steps: int, needed: int) -> Finding:
-        """Return a finding that could not tell from so few steps."""
+        """Return the finding that so few steps decide nothing."""
         after = f"{steps} step{'' if steps == 1 else 's'} after warm-up"
-        return self.finding(Status.UNKNOWN, f"Could not tell from {after}; {needed} are needed.")
+        return self.finding(Status.UNKNOWN, f"Only {after}; {needed} are needed.")
 
     def _title(self, status: Status) -> str:
         if status is Status.PASS:

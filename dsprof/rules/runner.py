@@ -50,7 +50,7 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
     meta = rule.meta
     missing = [kind.__name__ for kind in meta.needs if kind not in run]
     if missing:
-        text = f"Could not tell: {', '.join(missing)} was not collected."
+        text = f"Unknown: {', '.join(missing)} was not collected."
         return [meta.finding(Status.UNKNOWN, text)]
     if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:
         return [meta.too_few(steps, meta.min_steps)]

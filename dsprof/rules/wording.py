@@ -47,8 +47,8 @@ def remarks(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def reason(summary: str) -> str:
-    """Return why a rule could not tell, for a line that says already that it could not."""
-    rest = summary.removeprefix("Could not tell").lstrip(":. ")
+    """Return why a verdict is unknown, for a line that begins with that word."""
+    rest = summary.removeprefix("Unknown").lstrip(":. ")
     return rest or summary
 
 

@@ -106,15 +106,15 @@ def test_what_could_not_be_told_breaks_the_budget_unless_allowed(load: Load) -> 
 
 
 def test_that_a_rule_could_not_tell_is_said_once(load: Load) -> None:
-    why = "Could not tell: no clocks."
+    why = "Unknown: no clocks."
     late = msgspec.structs.replace(finding("late-rank", Status.UNKNOWN), summary=why)
     [line] = broken(load("findings: {high: 1}"), run(findings=[late]))
-    assert line == "late-rank: could not tell, and is not in may_be_unknown: no clocks."
+    assert line == "late-rank: verdict unknown, and not listed in may_be_unknown: no clocks."
 
 
 def test_a_limit_on_what_was_not_measured_is_broken_unless_allowed(load: Load) -> None:
     text = "bytes_per_step: 1e12\noperations_per_step: 1e12\nexposed_share: 1\n"
-    assert len(broken(load(text), factory.empty())) == 4  # low-comm-overlap could not tell either
+    assert len(broken(load(text), factory.empty())) == 4  # low-comm-overlap is unknown, too
     allowed = "may_be_unknown:\n- bytes_per_step\n- operations_per_step\n- exposed_share\n"
     assert broken(load(f"{text}{allowed}- low-comm-overlap\n"), factory.empty()) == []
 

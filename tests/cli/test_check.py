@@ -55,7 +55,7 @@ def test_what_could_not_be_told_fails_by_itself(
     (folder / "strict.yaml").write_text(LOOSE)
     assert main(["check", "run", "--budget", "strict.yaml"]) == 1
     said = capsys.readouterr().out.splitlines()
-    assert all(": could not tell, and is not in may_be_unknown: " in line for line in said)
+    assert all(": verdict unknown, and not listed in may_be_unknown: " in line for line in said)
 
 
 def test_a_saved_diagnosis_is_checked_as_the_traces_are(

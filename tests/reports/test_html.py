@@ -120,7 +120,7 @@ def test_a_step_of_which_no_part_is_known_has_no_bar() -> None:
 
 def test_every_rule_that_found_nothing_is_listed_with_its_reason(page: Element) -> None:
     checks = page.one("section", id="checks").text
-    for words in ("Passed (1)", "Not applicable (1)", "Could not tell (1)", "Broke (1)"):
+    for words in ("Passed (1)", "Not applicable (1)", "Unknown (1)", "Broke (1)"):
         assert words in checks
     assert "The run used no GPU." in checks
     assert "misspelt-variable" in checks

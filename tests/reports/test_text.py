@@ -81,11 +81,11 @@ def test_every_rule_is_named_but_those_that_do_not_apply() -> None:
     assert "  not applicable: 1 rule\n" in shown
 
 
-def test_that_a_rule_could_not_tell_is_said_once() -> None:
-    why = "Could not tell: events were left out."
+def test_that_a_verdict_is_unknown_is_said_once() -> None:
+    why = "Unknown: events were left out."
     finding = Finding(rule="late-rank", title="Late?", status=Status.UNKNOWN, summary=why)
     shown = text(factory.diagnosis(findings=[finding]))
-    assert "  could not tell: late-rank: events were left out.\n" in shown
+    assert "  unknown: late-rank: events were left out.\n" in shown
 
 
 def test_a_value_of_any_length_leaves_the_rest_to_be_read() -> None:
@@ -103,19 +103,19 @@ def test_a_value_of_any_length_leaves_the_rest_to_be_read() -> None:
 
 
 def unknown(rule: str, why: str) -> Finding:
-    return Finding(rule=rule, title="?", status=Status.UNKNOWN, summary=f"Could not tell: {why}")
+    return Finding(rule=rule, title="?", status=Status.UNKNOWN, summary=f"Unknown: {why}")
 
 
 def test_rules_that_lack_the_same_are_told_in_one_line() -> None:
-    short = "from 0 steps after warm-up;"
+    short = "Only 0 steps after warm-up;"
     found = [unknown(f"rule-{n}", f"{short} {n % 3} are needed.") for n in range(26)]
     found += [unknown("late-rank", "events were left out.")]
     found += [unknown(f"variable-{n}", "no environment; none at all.") for n in range(4)]
     shown = text(factory.diagnosis(findings=found))
-    assert [line for line in shown.splitlines() if "could not tell" in line] == [
-        "  could not tell: 26 rules: from 0 steps after warm-up.",
-        "  could not tell: late-rank: events were left out.",
-        "  could not tell: 4 rules: no environment; none at all.",
+    assert [line for line in shown.splitlines() if "unknown" in line] == [
+        "  unknown: 26 rules: Only 0 steps after warm-up.",
+        "  unknown: late-rank: events were left out.",
+        "  unknown: 4 rules: no environment; none at all.",
     ]
 
 

@@ -57,7 +57,7 @@ class AllreduceForShardedGradients:
             text = "No collective between two or more ranks was recorded in the measured steps."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif len(engines.engines) > 1 and not traffic.turns:
-            text = "Could not tell: it is not known which of several engines sent what."
+            text = "Unknown: it is not known which of several engines sent what."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             for one in engine_by_engine(engines, traffic):

@@ -60,7 +60,7 @@ class CommunicationBoundStep:
             text = "One rank has nobody to wait for."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif share is None:
-            text = "Could not tell: exposed communication was not measurable in this run."
+            text = "Unknown: exposed communication was not measurable in this run."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.

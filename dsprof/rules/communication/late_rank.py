@@ -87,12 +87,10 @@ class LateRank:
         cost_ns = int(votes.median_ns[votes.leader])
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
-            text = (
-                f"Could not tell: the collectives of {named(sorted(set(unplaced)))} fit nobody's."
-            )
+            text = f"Unknown: the collectives of {named(sorted(set(unplaced)))} fit nobody's."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif problem := _why_not(run, votes, step_ns, thresholds):
-            yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {problem}")
+            yield self.meta.finding(Status.UNKNOWN, f"Unknown: {problem}")
         elif cost_ns >= thresholds.step_share * step_ns and votes.late:
             yield self._voted(run, late, votes, step_ns, thresholds)
         elif several := _late_together(run, late, step_ns, thresholds):
@@ -102,7 +100,7 @@ class LateRank:
 
     def _nothing_matched(self, run: RunSummary) -> Finding:
         if any(len(one.rows) for one in run[Arrivals].ranks.values()):
-            text = "Could not tell: no measured step has a collective that all ranks recorded."
+            text = "Unknown: no measured step has a collective that all ranks recorded."
             return self.meta.finding(Status.UNKNOWN, text)
         text = "No trace holds times of collectives that wait for all ranks."
         return self.meta.finding(Status.NOT_APPLICABLE, text)
@@ -113,9 +111,7 @@ class LateRank:
         waited_ns = _mean_waited(late)
         share = waited_ns / step_ns
         if share < thresholds.turns_share and late.doubt_ns >= thresholds.step_share * step_ns:
-            text = (
-                f"Could not tell: arrivals of two ranks compare to {milliseconds(late.doubt_ns)}, "
-            )
+            text = f"Unknown: arrivals of two ranks compare to {milliseconds(late.doubt_ns)}, "
             text += f"and a rank that others wait for less, {late.doubt_ns / step_ns:.0%} of a step"
             return self.meta.finding(Status.UNKNOWN, f"{text}, would not be seen.")
         if share < thresholds.turns_share:

@@ -102,7 +102,7 @@ def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
         return Status.UNKNOWN, "Unknown: events were left out of the files."
     if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
         count = len(missing)
-        text = f"Could not tell: {count} of {run.first.world_size} ranks left no times, and one "
+        text = f"Unknown: {count} of {run.first.world_size} ranks left no times, and one "
         return Status.UNKNOWN, text + "of them may be the late one."
     if not any(row.communication_kernels for row in device.ranks.values()):
         return Status.NOT_APPLICABLE, "No kernel communicates."

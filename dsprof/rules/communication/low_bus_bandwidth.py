@@ -125,7 +125,7 @@ class LowBusBandwidth:
         else:
             text = "No collective is large enough to be judged by its bandwidth, and often there."
             return self.meta.finding(Status.NOT_APPLICABLE, text)
-        return self.meta.finding(Status.UNKNOWN, f"Could not tell: {text}")
+        return self.meta.finding(Status.UNKNOWN, f"Unknown: {text}")
 
 
 _ACROSS = (

@@ -36,7 +36,7 @@ class MismatchedCollective:
         if not flights.ranks:
             yield from self._in_traces(run[Arrivals], run[Endings])
         elif len(flights.ranks) == 1:
-            text = "Could not tell from the dump of one rank: give those of all."
+            text = "Unknown: only one rank was dumped. Give the dumps of all ranks."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             for found in mismatches(flights):
@@ -48,7 +48,7 @@ class MismatchedCollective:
             text = "No flight recorder was dumped, and no collective was matched across ranks."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif seen.unplaced:
-            text = f"Could not tell: the numbers of {', '.join(seen.unplaced[:4])} do not fit."
+            text = f"Unknown: the numbers of {', '.join(seen.unplaced[:4])} do not fit."
             yield self.meta.finding(Status.UNKNOWN, text)
         ended = {found.label for found in seen.found}
         for found in (*seen.found, *(one for one in hung if one.label not in ended)):

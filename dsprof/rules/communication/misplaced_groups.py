@@ -92,7 +92,7 @@ class MisplacedGroups:
         elif spread := _spread(run[Placement], inner, host_of, sizes):
             yield self._misplaced(spread, host_of, sizes)
         elif any(rank not in host_of for place in inner.values() for rank in place.ranks):
-            text = "Could not tell: the hosts of some ranks are not known, for want of their trace."
+            text = "Unknown: the hosts of some ranks are not known, for want of their trace."
             yield self.meta.finding(Status.UNKNOWN, text)
 
     def _misplaced(

@@ -59,7 +59,7 @@ class PartFilledBuckets:
             elements = sum(kind.elements * sums.flushes for kind, sums in zero.items())
             in_backward = elements / steps / run[Traffic].reductions_per_step
             if not elements:
-                yield self.meta.finding(Status.UNKNOWN, "Could not tell: sizes were lost.")
+                yield self.meta.finding(Status.UNKNOWN, "Unknown: sizes were lost.")
                 return
             yield self._judged(full, steps, in_backward, thresholds)
 

@@ -52,7 +52,7 @@ class StuckCollective:
     def _of_dumps(self, flights: Flights, thresholds: Thresholds) -> Iterable[Finding]:
         states = group_states(flights)
         if all(len(state.unknown) == len(state.members) - 1 for state in states):
-            text = "Could not tell from the dump of one rank: give those of all."
+            text = "Unknown: only one rank was dumped. Give the dumps of all ranks."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         found = [

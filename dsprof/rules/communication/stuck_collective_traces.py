@@ -34,7 +34,7 @@ def findings_of_traces(meta: RuleMeta, endings: Endings, least_wait_ns: int) -> 
     if killed and not (found or hang.mismatched):
         yield meta.finding(
             Status.UNKNOWN,
-            f"Could not tell: {named(killed)} ended without a trailer, and no rank is known to "
+            f"Unknown: {named(killed)} ended without a trailer, and no rank is known to "
             f"have waited {figures(least_wait_ns / 1e9)} s or longer.",
             evidence=(last_completed(endings.ranks),),
         )

@@ -54,7 +54,7 @@ class TransportFallback:
             yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")
             return
         if not any(logs.values(kind) for kind in _TELLING):
-            text = "Could not tell: NCCL's log does not say how ranks connect."
+            text = "Unknown: NCCL's log does not say how ranks connect."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if logs.has_several_hosts:

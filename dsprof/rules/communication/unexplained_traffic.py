@@ -62,7 +62,7 @@ class UnexplainedTraffic:
             )
         if doubts:
             words = "; ".join(dict.fromkeys(doubts.values()))
-            yield self.meta.finding(Status.UNKNOWN, f"Could not tell: {words}.")
+            yield self.meta.finding(Status.UNKNOWN, f"Unknown: {words}.")
         if silent and not known and not doubts:
             words = " ".join(dict.fromkeys(silent.values()))
             yield self.meta.finding(Status.NOT_APPLICABLE, words)

@@ -89,7 +89,7 @@ class BootstrapInterface:
         choices = [choice for variable in used for choice in _choices(variable, facts)]
         yield from unknown_values(self.meta, facts, [variable.name for variable in used])
         if any(_is_incomplete(choice) for choice in choices):
-            text = "Could not tell: not all interfaces of the hosts are known."
+            text = "Unknown: not all interfaces of the hosts are known."
             yield self.meta.finding(Status.UNKNOWN, text)
         known = [choice for choice in choices if not _is_incomplete(choice)]
         if absent := [one for one in known if not one.selected or one.lacking]:

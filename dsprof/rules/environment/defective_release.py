@@ -19,7 +19,7 @@ class DefectiveRelease(SettingsRule):
         yield from super().check(run, thresholds)
         facts = run[EnvironmentFacts]
         if facts.recorded and facts.uses_nccl and "nccl" not in facts.versions:
-            text = "Could not tell: the release of NCCL or RCCL was not recorded."
+            text = "Unknown: the release of NCCL or RCCL was not recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
 
 

@@ -4,9 +4,8 @@ A row says: where all questions of `where` are true, each `name` (with `*` for a
 value passes the test `when` has this `effect`, and this is the `action`; where these are empty they
 are those of the row above. `limits.`, `machine.` and `versions.` before a name stand for limits and
 facts of the hosts and for releases; a word after `below` for the threshold of the rule that it
-names. Where a question cannot be
-answered the rule could not tell, and says what is missing. A variable that only a configuration
-file of NCCL sets counts as set.
+names. Where a question cannot be answered the verdict is unknown, and the finding names what is
+missing. A variable that only a configuration file of NCCL sets counts as set.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class SettingsRule:
             doubt = f"whether {_listed(named)} costs anything here ({named[0].setting.effect})"
         else:
             doubt = "whether this platform asks for settings that are not there"
-        text = f"Could not tell {doubt}: not known is {missing}."
+        text = f"Unknown: {doubt}; {missing} is not known."
         return self.meta.finding(Status.UNKNOWN, text, evidence=(_table(list(uses)),))
 
 

@@ -72,7 +72,7 @@ class AllocatorFragmentation:
         if snapshots:
             yield self._laid_out(run, snapshots, thresholds)
         elif not ranks or not all(STUCK in memory.device_last for memory in ranks.values()):
-            text = "Could not tell: no counters of the device allocator were recorded."
+            text = "Unknown: no counters of the device allocator were recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             yield from self._counted(run, ranks, thresholds)

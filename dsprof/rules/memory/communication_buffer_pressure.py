@@ -80,7 +80,7 @@ class CommunicationBufferPressure:
         elif not any(found.values()):
             yield self._nothing(run[Buffers])
         elif not peaks.keys() & found.keys():
-            text = "Could not tell: no counters of the device were recorded."
+            text = "Unknown: no counters of the device were recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             held = [_Held(rank, found[rank], peaks[rank]) for rank in peaks.keys() & found.keys()]
@@ -88,7 +88,7 @@ class CommunicationBufferPressure:
 
     def _nothing(self, buffers: Buffers) -> Finding:
         if any(one.gathered is None for one in buffers.ranks.values()):
-            text = "Could not tell: no measured step is in full detail."
+            text = "Unknown: no measured step is in full detail."
             return self.meta.finding(Status.UNKNOWN, text)
         text = "No buckets and no gathered parameters were recorded."
         return self.meta.finding(Status.NOT_APPLICABLE, text)

@@ -82,7 +82,7 @@ class EmptiedDeviceCache:
         counted = [_count(rank, memory) for rank, memory in sorted(run[Memory].ranks.items())]
         long = [one for one in counted if one.steps >= thresholds.steps]
         if not long:
-            text = "Could not tell: segments given back were not counted over enough steps."
+            text = "Unknown: segments given back were not counted over enough steps."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if often := [o for o in long if o.emptied_steps >= thresholds.emptied_share * o.steps]:

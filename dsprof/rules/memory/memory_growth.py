@@ -75,7 +75,7 @@ class MemoryGrowth:
         series = [(host_series(m), device_series(m, ALLOCATED)) for m in ranks.values()]
         longest = max((len(one) for pair in series for one in pair), default=0)
         if longest < thresholds.steps:
-            text = f"Could not tell from memory at {longest} step ends; {thresholds.steps} needed."
+            text = f"Memory at only {longest} step ends; {thresholds.steps} are needed."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if device := [g for r in sorted(ranks) if (g := _device(r, ranks[r], thresholds))]:

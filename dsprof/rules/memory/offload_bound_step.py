@@ -47,7 +47,7 @@ class OffloadBoundStep:
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         if not rows:
-            text = "Could not tell: no copy was recorded."
+            text = "Unknown: no copy was recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         ms = sum(s.duration_ns / s.rank_steps for s in rows.values() if s.rank_steps) / 1e6

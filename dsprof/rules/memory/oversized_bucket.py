@@ -55,7 +55,7 @@ class OversizedBucket:
             text = "No engine with ZeRO and contiguous gradients was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif not max(peaks, default=0) or not all(one.engines[0].parameters for one, _ in made):
-            text = "Could not tell: no counters of the device, or no size of the model."
+            text = "Unknown: no counters of the device, or no size of the model."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             several, pressed = len(run[Engines].engines) > 1, is_short(run[Memory])

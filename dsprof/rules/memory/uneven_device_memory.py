@@ -51,7 +51,7 @@ class UnevenDeviceMemory:
         elif run[Run].first.world_size < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
         elif len(peaks) < 2:
-            text = "Could not tell: the device memory of fewer than two ranks was recorded."
+            text = "Unknown: the device memory of fewer than two ranks was recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             usual = median(peaks.values())

@@ -68,7 +68,7 @@ class UnusedDeviceMemory:
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         if not rooms:
-            text = "Could not tell: the size of device memory was not recorded."
+            text = "Unknown: the size of device memory was not recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         rank = min(rooms, key=lambda one: rooms[one][0] - rooms[one][1])

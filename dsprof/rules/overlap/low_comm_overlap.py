@@ -61,16 +61,16 @@ class LowCommOverlap:
         """Judge the overlap, if the trace can tell."""
         overlap = run[Overlap]
         if run[Steps].is_counted:
-            text = "Could not tell: collectives are in counters alone, without times in flight."
+            text = "Unknown: collectives are in counters alone, without times in flight."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.sync_calls + overlap.async_calls == 0:
             text = "No collective was recorded in the measured steps."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif not overlap.is_timed and not overlap.on_device:
-            text = "Could not tell: the trace holds no times of the device."
+            text = "Unknown: the trace holds no times of the device."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.unwaited_calls:
-            text = f"Could not tell: {overlap.unwaited_calls} asynchronous collectives were never "
+            text = f"Unknown: {overlap.unwaited_calls} asynchronous collectives were never "
             text += "seen waited for; who waits for them does so out of Python's sight."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.on_device and run[Run].first.world_size < 2:
@@ -135,7 +135,7 @@ class LowCommOverlap:
     ) -> Iterable[Finding]:
         bounds = overlap.bounds
         if bounds is None:
-            text = "Could not tell: no end of an asynchronous collective was seen."
+            text = "Unknown: no end of an asynchronous collective was seen."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         low, high = bounds
@@ -150,7 +150,7 @@ class LowCommOverlap:
         if low >= thresholds.overlap or share < thresholds.exposed_share:
             yield self.meta.finding(Status.PASS, summary)
         elif high >= thresholds.overlap:
-            text = f"Could not tell: {summary[0].lower()}{summary[1:]}"
+            text = f"Unknown: {summary[0].lower()}{summary[1:]}"
             yield self.meta.finding(Status.UNKNOWN, text)
         elif engines.stage == 3 and engines.zero(PREFETCH) == 0:
             yield self._no_prefetch(run, summary, exposed_ms)

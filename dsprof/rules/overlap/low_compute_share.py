@@ -42,11 +42,11 @@ class LowComputeShare:
         """Compare computation with the step."""
         total, count = run[Steps].total, len(run[Steps].measured)
         if total.compute_ns is None or not total.total_ns or run[Steps].is_counted:
-            text = "Could not tell: how long the ranks compute was not measurable."
+            text = "Unknown: how long the ranks compute was not measurable."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if total.idle_ns is None and not {"forward", "backward"} <= set(run[Phases].rows):
-            text = "Could not tell: forward or backward is not marked, and would count as outside."
+            text = "Unknown: forward or backward is not marked, and would count as outside."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         share = total.compute_ns / total.total_ns

@@ -48,7 +48,7 @@ class PipelineBubble:
             return
         micro_batches, bubble = pipelines.micro_batches, pipelines.bubble
         if bubble is None:
-            text = "Could not tell: the number of micro-batches was not recorded."
+            text = "Unknown: the number of micro-batches was not recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         waited = held_ms(received) if received else None

@@ -64,7 +64,7 @@ class PrefetchMisses:
             )
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif any(sums.held.exposed_ms_per_step is None for _, sums in missed):
-            text = "Could not tell: waits for these gathers were not measured."
+            text = "Unknown: waits for these gathers were not measured."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             yield self._judged(run, missed, ahead, thresholds)

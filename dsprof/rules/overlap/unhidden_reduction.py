@@ -57,7 +57,7 @@ class UnhiddenReduction:
             return
         held, patch = held_ms(gradients), _patch(engines)
         if not gradients or held is None:
-            text = "Could not tell: how long gradients hold the step was not measured."
+            text = "Unknown: how long gradients hold the step was not measured."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif share_of_step(held, run[Steps]) < thresholds.held_share:
             return
