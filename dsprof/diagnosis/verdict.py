@@ -57,7 +57,7 @@ def _healthy(findings: Sequence[Finding], summary: RunSummary) -> str:
         start = "No fixable problem found" if waits else NO_PROBLEMS
         return f"{start}. Step {_duration(steps)}: {_parts(steps.total)}."
     if summary[Run].is_recorded:
-        return f"{_NO_STEPS}: call dsprof.step() after each step of a loop that no library marks."
+        return f"{_NO_STEPS}. In a plain loop, call dsprof.step() after each step."
     return f"{NO_PROBLEMS}. {_without_steps(summary)}"
 
 
@@ -68,11 +68,11 @@ def _without_steps(summary: RunSummary) -> str:
     if snapshots := summary[Snapshots].ranks.values():
         fullest = max(snapshots, key=lambda one: one.reserved_bytes)
         of = f"{size(fullest.active_bytes)} of {size(fullest.reserved_bytes)}"
-        return f"{of} reserved device memory are in use."
+        return f"{of} reserved device memory is in use."
     if logs := summary[Logs].ranks:
         return f"Read: {plural(len(logs), 'log')}."
     calls = sum(row.calls for row in summary[Communication].rows.values())
-    return f"{plural(calls, 'collective')} recorded; time was not judged, for no step is marked."
+    return f"{plural(calls, 'collective')} recorded. Step time unknown: no step is marked."
 
 
 def _interrupted(endings: Endings) -> str:
@@ -87,7 +87,7 @@ def _limit(findings: Sequence[Finding], run: Run) -> str:
     if not (is_open and run.missing_ranks):
         return ""
     missing = f"{len(run.missing_ranks)} of {run.first.world_size} ranks"
-    return f" Unknown: whether a rank is late; the files of {missing} are missing."
+    return f" Stragglers unknown: the files of {missing} are missing."
 
 
 def _duration(steps: Steps) -> str:

@@ -94,8 +94,8 @@ def calls_table(calls: Calls, caption: str = "") -> Table:
             Column("site"),
             Column("calls a step", "count"),
             Column("mean size", "bytes"),
-            Column("held a step, mean over ranks", "ms"),
-            Column("held a step, least of the ranks", "ms"),
+            Column("blocked per step, mean over ranks", "ms"),
+            Column("blocked per step, least of the ranks", "ms"),
         ),
         rows=tuple(
             (

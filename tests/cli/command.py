@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def environment(*folders: Path, **variables: str) -> dict[str, str]:
     """The environment of this process, with `folders` before the checkout on PYTHONPATH."""
     path = os.pathsep.join(map(str, [*folders, ROOT]))
-    # Without a buffer, what fails at the last flush would not be seen.
+    # Without a buffer, what fails at the last flush a smaller delay does not show.
     return {**os.environ, "PYTHONUNBUFFERED": "", "PYTHONPATH": path, **variables}
 
 

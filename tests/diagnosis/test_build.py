@@ -294,16 +294,19 @@ class _Case:
         ),
         _Case(
             (rank_trace(0), rank_trace(1)),
-            "No optimizer step was recorded: call dsprof.step() after each step of a loop",
+            "No optimizer step was recorded. In a plain loop, call dsprof.step() after each step.",
         ),
         _Case(
             (foreign(rank_trace(0)), foreign(rank_trace(1))),
-            "No problems found. 0 collectives recorded; time was not judged",
+            "No problems found. 0 collectives recorded. Step time unknown",
         ),
-        _Case((rank_trace(0),), "1 of 2 ranks left no trace: 1. No optimizer step was recorded."),
+        _Case(
+            (rank_trace(0),),
+            "The traces of 1 of 2 ranks are missing: 1. No optimizer step was recorded.",
+        ),
         _Case(
             (foreign(rank_trace(0, snapshot=laid_out(active_bytes=3 << 30))),),
-            "No problems found. 3.00 GiB of 8.00 GiB reserved device memory are in use.",
+            "No problems found. 3.00 GiB of 8.00 GiB reserved device memory is in use.",
         ),
         _Case(
             (zero_rank(0, 1, head=header(0, 1, device="cuda")),),

@@ -40,7 +40,7 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     finding = said(RULE, rank(0, 30), rank(1, 80))
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
     assert (
-        "Rank 1 delays the others by 50.0 ms of each step (50%): last in 10 of the 10"
+        "Rank 1 delays the others by 50.0 ms per step (50%): last in 10 of the 10"
         in finding.summary
     )
     assert finding.severity is Severity.HIGH
@@ -67,7 +67,7 @@ def test_ranks_that_are_late_together_are_named(late):
     world = 4 if late == (2, 3) else 8
     finding = said(RULE, *at(*(80 if n in late else 35 for n in range(world))))
     assert (finding.status, finding.ranks) == (Status.FAIL, late)
-    assert "by 45.0 ms of each step (45%)" in finding.summary
+    assert "by 45.0 ms per step (45%)" in finding.summary
     assert "late together in 10 of 10 steps" in finding.summary
     assert "more to do than the others" in finding.cause
 

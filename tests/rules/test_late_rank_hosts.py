@@ -32,14 +32,14 @@ def test_late_ranks_of_a_host_of_their_own_tell_the_host():
     late = device_run(hosts, lambda rank, k: 10.0 + 50 * (rank > 1) + (k * 7 + rank * 3) % 5 / 10)
     finding = said(RULE, *late)
     assert (finding.status, finding.ranks) == (Status.FAIL, (2, 3))
-    assert finding.cause == "They are all ranks of b, and no other rank is there."
+    assert finding.cause == "They are all the ranks of b, and no other rank runs there."
     assert finding.action.startswith("Compare b with the other hosts")
 
 
 def test_what_lies_below_the_bound_names_nobody():
     finding = said(RULE, *device_run(HOSTS, third_late(8), bound_ms=15))
     assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())
-    assert "would not be seen" in finding.summary
+    assert "a smaller delay does not show" in finding.summary
 
 
 def test_ranks_that_arrive_together_pass_where_the_bound_is_narrow():

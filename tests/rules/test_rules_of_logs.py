@@ -283,7 +283,7 @@ def memory(**fields):
 
 def test_the_four_reasons_for_no_memory():
     (needy,) = memory()
-    assert "more device memory than there is" in needy.title
+    assert "more memory than the device has" in needy.title
     (fragments,) = memory(unallocated="1.00 GiB", allocated="77.00 GiB")
     assert "expandable_segments:True" in fragments.action
     (crowded,) = memory(others="Process 77 has 30.00 GiB memory in use. ", process="49.00 GiB")
@@ -294,13 +294,13 @@ def test_the_four_reasons_for_no_memory():
 
 def test_a_neighbour_that_is_not_in_the_way_is_not_blamed():
     (finding,) = memory(others="Process 77 has 200.00 MiB memory in use. ")
-    assert "more device memory than there is" in finding.title
+    assert "more memory than the device has" in finding.title
 
 
 def test_expandable_segments_are_not_advised_where_they_are_on():
     lines = ["+ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", make.out_of_memory(
         unallocated="1.50 GiB", allocated="77.00 GiB")]  # fmt: skip
-    assert one(device_out_of_memory, lines).action.startswith("expandable_segments is on already")
+    assert one(device_out_of_memory, lines).action.startswith("expandable_segments is already on")
 
 
 def test_the_output_of_comms_logger_proves_that_it_ran():

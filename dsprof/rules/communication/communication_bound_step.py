@@ -22,7 +22,7 @@ _CAUSE = (
     "The transfers take longer than the computation beside them: too many bytes for the links, or "
     "links below their speed."
 )
-_CAUSE_OR_RANK = f"{_CAUSE} Or a rank that left no trace comes late, and these wait for it."
+_CAUSE_OR_RANK = f"{_CAUSE} Or a rank without a trace arrives late, and these ranks wait for it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CommunicationBoundStep:
         """Judge the share, and say whether the network or a late rank is behind it."""
         steps, share = run[Steps], run[Steps].exposed_share
         if run[Run].first.world_size < 2:
-            text = "One rank has nobody to wait for."
+            text = "Not applicable: single-rank run."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif share is None:
             text = "Unknown: exposed communication was not measurable in this run."
@@ -88,14 +88,15 @@ class CommunicationBoundStep:
         summary = _waiting(run[Steps], share)
         if share - by_network >= _LEAST_SHARE:
             who = named(late) if late else "later arrivals"
-            summary += f" {by_network:.0%} is transfer, the rest waits for {who}."
+            summary += f" {by_network:.0%} of the step is transfer, the rest waits for {who}."
         evidence = _evidence(run)
         if run[Run].first.backend == "gloo":
             return self.meta.finding(
                 Status.INFO,
                 summary,
                 cause="gloo moves data by the processors that also compute, and this model is "
-                "small beside what it sends; where a setting sends less, another finding names it.",
+                "small for the bytes that it sends. Settings that send less have their own "
+                "findings.",
                 action=f"{_more_computation(run[Engines])}.",
                 evidence=evidence,
                 confidence="medium",
@@ -105,8 +106,8 @@ class CommunicationBoundStep:
             summary,
             severity=Severity.HIGH if by_network >= thresholds.severe_share else Severity.MEDIUM,
             cause=_CAUSE_OR_RANK if run[Run].missing_ranks else _CAUSE,
-            action=f"{_more_computation(run[Engines])}; sharding inside a node keeps bytes off the "
-            "network.",
+            action=f"{_more_computation(run[Engines])}. Shard inside a node to send fewer bytes "
+            "over the network.",
             evidence=evidence,
             confidence="medium",
         )
@@ -116,16 +117,16 @@ class CommunicationBoundStep:
     ) -> Finding:
         who = named(late) if late else "the last rank to arrive"
         parts = (
-            f"{split.waiting:.0%} waits for {who}, {split.transfer:.0%} is transfer."
+            f"{split.waiting:.0%} of the step waits for {who}, {split.transfer:.0%} is transfer."
             if split
-            else f"The others wait for {who}, which waits least."
+            else f"{who[0].upper()}{who[1:]} waits least: the others wait for it."
         )
         return self.meta.finding(
             Status.INFO,
             f"{_waiting(run[Steps], share)} {parts}",
-            title="Waiting for communication is waiting for a rank",
-            cause="The ranks that wait least arrive last: their own work takes longer. What the "
-            "others wait beyond that is no cost of the network.",
+            title="Exposed communication is mostly waiting for a late rank",
+            cause="The ranks that wait least arrive last: their own work takes longer. The "
+            "network does not cause the time that the others wait beyond that.",
             action=f"Look at what {who} does before its collectives: data loading, a slower "
             "processor, other programs on the host, or a larger share of the model."
             if late
@@ -145,19 +146,19 @@ def _named(late: tuple[int, ...], split: Attribution | None) -> tuple[int, ...]:
 
 def _waiting(steps: Steps, share: float) -> str:
     milliseconds = steps.exposed_ms_per_step or 0.0
-    return f"Ranks wait {milliseconds:.1f} ms of each step for communication ({share:.0%})."
+    return f"Exposed communication takes {milliseconds:.1f} ms per step ({share:.0%})."
 
 
 def _more_computation(engines: Engines) -> str:
     """Say what gives more computation for the same bytes: accumulation, where it reduces once."""
     if engines.stage is None:
         return (
-            "Larger micro-batches give more computation for the same bytes; so does accumulation "
-            "whose last micro-step alone reduces (no_sync(), in FSDP2 "
-            "set_requires_gradient_sync(False))"
+            "Use larger micro-batches, or accumulate gradients and reduce them only in the last "
+            "micro-step (no_sync(), in FSDP2 set_requires_gradient_sync(False)): both compute more "
+            "for the same bytes"
         )
-    accumulation = " and more accumulation" if engines.stage < 2 else ""
-    return f"Larger micro-batches{accumulation} give more computation for the same bytes"
+    accumulation = " or more accumulation steps" if engines.stage < 2 else ""
+    return f"Use larger micro-batches{accumulation}: they compute more for the same bytes"
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
@@ -186,7 +187,7 @@ def _by_use(traffic: Traffic) -> Table:
         columns=(
             Column("used for"),
             Column("collective"),
-            Column("blocked a step", "ns"),
+            Column("blocked per step", "ns"),
             Column("bytes a step", "bytes"),
         ),
         rows=tuple(

@@ -82,7 +82,7 @@ class FP32Gradients:
                 Column("gradients in"),
                 Column("calls a step", "count"),
                 Column("bytes a step", "bytes"),
-                Column("held a step", "ms"),
+                Column("blocked per step", "ms"),
             ),
             rows=(
                 ("fp32, as recorded", round(calls_per_step(wide), 1), round(nbytes), held),

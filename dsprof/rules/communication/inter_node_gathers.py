@@ -221,7 +221,7 @@ def _table(gathers: dict[_Gather, Held]) -> Table:
             Column("phase"),
             Column("calls a step", "count"),
             Column("bytes a step and rank", "bytes"),
-            Column("blocked a step", "ms"),
+            Column("blocked per step", "ms"),
         ),
         rows=tuple(
             (

@@ -87,7 +87,9 @@ class LateRank:
         cost_ns = int(votes.median_ns[votes.leader])
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
-            text = f"Unknown: the collectives of {named(sorted(set(unplaced)))} fit nobody's."
+            text = (
+                f"Unknown: the collectives of {named(sorted(set(unplaced)))} match no other rank's."
+            )
             yield self.meta.finding(Status.UNKNOWN, text)
         elif problem := _why_not(run, votes, step_ns, thresholds):
             yield self.meta.finding(Status.UNKNOWN, f"Unknown: {problem}")
@@ -111,9 +113,9 @@ class LateRank:
         waited_ns = _mean_waited(late)
         share = waited_ns / step_ns
         if share < thresholds.turns_share and late.doubt_ns >= thresholds.step_share * step_ns:
-            text = f"Unknown: arrivals of two ranks compare to {milliseconds(late.doubt_ns)}, "
-            text += f"and a rank that others wait for less, {late.doubt_ns / step_ns:.0%} of a step"
-            return self.meta.finding(Status.UNKNOWN, f"{text}, would not be seen.")
+            text = f"Unknown: arrival times are accurate to {milliseconds(late.doubt_ns)} "
+            text += f"({late.doubt_ns / step_ns:.0%} of the step); a smaller delay does not show."
+            return self.meta.finding(Status.UNKNOWN, text)
         if share < thresholds.turns_share:
             text = f"Ranks wait {waited_ns / 1e6:,.1f} ms of a step for the last to arrive "
             return self.meta.finding(Status.PASS, f"{text}({share:.0%}), and no rank stands out.")
@@ -143,7 +145,7 @@ class LateRank:
         (cause, action), table = _why(run, votes, thresholds)
         return self.meta.finding(
             Status.FAIL,
-            f"{ranks_do(votes.late, 'delay')} the others by {milliseconds(cost_ns)} of each step "
+            f"{ranks_do(votes.late, 'delay')} the others by {milliseconds(cost_ns)} per step "
             f"({share:.0%}): last in {int(votes.votes[place])} of the {votes.cast} steps in "
             f"which one rank stood out{_bound(late)}.",
             severity=_gravity(share, thresholds),
@@ -168,8 +170,8 @@ class LateRank:
         cause, action = _of_hosts(run[Run], several.ranks)
         return self.meta.finding(
             Status.FAIL,
-            f"{ranks_do(several.ranks, 'delay')} the others by {milliseconds(several.cost_ns)} of "
-            f"each step ({share:.0%}): late together in {several.steps} of {several.of} steps.",
+            f"{ranks_do(several.ranks, 'delay')} the others by {milliseconds(several.cost_ns)} per "
+            f"step ({share:.0%}): late together in {several.steps} of {several.of} steps.",
             title="Ranks wait for several late ranks",
             severity=_gravity(share, thresholds),
             cause=cause,
@@ -199,7 +201,7 @@ def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
     if others and not mine & others:
         hosts = ", ".join(sorted(mine)[:4])
         return Cause(
-            f"They are all ranks of {hosts}, and no other rank is there.",
+            f"They are all the ranks of {hosts}, and no other rank runs there.",
             f"Compare {hosts} with the other hosts: clocks and temperature, storage, and what else "
             "runs there.",
         )

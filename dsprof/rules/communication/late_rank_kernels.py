@@ -59,15 +59,15 @@ def judge_kernels(
     excess = {part: ns / count for part, ns in _excess(device.ranks, rank).items()}
     why = by_parts(BY_KERNELS, rank, excess, thresholds.cause_share * waited_ns / count)
     cause, action = why or unknown(rank, has_parts=True)
-    of = "of each step" if window.steps else "of the time recorded"
+    of = "per step" if window.steps else "of the recorded time"
     yield meta.finding(
         Status.FAIL,
-        f"{ranks_do((rank,), 'keep')} the others waiting {milliseconds(waited_ns / count)} {of} "
-        f"({share:.0%}) inside collectives: last in {int(late.lasts[place])} of "
-        f"{int(late.met[place])}.{_exposed(run)}",
+        f"{ranks_do((rank,), 'delay')} the others by {milliseconds(waited_ns / count)} {of} "
+        f"({share:.0%}): it arrives last in {int(late.lasts[place])} of "
+        f"{int(late.met[place])} collectives.{_exposed(run)}",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
-        cause=f"Kernels of collectives begin when a rank arrives and end together. Those of "
-        f"rank {rank} are by far the shortest: it arrives last. {cause}",
+        cause=f"A collective's kernels start when their rank arrives and end together. Those of "
+        f"rank {rank} are by far the shortest, so it arrives last. {cause}",
         action=action,
         ranks=(rank,),
         evidence=(_by_rank(device.ranks, late, count),),
@@ -78,7 +78,9 @@ def judge_kernels(
 def _exposed(run: RunSummary) -> str:
     """Say how much of the wait costs time: part of it may be behind computation."""
     split = attribution(run)
-    return f" Exposed of it, mean over ranks: {split.waiting:.0%} of the step." if split else ""
+    if split is None:
+        return ""
+    return f" {split.waiting:.0%} of the step (mean over ranks) is exposed waiting."
 
 
 def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:
@@ -102,10 +104,10 @@ def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
         return Status.UNKNOWN, "Unknown: events were left out of the files."
     if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
         count = len(missing)
-        text = f"Unknown: {count} of {run.first.world_size} ranks left no times, and one "
-        return Status.UNKNOWN, text + "of them may be the late one."
+        text = f"Unknown: no times of {count} of {run.first.world_size} ranks were recorded, and "
+        return Status.UNKNOWN, text + "one of them may be the late one."
     if not any(row.communication_kernels for row in device.ranks.values()):
-        return Status.NOT_APPLICABLE, "No kernel communicates."
+        return Status.NOT_APPLICABLE, "No communication kernel was recorded."
     return None
 
 
@@ -121,13 +123,13 @@ def _by_rank(ranks: Mapping[int, RankDevice], late: Lateness, steps: int) -> Tab
     return Table(
         columns=(
             Column("rank"),
-            Column("others waited for it", "ns"),
-            Column("it waited for others", "ns"),
+            Column("time others waited for it", "ns"),
+            Column("time it waited for others", "ns"),
             Column("transfer", "ns"),
             Column("idle", "ns"),
             Column("compute", "ns"),
         ),
         rows=tuple(rows),
-        caption="Of a measured step, or of the whole record without steps; collectives that all "
-        "ranks recorded",
+        caption="Mean per measured step, or the whole record if no step is marked; only "
+        "collectives that all ranks recorded",
     )

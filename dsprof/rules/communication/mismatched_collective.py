@@ -23,8 +23,7 @@ class MismatchedCollective:
         id="mismatched-collective",
         title="All ranks called the same collectives",
         failing_title="Ranks call different collectives at the same time",
-        why="Ranks that disagree about what they do together hang, crash, or go on with numbers "
-        "that mean nothing.",
+        why="Ranks that call different collectives hang, crash, or continue with wrong numbers.",
         category="communication",
         needs=(Arrivals, Flights, Endings),
     )
@@ -48,7 +47,7 @@ class MismatchedCollective:
             text = "No flight recorder was dumped, and no collective was matched across ranks."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif seen.unplaced:
-            text = f"Unknown: the numbers of {', '.join(seen.unplaced[:4])} do not fit."
+            text = f"Unknown: the numbering of {', '.join(seen.unplaced[:4])} is inconsistent."
             yield self.meta.finding(Status.UNKNOWN, text)
         ended = {found.label for found in seen.found}
         for found in (*seen.found, *(one for one in hung if one.label not in ended)):
@@ -62,10 +61,10 @@ class MismatchedCollective:
             Status.FAIL,
             f"Collective number {found.seq:,} of {found.label} differs in {found.what}: {told}.",
             severity=Severity.CRITICAL,
-            cause="The ranks took different ways through the program: a condition on the rank, on "
-            "data, or on a loss, or batches of different shapes."
-            + (" ZeRO-3 issued it: ranks run other modules." if found.is_of_zero3 else ""),
-            action="Compare the lines that call it, and let all ranks take the same way."
+            cause="The ranks took different branches: a condition on the rank, on data or on a "
+            "loss, or batches of different shapes."
+            + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else ""),
+            action="Compare the lines that call it, and make all ranks take the same branch."
             + (f" {LEAF_MODULES}" if found.is_of_zero3 else ""),
             ranks=found.odd,
             evidence=(_table(found),),

@@ -92,7 +92,7 @@ class MisplacedGroups:
         elif spread := _spread(run[Placement], inner, host_of, sizes):
             yield self._misplaced(spread, host_of, sizes)
         elif any(rank not in host_of for place in inner.values() for rank in place.ranks):
-            text = "Unknown: the hosts of some ranks are not known, for want of their trace."
+            text = "Unknown: the traces of some ranks, which name their hosts, are missing."
             yield self.meta.finding(Status.UNKNOWN, text)
 
     def _misplaced(
@@ -181,7 +181,7 @@ def _table(spread: list[_Spread]) -> Table:
             Column("nodes spanned", "count"),
             Column("nodes needed", "count"),
             Column("bytes a step and rank", "bytes"),
-            Column("blocked a step", "ms"),
+            Column("blocked per step", "ms"),
         ),
         rows=tuple(
             (

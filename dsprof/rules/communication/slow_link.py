@@ -93,7 +93,7 @@ class SlowLink:
         )
         return self.meta.finding(
             Status.FAIL,
-            f"Collectives among {named(worst)} take {milliseconds(cost_ns)} of each step "
+            f"Collectives among {named(worst)} take {milliseconds(cost_ns)} per step "
             f"({share:.0%}) longer than the same in other groups, after all ranks have come.",
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=f"{cause} Waiting for late ranks is not in these times.",

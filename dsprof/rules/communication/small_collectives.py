@@ -142,7 +142,7 @@ def _figures(bucket: Buckets) -> Table:
             Column("flushes a step and rank", "count"),
             Column("mean size", "bytes"),
             Column("capacity, elements", "count"),
-            Column("blocked a step", "ms"),
+            Column("blocked per step", "ms"),
         ),
         rows=(
             (

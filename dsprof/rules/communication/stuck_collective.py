@@ -46,7 +46,7 @@ class StuckCollective:
         elif run[Endings].ranks:
             yield from findings_of_traces(self.meta, run[Endings], round(thresholds.waited_s * 1e9))
         else:
-            text = "No trace of dsprof and no dump of torch's flight recorder was given."
+            text = "No dsprof trace and no dump of torch's flight recorder was given."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
 
     def _of_dumps(self, flights: Flights, thresholds: Thresholds) -> Iterable[Finding]:
@@ -73,21 +73,20 @@ class StuckCollective:
         peers = _peers(ranks, flights)
         yield self.meta.finding(
             Status.FAIL,
-            f"{named(ranks).capitalize()} did not join what others wait for; first {_call(first)}, "
-            f"which {named(first.waiting)} called and {named(first.absent)} did not.",
+            f"{named(ranks).capitalize()} did not join collectives that others wait in. First: "
+            f"{_call(first)}, called by {named(first.waiting)}, not by {named(first.absent)}.",
             severity=Severity.CRITICAL,
-            cause="Each of these ranks waits for another one in another group: the groups are used "
-            "in different orders."
+            cause="Each of these ranks waits for another one in another group: the ranks use the "
+            "groups in different orders."
             if in_circle
-            else f"{peers}: what it waits for may hold up all others."
+            else f"{peers}; its peer may be the cause."
             if peers
-            else "The process hangs, died, or took another way through the program."
-            f"{_zero3(first)}",
-            action=f"Look at the stack of the process of {named(ranks)} (py-spy dump) and at the "
-            f"end of its own log.{_seen_last(ranks, flights)}{_leaf(first)}"
+            else f"The process hangs, died, or took a different branch.{_zero3(first)}",
+            action=f"Look at the stack of {named(ranks)} (py-spy dump --pid PID) and at the end of "
+            f"its log.{_seen_last(ranks, flights)}{_leaf(first)}"
             if len(ranks) == 1
-            else f"Look at the stacks of the processes of {named(ranks)} (py-spy dump) and at the "
-            f"ends of their own logs.{_seen_last(ranks, flights)}{_leaf(first)}",
+            else f"Look at the stacks of {named(ranks)} (py-spy dump --pid PID) and at the ends of "
+            f"their logs.{_seen_last(ranks, flights)}{_leaf(first)}",
             ranks=ranks,
             evidence=(last_calls(ranks, flights), held_up_groups(held_up)),
             confidence="low" if peers else "high" if knows else "medium",
@@ -103,13 +102,13 @@ class StuckCollective:
         most = max(lagging, key=lambda state: state.unfinished_by)
         yield self.meta.finding(
             Status.FAIL,
-            f"{named(ranks).capitalize()} did not finish collectives that other ranks of their "
-            f"groups did: up to {most.unfinished_by} of {most.label}.",
-            title="Ranks did not finish what others finished",
+            f"{named(ranks).capitalize()} did not finish collectives that others in the group "
+            f"finished: up to {most.unfinished_by} in {most.label}.",
+            title="Ranks did not finish collectives that others finished",
             severity=Severity.CRITICAL,
-            cause="The program went on, but its device did not: an error of the device, or a "
-            "kernel that never ends.",
-            action="Look for Xid or ECC errors of that device (dmesg, nvidia-smi -q) and for CUDA "
+            cause="The host enqueued them, but the device did not complete them: a device error, "
+            "or a kernel that never ends.",
+            action="Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q) and for CUDA "
             "errors in the log of the rank.",
             ranks=ranks,
             evidence=(held_up_groups(lagging),),
@@ -131,9 +130,9 @@ class StuckCollective:
                 Status.FAIL,
                 f"{named(ranks).capitalize()} left no dump, and all other ranks of "
                 f"{suspect[0].label} wait in {_call(suspect[0])}.",
-                title="Ranks that left no dump may be what others wait for",
+                title="The others may wait for ranks without a dump",
                 severity=Severity.HIGH,
-                cause="A process that died writes no dump; nor does one whose watchdog hangs.",
+                cause="A process that died, or whose watchdog hangs, writes no dump.",
                 action=f"Look at the log of {named(ranks)}, and add the dump if there is one."
                 if len(ranks) == 1
                 else f"Look at the logs of {named(ranks)}, and add their dumps if there are any.",
@@ -147,10 +146,10 @@ class StuckCollective:
         if pending:
             yield self.meta.finding(
                 Status.INFO,
-                f"In flight were {_call(pending[0])} and those of {len(pending) - 1} more groups; "
-                "every rank with a dump had joined them.",
-                title="Collectives were in flight that every rank had joined",
-                cause="The run was well at that moment, or the network or a device stalls.",
+                f"{_call(pending[0])} and collectives of {len(pending) - 1} more groups were in "
+                "flight; every rank with a dump had joined them.",
+                title="Collectives that every rank had joined were in flight",
+                cause="The run was healthy at that moment, or the network or a device stalls.",
                 evidence=(held_up_groups(pending),),
             )
 
@@ -164,7 +163,7 @@ def _peers(ranks: Sequence[int], flights: Flights) -> str:
                 members = dump.members.get(name, ())
                 other = entry.target if entry.op == "send" else entry.source
                 whom = f" with rank {members[other]}" if 0 <= other < len(members) else ""
-                return f"Rank {rank} waits in {entry.op}{whom} itself"
+                return f"Rank {rank} itself waits in {entry.op}{whom}"
     return ""
 
 

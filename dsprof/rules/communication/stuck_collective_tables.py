@@ -60,5 +60,5 @@ def held_up_groups(states: Sequence[GroupState]) -> Table:
             )
             for state in states[:_ROWS]
         ),
-        caption="Groups that are held up, those first that began to wait first",
+        caption="Blocked groups, in the order in which they began to wait",
     )

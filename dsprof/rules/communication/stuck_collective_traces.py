@@ -11,7 +11,7 @@ from dsprof.rules.communication.stuck_collective_tables import held_up_groups
 from dsprof.rules.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
-from dsprof.rules.wording import figures, named, size
+from dsprof.rules.wording import figures, named, ranks_do, size
 from dsprof.trace.format import EXIT
 
 _NAMED = 3
@@ -66,18 +66,18 @@ def _deadlocked(meta: RuleMeta, endings: Endings, hang: Hang) -> Iterator[Findin
     if not (ranks := deadlocked(hang)):
         return
     states = [s for s in hang.held_up if set(s.waiting) & set(ranks) and set(s.absent) & set(ranks)]
-    links = "; ".join(
-        f"{named([r for r in s.waiting if r in ranks])} in {_call(s)} for "
+    links = ". ".join(
+        f"{ranks_do([r for r in s.waiting if r in ranks], 'wait')} in {_call(s)} for "
         f"{named([r for r in s.absent if r in ranks])}"
         for s in states[:4]
     )
     yield meta.finding(
         Status.FAIL,
-        f"{named(ranks).capitalize()} are deadlocked: {links}.",
+        f"{named(ranks).capitalize()} are deadlocked. {links}.",
         title="Ranks are deadlocked",
         severity=Severity.CRITICAL,
-        cause="Each of these ranks waits for another one of them: they call collectives of "
-        "several groups, or sends and receives, in different orders.",
+        cause="Each of these ranks waits for another of them: they call collectives of several "
+        "groups, or sends and receives, in different orders.",
         action="Call them in the same order on every rank; batch sends and receives of two ranks "
         "with torch.distributed.batch_isend_irecv.",
         ranks=ranks,
@@ -93,17 +93,17 @@ def _without_trace(meta: RuleMeta, endings: Endings, hang: Hang) -> Iterator[Fin
         return
     ranks = tuple(sorted({rank for state in suspect for rank in state.unknown}))
     missing = [rank for rank in ranks if rank not in endings.ranks]
-    lost = "left no trace" if missing else "stopped recording before the run ended"
+    lost = "wrote no trace" if missing else "stopped recording before the run ended"
     yield meta.finding(
         Status.FAIL,
         f"{named(missing or ranks).capitalize()} {lost}, and all other ranks of "
         f"{_group(suspect[0])} were in {_call(suspect[0])}; {_waited(suspect[0])}.",
-        title="Ranks without a record may be what others wait for",
+        title="The others may wait for ranks without a record",
         severity=Severity.CRITICAL,
         cause="The process died before it recorded anything, or its file is on another host."
         if missing
-        else "What it did at the end is not in its file.",
-        action=f"Look at the log of {named(ranks)}, and add its trace if there is one.",
+        else "The end of the run is not in its file.",
+        action=f"Look at the log of {named(ranks)}. If a trace exists, add it to the report.",
         ranks=ranks,
         evidence=(held_up_groups(suspect), last_completed(endings.ranks)),
         confidence="low",
@@ -119,13 +119,13 @@ def _entered_by_all(meta: RuleMeta, endings: Endings, hang: Hang) -> Iterator[Fi
     died = killed if first.failed else []
     yield meta.finding(
         Status.FAIL,
-        f"Every rank entered {_call(first)}, and it did not complete; {_waited(first)}.",
+        f"Every rank entered {_call(first)}, but it did not complete; {_waited(first)}.",
         title="A collective that every rank entered did not complete",
         severity=Severity.CRITICAL,
         cause=f"The record of {named(died)} ends in it without a trailer: killed or crashed."
         if died
         else "A rank was stopped, its network connection broke, the timeout was too short, or the "
-        "transfer was still running when the run was ended.",
+        "transfer was still running when the run ended.",
         action=f"{_look_at(died or first.waiting, endings)} Check the network between the ranks.",
         ranks=tuple(died),
         evidence=(held_up_groups(joined), last_completed(endings.ranks, first.members)),
@@ -137,17 +137,17 @@ def _why(rank: int, ending: Ending, state: GroupState) -> str:
     since_ns = _since_ns(state)
     if ending.trailer is None and not was_alive_meanwhile(ending, state):
         return (
-            f"The record of rank {rank} ends without a trailer before that: the process was "
-            "killed, crashed, or was stopped; up to its last half second is missing."
+            f"The record of rank {rank} ends earlier, without a trailer: the process was killed, "
+            "crashed or stopped. Up to its last half second is missing."
         )
     if ending.trailer is not None and ending.trailer.exception:
         return f"Rank {rank} ended by {ending.trailer.exception}."
     later_s = (ending.alive_ns - since_ns) / 1e9
     if ending.trailer is not None and ending.trailer.reason == EXIT and later_s <= 0:
-        return f"Rank {rank} had ended normally by then: it runs fewer iterations than the others."
+        return f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
     return (
-        f"Rank {rank} was alive {figures(max(later_s, 0))} s after the first of them had entered, "
-        "and in its own code or in a branch that the others do not take."
+        f"Rank {rank} was still alive {figures(max(later_s, 0))} s after the first rank entered: "
+        "it was in its own code, or in a branch that the others do not take."
         + (" Its record ends without a trailer: it was killed or crashed." * (not ending.trailer))
     )
 
@@ -196,7 +196,7 @@ def _look_at(ranks: Sequence[int], endings: Endings) -> str:
     if ending.trailer is not None and ending.trailer.exception:
         return f"{log} for the traceback; its last collective was {called(ending.last)}{at}."
     return (
-        f"Look at what rank {rank} does{after}{at}. If it hangs again, see its stack with "
+        f"Look at what rank {rank} does{after}{at}. If it hangs again, print its stack with "
         f"`py-spy dump --pid PID`. {log}."
     )
 

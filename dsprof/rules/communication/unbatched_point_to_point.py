@@ -78,7 +78,7 @@ class UnbatchedPointToPoint:
                         Column("transfers"),
                         Column("a step and rank", "count"),
                         Column("bytes a step", "bytes"),
-                        Column("held a step", "ms"),
+                        Column("blocked per step", "ms"),
                     ),
                     rows=tuple(
                         (

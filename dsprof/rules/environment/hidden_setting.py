@@ -14,7 +14,7 @@ class HiddenSetting:
 
     meta = RuleMeta(
         id="hidden-setting",
-        title="No setting comes from where nobody looks",
+        title="No settings come from NCCL configuration files",
         failing_title="Settings are in force that the environment does not show",
         why="NCCL reads /etc/nccl.conf and ~/.nccl.conf by itself. No listing of the environment "
         "shows what stands there, and it may differ from host to host.",

@@ -17,19 +17,19 @@ from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
 from dsprof.trace.snapshot import MemorySnapshot
 
 _OVER_COMMITTED = "The device ran out of memory, and not because of fragments"
-_CAUSE = "Tensors of many sizes are freed in another order than they were made."
+_CAUSE = "Tensors of many sizes are freed in a different order than they were allocated."
 _EXPAND = (
     "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank; if that does not help, "
 )
-_EXPANDED = "expandable_segments is on already on these ranks: "
+_EXPANDED = "expandable_segments is already on for these ranks: "
 _SMALLER = "pad batches to few lengths, and use smaller micro-batches."
-_TOO_MUCH = "What is stuck and what was free on the device do not suffice for the request."
+_TOO_MUCH = "Stuck and free memory together are too small for the request."
 _UNCLEAR = (
-    "Two readings are possible: the snapshot is of a later moment than the failed request, or the "
-    "request fits only together with what was free on the device."
+    "The cause is uncertain: the snapshot was taken after the failed request, or the request fits "
+    "only together with memory that was free on the device."
 )
 _USE_LESS = (
-    "Shard, offload or recompute more, or use smaller micro-batches; the memory section says who "
+    "Shard, offload or recompute more, or use smaller micro-batches; the memory section shows what "
     "held most at the peak."
 )
 
@@ -127,7 +127,7 @@ class AllocatorFragmentation:
         summary = (
             f"{_gib(one.stuck_bytes)} of {_gib(one.reserved_bytes)} GiB reserved on rank {rank} "
             f"({share:.1%}) are stuck in partly used segments; {_gib(one.cached_bytes)} GiB more "
-            "are free and given back when asked"
+            "are free and can be returned to the device"
         )
         if one.oom_bytes:
             summary += f"; a request of {_gib(one.oom_bytes)} GiB failed{_free_then(one)}"

@@ -58,15 +58,15 @@ class _Failure(NamedTuple):
         unknown = "".join(f"; {name}: not stated" for name, nbytes in parts if nbytes < 0)
         total = self.available_bytes
         equals = "" if total is None else f" = {size(total)}"
-        sums = " + ".join(known) or "what was left is unknown"
+        sums = " + ".join(known) or "free memory unknown"
         asked = f"Rank {self.rank} ran out of device memory: it asked for {size(text.asked_bytes)}"
-        return f"{asked}, with {sums}{equals}{unknown}{self._held()}."
+        return f"{asked}, available: {sums}{equals}{unknown}{self._held()}."
 
     def _held(self) -> str:
         """Say what is held by other processes; torch 2.1 and later list them."""
         if not self.others_bytes:
             return ""
-        listed = "held by other processes" if self.text.others else "held outside this process"
+        listed = "used by other processes" if self.text.others else "used outside this process"
         return f"; {size(self.others_bytes)} {listed}"
 
 
@@ -81,8 +81,8 @@ class DeviceOutOfMemory:
         id="device-out-of-memory",
         title="No request for device memory failed",
         failing_title="A device ran out of memory",
-        why="torch gives the same advice each time. Which setting helps depends on who holds the "
-        "memory: nobody (fragments), another process, or the model.",
+        why="torch always gives the same advice. Which setting helps depends on what holds the "
+        "memory: fragments, another process, or the model.",
         category="memory",
         needs=(Logs,),
     )
@@ -119,12 +119,12 @@ class DeviceOutOfMemory:
         is_free = text.free_bytes >= text.asked_bytes
         return self._finding(
             failures,
-            "A process reached the limit that was set for it",
+            "A process reached its device memory limit",
             f"{failures[0].arithmetic()} The process may reserve {size(text.allowed_bytes)} of "
             f"{size(text.capacity_bytes)}.",
             "torch.cuda.set_per_process_memory_fraction, or the allocator's setting of that name, "
             "limits the process.",
-            "Raise the limit, if the device is not shared.",
+            "Raise the limit if no other process uses the device.",
             "high" if is_free else "medium",
         )
 
@@ -140,9 +140,9 @@ class DeviceOutOfMemory:
             failures,
             "Another process holds memory of the same device",
             f"{subject} takes {of} on rank {worst.rank}'s device. {worst.arithmetic()}",
-            f"{cause}; so it would if what is unallocated were in one piece."
+            f"{cause}. It would also fit if the unallocated memory were in one piece."
             if either
-            else f"{cause}: it is neither fragmentation nor the size of the model.",
+            else f"{cause}: fragmentation and the model's size are not the cause.",
             "Find it with nvidia-smi on that host: a leftover of an earlier run, another job, or "
             "another rank of this one that took the wrong device (call torch.cuda.set_device with "
             "LOCAL_RANK before anything else).",
@@ -153,23 +153,23 @@ class DeviceOutOfMemory:
         worst = max(failures, key=lambda failure: failure.text.unallocated_bytes)
         is_expandable = any("expandable_segments:True" in one for one in settings)
         action = (
-            "expandable_segments is on already: make the sizes of tensors less varied (pad to "
-            "few lengths), and free private pools of CUDA graphs."
+            "expandable_segments is already on: pad tensors to few lengths, and free private pools "
+            "of CUDA graphs."
             if is_expandable
             else "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank (PyTorch 2.1 "
-            "or later; max_split_size_mb:128 before). If it fails all the same, the model needs "
-            "more than there is."
+            "or later; max_split_size_mb:128 before). If the request still fails, the model needs "
+            "more memory than the device has."
         )
         in_pool = worst.text.unallocated_bytes >= worst.text.asked_bytes
         return self._finding(
             failures,
             "A request for memory failed although enough was unused",
             worst.arithmetic(),
-            "What torch reserved and does not use covers the request, but not in one piece."
+            "Memory that torch reserved and does not use covers the request, but not in one piece."
             if in_pool
-            else "Unclear: free and unallocated memory cover the request together, neither does "
-            "alone. It was fragmentation if the unallocated pieces can return to the device, and "
-            "lack of memory if not.",
+            else "Two causes are possible: free and unallocated memory cover the request only "
+            "together. If the unallocated pieces can return to the device, the cause is "
+            "fragmentation; if not, the device is too small.",
             action,
             "medium" if in_pool else "low",
         )
@@ -177,17 +177,18 @@ class DeviceOutOfMemory:
     def _needy(self, failures: list[_Failure]) -> Finding:
         worst = min(failures, key=lambda failure: failure.available_bytes or 0)
         text = worst.text
-        in_use = f"{size(text.allocated_bytes)} of {size(text.capacity_bytes)} are in use"
+        in_use = f"{size(text.allocated_bytes)} of {size(text.capacity_bytes)} in use"
         is_known = all(failure.available_bytes is not None for failure in failures)
         return self._finding(
             failures,
-            "The run needs more device memory than there is",
-            f"{worst.arithmetic()} By torch {in_use}.",
-            "All that was free and unallocated, in one piece, would not have been enough: "
-            "expandable_segments, which torch suggests each time, would not help."
+            "The run needs more memory than the device has",
+            f"{worst.arithmetic()} torch has {in_use}.",
+            "Free and unallocated memory together are too small for the request, even in one "
+            "piece: expandable_segments, which torch always suggests, would not help."
             if is_known
-            else "What torch states as unused would not have been enough, even in one piece.",
-            "Make the micro-batch or the sequence smaller, checkpoint activations, shard more "
+            else "The unused memory that torch states is too small for the request, even in one "
+            "piece.",
+            "Use a smaller micro-batch or shorter sequences, checkpoint activations, shard more "
             "(a higher ZeRO stage, more ranks), or offload the optimizer.",
             "high" if is_known else "medium",
         )
@@ -243,10 +244,10 @@ def _table(failures: list[_Failure]) -> Table:
             Column("free", "bytes"),
             Column("in use by torch", "bytes"),
             Column("reserved, unused", "bytes"),
-            Column("of other processes", "bytes"),
+            Column("used by other processes", "bytes"),
         ),
         rows=tuple(_rows(failures[:32])),
-        caption="As torch's allocator wrote it",
+        caption="As reported by torch's allocator",
     )
 
 

@@ -27,20 +27,20 @@ class Thresholds:
 
 _CALLED = (
     "The recorded call stacks show torch.cuda.empty_cache().",
-    "Call empty_cache() outside the training loop, or not at all: what is cached is used again.",
+    "Move empty_cache() out of the training loop, or remove it: cached memory is reused.",
 )
 _ROOM = (
     "Leave more room on the device: smaller micro-batches, activation checkpointing, more "
     "sharding. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, so that segments grow instead."
 )
 _PRESSED = (
-    "The device had no room for a new segment: the allocator then returns its whole cache and asks "
-    "again. Each return waits for the device (cudaFree).",
+    "The device had no room for a new segment: the allocator then frees its whole cache and "
+    "retries. Each cudaFree waits for the device.",
     _ROOM,
 )
 _UNTRACED = (
     "The device had no room for a new segment, or the program called torch.cuda.empty_cache(): "
-    "the history has no call stacks that would tell which.",
+    "the history has no call stacks to show which.",
     f"Remove empty_cache() from the training loop. {_ROOM}",
 )
 """Cause and action, by who gave segments back."""
@@ -61,10 +61,10 @@ class EmptiedDeviceCache:
 
     meta = RuleMeta(
         id="emptied-device-cache",
-        title="The allocator keeps its memory from step to step",
-        failing_title="The allocator's cache is emptied again and again",
-        why="Each segment that is given back waits for the device (cudaFree), and must be asked "
-        "for again in the next step (cudaMalloc).",
+        title="The allocator keeps its cache from step to step",
+        failing_title="The allocator's cache is emptied repeatedly",
+        why="Each segment that is returned costs a cudaFree, which waits for the device, and a "
+        "cudaMalloc in the next step.",
         category="memory",
         needs=(Memory, Run, Snapshots),
     )
@@ -82,7 +82,7 @@ class EmptiedDeviceCache:
         counted = [_count(rank, memory) for rank, memory in sorted(run[Memory].ranks.items())]
         long = [one for one in counted if one.steps >= thresholds.steps]
         if not long:
-            text = "Unknown: segments given back were not counted over enough steps."
+            text = "Unknown: returned segments were counted over too few steps."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if often := [o for o in long if o.emptied_steps >= thresholds.emptied_share * o.steps]:
@@ -101,8 +101,8 @@ class EmptiedDeviceCache:
         often = [r for r in sorted(histories) if histories[r].segments >= thresholds.segments]
         yield self.meta.finding(
             Status.FAIL,
-            f"{count(one.segments)} segments ({size(one.nbytes)}) were given back to the device on "
-            f"rank {rank}, in {plural(one.flushes, 'flush', 'flushes')}.",
+            f"Rank {rank} returned {count(one.segments)} segments ({size(one.nbytes)}) to the "
+            f"device in {plural(one.flushes, 'flush', 'flushes')}.",
             severity=Severity.MEDIUM,
             cause=cause,
             action=action,
@@ -114,15 +114,15 @@ class EmptiedDeviceCache:
         worst = max(often, key=lambda one: one.segments)
         return self.meta.finding(
             Status.FAIL,
-            f"{count(worst.segments / worst.steps)} segments a step are given back to the device "
-            f"on rank {worst.rank}; in at least half of the steps on "
+            f"Rank {worst.rank} returns {count(worst.segments / worst.steps)} segments per step to "
+            f"the device. Affected in at least half of the steps: "
             f"{named([one.rank for one in often])}.",
             severity=Severity.MEDIUM,
-            cause="No allocation failed, so someone asked for it: torch.cuda.empty_cache() in the "
-            "training loop or in a callback, get_accelerator().empty_cache(), or "
-            "garbage_collection_threshold in the settings of the allocator.",
-            action="Do not empty the cache in each step: what is cached is used again in the next. "
-            "After an evaluation or a checkpoint once is enough.",
+            cause="No allocation failed, so the program or a setting asked for it: "
+            "torch.cuda.empty_cache() in the training loop or in a callback, "
+            "get_accelerator().empty_cache(), or garbage_collection_threshold of the allocator.",
+            action="Do not empty the cache in each step: the next step reuses it. Once after an "
+            "evaluation or a checkpoint is enough.",
             ranks=tuple(one.rank for one in often),
             evidence=(_table(often),),
             confidence="medium",
@@ -148,8 +148,8 @@ def _table(often: list[_Emptied]) -> Table:
         columns=(
             Column("rank"),
             Column("steps", "count"),
-            Column("steps that gave back", "count"),
-            Column("segments given back", "count"),
+            Column("steps with returned segments", "count"),
+            Column("segments returned", "count"),
         ),
         rows=tuple(often[:32]),
         caption="After warm-up",

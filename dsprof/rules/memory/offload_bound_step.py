@@ -52,7 +52,7 @@ class OffloadBoundStep:
             return
         ms = sum(s.duration_ns / s.rank_steps for s in rows.values() if s.rank_steps) / 1e6
         share = share_of_step(ms, steps)
-        summary = f"Calls that copy take {ms:.1f} ms of each step ({share:.0%})."
+        summary = f"Calls that copy take {ms:.1f} ms per step ({share:.0%})."
         if share < thresholds.copied_share:
             yield self.meta.finding(Status.PASS, summary)
         else:

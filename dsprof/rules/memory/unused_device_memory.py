@@ -46,8 +46,8 @@ class UnusedDeviceMemory:
         id="unused-device-memory",
         title="Device memory is in use",
         failing_title="Much device memory is never used",
-        why="Sharding and recomputation save memory and cost time. Where memory is left, the price "
-        "was paid for nothing.",
+        why="Sharding and recomputation save memory and cost time. Where memory stays unused, that "
+        "time is wasted.",
         category="memory",
         needs=(Engines, Logs, Memory, Run, Steps, Traffic),
     )
@@ -64,7 +64,7 @@ class UnusedDeviceMemory:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on CPUs.")
             return
         if is_short(run[Memory]) or any(log.out_of_memory for log in run[Logs].ranks.values()):
-            text = "Requests for device memory failed: what was never reserved was not available."
+            text = "Requests for device memory failed, so the unreserved memory was not available."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         if not rooms:

@@ -27,7 +27,7 @@ class DeviceIdle:
         id="device-idle",
         title="The device is busy most of the time",
         failing_title="The device is idle: the host does not keep it busy",
-        why="While no kernel and no copy runs, an accelerator costs as much and does nothing.",
+        why="An idle accelerator costs as much as a busy one.",
         category="overlap",
         needs=(Device, IdleCauses),
     )
@@ -59,8 +59,7 @@ class DeviceIdle:
         remedy = REMEDIES[largest]
         return self.meta.finding(
             Status.FAIL,
-            f"{summary} The host meanwhile: {largest} ({share:.0%} of the idle time)."
-            f"{_before(device)}",
+            f"{summary} Host activity during idle time: {largest} ({share:.0%}).{_before(device)}",
             severity=Severity.HIGH if severe else Severity.MEDIUM,
             cause=remedy.cause,
             action=remedy.action,
@@ -73,7 +72,7 @@ def _by_cause(causes: IdleCauses) -> Table:
     whole = max(sum(causes.idle_ns.values()), 1)
     return Table(
         columns=(
-            Column("host meanwhile"),
+            Column("host activity"),
             Column("idle, all ranks", "ns"),
             Column("share", "share"),
         ),
@@ -83,13 +82,13 @@ def _by_cause(causes: IdleCauses) -> Table:
 
 
 def _before(device: Device) -> str:
-    """Tell of start-up and warm-up where the verdict leaves much of them out."""
+    """Name the start-up and warm-up that the verdict excludes."""
     rows = [rank.judged for rank in device.complete.values()]
     before_ns, idle_ns = (sum(getattr(r, n) for r in rows) for n in ("before_ns", "before_idle_ns"))
     if not all(row.steps for row in rows) or not before_ns:
         return ""
     each = f"{before_ns / len(rows) / 1e6:,.0f} ms of start-up and warm-up"
-    return f" Not counted: {each}, {idle_ns / before_ns:.0%} idle."
+    return f" Excluded: {each}, {idle_ns / before_ns:.0%} idle."
 
 
 def _by_rank(device: Device) -> Table:

@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.calls import share_of_step
 from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import count, shortened
+from dsprof.rules.wording import plural, shortened
 
 _ROWS = 16
 
@@ -30,10 +30,10 @@ class HostSynchronisation:
 
     meta = RuleMeta(
         id="host-synchronisation",
-        title="The host seldom stops for the device, or it costs little",
-        failing_title="The host stops in each step to wait for the device",
-        why="While the host waits it launches nothing, so that the device has nothing to go on "
-        "with when it is done, and communication has nothing to run behind.",
+        title="The host seldom waits for the device, or it costs little",
+        failing_title="The host waits for the device in every step",
+        why="While the host waits it launches nothing: the device runs out of work, and "
+        "communication has no computation to overlap with.",
         category="overlap",
         needs=(Engines, HostWaits, Steps),
         min_steps=2,
@@ -44,14 +44,14 @@ class HostSynchronisation:
         """Compare the stops with the step."""
         waits = run[HostWaits]
         if not waits.rank_steps:
-            text = "No trace holds times of a device and of who waited for it."
+            text = "No trace holds device times and the host's waits for the device."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         share = share_of_step(waits.idle_ms_per_step, run[Steps])
         summary = (
-            f"The host stops {count(waits.calls_per_step)} times a step for the device and is "
-            f"blocked {waits.blocked_ms_per_step:.2f} ms; no kernel runs for "
-            f"{waits.idle_ms_per_step:.2f} ms of it around these stops ({share:.1%}).{_most(waits)}"
+            f"The host waits for the device {plural(waits.calls_per_step, 'time')} per step, "
+            f"{waits.blocked_ms_per_step:.2f} ms in total. The device is idle around these waits "
+            f"for {waits.idle_ms_per_step:.2f} ms per step ({share:.1%}).{_most(waits)}"
         )
         is_often = waits.calls_per_step >= thresholds.calls_per_step
         if share < thresholds.idle_share or not (is_often or share >= thresholds.severe_share):
@@ -64,14 +64,14 @@ class HostSynchronisation:
             severity=Severity.HIGH if share >= 2 * thresholds.severe_share else Severity.MEDIUM,
             cause="wall_clock_breakdown is true: its timers synchronise around each phase."
             if breakdown
-            else "The program, or a library, copies values of the device to the host, copies from "
-            "memory that is not pinned, or synchronises with the device.",
+            else "The program or a library copies values from the device to the host, copies from "
+            "unpinned memory, or calls synchronize().",
             action='Set "wall_clock_breakdown" to false; dsprof times the step without it.'
             if breakdown
-            else "Read losses every so many steps (.item() stops the host), copy from pinned "
-            "memory with non_blocking=True, and take torch.cuda.synchronize() out of timers and "
-            "loggers. overlap_comm with contiguous_gradients or use_multi_rank_bucket_allreduce "
-            "set to false stops at each bucket.",
+            else "Read losses only every N steps (.item() blocks the host), copy from pinned "
+            "memory with non_blocking=True, and remove torch.cuda.synchronize() from timers and "
+            "loggers. With overlap_comm, leave contiguous_gradients and "
+            "use_multi_rank_bucket_allreduce true: false blocks the host at each bucket.",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
             evidence=(_by_call(waits),),
             confidence="medium",
@@ -99,8 +99,8 @@ def _by_call(waits: HostWaits) -> Table:
             Column("call"),
             Column("operator"),
             Column("annotation"),
-            Column("a step and rank", "count"),
-            Column("blocks the host a step", "ms"),
+            Column("calls per step and rank", "count"),
+            Column("blocked per step", "ms"),
         ),
         rows=tuple(
             (

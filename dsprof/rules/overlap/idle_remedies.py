@@ -31,14 +31,14 @@ REMEDIES = {
         "The host calls the runtime to allocate or free memory; freeing waits for the device.",
         "Remove torch.cuda.empty_cache() from the step, set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, reuse pinned buffers, and leave the "
-        "allocator memory to cache (a smaller micro-batch).",
+        "allocator room to cache (use a smaller micro-batch).",
     ),
     NAMES[TRANSFER]: Remedy(
         "The host is blocked in copies between host and device.",
         "Copy from pinned memory with non_blocking=True, and keep values on the device.",
     ),
     NAMES[SYNCHRONISATION]: Remedy(
-        "The host waits for the device, so that nothing is launched ahead.",
+        "The host waits for the device, so it launches nothing ahead.",
         "Remove .item(), .cpu(), prints of tensors and torch.cuda.synchronize() from the step; "
         "host-synchronisation names the calls.",
     ),
@@ -48,7 +48,7 @@ REMEDIES = {
         "persistent_workers=True, and move preprocessing out of the training process.",
     ),
     LAUNCHING: Remedy(
-        "The host launches kernels more slowly than the device runs them.",
+        "The host launches kernels more slowly than the device executes them.",
         'Use larger micro-batches, fused optimizers, torch.compile(mode="reduce-overhead") or '
         "CUDA graphs.",
     ),
@@ -58,9 +58,9 @@ REMEDIES = {
         "profile, and move them out of the step.",
     ),
     UNRECORDED: Remedy(
-        "The profile shows no call of the host during most of the idle time: Python code, or "
-        "waiting for data, another process or the file system.",
-        "Profile once with with_stack=True and activities of the CPU, or with "
+        "The profile shows no host call during most of the idle time: the host runs Python code, "
+        "or waits for data, another process or the file system.",
+        "Profile once with with_stack=True and ProfilerActivity.CPU, or with "
         "nsys --trace=cuda,osrt, to see what the host does.",
     ),
 }

@@ -61,7 +61,7 @@ class LowCommOverlap:
         """Judge the overlap, if the trace can tell."""
         overlap = run[Overlap]
         if run[Steps].is_counted:
-            text = "Unknown: collectives are in counters alone, without times in flight."
+            text = "Unknown: collectives were only counted, so their times in flight are missing."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.sync_calls + overlap.async_calls == 0:
             text = "No collective was recorded in the measured steps."
@@ -71,10 +71,10 @@ class LowCommOverlap:
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.unwaited_calls:
             text = f"Unknown: {overlap.unwaited_calls} asynchronous collectives were never "
-            text += "seen waited for; who waits for them does so out of Python's sight."
+            text += "seen waited for; they are probably awaited in C++."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.on_device and run[Run].first.world_size < 2:
-            text = "One rank has nobody to communicate with."
+            text = "Not applicable: single-rank run."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif overlap.async_calls == 0:
             evidence = (_figures(overlap), longest_waits(run[Awaits]))
@@ -144,7 +144,7 @@ class LowCommOverlap:
         hidden = f"{low:.0%}" if high - low < 0.01 else f"Between {low:.0%} and {high:.0%}"
         summary = (
             f"{hidden} of {'' if overlap.on_device else 'asynchronous '}communication is hidden; "
-            f"waits for it take {exposed_ms:.1f} ms of each step ({share:.0%})."
+            f"the exposed part takes {exposed_ms:.1f} ms per step ({share:.0%})."
         )
         engines = run[Engines]
         if low >= thresholds.overlap or share < thresholds.exposed_share:
@@ -165,8 +165,8 @@ class LowCommOverlap:
                 cause=(_on_device_cause(split) if overlap.on_device else _ON_HOST) + _in_order(run),
                 action=_on_device_action(split)
                 if overlap.on_device
-                else "Start them earlier, or give communication cores of its own; where a "
-                "setting is known to change it, another finding names it.",
+                else "Start collectives earlier, or reserve CPU cores for communication. Settings "
+                "known to help have their own findings.",
                 evidence=(_figures(overlap), longest_waits(run[Awaits])),
                 **({"confidence": "medium"} | gravity),
             )
@@ -187,10 +187,10 @@ class LowCommOverlap:
             Status.FAIL,
             summary,
             severity=Severity.MEDIUM,
-            cause=f"{PREFETCH} is 0: parameters are gathered when they are needed, and never "
+            cause=f"{PREFETCH} is 0: parameters are all-gathered when they are needed, never "
             "ahead.",
-            action=f'Set "{PREFETCH}" to {elements:,} elements, about two fetches of this model: '
-            f"more are gathered as one, and waited for together.{room}",
+            action=f'Set "{PREFETCH}" to {elements:,} elements, about two fetches of this model. '
+            f"Larger values merge fetches into one wait.{room}",
             config_patch={"zero_optimization": patch},
             evidence=(_figures(run[Overlap]), longest_waits(run[Awaits])),
             saving_ms_per_step=_prefetching_saves(run, exposed_ms),
@@ -200,30 +200,30 @@ class LowCommOverlap:
 
 
 _ON_HOST = (
-    "Collectives are waited for soon after they start, or computation shares the processor with "
-    "them."
+    "Collectives are waited for soon after they start, or computation uses the same CPU cores."
 )
 
 
 def _on_device_cause(split: Attribution | None) -> str:
     if split is None:
         return (
-            "While these kernels ran no other kernel did: what needs their result came next, or "
-            "the device waited for a late rank, which these files do not tell."
+            "No other kernel ran beside these communication kernels: the next kernel needs their "
+            "result, or they wait for a late rank (unknown: files of ranks are missing)."
         )
     if split.waiting > split.transfer:
-        who = "a rank that arrives later" if split.latest is None else f"rank {split.latest}"
-        return f"Most of it, {split.waiting:.0%} of the step, is waiting for {who}."
+        who = "late ranks" if split.latest is None else f"rank {split.latest}"
+        return f"Ranks wait for {who} during most of it, {split.waiting:.0%} of the step."
     return (
-        "While these kernels ran no other kernel did: what needs their result came next. "
-        f"{split.transfer:.0%} of the step is transfer, {split.waiting:.0%} waits for a late rank."
+        "No other kernel ran beside these communication kernels: the next kernel needs their "
+        f"result. {split.transfer:.0%} of the step is transfer, {split.waiting:.0%} waits for a "
+        "late rank."
     )
 
 
 def _on_device_action(split: Attribution | None) -> str:
     if split is not None and split.waiting > split.transfer:
-        return "Remove what makes ranks late first: overlap cannot hide a wait for a rank."
-    return "Start collectives earlier: prefetch, smaller buckets, overlap_comm."
+        return "First fix what makes ranks late: overlap cannot hide a wait for a late rank."
+    return "Start collectives earlier: prefetch, use smaller buckets, set overlap_comm to true."
 
 
 def _gravity(share: float, split: Attribution | None, thresholds: Thresholds) -> dict[str, Any]:
@@ -247,8 +247,8 @@ def _in_order(run: RunSummary) -> str:
     if engines.stage != 3 or on_cpu or apart:
         return ""
     return (
-        " At stage 3 gathers and reductions share a group, which runs them in the order of their "
-        "issue: a gather that backward needs waits for the reductions before it."
+        " At stage 3 all-gathers and reduce-scatters share a process group, which runs them in the "
+        "order of issue: an all-gather that backward needs waits for earlier reduce-scatters."
     )
 
 

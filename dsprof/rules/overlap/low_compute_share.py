@@ -42,11 +42,11 @@ class LowComputeShare:
         """Compare computation with the step."""
         total, count = run[Steps].total, len(run[Steps].measured)
         if total.compute_ns is None or not total.total_ns or run[Steps].is_counted:
-            text = "Unknown: how long the ranks compute was not measurable."
+            text = "Unknown: compute time is not measurable in this run."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if total.idle_ns is None and not {"forward", "backward"} <= set(run[Phases].rows):
-            text = "Unknown: forward or backward is not marked, and would count as outside."
+            text = "Unknown: forward or backward is not marked, so compute time is incomplete."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         share = total.compute_ns / total.total_ns
@@ -64,12 +64,12 @@ class LowComputeShare:
             cause="Between the phases the program does something else: it waits for data, "
             "evaluates, logs, or saves."
             if is_outside
-            else "Another finding covers the largest other part, if a setting changes it.",
-            action="Look at what the loop does between step and forward: more workers and "
-            "prefetching for the data loader, logging and checkpoints less often. "
+            else "If a setting changes the largest other part, its own finding says so.",
+            action="Look at what the loop does between step and forward. Give the data loader more "
+            "workers and prefetching; log and save checkpoints less often. "
             "dsprof.annotate() gives such parts a name in the timeline."
             if is_outside
-            else "Look at the findings for communication, copies and the device first.",
+            else "First look at the findings for communication, copies and the device.",
             evidence=(_parts(total, count),),
             confidence="medium",
         )
@@ -77,9 +77,9 @@ class LowComputeShare:
 
 def _named_parts(total: Parts) -> list[tuple[str, int | None]]:
     return [
-        ("waiting for communication", total.exposed_ns),
+        ("exposed communication", total.exposed_ns),
         ("copies", total.copies_ns),
-        ("an idle device", total.idle_ns),
+        ("device idle", total.idle_ns),
         ("outside forward, backward and step", total.other_ns),
     ]
 

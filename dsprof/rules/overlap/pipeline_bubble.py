@@ -30,7 +30,7 @@ class PipelineBubble:
     meta = RuleMeta(
         id="pipeline-bubble",
         title="The pipeline has enough micro-batches to keep its stages busy",
-        failing_title="Stages of the pipeline stand idle for want of micro-batches",
+        failing_title="Pipeline stages are idle: too few micro-batches",
         why="A stage has nothing to do until the first micro-batch has come to it, and after the "
         "last has left: with p stages and m micro-batches (p-1)/(m+p-1) of the time.",
         category="overlap",

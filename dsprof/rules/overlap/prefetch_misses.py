@@ -77,7 +77,7 @@ class PrefetchMisses:
         held = sum(sums.held.exposed_ms_per_step or 0.0 for _, sums in missed)
         summary = (
             f"{share:.0%} of the bytes that forward and backward gather were not prefetched; waits "
-            f"for these take {held:.1f} ms of each step ({share_of_step(held, run[Steps]):.0%})."
+            f"for these take {held:.1f} ms per step ({share_of_step(held, run[Steps]):.0%})."
         )
         costs = share_of_step(held, run[Steps]) >= thresholds.held_share
         if share < thresholds.missed_share or not costs:

@@ -25,7 +25,7 @@ class SerialStreams:
 
     meta = RuleMeta(
         id="serial-streams",
-        title="Communication has streams of its own, or costs little",
+        title="Communication runs on separate streams, or costs little",
         failing_title="Communication and computation take turns on one stream",
         why="A stream does one thing after the other. What shares the stream that computes cannot "
         "run behind it.",

@@ -45,7 +45,7 @@ def waits_table(rows: Waits) -> Table:
             Column("waiting for"),
             Column("calls a step", "count"),
             Column("bytes a step", "bytes"),
-            Column("held a step", "ms"),
+            Column("blocked per step", "ms"),
             Column("started before the wait", "ms"),
             Column("in flight", "ms"),
         ),

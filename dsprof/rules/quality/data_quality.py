@@ -65,7 +65,7 @@ class DataQuality:
     def _missing(self, run: Run) -> Finding:
         """Report missing ranks: a problem where dsprof recorded, for it records on every rank."""
         missing, world = run.missing_ranks, run.first.world_size
-        text = f"{len(missing)} of {world} ranks left no trace: {listed(missing)}."
+        text = f"The traces of {len(missing)} of {world} ranks are missing: {listed(missing)}."
         cause = "Their files were not given, are on another host, or were never written."
         if not run.is_recorded:
             return self.meta.finding(
@@ -83,7 +83,7 @@ class DataQuality:
             severity=Severity.MEDIUM,
             cause=cause,
             action="Give the files of all hosts together; `dsprof doctor` on the host of a missing "
-            "rank says whether recording would start there.",
+            "rank checks whether recording would start there.",
             ranks=tuple(missing),
             confidence="high",
         )
@@ -96,10 +96,10 @@ class DataQuality:
             f" crashed, or still running.{completed_last(ends, ranks)}{_in_flight(run)}",
             title="Ranks ended without a trailer",
             severity=Severity.HIGH,
-            cause="A process that ends by itself writes a trailer; one that is killed, by a signal "
-            "or at the end of its job's time, cannot.",
-            action=f"Look at the last lines of what {named(ranks)} logged. Everything up to the "
-            "last half second is judged here.",
+            cause="A process that exits writes a trailer. A process that is killed by a signal or "
+            "by the job's time limit cannot.",
+            action=f"Read the last lines of the log of {named(ranks)}. The record is analysed; up "
+            "to its last half second is missing.",
             ranks=tuple(ranks),
             evidence=(last_completed(ends),),
             confidence="high",
@@ -126,9 +126,10 @@ class DataQuality:
             f"The program failed: {told}.",
             title="Ranks ended by an exception",
             severity=Severity.HIGH,
-            cause="Nothing caught the exception. What was recorded before it is whole, and judged.",
-            action="Look for the first traceback in what they logged: a rank that fails leaves the "
-            "others in a collective, which then fails as well.",
+            cause="The program did not catch the exception. The record up to it is complete and "
+            "analysed.",
+            action="Find the first traceback in the logs: a rank that fails leaves the others in a "
+            "collective, which then fails as well.",
             ranks=tuple(ranks),
             confidence="high",
         )
@@ -136,10 +137,10 @@ class DataQuality:
     def _cut(self, ranks: list[int]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"The files of {named(ranks)} are cut off: what followed is missing.",
+            f"The files of {named(ranks)} are truncated: the end is missing.",
             severity=Severity.MEDIUM,
-            cause="The tool that wrote them was killed, or the files were not copied whole.",
-            action="Give the files as they were first written. The recorded part is analysed.",
+            cause="The tool that wrote them was killed, or the copy was incomplete.",
+            action="Give the original files. The recorded part is analysed.",
             ranks=tuple(ranks),
             confidence="high",
         )
@@ -147,11 +148,11 @@ class DataQuality:
     def _sampled(self, ranks: list[int]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"Events were left out of the files of {named(ranks)}: sums are too small, "
-            "and no overlap, no idle time and no late rank can be told from them.",
+            f"Events are missing from the files of {named(ranks)}: sums are too small, and "
+            "overlap, idle time and late ranks are unknown.",
             severity=Severity.HIGH,
-            cause="The numbers of the operators have gaps all over: the tool that wrote the file "
-            "took a sample, or filtered it.",
+            cause="The operator numbers have gaps throughout: the tool that wrote the file sampled "
+            "or filtered events.",
             action="Give the file as the profiler exported it.",
             ranks=tuple(ranks),
             confidence="high",
@@ -162,12 +163,12 @@ class DataQuality:
             Status.FAIL,
             "Parts of the record are lost: "
             + ", ".join(f"{count:,} {name}" for name, count in lost.items())
-            + ". Sums are too small by these.",
+            + ". Sums do not include them.",
             severity=Severity.MEDIUM,
             cause="The writer could not keep up, the disk filled, or a file was damaged.",
             action="Record fewer steps (a capture window), or write to a faster disk."
             if is_recorded
-            else "Give the files as they were first written.",
+            else "Give the original files.",
             confidence="high",
         )
 
@@ -189,24 +190,28 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if unmatched := sum(trailer.unmatched_waits for trailer in run.trailers):
         yield f"{plural(unmatched, 'wait')} could not be matched to a collective."
     if lost := sum(trailer.lost_stalls for trailer in run.trailers):
-        yield f"{plural(lost, 'stall')} of a device never seen to end, and in no figure."
+        yield f"Excluded: {plural(lost, 'device stall')} without a recorded end."
     if given_up := sum(trailer.given_up for trailer in run.trailers):
         yield f"{plural(given_up, 'collective')} not followed: too many others were in flight."
     if counted := len(steps.counted):
-        of = f"{counted:,} of {len(steps.numbers):,} steps are in counters alone"
-        yield f"{of}, and all that is judged." if steps.is_counted else f"{of}, and in no average."
+        of = f"{counted:,} of {len(steps.numbers):,} steps were only counted"
+        yield (
+            f"{of}; the verdicts use the counters."
+            if steps.is_counted
+            else (f"{of} and are excluded from averages.")
+        )
     if any(trailer.budget_spent for trailer in run.trailers):
-        yield "The budget on disk was spent before the run ended."
+        yield "The trace reached budget_mb before the run ended; later steps were only counted."
     if run.clock_bound_ns is None:
-        yield f"Ranks are set side by side by {run.clock_method}."
+        yield f"Clocks are aligned by {run.clock_method}; the error is unknown."
     elif run.clock_bound_ns > thresholds.clock_bound_ms * 1e6:
-        yield f"The clocks of the hosts are known to {run.clock_bound_ns / 1e6:.1f} ms."
+        yield f"Clocks of the hosts are aligned to {run.clock_bound_ns / 1e6:.1f} ms."
     costs = run.cost_shares(steps)
     if costs is not None and costs[0] > thresholds.cost_share:
         yield f"Recording took about {costs[0]:.1%} of the time in steps (estimate)."
     if run.strangers:
         count = len(run.strangers)
-        yield f"Passed over {count} file{'s' if count > 1 else ''}: {run.strangers[0]}."
+        yield f"Skipped {count} file{'s' if count > 1 else ''}: {run.strangers[0]}."
     failed = [part for trailer in run.trailers for part in trailer.failed_hooks.items()]
     for hook, why in dict.fromkeys(failed):
         yield f"The hook {hook} switched itself off: {why}."

@@ -99,7 +99,7 @@ class PeriodicSlowStep:
         return self.meta.finding(
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
-            f"takes {milliseconds(excess_ns)} longer: {milliseconds(cost_ns)} of each step "
+            f"takes {milliseconds(excess_ns)} longer: {milliseconds(cost_ns)} per step "
             f"({share:.0%}).",
             severity=Severity.MEDIUM if fault else Severity.NONE,
             cause=cause,

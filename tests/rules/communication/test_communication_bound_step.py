@@ -18,7 +18,7 @@ def ranks(comm_ms=30, other_ms=None, backend="nccl", **fields):
 def test_a_large_share_fails():
     finding = said(RULE, *ranks(30))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert "30.0 ms of each step" in finding.summary
+    assert "30.0 ms per step" in finding.summary
     assert "30%" in finding.summary
     assert finding.config_patch is None
 
@@ -28,8 +28,8 @@ def test_a_very_large_share_is_severe():
 
 
 def test_a_rank_that_left_no_trace_may_be_what_the_others_wait_for():
-    assert "left no trace" not in said(RULE, *ranks(30)).cause
-    assert "left no trace comes late" in said(RULE, ranks(30)[0]).cause
+    assert "without a trace" not in said(RULE, *ranks(30)).cause
+    assert "without a trace arrives late" in said(RULE, ranks(30)[0]).cause
 
 
 def test_a_small_share_passes():
@@ -51,17 +51,17 @@ def test_accumulation_is_offered_where_a_step_reduces_once(backend):
     def action(**fields):
         return said(RULE, *ranks(30, backend=backend, **fields)).action
 
-    assert "and more accumulation" in action(stage=1)
+    assert "or more accumulation steps" in action(stage=1)
     assert "accumulation" not in action(stage=2)
-    assert "accumulation whose last micro-step alone reduces (no_sync()" in action(engine=None)
+    assert "reduce them only in the last micro-step (no_sync()" in action(engine=None)
 
 
 def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     finding = said(RULE, *ranks(35, other_ms=10))
     assert finding.status is Status.INFO
     assert finding.ranks == (1,)
-    assert finding.title == "Waiting for communication is waiting for a rank"
-    assert "12% waits for rank 1, 10% is transfer." in finding.summary
+    assert finding.title == "Exposed communication is mostly waiting for a late rank"
+    assert "12% of the step waits for rank 1, 10% is transfer." in finding.summary
 
 
 def waiting(*shares):
@@ -85,7 +85,7 @@ def test_half_of_the_ranks_can_be_late():
 def test_what_the_last_rank_waits_is_the_network_s(least, severity):
     finding = said(RULE, *waiting(60, 60, 60, least))
     assert (finding.status, finding.severity) == (Status.FAIL, severity)
-    assert f"{least}% is transfer, the rest waits" in finding.summary
+    assert f"{least}% of the step is transfer, the rest waits" in finding.summary
     assert finding.summary.endswith("waits for rank 3.")
 
 

@@ -24,8 +24,8 @@ def test_the_rank_with_the_shortest_communication_is_late():
     finding = said(RULE, arriving(0, 60), arriving(1, 88))
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
     assert finding.summary == (
-        "Rank 1 keeps the others waiting 28.0 ms of each step (28%) inside collectives: last in 2 "
-        "of 2. Exposed of it, mean over ranks: 14% of the step."
+        "Rank 1 delays the others by 28.0 ms per step (28%): it arrives last in 2 of 2 "
+        "collectives. 14% of the step (mean over ranks) is exposed waiting."
     )
     assert finding.severity is Severity.MEDIUM
 

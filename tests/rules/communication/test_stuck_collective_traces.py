@@ -74,7 +74,7 @@ def test_who_never_came_is_named_with_the_collective(end: dict[str, Any]) -> Non
         "Rank 2 never entered all_reduce 4 of group world (4.00 MiB, step 12); ranks 0, 1, 3 "
         "waited 41.0 s in it."
     )
-    assert "Rank 2 was alive 41.0 s after the first of them had entered" in finding.cause
+    assert "Rank 2 was still alive 41.0 s after the first rank entered" in finding.cause
     assert "after all_reduce 3 of world, called at train.py:40 train" in finding.action
     _, last = finding.evidence
     assert [row[0] for row in last.rows] == [2, 0, 1, 3]
@@ -89,7 +89,7 @@ def test_a_rank_that_was_killed_before_is_named_as_that() -> None:
     finding = said(RULE, *traces, rank(2, [], 900, **KILLED))
     assert (finding.ranks, finding.confidence) == ((2,), "medium")
     assert "until an exception" in finding.summary
-    assert "ends without a trailer before that" in finding.cause
+    assert "ends earlier, without a trailer" in finding.cause
 
 
 def test_the_exception_that_kept_a_rank_away_is_named() -> None:
@@ -113,7 +113,7 @@ def test_what_a_rank_never_called_did_not_complete() -> None:
 def test_a_rank_that_ran_fewer_iterations_had_ended() -> None:
     others = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
     finding = said(RULE, *others, rank(2, [], 900, **EXIT))
-    assert "had ended normally by then" in finding.cause
+    assert "had already exited normally" in finding.cause
 
 
 def test_who_waits_for_another_rank_is_not_the_root() -> None:
@@ -132,7 +132,7 @@ def test_ranks_that_wait_for_each_other_are_deadlocked() -> None:
     traces = [rank(n, comm.get(n, [waits()]), groups=groups, **KILLED) for n in range(RANKS)]
     finding = said(RULE, *traces)
     assert (finding.title, finding.ranks) == ("Ranks are deadlocked", (0, 1, 2))
-    assert "rank 0 in all_reduce 1 of group pair 0-1 (1.00 MiB) for rank 1" in finding.summary
+    assert "Rank 0 waits in all_reduce 1 of group pair 0-1 (1.00 MiB) for rank 1" in finding.summary
 
 
 def pair(*ranks: int) -> GroupArgs:
@@ -169,7 +169,7 @@ def test_two_ranks_that_both_receive_first_are_deadlocked() -> None:
 def test_a_rank_without_a_file_is_suspect() -> None:
     finding = said(RULE, *(trace for trace in without(2, **KILLED) if trace.rank != 2))
     assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (2,), "low")
-    assert finding.summary.startswith("Rank 2 left no trace")
+    assert finding.summary.startswith("Rank 2 wrote no trace")
 
 
 def test_what_all_had_entered_names_the_rank_that_died_in_it() -> None:

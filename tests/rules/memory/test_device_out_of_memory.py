@@ -9,10 +9,10 @@ from tests.factories import logs as make
 from tests.factories.trace import summary
 from tests.shared_data import log
 
-NEEDY = "The run needs more device memory than there is"
+NEEDY = "The run needs more memory than the device has"
 UNUSED = "A request for memory failed although enough was unused"
 CROWDED = "Another process holds memory of the same device"
-LIMITED = "A process reached the limit that was set for it"
+LIMITED = "A process reached its device memory limit"
 
 
 def said(text: str) -> Finding:
@@ -39,10 +39,10 @@ def test_a_verdict_is_as_sure_as_its_sums(
 def test_the_sum_is_stated() -> None:
     finding = said(make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="1.59 GiB"))
     assert finding.summary == (
-        "Rank 0 ran out of device memory: it asked for 3.39 GiB, with 2.40 GiB free on the device "
-        "+ 1.59 GiB reserved but unallocated = 3.99 GiB."
+        "Rank 0 ran out of device memory: it asked for 3.39 GiB, available: 2.40 GiB free on the "
+        "device + 1.59 GiB reserved but unallocated = 3.99 GiB."
     )
-    assert finding.cause.startswith("Unclear")
+    assert finding.cause.startswith("Two causes are possible")
 
 
 def test_what_torch_does_not_state_lowers_the_confidence() -> None:

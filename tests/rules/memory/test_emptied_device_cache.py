@@ -23,7 +23,7 @@ def test_a_cache_emptied_in_each_step_fails():
     finding = said(RULE, run(list(range(0, 100, 10))), run([0] * 10, rank=1))
     assert finding.status is Status.FAIL
     assert finding.ranks == (0,)
-    assert "10 segments a step" in finding.summary
+    assert "10 segments per step" in finding.summary
     assert "empty_cache" in finding.cause
 
 

@@ -35,7 +35,7 @@ def test_a_small_prefetch_bucket_fails():
     finding = said(RULE, rank(zero={PREFETCH: 1000}))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "80% of the bytes" in finding.summary
-    assert "9.0 ms of each step (9%)" in finding.summary
+    assert "9.0 ms per step (9%)" in finding.summary
     assert finding.config_patch == {"zero_optimization": {PREFETCH: 50_000_000}}
     assert {row[0] for row in finding.evidence[0].rows} == {
         "parameters gathered when needed, all_gather in forward",

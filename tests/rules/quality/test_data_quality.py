@@ -36,7 +36,7 @@ def test_gaps_in_files_of_other_tools_are_not_blamed_on_a_recording():
     cut, lost, missing = judged(RULE, foreign(0, trailer=None, broken_lines=1))
     assert (missing.status, missing.ranks) == (Status.INFO, (1,))
     assert "doctor" not in missing.action
-    assert cut.summary == "The files of rank 0 are cut off: what followed is missing."
+    assert cut.summary == "The files of rank 0 are truncated: the end is missing."
     assert "capture window" not in lost.action
 
 
@@ -44,7 +44,7 @@ def test_missing_ranks_are_named():
     finding = said(RULE, zero_rank(1, 4))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.ranks == (0, 2, 3)
-    assert "3 of 4 ranks left no trace: 0, 2, 3" in finding.summary
+    assert "traces of 3 of 4 ranks are missing: 0, 2, 3" in finding.summary
 
 
 def test_many_missing_ranks_are_shortened():
@@ -123,7 +123,7 @@ def test_lost_parts_are_counted(traces, text):
     ("fields", "text"),
     [
         ({"unmatched_waits": 7}, "7 waits could not be matched"),
-        ({"budget_spent": True}, "budget on disk was spent"),
+        ({"budget_spent": True}, "The trace reached budget_mb"),
         ({"hooks_ns": 60 * MS}, "Recording took about 5.0% of the time in steps (estimate)"),
         ({"given_up": 3}, "3 collectives not followed: too many others"),
         ({"failed_hooks": {"c10d": "it broke"}}, "hook c10d switched itself off: it broke"),
@@ -138,8 +138,8 @@ def test_what_makes_figures_less_exact_is_mentioned(fields, text):
 @pytest.mark.parametrize(
     ("window", "text"),
     [
-        (range(4, 7), "7 of 10 steps are in counters alone, and in no average"),
-        (range(0), "10 of 10 steps are in counters alone, and all that is judged"),
+        (range(4, 7), "7 of 10 steps were only counted and are excluded from averages"),
+        (range(0), "10 of 10 steps were only counted; the verdicts use the counters"),
     ],
 )
 def test_steps_in_counters_are_counted(window, text):
@@ -158,8 +158,8 @@ def test_cost_below_the_threshold_is_not_mentioned():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"strangers": ("old.json: of an earlier run",)}, "Passed over 1 file: old.json"),
-        ({"clock_bound_ns": 3 * MS}, "known to 3.0 ms"),
+        ({"strangers": ("old.json: of an earlier run",)}, "Skipped 1 file: old.json"),
+        ({"clock_bound_ns": 3 * MS}, "aligned to 3.0 ms"),
         ({"clock_bound_ns": None, "clock_method": "wall clocks"}, "by wall clocks"),
     ],
     ids=["strangers", "bound", "wall clocks"],

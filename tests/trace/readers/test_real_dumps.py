@@ -31,7 +31,7 @@ def test_devices_that_fail_are_those_of_ranks_12_and_14(tmp_path: Path) -> None:
     assert absent.ranks == (12,)
     assert "all_to_all number 20,537 of EXPERT_MODEL_PARALLEL_GROUP" in absent.summary
     assert unfinished.ranks == (12, 14)
-    assert unfinished.title == "Ranks did not finish what others finished"
+    assert unfinished.title == "Ranks did not finish collectives that others finished"
     [first] = [row for row in diagnosis.flights if row.name == "74"]
     assert (first.ranks, first.waiting, first.absent) == ([12, 13, 14, 15], [13, 14, 15], [12])
     assert (first.op, first.dtype) == ("all_to_all", "BFloat16")

@@ -110,7 +110,7 @@ def test_the_late_rank_is_named(name: str, late: int) -> None:
 
 def test_waiting_for_a_late_rank_leads_the_verdict() -> None:
     diagnosis = judged("torchrec_sst_long_a2a_optimizer")
-    assert diagnosis.verdict.startswith("Rank 2 keeps the others waiting 1,013.1 ms of each step")
+    assert diagnosis.verdict.startswith("Rank 2 delays the others by 1,013.1 ms per step")
 
 
 @pytest.mark.parametrize("name", ["torchrec_resnet18", "hta_nccl_data"])
@@ -143,7 +143,7 @@ def test_a_sample_of_few_ranks_supports_no_claim() -> None:
     diagnosis = judged("hta_sampled_2of128")
     assert claims(diagnosis) == {"data-quality"}
     assert rule(diagnosis, "late-rank").status is Status.UNKNOWN
-    assert "Events were left out" in " ".join(f.summary for f in diagnosis.findings)
+    assert "Events are missing" in " ".join(f.summary for f in diagnosis.findings)
     assert len(diagnosis.quality.missing_ranks) == 126
     assert diagnosis.steps.total.exposed_comm_ns is None
     (kind,) = {(row.op, row.group) for row in diagnosis.communication}
@@ -214,7 +214,7 @@ def test_a_wait_has_one_figure(run: str) -> None:
     diagnosis = judged(f"torchrec_sst_long_a2a_optimizer{run}")
     caused_ns = diagnosis.arrivals.rows[0].caused_ns
     assert rule(diagnosis, "late-rank").evidence[0].rows[0][:2] == (2, caused_ns)
-    assert f"waiting {caused_ns / 1e6:,.1f} ms of each step" in diagnosis.verdict
+    assert f"others by {caused_ns / 1e6:,.1f} ms per step" in diagnosis.verdict
 
 
 @pytest.mark.parametrize("run", ["_3", "_5_qcomm"])
