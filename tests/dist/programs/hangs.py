@@ -124,7 +124,7 @@ def begin(name: str, rank: int, folder: Path) -> None:
 def is_proven(folder: Path) -> bool:
     """Say whether the traces so far show who waits for whom, or what differs."""
     from dsprof.analysis.aggregates.endings import Endings
-    from dsprof.analysis.endings import find_hang
+    from dsprof.analysis.endings import find_hang, was_alive_meanwhile
     from dsprof.analysis.summarise import summarise
     from dsprof.errors import TraceError
     from dsprof.trace.run import find_run
@@ -134,7 +134,12 @@ def is_proven(folder: Path) -> bool:
     except TraceError:  # none has begun
         return False
     hang = find_hang(endings, int(_LEAST_WAIT_S * 1e9))
-    return len(endings.ranks) == RANKS and bool(hang.held_up or hang.mismatched)
+    are_alive = (
+        was_alive_meanwhile(endings.ranks[rank], state)
+        for state in hang.held_up
+        for rank in state.absent
+    )
+    return len(endings.ranks) == RANKS and bool(hang.held_up or hang.mismatched) and all(are_alive)
 
 
 def main() -> None:
