@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dsprof.rules import wording
 from dsprof.rules.rule import Cell, ColumnKind
-from dsprof.rules.wording import BINARY_UNITS, Units, scaled, shortened
+from dsprof.rules.wording import BINARY_UNITS, TIME_UNITS, Units, scaled, shortened
 
 NOT_MEASURABLE = "not measurable"
 NOT_KNOWN = "not known"
@@ -16,7 +16,7 @@ NOTHING = "\N{EN DASH}"
 
 def duration(ns: float | None) -> str:
     """Nanoseconds in the unit that keeps about three figures."""
-    return _measured(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")))
+    return _measured(ns, TIME_UNITS)
 
 
 def size(n_bytes: float | None) -> str:

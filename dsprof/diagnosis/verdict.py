@@ -15,7 +15,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.rules.communication import communication_bound_step, late_rank
 from dsprof.rules.endings import after_step
 from dsprof.rules.rule import Finding, Severity, Status
-from dsprof.rules.wording import figures, plural, size
+from dsprof.rules.wording import duration, plural, size
 
 NO_PROBLEMS = "No problems found"
 
@@ -91,8 +91,7 @@ def _limit(findings: Sequence[Finding], run: Run) -> str:
 
 
 def _duration(steps: Steps) -> str:
-    seconds = steps.total.total_ns / len(steps.measured) / 1e9
-    return f"{seconds:.1f} s" if seconds >= 10 else f"{figures(seconds * 1e3)} ms"
+    return duration(steps.total.total_ns / len(steps.measured))
 
 
 def _parts(total: Parts) -> str:

@@ -63,10 +63,17 @@ BINARY_UNITS: Units = (
     (1, "B"),
 )
 
+TIME_UNITS: Units = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+
 
 def size(nbytes: float) -> str:
     """Show bytes in the binary unit that keeps about three figures: `1.50 MiB`."""
     return scaled(nbytes, BINARY_UNITS)
+
+
+def duration(ns: float) -> str:
+    """Show nanoseconds in the unit that keeps about three figures: `2.31 s`."""
+    return scaled(ns, TIME_UNITS)
 
 
 def scaled(value: float, units: Units) -> str:
