@@ -31,9 +31,9 @@ class DeepSpeedZeroHook(Hook):
     name = "deepspeed.zero"
     targets = (
         Target(*_STAGE_1_2, "reduce_ipg_grads", "flushes the buckets of stages 1 and 2"),
-        Target(*_STAGE_1_2, _EPILOGUE, "tells a last flush from one of a full bucket"),
+        Target(*_STAGE_1_2, _EPILOGUE, "distinguishes the last flush from a full bucket"),
         Target(*_STAGE_3, _STAGE_3_FLUSH, "flushes the bucket of stage 3"),
-        Target(*_STAGE_3, _EPILOGUE, "tells a last flush from one of a full bucket"),
+        Target(*_STAGE_3, _EPILOGUE, "distinguishes the last flush from a full bucket"),
         Target(*_ENGINE, "allreduce_bucket", "reduces all gradients at stage 0 and for BF16"),
     )
 

@@ -98,7 +98,7 @@ def verify(kernels: ModuleType) -> None:
     try:
         with _fake_group():
             works = _tells_all(kernels) and _notices(kernels)
-            why = "they do not tell what happened"
+            why = "they do not say what happened"
     except Exception as error:
         works, why = False, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     if not works:

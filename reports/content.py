@@ -201,7 +201,7 @@ def _own_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
 def _foreign_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
     """Judge files of other tools, which count neither what they dropped nor what they cost."""
     quality = diagnosis.quality
-    text = "written by other tools than dsprof; what they left out is not known"
+    text = "written by other tools than dsprof; completeness unknown"
     yield QualityLine("note", "Files", text)
     if quality.unclean_ranks:
         which = fmt.named_ranks(quality.unclean_ranks)

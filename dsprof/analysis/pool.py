@@ -71,7 +71,7 @@ def _each(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> Iterato
         except BrokenProcessPool:
             raise TraceError(
                 "a process that read a trace was killed, probably because memory ran out; "
-                "give fewer files, or read them on a machine that has more"
+                "give fewer files, or use a machine with more memory"
             ) from None
 
 

@@ -84,7 +84,7 @@ def _accelerator() -> str:
 def _measured(options: Options, backend: str, device: torch.device, started: str) -> int:
     size = dist.get_world_size()
     if size < 2:
-        raise DsprofError("one rank has nobody to talk to; start two or more: --nproc-per-node 2")
+        raise DsprofError("one rank cannot communicate; start two or more: --nproc-per-node 2")
     everyone = dist.new_group(backend="gloo", timeout=PATIENCE)
     hosts = told(host_name(), everyone, size)
     sizes = options.sizes or default_sizes(device.type)

@@ -26,7 +26,7 @@ def broken(budget: Budget, diagnosis: Diagnosis) -> list[str]:
 
 
 def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
-    """A run that hung, crashed or was killed holds no budget, whatever the figures before."""
+    """A run that hung, crashed or was killed breaks every budget, whatever the figures before."""
     failing = [one for one in diagnosis.findings if one.status is Status.FAIL]
     said = {one.rule: one.summary for one in reversed(failing) if one.rule in _HUNG}
     quality = diagnosis.quality
@@ -34,7 +34,10 @@ def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
         said[_ENDS] = next((one.summary for one in failing if one.rule == _ENDS), "")
     for rule, why in said.items():
         if rule not in budget.may_be_unknown:
-            yield f"{rule}: the run did not end well, and is not in may_be_unknown: {why}"
+            yield (
+                f"{rule}: the run hung, crashed or was killed, and {rule} is not in "
+                f"may_be_unknown: {why}"
+            )
 
 
 def _figures(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:

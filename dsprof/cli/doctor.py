@@ -113,7 +113,7 @@ def _frameworks() -> Iterator[Check]:
     if deepspeed:
         yield Check("ok", f"deepspeed {deepspeed}")
     else:
-        yield Check("note", "deepspeed is not installed: torch.distributed alone is recorded")
+        yield Check("note", "deepspeed is not installed: only torch.distributed is recorded")
     if any(point.name == "dsprof" for point in entry_points(group="torch.backends")):
         yield Check("ok", "torch finds dsprof (entry point torch.backends)")
     else:
@@ -143,14 +143,14 @@ def _hooks(variables: Mapping[str, str]) -> Iterator[Check]:
     answers = (line for line in done.stdout.splitlines() if line.startswith('{"c10d"'))
     lacks = json.loads(next(answers, "{}"))
     whole = ", ".join(name for name in lacks if not lacks[name])
-    yield Check("ok", f"hooks that find what they need: {whole}")
+    yield Check("ok", f"hooks that are complete: {whole}")
     for name, whys in lacks.items():
         for why in whys:
             yield Check("note", f"hook {name}: {why}")
 
 
 def _precisions(variables: Mapping[str, str]) -> Iterator[Check]:
-    """Name what training on this CPU would be slow in; of devices the report tells."""
+    """Name the precisions that are slow on this CPU; the report judges devices."""
     from dsprof import machine, precision
 
     if machine.attempt(machine.accelerators, list[machine.Accelerator]()):
@@ -159,7 +159,7 @@ def _precisions(variables: Mapping[str, str]) -> Iterator[Check]:
     slow = [name for name in ("bf16", "fp16") if found.get(f"cpu_{name}") == "no"]
     if slow:
         yield Check(
-            "note", f"this CPU does not accelerate {' and '.join(slow)}: train in fp32 on it"
+            "note", f"this CPU does not accelerate {' and '.join(slow)}: use fp32 for CPU training"
         )
 
 

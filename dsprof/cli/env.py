@@ -171,6 +171,6 @@ def _in_brief(diagnosis: Diagnosis, failed: Sequence[Finding]) -> bytes:
     texts = [f"[{one.severity.value.upper()}] {one.summary}" for one in failed]
     lines = [
         escaped(f"rank {run.ranks[0]} on {run.hosts[0]}: {text}")
-        for text in texts or ["no rule found a fault"]
+        for text in texts or ["no problems found"]
     ]
     return "\n".join([*lines, ""]).encode()

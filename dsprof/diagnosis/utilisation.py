@@ -27,6 +27,6 @@ def _text(found: Utilisation, run: RunSummary) -> str:
     tokens, peak = tokens_per_forward(model), found.peak_flops_per_s / 1e12
     return (
         f"Model FLOPs utilisation: {found.share:.1%} of {peak:,.3g} TFLOP/s in {found.precision} "
-        f"(estimate by {model.parameters:,} parameters and {tokens:,.0f} tokens a micro-step of "
-        "one rank, as in its first forwards)."
+        f"(estimate from {model.parameters:,} parameters and {tokens:,.0f} tokens per micro-step "
+        "and rank, as in the first forwards)."
     )

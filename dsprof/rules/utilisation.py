@@ -63,7 +63,7 @@ def _unknown_model(run: RunSummary) -> str:
 
 def _unknown_size(model: ModelArgs) -> str:
     if model.has_experts:
-        return "a token meets only some of the experts"
+        return "each token uses only some of the experts"
     if not model.parameters:
         return f"the number of parameters is not recorded with {model.library}"
     return "" if tokens_per_forward(model) else _NO_TOKENS
@@ -73,7 +73,7 @@ def _unknown_peak(run: RunSummary, precision: str) -> str:
     if not precision:
         return "the precision in which the model computes is not recorded"
     if not run[EnvironmentFacts].uses_gpu:
-        return "the peak of this CPU is not known; give the report a baseline of dsprof bench"
+        return "the peak of this CPU is not known; pass a baseline of dsprof bench with --baseline"
     names = ", ".join(filter(None, architectures(run[EnvironmentFacts]))) or "the device"
     return f"the peak of {names} in {precision} is not known"
 

@@ -14,8 +14,8 @@ _CLOCK_ERROR_NS = 10**9
 """Two readings of one host's wall clock that a correction came between."""
 
 _TIED = (
-    "a profiler's trace tells of the device; it stands on dsprof's time line by the wall clock "
-    "of the host"
+    "device times come from a profiler's trace, aligned with dsprof's timeline by the host's wall "
+    "clock"
 )
 _UNTIED = (
     "a profiler's trace tells of the device; its clock cannot be tied to dsprof's, so it stands "

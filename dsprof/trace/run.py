@@ -156,7 +156,7 @@ def _bounded_memory(path: Path) -> Iterator[None]:
         yield
     except MemoryError:
         raise TraceError(
-            f"{path}: takes more memory than is left; read it on a machine that has more"
+            f"{path}: not enough memory to read it; use a machine with more memory"
         ) from None
 
 
@@ -191,7 +191,7 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
     for path in paths:
         for file in _in_folder(path) if os.path.isdir(path) else [path]:
             if file is not path and not os.path.exists(file):
-                strangers.append(Stranger(file, "a link that leads nowhere"))
+                strangers.append(Stranger(file, "a broken link"))
                 continue
             try:
                 inside = members(file) if is_zip(file) else [file]
@@ -253,7 +253,7 @@ def _read_headers(
 
 
 def _why_missing(path: Path) -> str:
-    return "the link leads nowhere" if path.is_symlink() else "No such file or directory"
+    return "the link is broken" if path.is_symlink() else "No such file or directory"
 
 
 def stranger(path: Path, error: TraceError) -> Stranger:

@@ -130,8 +130,8 @@ class Source:
             left -= len(part)
             if left < 0:
                 raise TraceError(
-                    f"{self._path}: larger than {LARGEST_WHOLE_BYTES >> 20} MiB, more than is read "
-                    "of such a file"
+                    f"{self._path}: larger than {LARGEST_WHOLE_BYTES >> 20} MiB, the limit "
+                    "for this kind of file"
                 )
         return b"".join(parts)
 
@@ -169,7 +169,7 @@ class Source:
             if info is None:
                 raise ValueError("no such file in the zip")
             if info.compress_type not in _UNPACKED:
-                raise ValueError("packed in another way than deflate; pack the zip again")
+                raise ValueError("zip members must be stored or deflated; pack the zip again")
             nbytes, on_disk = info.compress_size, min(info.compress_size, on_disk)
             archive = self._opened.enter_context(zipfile.ZipFile(io.BytesIO(_EMPTY_ZIP)))
             archive.fp = file  # its directory is known: to read it for each member takes hours
@@ -186,8 +186,8 @@ def _largest(nbytes: int) -> int:
 
 def _bomb(path: Path) -> TraceError:
     return TraceError(
-        f"{path}: expands to more than {LARGEST_EXPANSION} times what it takes on disk, which no "
-        "trace does; unpack it yourself if you trust it"
+        f"{path}: expands to more than {LARGEST_EXPANSION} times its size on disk, the "
+        "limit; unpack it yourself if you trust it"
     )
 
 
@@ -211,7 +211,7 @@ class _DirectoryFile(BufferedReader):
         most = _LARGEST_DIRECTORY_BYTES + 1
         data = super().read(most if size is None or size < 0 else min(size, most))
         if len(data) == most:
-            raise zipfile.BadZipFile("its directory is larger than that of any run")
+            raise zipfile.BadZipFile("its directory is too large")
         return data
 
 

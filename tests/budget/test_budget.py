@@ -166,7 +166,7 @@ def test_a_budget_without_a_limit_is_a_mistake(load: Load, text: str) -> None:
 def test_a_run_that_hung_holds_no_budget(load: Load, rule: str) -> None:
     hung = run(findings=[finding(rule, severity="critical")])
     [line] = lines(load("bytes_per_step: 1e12\n"), hung)
-    assert line.startswith(f"{rule}: the run did not end well")
+    assert line.startswith(f"{rule}: the run hung, crashed or was killed")
     assert lines(load("bytes_per_step: 1e12\nmay_be_unknown: [stuck-collective]\n"), hung) == (
         [] if rule == "stuck-collective" else [line]
     )
@@ -179,6 +179,6 @@ def test_a_run_that_was_killed_or_failed_holds_no_budget(load: Load, ends: dict[
     killed = run(findings=[finding("data-quality")])
     killed.quality = msgspec.structs.replace(killed.quality, **ends)
     [line] = lines(load("bytes_per_step: 1e12\n"), killed)
-    assert line.startswith("data-quality: the run did not end well")
+    assert line.startswith("data-quality: the run hung, crashed or was killed")
     killed.quality = msgspec.structs.replace(killed.quality, is_recorded=False)
     assert lines(load("bytes_per_step: 1e12\n"), killed) == []

@@ -43,7 +43,7 @@ def test_all_is_well(site: Path) -> None:
     assert lines(done, "no") == []
     assert "torch 2.13.0 loads plugins" in lines(done, "ok")
     assert "deepspeed 0.19.8" in lines(done, "ok")
-    (hooks,) = [line for line in lines(done, "ok") if line.startswith("hooks that find")]
+    (hooks,) = [line for line in lines(done, "ok") if line.startswith("hooks that are complete")]
     assert {"c10d", "work", "deepspeed.zero", "fsdp"} <= set(hooks.partition(": ")[2].split(", "))
     assert f"traces go to {site.parent / 'dsprof-out'}" in lines(done, "ok")
     assert done.stdout.endswith("DSPROF=1 would record here, from the first collective on.\n")
@@ -70,7 +70,7 @@ def test_kernels_that_are_not_built_are_named_where_they_are_asked_for(site: Pat
 
 def test_what_this_cpu_is_slow_in_is_a_note(site: Path) -> None:
     notes = lines(doctor(site, ONEDNN_MAX_CPU_ISA="AVX2"), "note")
-    said = "this CPU does not accelerate bf16 and fp16: train in fp32 on it"
+    said = "this CPU does not accelerate bf16 and fp16: use fp32 for CPU training"
     assert any(said in note for note in notes)
 
 

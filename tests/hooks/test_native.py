@@ -447,7 +447,7 @@ def failing(*_: object) -> None:
 @pytest.mark.parametrize(
     ("watch_wait", "why"),
     [
-        (silent, "they do not tell what happened"),
+        (silent, "they do not say what happened"),
         (failing, "RuntimeError: no such operation"),
         (None, "TypeError: 'NoneType' object is not callable"),
     ],

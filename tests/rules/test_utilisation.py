@@ -58,7 +58,7 @@ def test_the_peak_of_a_device_is_that_of_its_data_sheet():
         (run(replace(MODEL, dtype="int8")), "the precision in which the model computes"),
         (run(groups={1: group(role="tensor")}), "divided over ranks (tensor)"),
         (run(steps=0), "no step was measured"),
-        (run(products=False), "give the report a baseline of dsprof bench"),
+        (run(products=False), "pass a baseline of dsprof bench"),
         (run(gpu="NVIDIA X999"), "the peak of NVIDIA X999 in fp32 is not known"),
         (run(gpu="NVIDIA A100-SXM4-80GB MIG 1g.5gb"), "is not known"),
     ],
@@ -71,7 +71,7 @@ def test_without_one_of_them_it_is_unknown(found, why):
 def test_the_diagnosis_says_it_either_way():
     known, unknown = (diagnosis_of(one, {}).utilisation for one in (run(), run(None)))
     assert known.text.startswith("Model FLOPs utilisation: 92.2% of 0.05 TFLOP/s in fp32")
-    assert "384 tokens a micro-step" in known.text
+    assert "384 tokens per micro-step" in known.text
     assert (unknown.share, unknown.flops_per_step, unknown.peak_flops_per_s) == (None, None, None)
     assert unknown.text == (
         "Model FLOPs utilisation: unknown (parameters and tokens of a step are not recorded)."

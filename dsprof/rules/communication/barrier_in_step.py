@@ -87,8 +87,8 @@ class BarrierInStep:
 
 
 _ACTION = (
-    "Take the barrier out of the loop, or call it before checkpoints alone. Training needs none: "
-    "the reduction of gradients waits for every rank. For timing, synchronise the device instead."
+    "Take the barrier out of the loop, or call it only before checkpoints. Training needs none: "
+    "the gradient reduction waits for every rank. For timing, synchronise the device instead."
 )
 
 RULE = BarrierInStep()

@@ -56,7 +56,7 @@ class CollectiveTimedOut:
             f"{named_ranks(present).capitalize()} gave up waiting in {name} number "
             f"{min(numbers.values())}" + (f" after {longest / 1000:,.0f} s." if longest else "."),
             severity=Severity.CRITICAL,
-            cause=cause or "The logs do not tell which rank did not come.",
+            cause=cause or "The logs do not say which rank did not join.",
             action=f"{_look_at(suspects)} (py-spy dump). Give dsprof the dumps of torch's flight "
             "recorder (TORCH_NCCL_DUMP_ON_TIMEOUT=1, and TORCH_FR_BUFFER_SIZE=2000 or, before "
             "torch 2.9, TORCH_NCCL_TRACE_BUFFER_SIZE=2000), which name the culprit.",

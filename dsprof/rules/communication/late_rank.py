@@ -65,7 +65,7 @@ class LateRank:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the rank that the others wait for."""
         if run[Run].first.world_size < 2:
-            text = "One rank has nobody to wait for."
+            text = "Not applicable: single-rank run."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif run[Device].ranks and not run[Device].is_beside:
             yield from judge_kernels(self.meta, run, thresholds)

@@ -20,8 +20,8 @@ _COMPARE = (
     "then the clock speed of its processor or device and what else runs there."
 )
 _INPUT = (
-    "Look at data loading on rank {rank} (workers, storage, an uneven shard), and at what it alone "
-    "does between steps: logging, evaluation, checkpoints."
+    "Look at data loading on rank {rank} (workers, storage, an uneven shard), and at what only "
+    "this rank does between steps: logging, evaluation, checkpoints."
 )
 _COPIES = Cause(
     "It copies {ms:,.1f} ms longer between host and device than the others.",
@@ -42,7 +42,7 @@ BY_PHASES: Mapping[str, Cause] = {
     "outside_ns": Cause(
         "It spends {ms:,.1f} ms more outside forward, backward and step than the others: its host "
         "does something else.",
-        "Look at what rank {rank} alone does between the phases: logging, metrics, checkpoints.",
+        "Look at what only rank {rank} does between the phases: logging, metrics, checkpoints.",
     ),
     "copies_ns": _COPIES,
 }
@@ -97,7 +97,7 @@ def by_pace(
         f"Its own time of a step is {ms:,.1f} ms longer than that of the others, and not only "
         f"before its first backward or collective: {why}.",
         _COMPARE.format(rank=rank)
-        + (" A trace of torch.profiler beside tells which." if on_device else ""),
+        + (" Record it with torch.profiler as well to see which." if on_device else ""),
     )
 
 
@@ -106,12 +106,12 @@ def unknown(rank: int, *, has_parts: bool) -> Cause:
     reason = (
         "its own time is spread"
         if has_parts
-        else "the trace holds neither forward nor kernels, and what lies between backward and "
-        "collectives does not tell"
+        else "the trace holds neither forward nor kernels, and the time between backward and "
+        "collectives does not show it"
     )
     return Cause(
-        f"Whether rank {rank} computes longer, or is held up by its host or its input, could not "
-        f"be told: {reason}. {_NOT_THE_NETWORK}",
+        f"Unknown: whether rank {rank} computes longer, or waits for its host or its input; "
+        f"{reason}. {_NOT_THE_NETWORK}",
         f"Look at what rank {rank} does before its collectives: data loading, an uneven shard, "
         "other programs, a slower processor.",
     )

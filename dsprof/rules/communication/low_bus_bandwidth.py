@@ -90,9 +90,9 @@ class LowBusBandwidth:
             Status.FAIL,
             _told(worst),
             severity=Severity.HIGH if severe else Severity.MEDIUM,
-            cause="Counted is the transfer alone, of calls that nothing else of the run disturbed: "
-            "waiting for a late rank is not in it. So a link, an adapter or the path that was "
-            "chosen is slow, or other programs use it all the time.",
+            cause="These are pure transfer times, without waiting for late ranks, of calls that "
+            "nothing else in the run disturbed: a link, an adapter or the chosen path is slow, or "
+            "other programs use it constantly.",
             action=_ACROSS if worst.transfer.path.nodes > 1 else _WITHIN,
             evidence=(_table(slow),),
             confidence="medium" if worst.expected and worst.expected.is_measured else "low",
@@ -130,14 +130,14 @@ class LowBusBandwidth:
 
 _ACROSS = (
     "See which network NCCL chose (NCCL_DEBUG=INFO in one short run) and whether GPUDirect RDMA is "
-    "on; compare adapters and counters of the hosts. Measure again with dsprof bench while nothing "
-    "else runs: what is slow then, too, is no fault of the training."
+    "on; compare adapters and counters of the hosts. Measure again with dsprof bench on the idle "
+    "machine: what is still slow there is not caused by the training."
 )
 _WITHIN = (
     "See that direct access between the devices and shared memory are not switched off "
     "(NCCL_P2P_DISABLE, NCCL_SHM_DISABLE), and that ranks run on the CPUs near their devices. "
-    "Measure again with dsprof bench while nothing else runs: what is slow then, too, is no fault "
-    "of the training."
+    "Measure again with dsprof bench on the idle machine: what is still slow there is not caused "
+    "by the training."
 )
 
 

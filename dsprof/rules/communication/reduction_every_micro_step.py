@@ -148,7 +148,7 @@ def _is_by_design(engines: Engines, traffic: Traffic, facts: Run) -> bool:
     return any(use.family == "reduce_scatter" for use in traffic.of("gradients"))
 
 
-_ACTION = "Reduce in the last micro-step alone: use no_sync() around the others."
+_ACTION = "Reduce only in the last micro-step: use no_sync() around the others."
 _ENGINE_ACTION = f"{_ACTION[:-1]}, or let the engine handle gradient_accumulation_steps."
 _HIDDEN = (
     "Nothing need be done for time: computation hides the repetition. no_sync() around all "

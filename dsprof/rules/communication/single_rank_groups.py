@@ -41,8 +41,8 @@ class SingleRankGroups:
         id="single-rank-groups",
         title="No collective is called for a single rank",
         failing_title="Collectives are called in groups of one rank",
-        why="A collective with nobody else still launches, copies and waits, for a result that "
-        "was there before.",
+        why="A collective in a single-rank group still launches, copies and waits, and changes "
+        "nothing.",
         category="communication",
         needs=(Communication, Run, Steps),
         min_steps=1,

@@ -31,8 +31,7 @@ class SlowBenchmark:
         id="slow-benchmark",
         title="The bandwidth benchmark reaches what its links carry",
         failing_title="The bandwidth benchmark is slower than its links",
-        why="A benchmark sends nothing but collectives: what it does not reach, training does not "
-        "reach either.",
+        why="A benchmark runs only collectives: training cannot be faster than it.",
         category="communication",
         needs=(Logs,),
     )
@@ -60,8 +59,8 @@ class SlowBenchmark:
         if expected is None or (best.hosts != 1 and best.busbw < thresholds.share * expected.busbw):
             return self.meta.finding(
                 Status.INFO,
-                f"{reached}; the log does not name the links that it should use.",
-                title="What a bandwidth benchmark reached",
+                f"{reached}. Not judged: the log does not name its links.",
+                title="Bandwidth measured by a benchmark",
                 evidence=(_table(rows),),
             )
         share = best.busbw / expected.busbw
@@ -88,8 +87,8 @@ class SlowBenchmark:
             severity=Severity.CRITICAL,
             title="A collective returns wrong results",
             cause="A device, a link or a driver corrupts data.",
-            action="Take the host out of the cluster: run the benchmark on each host alone and "
-            "then in pairs to find which one, and dcgmi diag -r 3 there.",
+            action="Run the benchmark on each host separately, then on pairs of hosts, to find the "
+            "bad one. Run dcgmi diag -r 3 there, and drain the host.",
             evidence=(_table(rows),),
             confidence="high",
         )

@@ -71,8 +71,8 @@ class SlowLink:
             text = "No trace holds times of collectives that wait for all ranks."
         else:
             text = (
-                "No three groups send the same. Within one group a slow link slows all its ranks "
-                "alike, and which it is cannot be told from times."
+                "Fewer than three groups send the same collectives. Within one group a slow link "
+                "slows all ranks alike, so times do not show which link it is."
             )
         return self.meta.finding(Status.NOT_APPLICABLE, text)
 
@@ -89,7 +89,7 @@ class SlowLink:
         cause = (
             f"All {len(slow)} slow groups have {named(suspects)} in common."
             if len(slow) > 1 and common
-            else "Which of its links or ranks is slow cannot be told from one group."
+            else "One group does not show which of its links or ranks is slow."
         )
         return self.meta.finding(
             Status.FAIL,

@@ -108,8 +108,8 @@ class TransportFallback:
             f"libfabric finds no network adapter on {named_ranks(lost)} (“{why}”){instead}.",
             severity=Severity.HIGH,
             title="The libfabric plugin fails",
-            cause="The container has no devices of EFA or Slingshot, its libfabric lacks their "
-            "provider, or FI_PROVIDER names another.",
+            cause="The container has no EFA or Slingshot devices, its libfabric lacks their "
+            "provider, or FI_PROVIDER names another provider.",
             action="Run fi_info -p efa (or cxi) in the container on these hosts. Give it the "
             "devices under /dev/infiniband or /dev/cxi*, install the libfabric of the EFA "
             "installer or of the host, and unset FI_PROVIDER.",

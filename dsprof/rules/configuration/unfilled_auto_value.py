@@ -38,9 +38,9 @@ class UnfilledAutoValue(ConfigRule):
             f'{count} stayed "auto": DeepSpeed took its own default.'
             if settings.has_run
             else f'{count} {"is" if len(paths) == 1 else "are"} "auto" ({named_keys(paths)}): '
-            "valid through transformers or accelerate alone.",
-            action="Write a value where DeepSpeed is used by itself: it takes its default without "
-            "a word, or ends with an error.",
+            "valid only through transformers or accelerate.",
+            action="Set a value if you use DeepSpeed directly: it silently takes its default, or "
+            "ends with an error.",
             evidence=(settings.table([(p, _meaning(settings, p)) for p in paths], remark="means"),),
             confidence="high",
         )

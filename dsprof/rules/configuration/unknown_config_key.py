@@ -31,8 +31,8 @@ class UnknownConfigKey(ConfigRule):
         id="unknown-config-key",
         title="DeepSpeed reads every key of its configuration",
         failing_title="The DeepSpeed configuration holds a key that DeepSpeed does not read",
-        why="DeepSpeed ignores unknown keys at the top level without a word: the setting that "
-        "somebody relied on is not in force.",
+        why="DeepSpeed silently ignores unknown keys at the top level: the intended setting is not "
+        "in force.",
         category="configuration",
         needs=(Engines,),
     )
@@ -62,7 +62,7 @@ class UnknownConfigKey(ConfigRule):
         return self.meta.finding(
             Status.INFO,
             f"DeepSpeed does not read {named_keys([path for path, _ in rows])}.",
-            title="Keys of another program stand in the DeepSpeed configuration",
+            title="The DeepSpeed configuration holds keys of another program",
             cause="They may be keys of another program that reads the same file.",
             action="Delete them if nothing else reads them.",
             evidence=(settings.table(rows, remark="remark"),),

@@ -70,10 +70,10 @@ class BootstrapInterface:
 
     meta = RuleMeta(
         id="bootstrap-interface",
-        title="Ranks meet over interfaces that are there",
-        failing_title="Ranks are told to meet over an interface that does not serve",
-        why="Ranks find each other over an ordinary interface before any fast network is used. One "
-        "that is not there ends the run at its start; one inside the host lets it hang.",
+        title="The bootstrap interfaces exist",
+        failing_title="The bootstrap interface is unusable",
+        why="Ranks find each other over an ordinary interface before they use a fast network. A "
+        "missing interface ends the run at its start; one inside the host makes it hang.",
         category="environment",
         needs=(EnvironmentFacts,),
     )
@@ -110,7 +110,7 @@ class BootstrapInterface:
                 f"{_written(first)} is the beginning of a name: it selects "
                 f"{', '.join(first.selected)}.",
                 title="A variable selects more interfaces than it names",
-                action="Write = before a name that is meant alone.",
+                action="Write = before a name to select only that interface.",
                 evidence=(_table(wide),),
             )
 

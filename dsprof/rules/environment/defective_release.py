@@ -26,10 +26,10 @@ class DefectiveRelease(SettingsRule):
 RULE = DefectiveRelease(
     RuleMeta(
         id="defective-release",
-        title="No release with a known serious fault is in use",
-        failing_title="A release with a known serious fault is in use",
-        why="Hangs that come once in hours look like faults of the program or of the network, and "
-        "are looked for there.",
+        title="No release with a known serious defect is in use",
+        failing_title="A release with a known serious defect is in use",
+        why="A hang every few hours looks like a bug of the program or a problem of the network, "
+        "so people search there.",
         category="environment",
         needs=(EnvironmentFacts,),
     )

@@ -16,8 +16,8 @@ class HiddenSetting:
         id="hidden-setting",
         title="No settings come from NCCL configuration files",
         failing_title="Settings are in force that the environment does not show",
-        why="NCCL reads /etc/nccl.conf and ~/.nccl.conf by itself. No listing of the environment "
-        "shows what stands there, and it may differ from host to host.",
+        why="NCCL also reads /etc/nccl.conf and ~/.nccl.conf. No listing of the environment shows "
+        "their settings, and they may differ between hosts.",
         category="environment",
         needs=(EnvironmentFacts,),
     )

@@ -48,7 +48,7 @@ class MisplacedProcess:
 
     meta = RuleMeta(
         id="misplaced-process",
-        title="Ranks run on cores of their own beside their devices",
+        title="Ranks run on separate cores near their devices",
         failing_title="Ranks run on the wrong cores",
         why="Launch threads, data loaders and the library's own threads of a rank run where it is "
         "bound. On one core for all of them, or across the socket, they hold up the device.",
@@ -71,7 +71,7 @@ class MisplacedProcess:
                 Status.INFO,
                 f"{named_ranks(shared[0].ranks).capitalize()} share the CPUs {shared[0].cpus} of "
                 f"{shared[0].host}: fewer than one for each.",
-                action="Give each rank cores of its own where the host has them.",
+                action="Bind each rank to separate cores if the host has enough.",
                 evidence=(_crowd_table(shared),),
             )
         if strays := list(_strays(facts)):
@@ -82,8 +82,8 @@ class MisplacedProcess:
         first = crowds[0]
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(first.ranks).capitalize()} may use CPU {first.cpus} of {first.host} "
-            "alone, all of them.",
+            f"{named_ranks(first.ranks).capitalize()} may all use only CPU {first.cpus} of "
+            f"{first.host}.",
             severity=Severity.HIGH,
             cause="A launcher that was itself bound to one core (torchrun under srun) starts all "
             "ranks there.",

@@ -70,8 +70,8 @@ class UnacceleratedPrecision:
         id="unaccelerated-precision",
         title="The hardware accelerates the precision of the model",
         failing_title="The hardware does not accelerate the precision of the model",
-        why="Most of training is matrix products. In a precision for which the hardware has no "
-        "instructions they take up to a hundred times as long, and no library warns.",
+        why="Most of training is matrix products. Without hardware support for their precision "
+        "they take up to 100 times as long, and no library warns.",
         category="environment",
         needs=(Costs, Engines, EnvironmentFacts, Models, Steps, Wire),
     )
@@ -82,7 +82,7 @@ class UnacceleratedPrecision:
         precision, facts = computed_in(run), run[EnvironmentFacts]
         judged = _Judged(facts, precision, ProductRates.of(run), run[Steps], thresholds)
         if not precision.name:
-            yield self._unknown(facts, "in which precision the model computes")
+            yield self._unknown(facts, "the precision of the model")
         elif precision.name == "fp32":
             yield self._fp32(judged)
         else:
@@ -100,7 +100,8 @@ class UnacceleratedPrecision:
             where = found[0].hardware if found else "the device"
             return self._unknown(judged.facts, f"whether {where} accelerates {name}")
         if found[0].level == "units":
-            text = f"Matrix products in {name} have units of their own on {found[0].hardware}."
+            text = f"{found[0].hardware} has matrix units for {name}."
+            text = f"{text[0].upper()}{text[1:]}"
             return self.meta.finding(Status.PASS, text)
         return self._slow(judged, found[0])
 
@@ -128,7 +129,7 @@ class UnacceleratedPrecision:
         facts = judged.facts
         devices, products = tf32_devices(facts), fp32_products(facts)
         if devices is None or (devices and not products):
-            return self._unknown(facts, "whether the device has TF32, or whether it was on,")
+            return self._unknown(facts, "the device's TF32 support or setting")
         if not devices:
             text = "The model computes in fp32, and the hardware has no TF32."
             return self.meta.finding(Status.PASS, text)
@@ -168,12 +169,12 @@ def _severity(support: Support) -> Severity:
 
 def _cause(name: str, support: Support) -> str:
     if support.hardware != CPU:
-        return f"{support.hardware} has no matrix units for {name}, and uses those of fp32."
+        return f"{support.hardware} has no matrix units for {name}, and uses its fp32 units."
     if support.level == "converted":
         return f"The CPU has AVX-512, but neither avx512_{name} nor amx_{name}."
     return (
         f"oneDNN finds no instructions for {name} (bf16 needs AVX-512, fp16 AVX512-FP16), so torch "
-        "multiplies in its reference path."
+        "uses its slow reference path."
     )
 
 

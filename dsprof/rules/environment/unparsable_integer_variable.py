@@ -76,7 +76,7 @@ class UnparsableIntegerVariable:
             summary,
             title="" if facts.uses_nccl else "NCCL would misread a variable",
             severity=worst(m.severity for m in misread) if facts.uses_nccl else Severity.NONE,
-            cause="strtoll stops at the first character that is no digit, and nobody is told.",
+            cause="strtoll stops at the first character that is not a digit, without a message.",
             action="Write decimal integers: 1 and 0 for switches, bytes without a unit for sizes.",
             evidence=(_table(misread),),
             ranks=ranks_of(union(m.ranks for m in misread)),

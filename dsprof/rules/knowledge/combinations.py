@@ -134,14 +134,14 @@ class Combination:
 
 REFUSED: tuple[Combination, ...] = (
     Combination(
-        {_STAGE: _is_no_stage}, "there are the stages 0, 1, 2 and 3", "give one of them as a number"
+        {_STAGE: _is_no_stage}, "the stage must be 0, 1, 2 or 3", "set one of them, as a number"
     ),
     Combination(
         {"fp16.enabled": on, "bf16.enabled": on}, "fp16 and bf16 exclude each other", "keep one"
     ),
     Combination(
         {"optimizer.type": _is_removed_optimizer},
-        "1-bit optimizers are no more",
+        "1-bit optimizers were removed",
         "use Adam or Lamb; gradients are then sent whole",
         since=(0, 19, 7),
     ),
@@ -187,7 +187,7 @@ REFUSED: tuple[Combination, ...] = (
     ),
     Combination(
         {f"{_Z}compute_grad_norm": off, _STAGE: one_of(0, 3)},
-        "is for the stages 1 and 2 alone",
+        "is valid only at stages 1 and 2",
         "delete the key",
     ),
     Combination(
@@ -201,12 +201,12 @@ REFUSED: tuple[Combination, ...] = (
     ),
     Combination(
         {f"{_Z}offload_optimizer.ratio": other_than(1.0), _STAGE: one_of(0, 1, 2)},
-        "a part of the optimizer can be offloaded at stage 3 alone",
+        "only stage 3 can offload a part of the optimizer",
         "delete ratio, or set stage to 3",
     ),
     Combination(
         {"gradient_allreduce_op": one_of("sum"), _STAGE: one_of(3)},
-        "stage 3 knows the mean alone",
+        "stage 3 supports only the mean",
         "delete the key",
         since=(0, 19, 6),
     ),
@@ -242,7 +242,7 @@ REFUSED: tuple[Combination, ...] = (
                 "bf16.bf16_optimizer_states": off,
                 _STAGE: one_of(1, 2, 3),
             },
-            "needs the optimizer on the host, where no state is in the same precision",
+            "needs the optimizer on the host unless bf16_optimizer_states is true",
             "set offload_optimizer.device to cpu, or delete the key",
         )
         for precision in ("fp16", "bf16")
@@ -273,7 +273,7 @@ REFUSED: tuple[Combination, ...] = (
     *(
         Combination(
             {"gradient_allreduce_op": one_of("sum"), key: condition},
-            f"{name} knows the mean only",
+            f"{name} supports only the mean",
             "delete gradient_allreduce_op",
             since=(0, 19, 6),
         )
@@ -302,12 +302,12 @@ REFUSED: tuple[Combination, ...] = (
     Combination(
         {"optimizer.type": _is_no_optimizer},
         "neither DeepSpeed nor torch has such an optimizer",
-        "give Adam, AdamW, Lion, Lamb, Adagrad, Muon or the name of a class in torch.optim",
+        "set Adam, AdamW, Lion, Lamb, Adagrad, Muon or the name of a class in torch.optim",
     ),
     Combination(
         {"scheduler.type": _is_no_scheduler},
         "neither DeepSpeed nor torch has such a scheduler",
-        "give WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest or the name of a "
+        "set WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest or the name of a "
         "class in torch.optim.lr_scheduler",
     ),
     Combination(
@@ -317,18 +317,18 @@ REFUSED: tuple[Combination, ...] = (
             _STAGE: one_of(1, 2, 3),
         },
         "ZeRO was tested with Adam, AdamW, Adagrad, Lion and Muon",
-        "take one of them, or set zero_allow_untested_optimizer to true",
+        "use one of them, or set zero_allow_untested_optimizer to true",
     ),
     Combination(
         {"scheduler.type": _is_of_torch, _STAGE: one_of(1, 2, 3)},
-        "schedulers of torch do not take the optimizer of ZeRO",
-        f"give one of {', '.join(_SCHEDULERS)}, or pass lr_scheduler to deepspeed.initialize",
+        "torch's schedulers do not accept ZeRO's optimizer",
+        f"set one of {', '.join(_SCHEDULERS)}, or pass lr_scheduler to deepspeed.initialize",
     ),
     *(
         Combination(
             {"data_types.buffer_dtype": _is_no_data_type, f"{precision}.enabled": on},
-            "no dtype",
-            "give fp32, fp16 or bf16",
+            "not a dtype",
+            "set fp32, fp16 or bf16",
         )
         for precision in ("bf16", "fp16")
     ),
@@ -355,8 +355,7 @@ NEVER_OVERLAPS = Combination(
 
 
 _WRITES_INTO_IT = (
-    "backward writes into the bucket that is being reduced, which can change gradients without a "
-    "word"
+    "backward writes into the bucket that is being reduced, which can silently change gradients"
 )
 _NOT_OVERLAPPED = {"zero_optimization": {"overlap_comm": False}}
 
@@ -534,7 +533,7 @@ AT_ODDS: tuple[Combination, ...] = (
     ),
     Combination(
         {"flops_profiler.enabled": on, "engine.device": _may_wait},
-        "switches wall_clock_breakdown on, for all steps and not for profile_step alone",
+        "switches wall_clock_breakdown on for all steps, not only for profile_step",
         "set it to false once the profile is there",
         Severity.LOW,
         config_patch={"flops_profiler": {"enabled": False}},
@@ -564,7 +563,7 @@ AT_ODDS: tuple[Combination, ...] = (
     ),
     Combination(
         {f"{_Z}overlap_comm": off, "engine.device": _may_wait, _STAGE: one_of(1, 2, 3)},
-        "off: nothing is computed while gradients are reduced; the default is on at stage 3 alone",
+        "off: nothing is computed while gradients are reduced; only stage 3 has it on by default",
         "try true, which takes a second bucket of memory",
         overlaps=True,
     ),

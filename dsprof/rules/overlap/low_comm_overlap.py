@@ -121,9 +121,9 @@ class LowCommOverlap:
         return self.meta.finding(
             Status.FAIL if gravity else Status.INFO,
             f"{summary}." if share is None else f"{summary}: {share:.0%} of the step is exposed.",
-            cause="A stream does one thing after the other.",
+            cause="A stream runs its work in order, one item after another.",
             action='Set "overlap_comm": true under zero_optimization: gradients are then reduced '
-            f"on a stream of their own.{first}"
+            f"on a separate stream.{first}"
             if offered
             else "Pass async_op=True and wait where the result is first needed.",
             evidence=evidence,

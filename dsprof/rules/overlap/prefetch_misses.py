@@ -59,9 +59,7 @@ class PrefetchMisses:
             text = "No gather of ZeRO-3 was recorded in full detail."
             yield self.meta.finding(status, text)
         elif engines.zero(PREFETCH) == 0:
-            text = (
-                f"{PREFETCH} is 0: nothing is prefetched; low-comm-overlap tells what that costs."
-            )
+            text = f"{PREFETCH} is 0: nothing is prefetched. low-comm-overlap covers the cost."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif any(sums.held.exposed_ms_per_step is None for _, sums in missed):
             text = "Unknown: waits for these gathers were not measured."
@@ -99,8 +97,8 @@ def _reason(engines: Engines, fetches: Fetches) -> dict[str, Any]:
     live, prefetch = low_max_live(engines, fetches), written_number(engines, PREFETCH)
     if live is not None:
         return {
-            "cause": f"{MAX_LIVE} is {live:,} elements: no more parameters may be there at a time, "
-            "and what is in use leaves no room to gather ahead.",
+            "cause": f"{MAX_LIVE} limits gathered parameters to {live:,} elements: those in use "
+            "leave no room to gather ahead.",
             "action": f'Raise "{MAX_LIVE}" as far as memory allows, or delete it (default '
             f"{MAX_LIVE_DEFAULT:,}).",
             "config_patch": {"zero_optimization": {MAX_LIVE: MAX_LIVE_DEFAULT}},

@@ -73,7 +73,7 @@ class PeriodicSlowStep:
             f"{count} of {len(slow)} steps take far longer than those around them, in no period; "
             f"that is {share:.0%} of the time.",
             title="Now and then a step takes far longer",
-            cause="Nothing in the order of the steps tells it.",
+            cause="Unknown: the slow steps follow no period.",
             action="Look at these steps in the timeline, and at what else runs on the hosts then.",
             evidence=(_table(columns, slow),),
             confidence="low",
@@ -112,7 +112,7 @@ class PeriodicSlowStep:
 
 _EVALUATION = (
     "More forwards run in these steps than in others, on all ranks: an evaluation.",
-    "If it costs too much, evaluate less often, on fewer samples, or in a job of its own.",
+    "If it costs too much, evaluate less often, on fewer samples, or in a separate job.",
 )
 
 
@@ -121,8 +121,8 @@ def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
     if ranks:
         return (
             f"The time is {named(ranks)}'s own; the others wait in their collectives.",
-            f"Look at what {named(ranks)} alone does then: a checkpoint, logging, an evaluation. "
-            "Do it in a thread or process beside, or share it out over the ranks.",
+            f"Look at what only {named(ranks)} does then: a checkpoint, logging, an evaluation. "
+            "Move it to a separate thread or process, or distribute it over the ranks.",
         )
     if part == "compute_ns":
         return (
@@ -144,7 +144,7 @@ def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
             "The time is spent in waits for communication, on all ranks.",
             "Look at the collectives of these steps in the timeline.",
         )
-    return "Into which part of the step it falls could not be told.", "Look into these steps."
+    return "Unknown: the part of the step that takes longer.", "Look at these steps."
 
 
 def _table(columns: StepColumns, chosen: np.ndarray) -> Table:

@@ -127,7 +127,7 @@ def _cause(
     if ranks and not run.missing_ranks:
         return f"{unchanged} It is {named(ranks)} that got slower; the others wait.", ranks
     if not part:
-        return f"{unchanged} Which part of it got longer could not be told.", ()
+        return f"{unchanged} Which part of it got longer is unknown.", ()
     return f"{unchanged} What got longer is {PARTS[part]}, on all ranks.", ()
 
 

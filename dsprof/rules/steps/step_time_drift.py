@@ -81,7 +81,7 @@ class StepTimeDrift:
             )
         part = growing_part(columns.growth(first, last), more_ns, thresholds.part_share)
         ranks = columns.ranks_behind(first, last, more_ns * _PART_OF_THE_LINE)
-        where = f"{named(ranks)} alone; the others wait" if ranks else "all ranks"
+        where = f"only {named(ranks)}; the others wait" if ranks else "all ranks"
         return self.meta.finding(
             Status.FAIL,
             text,
@@ -89,7 +89,7 @@ class StepTimeDrift:
             cause=f"The work of a step stayed the same. What grows is "
             f"{PARTS[part] if part and not ranks else 'the own time'}, on {where}."
             if part or ranks
-            else "The work of a step stayed the same. Which part grows could not be told.",
+            else "The work of a step stayed the same. Which part grows is unknown.",
             action="Look for what is kept from step to step: lists of losses that hold their "
             "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
             "on a device, its temperature and clock.",

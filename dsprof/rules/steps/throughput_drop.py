@@ -66,8 +66,8 @@ class ThroughputDrop:
             severity=Severity.MEDIUM,
             cause="Longer inputs, a data loader that falls behind, hotter devices at lower clocks, "
             "or memory pressure.",
-            action="Record a late part of the run with DSPROF=1, and compare it with an early one "
-            "by dsprof compare.",
+            action="Record a late part and an early part of the run with DSPROF=1, and compare "
+            "them with dsprof compare.",
             evidence=(_table(reports),),
             confidence="medium",
         )
@@ -86,9 +86,9 @@ class ThroughputDrop:
                 f"{reports[0].step:,} to {reports[-1].step:,}.",
                 title="Allocated memory grows during the run",
                 severity=Severity.MEDIUM,
-                cause="Tensors are kept from step to step: a loss that is added up with its graph, "
-                "or a list of outputs.",
-                action="Add up loss.detach() or loss.item(), and see what is kept with "
+                cause="Tensors are kept from step to step: for example a sum of losses with their "
+                "graphs, or a list of outputs.",
+                action="Sum loss.detach() or loss.item(). Find what is kept with "
                 "torch.cuda.memory._record_memory_history().",
                 evidence=(_table(reports),),
                 confidence="medium",

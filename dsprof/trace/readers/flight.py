@@ -88,7 +88,7 @@ def _document(source: Source, where: str) -> Any:
     if data[:1] == b"\x80":
         return load_plain(data, where, source.most_parts)
     if sum(map(data.count, (b",", b"{", b"["))) > source.most_parts:
-        raise TraceError(f"{where}: a small file that holds more objects than any true one")
+        raise TraceError(f"{where}: too many objects for a file of this size, so it is not read")
     try:
         return msgspec.json.decode(data)
     except UNDECODABLE:

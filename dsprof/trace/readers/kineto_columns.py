@@ -137,8 +137,8 @@ class Columns:
             )
         if self._categories and not self._categories & OF_TORCH:
             raise TraceError(
-                f"{path}: a Chrome trace of another tool than torch.profiler: no event has one of "
-                "its categories; record the run with DSPROF=1 or torch.profiler"
+                f"{path}: a Chrome trace, but not of torch.profiler: no event has one of its "
+                "categories; record the run with DSPROF=1 or torch.profiler"
             )
 
     def _activity(self, table: npt.NDArray[np.int64]) -> DeviceActivity:

@@ -80,7 +80,7 @@ class _Machine:
             at += 1
             left -= 1
             if left < 0:
-                raise _RefusedError("a small file that holds more objects than any true one")
+                raise _RefusedError("too many objects for a file of this size, so it is not read")
             if size := _RECALL.get(op):
                 stack.append(memo[int.from_bytes(data[at : at + size], "little")])
                 at += size

@@ -57,7 +57,7 @@ class SnapshotReader(OneRankReader):
         """
         document, nbytes = _document(path)
         rank = rank_in_name(path)
-        note = f"{path.name} does not say its rank: it is taken for that of rank 0"
+        note = f"{path.name} does not name its rank; rank 0 is assumed"
         return RankTrace(
             path=str(path),
             header=_header(max(rank, 0), document),

@@ -58,7 +58,7 @@ def test_a_hook_of_ddp_by_reduce_scatter_keeps_whole_gradients():
     finding = said(RULE, trace)
     assert finding.status is Status.FAIL
     assert finding.action == (
-        "Reduce in the last micro-step alone: use no_sync() around the others."
+        "Reduce only in the last micro-step: use no_sync() around the others."
     )
 
 

@@ -47,7 +47,7 @@ def test_no_room_to_gather_ahead_is_told_before_a_small_bucket():
     zero = {PREFETCH: 1000, "stage3_max_live_parameters": 0}
     finding = said(RULE, rank(zero=zero))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert "stage3_max_live_parameters is 0 elements" in finding.cause
+    assert "stage3_max_live_parameters limits gathered parameters to 0 elements" in finding.cause
     assert finding.config_patch == {
         "zero_optimization": {"stage3_max_live_parameters": 1_000_000_000}
     }

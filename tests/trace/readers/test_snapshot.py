@@ -84,4 +84,4 @@ def test_the_rank_is_in_the_name_or_said_to_be_unknown(tmp_path: Path) -> None:
     assert read(make.write(tmp_path / "mem_rank3.pickle", [segment(1)])).rank == 3
     trace = read(make.write(tmp_path / "model_1024.pickle", [segment(1)]))
     assert trace.rank == 0
-    assert "does not say its rank" in trace.notes[0].text
+    assert "does not name its rank" in trace.notes[0].text
