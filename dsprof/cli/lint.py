@@ -29,14 +29,14 @@ class LintCommand:
     help = "judge a DeepSpeed configuration before training"
     description = """\
 Judge DeepSpeed configuration files by the rules that also judge a recorded
-run: keys that are ignored, refused, without effect or at odds, and a precision
+run: keys that are ignored, refused, without effect or in conflict, and a precision
 that this machine does not accelerate.
 
   dsprof lint ds_config.json
   dsprof lint configs/*.json --deepspeed 0.16.9
 
 The release is the one installed here, else the newest that dsprof knows.
-Exit code 0: no faults; 1: a finding that fails; 2: a file cannot be read."""
+Exit code 0: no problems; 1: a finding that fails; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
