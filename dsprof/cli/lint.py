@@ -29,8 +29,8 @@ class LintCommand:
     help = "judge a DeepSpeed configuration before training"
     description = """\
 Judge DeepSpeed configuration files by the rules that also judge a recorded
-run: keys that are ignored, refused, without effect or in conflict, and a precision
-that this machine does not accelerate.
+run: keys that are ignored, refused, without effect or in conflict, and a
+precision that this machine does not accelerate.
 
   dsprof lint ds_config.json
   dsprof lint configs/*.json --deepspeed 0.16.9
