@@ -23,6 +23,9 @@ NAME_KEYS = frozenset(
 )
 """Keys whose values are names that somebody chose."""
 
+_DEEPEST = 30
+"""No section of DeepSpeed is nested more; what is made to exhaust the stack is."""
+
 _SECRETS = frozenset(("comet.api_key", "comet.experiment_key"))
 """Keys that DeepSpeed reads and that are credentials."""
 
@@ -63,6 +66,8 @@ def written_key(key: Any) -> str:
 
 def written_setting(path: str, value: Any) -> Any:
     """Return the value of a dotted DeepSpeed key as it may be written."""
+    if path.count(".") > _DEEPEST:
+        return REDACTED
     if isinstance(value, Mapping):
         return written_config(value, f"{path}.")
     if path in NAME_KEYS and isinstance(value, str):
@@ -74,9 +79,15 @@ def written_setting(path: str, value: Any) -> Any:
 
 def _written_values(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_written_values(part) for part in value]
+        return [_written_value(part) for part in value]
+    return _written_value(value)
+
+
+def _written_value(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
+    if isinstance(value, (list, tuple, Mapping)):
+        return REDACTED
     text = str(value)
     return text if plain_value(text) else REDACTED
 

@@ -30,27 +30,37 @@ _SECRET_NAME = (
 """What names of credentials contain, in lower case with words apart. Counts are called `tokens`."""
 
 _QUOTE = r"\\{0,3}[\"']"
-_QUOTED = r"\\{0,3}\"(?:[^\"\\\n]|\\[^\"\n])*\\{0,3}\"|\\{0,3}'(?:[^'\\\n]|\\[^'\n])*\\{0,3}'"
+_QUOTED = "|".join(
+    rf"{mark}(?:[^{mark}\\\n]|\\.)*{mark}"
+    rf"|\\{{1,3}}{mark}(?:[^{mark}\\\n]|\\[^{mark}\n])*\\{{1,3}}{mark}"
+    rf"|\\{{0,3}}{mark}[^{mark}\n]*"  # which the end of the text cut off
+    for mark in "\"'"
+)
 
 _IN_TEXT: tuple[tuple[str, str], ...] = (
     # A private key, to its end or to that of the text.
     (r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[\s\S]*?(?:-----END [A-Z0-9 ]*-----|\Z)", REDACTED),
     # User and password in an address.
-    (r"(?<=://)[^\s@:/\"'<>]{0,256}:[^\s\"'<>]{0,256}@(?=[\w\[])", f"{REDACTED}@"),
+    (r"(?<=//)[^\s@:/\"'<>]{0,256}:[^\s\"'<>]{0,256}@(?=[\w\[/])", f"{REDACTED}@"),
     (r"(?<=://)(?!<redacted>)[^/\s\"'<>]{1,256}@(?=[\w\[])", f"{REDACTED}@"),
-    (r"(?<![\w.:@+-])[\w.+-]+:[^\s:/@\"'<>]+@(?=[A-Za-z\d][\w-]*[.:][\w-])", f"{REDACTED}@"),
+    (
+        r"(?<![\w.:@+-])[\w.+-]+:[^\s:/@\"'<>]+@(?=[A-Za-z\d][\w-]*[.:][\w-]|localhost\b)",
+        f"{REDACTED}@",
+    ),
     # Headers of HTTP, to the end of the line or of the string that they are in.
     (
         rf"(?i)(\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{1, 40}(?:key|token))"
-        rf"(?:{_QUOTE})?\s*[:=]\s*(?:{_QUOTE})?)(?!\s*<redacted>)[^\r\n\"'\\]+",
+        rf"(?:{_QUOTE})?\s*[:=]\s*(?:{_QUOTE})?)(?!\s*<redacted>)[^\r\n\"'\\]+"
+        r"(?:(?<==)\"[^\r\n\"]*\"[^\r\n\"'\\]*)*",
         rf"\1{REDACTED}",
     ),
     (r"(?i)\b(bearer|negotiate)(\s+)(?!<redacted>)[\w.~+/=-]{6,}", rf"\1\2{REDACTED}"),
     (r"\b(Basic)(\s+)(?=[A-Za-z+/]*[\d=+/A-Z])[A-Za-z0-9+/]{8,}={0,2}", rf"\1\2{REDACTED}"),
     # name=value, "name": "value", --name value, Name: value.
     (
-        r"(?i)(\b(?:passw(?:or)?d|passphrase|mnemonic|secret)\s*:\s+)(?!<redacted>)[^\s,;&\"'<>]+"
-        r"(?:[ ][^\s,;&\"'<>]+)*",
+        r"(?i)(\b(?:passw(?:or)?d|passphrase|mnemonic|secret"
+        r"|(?:api|access|account|private|shared)[ ]key(?:[ ]id)?)\s*:\s+)"
+        r"(?!<redacted>)[^\s,;&\"'<>]+(?:[ ][^\s,;&\"'<>]+)*",
         rf"\1{REDACTED}",
     ),
     (r"(?i)(\bpwd\s*[=:]\s*)(?![/~<\s])[^\s,;&\"'<>]+", rf"\1{REDACTED}"),  # not $PWD, a folder
@@ -66,7 +76,7 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
         r"|r8|sbp|pscale_(?:tkn|pw|oauth)|figd|pnu|rdme|glsa|tfp|nvapi|ntn)_[\w-]{12,}"
         r"|\b(?:glpat|gldt|glrt|glptt|nvapi|sk|pk|rk|pypi|dop_v1|doo_v1|xox[abeoprs]|xapp|pat|sq0[a-z]{3}"
         r"|PMAK|NRAK|NRJS|hvs|hvb|sntrys|tskey)"
-        r"[-_.](?=[\w-]*\d)[\w.-]{12,}"
+        r"[-_.](?=[\w-]{0,99}\d)[\w.-]{12,}"
         r"|\b(?:sk|pk|rk)_(?:live|test)_\w{8,}|\bdapi[0-9a-f]{16,}|\bSG\.[\w-]{8,}\.[\w-]{8,}"
         r"|\bLTAI[A-Za-z0-9]{12,}|\b\d{8,10}:AA[\w-]{20,}|\bAGE-SECRET-KEY-\w{8,}"
         r"|\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,}|\bATATT3[\w=-]{16,}|\bAKCp\w{16,}"
@@ -89,10 +99,14 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
 """Patterns and what stands in their place, in this order."""
 
 _BEFORE_VALUE = (
-    rf"(?<![\w.-])(?:(?P<option>--?[\w.-]{{1,80}}) +(?!-)"
-    rf"|(?P<name>[\w.-]{{1,80}})(?:{_QUOTE})? *(?P<sign>=>|[=:]) *)"
+    rf"(?<![\w.-])(?:(?P<option>--?[\w.-]{{1,80}})(?:[ \t]+(?!-)|(?:{_QUOTE}), *(?={_QUOTE}))"
+    rf"|(?P<name>[\w.-]{{1,80}})(?:{_QUOTE})?\]? *(?P<sign>[=-]>|:=|==|[=:]|%3[ADad]) *)"
+    rf"|\({_QUOTE}(?P<first>[\w.-]{{1,80}}){_QUOTE}, *(?={_QUOTE})"  # of a pair
 )
-_VALUE = rf"(?!<redacted>)(?:{_QUOTED}|[^\s,;&\"'<>(){{}}\[\]]+)"
+_VALUE = (
+    rf"(?!<redacted>)(?:[A-Za-z]{{0,2}}(?:{_QUOTED})|[\[({{][^\])}}\n]*|<[^<>\s]*>"
+    r"|[^\s,;&\"'<>(){}\[\]]+)"
+)
 _ORDINARY = frozenset(("key", "keys", "auth", "pass", "pat", "pin", "signature"))
 """Words that stand before a colon in sentences, too."""
 
@@ -124,14 +138,17 @@ def plain_value(value: str) -> bool:
 
 
 def _has_known_shape(value: str) -> bool:
-    is_whole = re.fullmatch(_WHOLE, value) is not None
-    return is_whole or all(re.fullmatch(_ITEM, item) for item in re.split(_BETWEEN, value))
+    if re.fullmatch(_WHOLE, value):
+        return True
+    items = re.split(_BETWEEN, value)
+    names_secret = any(is_secret_name(item) for item in items[:-1])  # the next one
+    return not names_secret and all(re.fullmatch(_ITEM, item) for item in items)
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a setting of this name holds a credential, however the name is spelt."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    return re.search(_SECRET_NAME, words) is not None
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return any(re.search(_SECRET_NAME, spelt.lower()) for spelt in (words, name))
 
 
 def written_name(name: str) -> str:
@@ -152,16 +169,17 @@ def _without_assigned(text: str) -> str:
     """Replace the value after a secret name: name=value, "name": "value", --name value."""
     parts, end = list[str](), 0
     for found in re.finditer(_BEFORE_VALUE, text):
-        value = re.compile(_VALUE).match(text, found.end())
-        if value and found.start() >= end and _announces_secret(found):
+        if found.start() < end or not _announces_secret(found):
+            continue
+        if value := re.compile(_VALUE).match(text, found.end()):  # may be as long as the text
             parts += [text[end : found.end()], REDACTED]
             end = value.end()
     return "".join([*parts, text[end:]]) if parts else text
 
 
 def _announces_secret(found: re.Match[str]) -> bool:
-    name = found["option"] or found["name"]
-    is_word = found["sign"] == ":" and name.lower() in _ORDINARY
+    name = found["option"] or found["name"] or found["first"]
+    is_word = (found["sign"] == ":" or found["first"]) and name.lower() in _ORDINARY
     return is_secret_name(name) and not is_word and name.lower() != "pwd"  # which a pattern knows
 
 

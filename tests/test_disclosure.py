@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 
 from dsprof.anonymize import Anonymizer
 from dsprof.disclosure import Disclosure
 from dsprof.environment import EnvSnapshot
+from dsprof.known_settings import written_variables
 from dsprof.redaction import REDACTED
 from dsprof.trace.format import EngineConfig, HookStatus, NoteArgs, SiteArgs, Trailer
 from tests.factories.trace import header
@@ -83,3 +87,32 @@ def test_spans_sites_and_machines_lose_credentials() -> None:
     ):
         assert secret not in msgspec.json.encode(Disclosure(None)(one)).decode()
     assert Disclosure(None)("load https://me:pw@host/x") == f"load https://{REDACTED}@host/x"
+
+
+def test_a_list_whose_item_names_a_secret_is_no_known_value() -> None:
+    variables = {"FI_PROVIDER": "efa;auth_key:hunter2", "OMPI_MCA_btl": "tcp,password,hunter2"}
+    written = written_variables(variables | {"SLURM_JOB_NAME": "tokenizer-train"})
+    assert written == {
+        "FI_PROVIDER": REDACTED,
+        "OMPI_MCA_btl": REDACTED,
+        "SLURM_JOB_NAME": "tokenizer-train",
+    }
+
+
+def test_a_configuration_that_is_nested_without_end_is_cut() -> None:
+    config: dict[str, object] = {}
+    for _ in range(5000):
+        config = {"a": config}
+    lists: list[object] = []
+    for _ in range(5000):
+        lists = [lists]
+    found = Disclosure(None)(EngineConfig(1, config, {"zero_optimization": {"stage": lists}}))
+    assert msgspec.json.encode(found).count(b"{") < 100
+    assert found.effective == {"zero_optimization": {"stage": [REDACTED]}}
+
+
+@pytest.mark.parametrize("part", ["a:", "sk-"])
+def test_long_texts_are_searched_once(part: str) -> None:
+    """What was searched again from each place took hours of a text like this."""
+    code = f"from dsprof.redaction import redact_text; redact_text({part!r} * 300_000)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)

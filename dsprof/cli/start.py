@@ -22,3 +22,5 @@ def become(command: list[str], variables: Mapping[str, str]) -> NoReturn:
         os.execvpe(command[0], command, variables)
     except OSError as error:
         raise DsprofError(f"cannot start {command[0]}: {error.strerror}") from None
+    except ValueError as error:  # nothing is named, or a NUL is in it
+        raise DsprofError(f"cannot start {command[0]!r}: {error}") from None

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.known_settings import written_config, written_variables
 from dsprof.outputs import json_document
 from dsprof.rules.rule import Finding
 
@@ -454,7 +455,7 @@ class ThresholdInfo(_Part):
 
     rule: str
     name: str
-    value: float | int | str | bool | list[Any] | None
+    value: float | int | str | bool | list[float | int | str | bool | None] | None
     is_default: bool = True
 
 
@@ -511,7 +512,26 @@ def from_json(data: bytes, where: str) -> Diagnosis:
         )
     if _LONG_NUMBER.search(data) and not _fits(msgspec.to_builtins(diagnosis)):
         raise TraceError(f"{where}: not a dsprof diagnosis: a number is beyond 64 bits")
-    return diagnosis
+    return msgspec.structs.replace(diagnosis, environment=_written(diagnosis.environment))
+
+
+def _written(found: EnvironmentInfo) -> EnvironmentInfo:
+    """Hide settings that an earlier dsprof wrote, as recording hides them."""
+    replace = msgspec.structs.replace
+    return replace(
+        found,
+        variables=written_variables(found.variables),
+        effective=written_variables(found.effective),
+        files={name: written_variables(values) for name, values in found.files.items()},
+        written_config=written_config(found.written_config),
+        effective_config=written_config(found.effective_config),
+        engines=[
+            replace(
+                one, written=written_config(one.written), effective=written_config(one.effective)
+            )
+            for one in found.engines
+        ],
+    )
 
 
 def _fits(value: Any) -> bool:

@@ -253,7 +253,7 @@ def _read_headers(
 
 
 def _why_missing(path: Path) -> str:
-    return "the link is broken" if path.is_symlink() else "No such file or directory"
+    return "the link is broken" if os.path.islink(path) else "No such file or directory"
 
 
 def stranger(path: Path, error: TraceError) -> Stranger:

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dsprof.__main__ import main
 from dsprof.diagnosis.model import to_json
+from dsprof.trace.format import EngineConfig, EngineEvent
 from tests.cli.command import environment
 from tests.factories import hostile
 from tests.factories.diagnosis import diagnosis
@@ -137,6 +139,39 @@ def test_a_saved_diagnosis_of_another_shape_is_refused(
     assert message in capsys.readouterr().err
 
 
+def nested(depth: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
+def test_a_configuration_nested_without_end_ends_no_report(tmp_path: Path) -> None:
+    (trace, *_) = write_run(tmp_path / "run", 1)
+    engine = EngineEvent(name="engine", args=EngineConfig(engine=1, written=nested(900)))
+    lines = trace.read_bytes().splitlines(keepends=True)
+    trace.write_bytes(b"".join([*lines[:2], msgspec.json.encode(engine), b",\n", *lines[2:]]))
+    saved = tmp_path / "saved.json"
+    plain = json.loads(to_json(diagnosis()))
+    plain["environment"]["written_config"] = nested(900)
+    saved.write_text(json.dumps(plain))
+    for path in (tmp_path / "run", saved):
+        assert main(["report", str(path), "--format", "json", "-o", str(tmp_path / "out")]) == 0
+        assert (tmp_path / "out").read_bytes().count(b'"a"') < 100
+
+
+def test_a_diagnosis_that_an_earlier_dsprof_saved_is_shown_without_secrets(tmp_path: Path) -> None:
+    saved, page = tmp_path / "saved.json", tmp_path / "page.html"
+    plain = json.loads(to_json(diagnosis()))
+    plain["environment"]["written_config"] = {"comet": {"api_key": "hunter2"}, "note": "hunter2"}
+    plain["environment"]["variables"] = {"OMPI_ARGV": "train.py hunter2", "NCCL_DEBUG": "INFO"}
+    saved.write_text(json.dumps(plain))
+    for kind in ("html", "json"):
+        assert main(["report", str(saved), "--format", kind, "-o", str(page)]) == 0
+        assert b"hunter2" not in page.read_bytes()
+        assert b"INFO" in page.read_bytes()
+
+
 @as_root
 def test_a_report_follows_no_link_of_another_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -165,3 +200,11 @@ def test_a_folder_gives_no_trace_by_a_link_of_another_user(tmp_path: Path) -> No
     assert main(["report", str(shared), "--format", "text"]) == 0
     hostile.owned_by_another(link)
     assert main(["report", str(shared), "--format", "text"]) == 2
+
+
+@pytest.mark.parametrize("command", [["report", "x" * 5000], ["run", "--", ""]])
+def test_names_that_no_file_can_have_are_refused(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 2
+    assert capsys.readouterr().err.count("\n") == 1
