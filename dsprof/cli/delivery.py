@@ -75,7 +75,7 @@ def deliver(render: Render, format_name: str, output: Path, noun: str, **options
         print_bytes(render(format_name, **options, **terminal()))
         return
     document = render(format_name, **options)
-    if output.is_fifo():
+    if os.path.exists(output) and output.is_fifo():
         print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
     write_whole(output, document)
     print_bytes(render("text", **terminal()))

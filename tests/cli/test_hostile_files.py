@@ -208,3 +208,11 @@ def test_names_that_no_file_can_have_are_refused(
 ) -> None:
     assert main(command) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_name_too_long_for_a_report_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run")
+    assert main(["report", str(tmp_path / "run"), "-o", "x" * 5000]) == 2
+    assert "File name too long" in capsys.readouterr().err
