@@ -123,13 +123,19 @@ def written(numbers: Iterable[int]) -> str:
     return ",".join("-".join(map(str, run)) for run in runs)
 
 
+_MOST_NUMBERS = 1 << 16
+"""Linux counts up to 8,192 CPUs; a set may come from a file that somebody else wrote."""
+
+
 def read_set(text: str) -> set[int]:
     """Read what `written` wrote.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is none, or names more than any machine has.
     """
     ends = [[int(end) for end in part.split("-")] for part in text.split(",") if part.strip()]
+    if sum(max(run[-1] - run[0], 0) + 1 for run in ends) > _MOST_NUMBERS:
+        raise ValueError(f"more than {_MOST_NUMBERS} numbers")
     return {number for run in ends for number in range(run[0], run[-1] + 1)}
 
 

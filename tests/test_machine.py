@@ -220,3 +220,9 @@ def test_files_full_of_noise_are_no_error(tmp_path):
     assert machine.accelerators(tmp_path) == [Accelerator("nvidia", "", "x", -1)]
     assert machine.facts(tmp_path)["cpus"]
     assert machine.libraries(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["0-99999999999", "0-99999999999,99999999999-0", "0,0-70000"])
+def test_a_set_of_more_cpus_than_any_machine_has_is_refused(text):
+    with pytest.raises(ValueError, match="more than"):
+        machine.read_set(text)
