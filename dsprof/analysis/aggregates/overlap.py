@@ -55,7 +55,8 @@ class Overlap(Aggregate):
     @classmethod
     def _of_device(cls, trace: RankTrace, device: DeviceActivity, steps: Array) -> Overlap:
         """Measure kernels: communication is exposed where no other kernel runs."""
-        spans = [step for step in trace.steps if step.step in set(steps.tolist())]
+        detailed = set(steps.tolist())
+        spans = [step for step in trace.steps if step.step in detailed]
         starts = np.array([step.start_ns for step in spans], np.int64)
         ends = np.array([step.end_ns for step in spans], np.int64)
         time = DeviceTime.of(device)
