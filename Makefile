@@ -22,7 +22,7 @@ define run_tests
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint torch-suite bench savings fuzz clean
+.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint docs torch-suite bench savings fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
@@ -53,11 +53,18 @@ test-gpu: build/.warm build/.kernels ## Run the tests on a real GPU, if there is
 
 check: lint test ## Lint and test
 
-lint: .venv/.installed ## Check style, types and layers
+lint: .venv/.installed ## Check style, types, layers, spelling and words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy dsprof dsprof_autostart.py
 	PYTHONPATH=. $(BIN)/lint-imports
+	$(BIN)/codespell *.md docs dsprof hooks reports benchmarks examples
+	$(BIN)/python -m tests.words
+	$(BIN)/python -m tests.pages --check
+
+docs: .venv/.installed ## Write what the docs take from code: tables of the trace, lists of rules, thresholds, the glossary
+	$(BIN)/python -m dsprof.trace.generate
+	$(BIN)/python -m tests.pages
 
 torch-suite: build/.warm build/.kernels ## Run PyTorch's own distributed tests with dsprof and without (an hour)
 	$(BIN)/python -m tests.torch_suite
@@ -70,7 +77,8 @@ bench: build/.warm build/.kernels ## Measure what recording costs, how fast a tr
 savings: build/.warm ## Make the changes that findings name, and compare what was predicted (minutes)
 	$(BIN)/python -m benchmarks.savings $(CASES)
 
-fuzz: .venv/.installed ## Feed each reader 100,000 damaged files (an hour)
+fuzz: .venv/.installed ## Feed each reader 100,000 damaged files, and each command hostile ones (hours)
+	$(BIN)/python -m tests.hostile
 	$(BIN)/python -m tests.fuzz
 
 clean: ## Remove what the other targets made, .venv included
@@ -85,7 +93,7 @@ build/.warm: .venv/.installed tests/dist/warm.py
 	DS_ACCELERATOR=cpu $(BIN)/python tests/dist/warm.py
 	touch $@
 
-build/.kernels: .venv/.installed hooks/kernels.cpp hooks/native.py hooks/native_build.py
+build/.kernels: .venv/.installed hooks/wire/kernels.cpp hooks/wire/native.py hooks/wire/native_build.py
 	mkdir -p build
 	$(BIN)/dsprof build
 	touch $@

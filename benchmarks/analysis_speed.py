@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from dsprof.trace import format as trace
+from dsprof.trace import schema as trace
+from dsprof.trace.lines import COMM_LINE, LINES, Line
 
 GOAL_CPU_SECONDS = 4.5
 GOAL_PEAK_MB = 400
@@ -60,10 +61,10 @@ def write_trace(path: Path, events: int) -> None:
         file.write(b"[\n")
         for event in lines(events):
             file.write(encode(event) + b",\n")
-        file.write(encode(trace.TrailerEvent(args=trace.Trailer(reason="exit"))) + b"\n]\n")
+        file.write(encode(LINES["trailer"](args=trace.Trailer(reason="exit"))) + b"\n]\n")
 
 
-def lines(events: int) -> Iterator[trace.Event]:
+def lines(events: int) -> Iterator[Line]:
     header = trace.Header(
         schema_version=trace.SCHEMA_VERSION,
         run_key="bench",
@@ -76,11 +77,11 @@ def lines(events: int) -> Iterator[trace.Event]:
         started_monotonic_ns=1,
         backend="gloo",
     )
-    yield trace.HeaderEvent(args=header)
-    group = trace.GroupArgs(id=1, key="world", label="world", ranks=[0, 1], size=2, backend="gloo")
-    yield trace.GroupEvent(args=group)
+    yield LINES["header"](args=header)
+    group = trace.Group(id=1, key="world", label="world", ranks=[0, 1], size=2, backend="gloo")
+    yield LINES["group"](args=group)
     for site in range(1, 9):
-        yield trace.SiteEvent(args=trace.SiteArgs(id=site, file="train.py", line=site))
+        yield LINES["site"](args=trace.Site(id=site, file="train.py", line=site))
     per_step = max(1, events // STEPS)
     written = 0
     for step in range(STEPS):
@@ -89,14 +90,14 @@ def lines(events: int) -> Iterator[trace.Event]:
         written += count
 
 
-def step_lines(step: int, count: int, before: int) -> Iterator[trace.Event]:
+def step_lines(step: int, count: int, before: int) -> Iterator[Line]:
     start = step * STEP_NS
     gap = STEP_NS // (count + 1)
     for index in range(count):
         number, at = before + index + 1, start + (index + 1) * gap
         is_gather = index % 2 == 1
         end = at + gap // 2
-        args = trace.CollectiveArgs(
+        args = trace.Collective(
             id=number,
             group=1,
             seq=number,
@@ -122,14 +123,14 @@ def step_lines(step: int, count: int, before: int) -> Iterator[trace.Event]:
             waits=1,
         )
         name = "all_gather_into_tensor" if is_gather else "all_reduce"
-        yield trace.CollectiveEvent(name=name, ts=at / 1e3, dur=(end - at) / 1e3, args=args)
+        yield COMM_LINE(name=name, ts=at / 1e3, dur=(end - at) / 1e3, args=args)
     for offset, phase in enumerate(("forward", "backward")):
         half = STEP_NS // 2
-        span = trace.SpanArgs(start_ns=start + offset * half, end_ns=start + (offset + 1) * half)
+        span = trace.Phase(start_ns=start + offset * half, end_ns=start + (offset + 1) * half)
         span.step = step
-        yield trace.PhaseEvent(name=phase, ts=span.start_ns / 1e3, dur=half / 1e3, args=span)
-    whole = trace.StepArgs(step=step, start_ns=start, end_ns=start + STEP_NS, micro_steps=2)
-    yield trace.StepEvent(name="step", ts=start / 1e3, dur=STEP_NS / 1e3, args=whole)
+        yield LINES["phase"](name=phase, ts=span.start_ns / 1e3, dur=half / 1e3, args=span)
+    whole = trace.Step(step=step, start_ns=start, end_ns=start + STEP_NS, micro_steps=2)
+    yield LINES["step"](name="step", ts=start / 1e3, dur=STEP_NS / 1e3, args=whole)
 
 
 if __name__ == "__main__":

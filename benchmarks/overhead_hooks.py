@@ -20,7 +20,7 @@ import deepspeed
 import torch.distributed as dist
 
 from benchmarks.overhead_training import SCALES, TRAININGS, dsprof_on, writer_cpu_ns
-from dsprof import patching
+from dsprof.hooks import patching
 from tests.dist.leaving import leave_group
 
 WARM_STEPS, STEPS = 6, 40

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from argparse import SUPPRESS
 from collections.abc import Sequence
 
 from dsprof._version import __version__
 from dsprof.cli import COMMANDS, Parser
+from dsprof.config import PLUGINS_VARIABLE
 from dsprof.errors import DsprofError, escaped
 
 _DESCRIPTION = """\
@@ -22,10 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code: 0, 2 for a mistake, 3 for a bug of ours."""
     try:
         arguments = _parser().parse_args(argv)
+        if "no_plugins" in arguments:
+            os.environ[PLUGINS_VARIABLE] = "0"  # so that processes started later have none either
         code: int = arguments.run(arguments)
+        _say_problems()
     except DsprofError as error:
         for line in str(error).splitlines():
-            print(f"dsprof: {line}", file=sys.stderr)
+            print(f"dsprof: {_redacted(line)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -46,18 +52,42 @@ def _described(error: Exception) -> str:
     while place is not None and place.tb_next is not None:
         place = place.tb_next
     where = f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""
-    return f"{type(error).__name__}: {escaped(' '.join(str(error).split()))}{where}"
+    return f"{type(error).__name__}: {escaped(_redacted(' '.join(str(error).split())))}{where}"
+
+
+def _redacted(text: str) -> str:
+    from dsprof.redaction import redact_text  # which only errors need
+
+    return redact_text(text)
 
 
 def _parser() -> Parser:
     parser = Parser(prog="dsprof", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"dsprof {__version__}")
+    _add_no_plugins(parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.help, description=command.description)
         command.prepare(one)
+        _add_no_plugins(one)
         one.set_defaults(run=command.run)
     return parser
+
+
+def _add_no_plugins(parser: Parser) -> None:
+    parser.add_argument(
+        "--no-plugins",
+        action="store_true",
+        default=SUPPRESS,
+        help="leave out what other packages add (docs/plugins.md)",
+    )
+
+
+def _say_problems() -> None:
+    """Name the plugins that could not be used, where any were looked for."""
+    plugins = sys.modules.get("dsprof.plugins")
+    for problem in plugins.problems() if plugins else ():
+        print(f"dsprof: {escaped(problem)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -22,22 +22,24 @@ import msgspec
 
 from dsprof import environment
 from dsprof._version import __version__
-from dsprof.anonymize import Anonymizer
 from dsprof.config import Config
-from dsprof.disclosure import Disclosure
-from dsprof.events import Phase, clock
+from dsprof.events import clock
+from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.interpreter import NO_GIL, has_gil
-from dsprof.patching import PatchSet, forget_imports, is_importable, parents, when_imported
-from dsprof.recorder import Recorder
+from dsprof.recording.pseudonyms import Anonymizer
+from dsprof.recording.recorder import Recorder
+from dsprof.recording.redaction import Redaction
+from dsprof.recording.shared_key import SharedKey
 from dsprof.redaction import redact_text
-from dsprof.trace.format import (
+from dsprof.trace.schema import (
     EXIT,
     FILE_PATTERN,
     INTERRUPTED,
     SCHEMA_VERSION,
     Header,
     HookStatus,
-    NoteArgs,
+    Note,
+    Phase,
     Trailer,
 )
 from dsprof.trace.writer import Source, TraceWriter, Window
@@ -53,6 +55,7 @@ class Session:
         self.config = config
         self.recorder = Recorder(self._arm)
         self.recorder.on_new_world = self._follow_world
+        self.recorder.on_failure = self._note_failure
         self.writer: TraceWriter | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._installed: list[Hook] = []
@@ -122,7 +125,15 @@ class Session:
             self.recorder.fail(hook.name, error)
 
     def _set_status(self, hook: Hook, status: HookStatus) -> None:
-        self._status[f"{type(hook).__name__}/{status.module}"] = status
+        self._put_status(f"{type(hook).__name__}/{status.module}", status)
+
+    def _note_failure(self, hook: str) -> None:
+        """Say in the trace which hook broke: a run that gets killed writes no trailer."""
+        why = self.recorder.failures[hook]
+        self._put_status(f"{hook}/failure", HookStatus(hook, installed=True, why=why))
+
+    def _put_status(self, key: str, status: HookStatus) -> None:
+        self._status[key] = status
         if self.writer is not None:
             self.recorder.define(list(self._status.values()))
 
@@ -141,21 +152,24 @@ class Session:
 
     def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:
         """Begin a trace of the rank that this process is now."""
-        from dsprof.hooks.memory import MemorySampler
+        from dsprof.hooks.device.memory import MemorySampler
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         recorder, config = self.recorder, self.config
         run_key = environment.run_key(os.environ, self._world_size)
         anonymizer = Anonymizer(run_key) if config.anonymize else None
-        self._disclose = Disclosure(anonymizer)
+        key = SharedKey()
+        if not config.anonymize and self._world_size > 1:
+            key.agree(dist)
+        self._disclose = Redaction(anonymizer, key.digest)
         source = Source(
             records=recorder.buffer,
             definitions=recorder.definitions,
             unfinished=recorder.in_flight.unfinished,
             reduce_op_name=recorder.reduce_op_name,
             sample_memory=MemorySampler().sample,
-            prepare=self._describe_environment,
-            prepare_late=self._describe_effective_environment,
+            prepare=partial(self._describe_environment, key),
+            prepare_late=partial(self._describe_effective_environment, key),
             disclose=self._disclose,
         )
         writer = TraceWriter(
@@ -209,13 +223,14 @@ class Session:
             anonymized=self.config.anonymize,
         )
 
-    def _describe_environment(self) -> list[Any]:
-        self._environment = environment.snapshot(os.environ)
+    def _describe_environment(self, key: SharedKey) -> list[Any]:
+        key.wait()
+        self._environment = environment.snapshot(os.environ, key.digest)
         return [self._environment]
 
-    def _describe_effective_environment(self) -> list[Any]:
+    def _describe_effective_environment(self, key: SharedKey) -> list[Any]:
         """Ask again after the first step: NCCL has read its configuration files by then."""
-        found = environment.after_first_step(self._environment)
+        found = environment.after_first_step(self._environment, key.digest)
         return [] if found is None else [found]
 
     # -- end ----------------------------------------------------------------------------------
@@ -233,7 +248,7 @@ class Session:
             return
         for patch in left:
             text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
-            self.recorder.define(NoteArgs(text))
+            self.recorder.define(Note(text))
         writer, totals = self.writer, self._totals(reason)
         writer.close(lambda: _with_writers(totals, writer))
         for ended in self._ended:
@@ -275,7 +290,7 @@ class Session:
         elif self._rank == 0:
             files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
             counted = writer.counted_only_steps
-            apart = f" ({counted} of them in counters alone)" if counted else ""
+            apart = f" ({counted} of them only in counters)" if counted else ""
             _say(
                 f"steps recorded: {self.recorder.steps}{apart}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"
@@ -289,7 +304,7 @@ class Session:
             said = "; ".join(filter(None, (off.get(status.name), status.why, *status.lost)))
             if said:
                 off[status.name] = said
-        for name, why in {**off, **self.recorder.failures}.items():
+        for name, why in off.items():
             _say(f"hook {name}: {why}")
 
 
@@ -373,7 +388,9 @@ def annotate(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        recorder.add(Phase(str(name), scope, start_ns, clock(), get_ident(), is_annotation=True))
+        span = Phase(start_ns, clock(), scope.step, scope.micro_step, scope.engine)
+        span.name, span.thread, span.is_annotation = str(name), get_ident(), True
+        recorder.add(span)
 
 
 def _guarded(install: Callable[[], None]) -> Callable[[], None]:

@@ -12,10 +12,10 @@ import json
 import sys
 
 from dsprof.hooks.base import Hook
-from dsprof.hooks.native import has_kernels
+from dsprof.hooks.patching import parents
 from dsprof.hooks.registry import hooks_for
-from dsprof.patching import parents
-from dsprof.recorder import Recorder
+from dsprof.hooks.wire.native import has_kernels
+from dsprof.recording.recorder import Recorder
 
 
 def inventory(interception: str) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from dsprof.hooks.base import Hook
-from dsprof.patching import Patch, PatchSet
+from dsprof.hooks.patching import Patch, PatchSet
 
 Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 

@@ -1,22 +1,50 @@
 """Reports: a diagnosis as a page, as terminal text, as JSON.
 
-`RENDERERS` is the registry: one more format is one more file and one more line. What is heavy
-(plotly, jinja2) is imported by the renderer that needs it, when it renders.
+A format is a module or package here that has a `RENDERER`, or a plugin. What is heavy (plotly,
+jinja2) is imported by the renderer that needs it, when it renders.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
+from dsprof import plugins
 from dsprof.diagnosis.model import Diagnosis
+from dsprof.errors import DsprofError
+from dsprof.plugins import in_folder
 from dsprof.redaction import map_text, redact_text
 from dsprof.reports.base import Options, Renderer, renderer_of
-from dsprof.reports.html import HtmlRenderer
-from dsprof.reports.json import JsonRenderer
-from dsprof.reports.text import TextRenderer
+from dsprof.reports.plugin_renderer import accepted
 from dsprof.reports.write import write_whole
 
-__all__ = ["RENDERERS", "Options", "Renderer", "render", "write_whole"]
+__all__ = ["RENDERERS", "Options", "Renderer", "formats", "render", "write_whole"]
 
-RENDERERS: tuple[Renderer[Diagnosis], ...] = (HtmlRenderer(), TextRenderer(), JsonRenderer())
+RENDERERS: tuple[Renderer[Diagnosis], ...] = tuple(in_folder(__name__, "RENDERER"))
+
+
+def formats() -> list[str]:
+    """Return the names of all formats; plugins are not loaded for that."""
+    built_in = [renderer.name for renderer in RENDERERS]
+    return list(dict.fromkeys((*built_in, *(point.name for point in plugins.group("renderers")))))
+
+
+@cache
+def renderer(format_name: str) -> Renderer[Diagnosis]:
+    """Return the renderer of a format; of plugins only that one is loaded.
+
+    Raises:
+        DsprofError: there is no such format, or its plugin cannot be loaded.
+    """
+    built_in = [one.name for one in RENDERERS]
+    points = [point for point in plugins.group("renderers") if point.name == format_name]
+    if format_name in built_in or not points:
+        return renderer_of(RENDERERS, format_name)
+    found = plugins.load(points, accepted, lambda one: one.name, built_in)
+    if not found:
+        raise DsprofError(plugins.problems()[-1])
+    if found[0].name != format_name:
+        raise DsprofError(f"plugin {format_name}: the name of its renderer is {found[0].name}")
+    return found[0]
 
 
 def render(
@@ -30,8 +58,8 @@ def render(
     """Render `diagnosis` with the renderer called `format_name`.
 
     Raises:
-        DsprofError: there is no such format.
+        DsprofError: there is no such format, or a plugin cannot render it.
     """
     options = Options(plotlyjs=plotlyjs, width=width, colour=colour)
     shown = map_text(diagnosis, redact_text)  # it quotes logs and files of other programs
-    return renderer_of(RENDERERS, format_name).render(shown, options)
+    return renderer(format_name).render(shown, options)

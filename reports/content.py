@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps
-from dsprof.reports import formatting as fmt
-from dsprof.rules.communication import unexplained_traffic
-from dsprof.rules.quality import data_quality
-from dsprof.rules.rule import Finding, Status, Table
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Finding, Status
 
 PARTS = {
     "compute": "compute",
@@ -133,13 +132,6 @@ def with_status(diagnosis: Diagnosis, *statuses: Status) -> list[Finding]:
     return [finding for finding in diagnosis.findings if finding.status in statuses]
 
 
-def asked_and_sent(diagnosis: Diagnosis) -> Table | None:
-    """Return what the configuration asks for beside what was sent; None if not compared."""
-    rule = unexplained_traffic.RULE.meta.id
-    tables = (table for f in diagnosis.findings if f.rule == rule for table in f.evidence)
-    return next(tables, None)
-
-
 def docs_page(finding: Finding) -> str:
     """Where the page that explains a rule is found; empty where there is none."""
     return f"docs/{finding.docs} in the dsprof repository" if finding.docs else ""
@@ -159,8 +151,8 @@ def saving(finding: Finding, step_ns: int) -> str:
 
 def run_line(run: RunInfo) -> list[str]:
     """The run in a few words each: set-up, ranks, hosts, steps."""
-    ranks = fmt.plural(run.world_size, "rank")
-    if len(run.ranks) < run.world_size:
+    ranks = fmt.plural(run.world_size or len(run.ranks), "rank")
+    if run.world_size and len(run.ranks) < run.world_size:
         ranks = f"{fmt.count(len(run.ranks))} of {ranks}"
     hosts = fmt.plural(len(run.hosts), "host") if len(run.hosts) > 1 else "".join(run.hosts)
     steps = fmt.plural(run.steps, "step") if run.steps or run.source else ""
@@ -213,18 +205,15 @@ def _foreign_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
 
 
 def _limit(diagnosis: Diagnosis, name: str) -> float:
-    """The threshold of the rule data-quality that is in force."""
-    rule = data_quality.RULE
-    for given in diagnosis.thresholds:
-        if (given.rule, given.name) == (rule.meta.id, name) and isinstance(
-            given.value, (int, float)
-        ):
-            return given.value
-    default: float = getattr(rule.thresholds, name)
-    return default
+    """The threshold of the rule data-quality that is in force; above any value if none is."""
+    limit = diagnosis.threshold("data-quality", name)
+    return math.inf if limit is None else limit
 
 
 def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
+    if run.world_size is None:
+        present = f"{fmt.count(len(run.ranks))} present; unknown how many there were"
+        return QualityLine("note", "Ranks", present)
     present = f"{fmt.count(len(run.ranks))} of {fmt.count(run.world_size)} present"
     if not quality.missing_ranks:
         return QualityLine("ok", "Ranks", present)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsprof.diagnosis.model import Diagnosis, to_json
-from dsprof.reports.base import Options
+from dsprof.reports.base import Options, Renderer
 
 
 class JsonRenderer:
@@ -15,3 +15,6 @@ class JsonRenderer:
     def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
         """Return indented JSON, UTF-8, with a newline at its end."""
         return to_json(diagnosis) + b"\n"
+
+
+RENDERER: Renderer[Diagnosis] = JsonRenderer()

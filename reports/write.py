@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from dsprof.errors import OutputError
-from dsprof.ownership import foreign_link, is_own
+from dsprof.files.ownership import foreign_link, is_own
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -96,8 +96,11 @@ def test_nothing_is_recorded_without_a_collective(tmp_path: Path) -> None:
 INTERRUPTED = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-dist.all_reduce(torch.ones(1))
-raise KeyboardInterrupt
+try:
+    dist.all_reduce(torch.ones(1))
+    raise KeyboardInterrupt
+finally:
+    dist.destroy_process_group()  # gloo's threads may abort a process that leaves them running
 """
 
 

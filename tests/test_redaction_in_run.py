@@ -20,7 +20,7 @@ import json, sys
 from pathlib import Path
 import torch, torch.distributed as dist
 import dsprof, dsprof.session
-from dsprof.trace.format import EngineConfig, NoteArgs
+from dsprof.trace.schema import EngineConfig, Note
 
 planted = json.loads(Path(sys.argv[1]).read_text())
 dsprof.enable(out=sys.argv[2], anonymize=sys.argv[3] == "names", interception="process_group")
@@ -31,7 +31,7 @@ recorder.define(EngineConfig(1, planted["config"], effective=planted["config"]))
 for number, text in enumerate(planted["texts"]):
     site = f"/srv/{text}/train.py" if "/" not in text else text
     exec(compile("dist.all_reduce(torch.ones(1))", site.replace("\\0", ""), "exec"))
-    recorder.define(NoteArgs(f"failed: {text}"))
+    recorder.define(Note(f"failed: {text}"))
     recorder.fail(f"hook{number}", RuntimeError(f"cannot open {text}: no such file"))
     with dsprof.annotate(f"load {text}"):
         pass

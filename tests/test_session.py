@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
@@ -22,8 +23,8 @@ from dsprof import session
 from dsprof.errors import ConfigError
 from dsprof.hooks import registry
 from dsprof.hooks.base import Hook, Target
-from dsprof.trace.format import FILE_PATTERN, HookStatus
 from dsprof.trace.reader import read_trace
+from dsprof.trace.schema import FILE_PATTERN, HookStatus
 from dsprof.trace.table import RankTrace
 from dsprof.trace.writer import TraceWriter
 from tests.factories.foreign_kernel import foreign_kernel
@@ -341,7 +342,7 @@ def test_rank_zero_says_how_many_steps_are_in_counters_alone(
         dsprof.step()
     dsprof.disable()
     said = capfd.readouterr().err
-    assert said.startswith("dsprof: steps recorded: 3 (2 of them in counters alone), trace files")
+    assert said.startswith("dsprof: steps recorded: 3 (2 of them only in counters), trace files")
 
 
 def test_an_unwritable_folder_is_said_and_the_run_goes_on(
@@ -392,9 +393,29 @@ def test_where_another_tool_holds_the_dispatcher_the_class_is_patched(tmp_path: 
     assert trace.trailer is not None
     assert trace.trailer.failed_hooks == {}
     assert [hook.why for hook in trace.hooks if hook.why] == [
+        "collectives that C++ issues are not recorded: "
         "another tool holds the BackendSelect kernel of c10d::allreduce_"
     ]
     assert sum(hook.installed for hook in trace.hooks if hook.name == "c10d") == 1
+
+
+def test_a_hook_that_breaks_is_in_the_trace_before_its_end(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    live = session.current()
+    assert live is not None
+    live.recorder.fail("fsdp", ValueError("renamed"))
+    live.recorder.fail("fsdp", ValueError("again"))
+    deadline = time.monotonic() + 60
+    writer = live.writer
+    while writer is None or writer.events < 3:  # the file is there
+        assert time.monotonic() < deadline
+        writer = live.writer
+    while not any(hook.why for hook in read(tmp_path).hooks):  # the writer's next turn
+        assert time.monotonic() < deadline
+    broken = [(hook.name, hook.why) for hook in read(tmp_path).hooks if hook.why]
+    assert broken == [("fsdp", "ValueError: renamed")]
+    dsprof.disable()
 
 
 def test_a_removed_folder_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

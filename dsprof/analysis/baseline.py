@@ -13,7 +13,7 @@ import numpy as np
 
 from dsprof.analysis.collectives import busbw_factor, family
 from dsprof.errors import ConfigError
-from dsprof.inputs import read_input
+from dsprof.files.inputs import read_input
 
 SCHEMA_VERSION = 1
 NOMINAL_CONTENTION = (0.0, 0.5)
@@ -110,7 +110,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     usable_cpus: int = 0
     threads: int = 0  # that torch computed with
-    precision: dict[str, str] = {}  # of dsprof.precision.facts
+    precision: dict[str, str] = {}  # of dsprof.environment.precision.facts
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):

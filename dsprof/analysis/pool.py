@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from dsprof.analysis.buckets import attach_buckets
-from dsprof.analysis.clocks import Alignment, ClockSamples, clock_samples
-from dsprof.analysis.device import on_device_clock
-from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
+from dsprof.analysis.alignment.clocks import Alignment, ClockSamples, clock_samples
+from dsprof.analysis.rank.ddp_buckets import attach_buckets
+from dsprof.analysis.rank.device_times import on_device_clock
+from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
 from dsprof.errors import TraceError
+from dsprof.plugins import reason
 from dsprof.trace.joining import Stranger
-from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank, stranger
+from dsprof.trace.run import RankFiles, RunFiles, bounded_memory, rank_files, read_rank, stranger
 from dsprof.trace.table import RankTrace
 
 Progress = Callable[[int, int], None]
@@ -28,7 +29,7 @@ def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]
     """Collect the aggregates of one rank."""
     attach_buckets(trace)
     trace = on_device_clock(trace)
-    return RunSummary(kind.collect(trace, clock) for kind in kinds)
+    return collected(trace, clock, kinds)
 
 
 def collect_ranks(
@@ -77,14 +78,32 @@ def _each(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> Iterato
 
 def _collect_file(task: _Task) -> RunSummary | Stranger:
     try:
-        trace = read_rank(*task.files)
+        with bounded_memory(task.files.path):
+            return _collected(read_rank(*task.files), task)
     except TraceError as error:
         return stranger(task.files.path, error)
-    return collect(trace, task.clock, task.kinds)
+
+
+def _collected(trace: RankTrace, task: _Task) -> RunSummary:
+    """Collect the aggregates of a rank; a plugin's reader may have filled its trace with anything.
+
+    Raises:
+        TraceError: it has.
+    """
+    try:
+        return collect(trace, task.clock, task.kinds)
+    except Exception as error:
+        if not trace.plugin or isinstance(error, MemoryError):
+            raise
+        raise TraceError(
+            f"{task.files.path}: {trace.plugin} gave a trace that cannot be analysed: "
+            f"{reason(error)}"
+        ) from error
 
 
 def _sample_file(files: RankFiles) -> ClockSamples:
     try:
-        return clock_samples(read_rank(*files))
+        with bounded_memory(files.path):
+            return clock_samples(read_rank(*files))
     except TraceError:  # which `_collect_file` meets again, and says
         return ClockSamples(files.header, {})

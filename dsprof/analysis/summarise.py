@@ -10,15 +10,15 @@ from typing import TypeVar
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import Timelines, draw
-from dsprof.analysis.clocks import (
+from dsprof.analysis.alignment.clocks import (
     Alignment,
     ClockSamples,
     align,
     shared_clock,
     unread_samples,
 )
-from dsprof.analysis.device import on_device_clock
 from dsprof.analysis.pool import Progress, collect, collect_ranks, sample_ranks
+from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.errors import TraceError
 from dsprof.trace.joining import Stranger

@@ -7,13 +7,17 @@ An aggregate is a small value with `collect` (from one rank's trace) and an asso
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from dsprof.trace.table import IntArray, RankTrace
+from dsprof.plugins import reason
+from dsprof.trace.columns import IntArray
+from dsprof.trace.table import RankTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +72,18 @@ def add_rows(one: Mapping[R, S], other: Mapping[R, S]) -> dict[R, S]:
 
 
 class RunSummary:
-    """The aggregates of a run, by their type: `summary[Communication].rows`."""
+    """The aggregates of a run, by their type: `summary[Communication].rows`.
 
-    def __init__(self, parts: Iterable[Aggregate]) -> None:
+    `failures` says of an aggregate of a plugin why it is not there.
+    """
+
+    def __init__(
+        self,
+        parts: Iterable[Aggregate],
+        failures: Mapping[type[Aggregate], str] = MappingProxyType({}),
+    ) -> None:
         self._parts: dict[type[Aggregate], Aggregate] = {type(part): part for part in parts}
+        self.failures = dict(failures)
 
     def __getitem__(self, kind: type[A]) -> A:
         return cast(A, self._parts[kind])
@@ -81,15 +93,46 @@ class RunSummary:
 
     def merge(self, other: RunSummary) -> RunSummary:
         """Join two summaries that hold the same kinds of aggregates."""
-        return RunSummary(_merged(part, other[kind]) for kind, part in self._parts.items())
+        failures = self.failures | other.failures
+        parts = (
+            _guarded(kind, partial(_merged, part, other[kind]), failures)
+            for kind, part in self._parts.items()
+            if kind not in failures
+        )
+        return RunSummary([part for part in parts if part is not None], failures)
 
     def with_part(self, part: Aggregate) -> RunSummary:
         """Return a summary with the aggregate of this type replaced."""
-        return RunSummary((self._parts | {type(part): part}).values())
+        return RunSummary((self._parts | {type(part): part}).values(), self.failures)
 
     def only(self, kinds: Iterable[type[Aggregate]]) -> RunSummary:
         """Return a summary of the named aggregates alone, so that a rule sees what it declared."""
         return RunSummary(self._parts[kind] for kind in kinds if kind in self._parts)
+
+
+def collected(trace: RankTrace, clock: RankClock, kinds: Iterable[type[Aggregate]]) -> RunSummary:
+    """Collect aggregates of one rank; one of a plugin may fail, and stands in `failures` then."""
+    failures: dict[type[Aggregate], str] = {}
+    parts = [_guarded(kind, partial(kind.collect, trace, clock), failures) for kind in kinds]
+    return RunSummary([part for part in parts if part is not None], failures)
+
+
+def _guarded(
+    kind: type[Aggregate],
+    make: Callable[[], Aggregate],
+    failures: dict[type[Aggregate], str],
+) -> Aggregate | None:
+    """Make an aggregate; what a plugin's own raises, or makes instead, is kept as a failure."""
+    if kind.__module__.partition(".")[0] == "dsprof":
+        return make()
+    try:
+        part = make()
+        if type(part) is not kind:
+            raise TypeError(f"it gave a {type(part).__name__}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it runs code of others
+        failures[kind] = reason(error)
+        return None
+    return part
 
 
 def _merged(one: Any, other: Any) -> Aggregate:

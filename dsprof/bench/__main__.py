@@ -22,7 +22,7 @@ from dsprof.bench.table import described
 from dsprof.bench.teams import PATIENCE, host_name, join, stages, told
 from dsprof.environment import snapshot
 from dsprof.errors import DsprofError
-from dsprof.outputs import json_document
+from dsprof.files.json_documents import json_document
 from dsprof.reports.write import write_whole
 
 

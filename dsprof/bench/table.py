@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dsprof.analysis.baseline import Baseline, OpCost, Product
 from dsprof.analysis.collectives import busbw_factor
-from dsprof.reports import formatting as fmt
+from dsprof.findings import formatting as fmt
+from dsprof.findings.wording import percent
 
 _HEAD = f"{'operation':15}{'group':>6}{'ranks':>7}{'latency':>11}{'largest':>11}{'busbw':>12}"
 
@@ -33,7 +34,8 @@ def _lines(baseline: Baseline) -> Iterator[str]:
         yield (
             f"\nCompute of {fmt.duration(hiding.compute_ns)} and a collective of "
             f"{fmt.duration(hiding.collective_ns)} take {fmt.duration(hiding.both_ns)} together:\n"
-            f"{hiding.low:.0%} to {hiding.high:.0%} of the time that hiding wins is lost again to "
+            f"{percent(hiding.low)} to {percent(hiding.high)} of the time that hiding wins "
+            "is lost again to "
             "slower computation."
         )
         if hiding.high > 1:

@@ -11,6 +11,7 @@ from dsprof.cli.doctor import DoctorCommand
 from dsprof.cli.env import EnvCommand
 from dsprof.cli.lint import LintCommand
 from dsprof.cli.report import ReportCommand
+from dsprof.cli.rules import RulesCommand
 from dsprof.cli.run import RunCommand
 
 __all__ = ["COMMANDS", "Command", "Parser"]
@@ -21,6 +22,7 @@ COMMANDS: tuple[Command, ...] = (
     LintCommand(),
     CompareCommand(),
     CheckCommand(),
+    RulesCommand(),
     DoctorCommand(),
     EnvCommand(),
     BenchCommand(),

@@ -10,7 +10,7 @@ from dsprof.cli.start import become
 from dsprof.cli.versions import version_of
 from dsprof.errors import DsprofError
 
-_PROGRAM = ("-m", "dsprof.hooks.native_build")
+_PROGRAM = ("-m", "dsprof.hooks.wire.native_build")
 
 
 class BuildCommand:

@@ -26,7 +26,7 @@ Judge a run and compare it with a budget, for a CI job:
   findings: {high: 0, low: 3} # at most so many of this severity or graver
   may_be_unknown: [late-rank] # rules and figures that need not be decided
 
-Prints each broken limit in a line, and what could not be told.
+Prints each broken limit in a line, and what is unknown.
 Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
@@ -45,11 +45,11 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def run(self, arguments: Namespace) -> int:
         """Print what is broken; the budget is read first, for judging a run takes longer."""
-        from dsprof.budget.judge import broken
-        from dsprof.budget.limits import load_budget
-        from dsprof.rules import RULES
+        from dsprof.diagnosis.budget.judge import broken
+        from dsprof.diagnosis.budget.limits import load_budget
+        from dsprof.rules import all_rules
 
-        budget = load_budget(arguments.budget, [rule.meta.id for rule in RULES])
+        budget = load_budget(arguments.budget, [rule.meta.id for rule in all_rules()])
         diagnosis = load_diagnosis(arguments.paths, arguments.config, arguments.baseline)
         lines = broken(budget, diagnosis)
         said = lines or [f"{arguments.budget}: the budget holds"]

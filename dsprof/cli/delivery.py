@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from dsprof.cli.output import check_writable, print_bytes, terminal
-from dsprof.errors import escaped
+from dsprof.errors import DsprofError, escaped
 
 _STANDARD_OUTPUT = Path("-")
 
@@ -27,19 +27,12 @@ def add_delivery(
     parser: ArgumentParser, formats: Callable[[], Sequence[str]], default: str, page: str
 ) -> None:
     """Add --format, one of `formats()`, and --output; html goes to the file `page`."""
-
-    def known(name: str) -> str:
-        names = formats()
-        if name in names:
-            return name
-        raise ArgumentTypeError(f"{name!r} is no format; choose one of {', '.join(names)}")
-
+    parser.set_defaults(formats=formats)
     parser.add_argument(
         "--format",
-        type=known,
         default=default,
         metavar="FORMAT",
-        help=f"html, text or json (default: {default})",
+        help=f"html, text, json or a plugin's (default: {default})",
     )
     parser.add_argument(
         "-o",
@@ -54,8 +47,11 @@ def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path
     """Return where the document goes, before the work that it costs.
 
     Raises:
-        OutputError: it cannot be written there.
+        DsprofError: there is no such format, or it cannot be written there.
     """
+    names = arguments.formats()  # not while arguments are parsed: --no-plugins may follow
+    if arguments.format not in names:
+        raise DsprofError(f"{arguments.format!r} is no format; choose one of {', '.join(names)}")
     default = Path(page) if arguments.format == "html" else _STANDARD_OUTPUT
     output: Path = arguments.output or default
     if output != _STANDARD_OUTPUT:

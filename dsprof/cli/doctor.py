@@ -29,9 +29,10 @@ from dsprof.config import (
     is_switched_on,
     unmirrored,
 )
+from dsprof.config.settings import Setting
 from dsprof.errors import ConfigError, escaped
 from dsprof.interpreter import NO_GIL, has_gil
-from dsprof.settings import Setting
+from dsprof.redaction import redact_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ Exit code 0: DSPROF=1 would record here; 1: it would not."""
     def run(self, arguments: Namespace) -> int:
         """Print the checks."""
         checks = list(_checks(os.environ))
-        lines = [f"{check.state:>4}  {escaped(check.text)}" for check in checks]
+        lines = [f"{check.state:>4}  {escaped(redact_text(check.text))}" for check in checks]
         obstacles = sum(check.state == "no" for check in checks)
         if obstacles:
             lines += ["", f"DSPROF=1 would record nothing here: see each 'no' above ({obstacles})."]
@@ -151,7 +152,7 @@ def _hooks(variables: Mapping[str, str]) -> Iterator[Check]:
 
 def _precisions(variables: Mapping[str, str]) -> Iterator[Check]:
     """Name the precisions that are slow on this CPU; the report judges devices."""
-    from dsprof import machine, precision
+    from dsprof.environment import machine, precision
 
     if machine.attempt(machine.accelerators, list[machine.Accelerator]()):
         return
@@ -190,6 +191,8 @@ def _configuration(variables: Mapping[str, str], is_whole: bool) -> Iterator[Che
 
 
 def _shown(setting: Setting) -> str:
+    if isinstance(setting.value, tuple):
+        return ", ".join(setting.value) or "none"
     return "all" if setting.value is None else str(setting.value)
 
 

@@ -18,8 +18,8 @@ from dsprof.errors import ConfigError, OutputError, escaped
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
     from dsprof.environment import EnvSnapshot
-    from dsprof.rules.rule import Finding
-    from dsprof.trace.format import Header
+    from dsprof.findings.finding import Finding
+    from dsprof.trace.schema import Header
 
 _BACKENDS = {"nvidia": "nccl", "amd": "nccl", "ascend": "hccl", "intel": "xccl"}
 _DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu"}
@@ -39,8 +39,8 @@ here, and judge them. Nothing is trained and nothing is changed.
   torchrun ... --no-python dsprof env -o DIR  every rank writes what it has;
   dsprof report DIR                           then what differs between them
 
-Exit code 0: no rule found a fault; 1: one did; 2: a mistake in the command. As
-one of several ranks it is 0, or the launcher would stop the others."""
+Exit code 0: no problems; 1: a finding that fails; 2: a mistake in the command.
+As one of several ranks it is 0, or the launcher would stop the others."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
@@ -60,12 +60,12 @@ one of several ranks it is 0, or the launcher would stop the others."""
 
     def run(self, arguments: Namespace) -> int:
         """Print it, or write it where a folder is given; rank 0 prints in either case."""
-        from dsprof.diagnosis.here import ENVIRONMENT_RULES, diagnose_environment
+        from dsprof.diagnosis.local_environment import diagnose_environment, environment_rules
+        from dsprof.findings.finding import Status
         from dsprof.reports import render
-        from dsprof.rules.rule import Status
 
         place = _place(os.environ)
-        schema = {rule.meta.id: type(rule.thresholds) for rule in ENVIRONMENT_RULES}
+        schema = {rule.meta.id: type(rule.thresholds) for rule in environment_rules()}
         thresholds = load_thresholds(arguments.config, schema) if arguments.config else {}
         header, found = _described(place, arguments.backend)
         diagnosis = diagnose_environment(header, found, thresholds)
@@ -94,7 +94,7 @@ def _place(variables: Mapping[str, str]) -> _Place:
         ConfigError: what it says is no rank.
     """
     from dsprof.environment import count
-    from dsprof.trace.format import LARGEST_WORLD
+    from dsprof.trace.schema import LARGEST_WORLD
 
     pairs = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
     pairs.append(("PMI_RANK", "PMI_SIZE"))
@@ -119,9 +119,9 @@ def _folder(variables: Mapping[str, str]) -> Path | None:
 def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]:
     """Return who this process is and what it has, as they may be written."""
     from dsprof import environment
-    from dsprof.anonymize import Anonymizer
-    from dsprof.disclosure import Disclosure
-    from dsprof.trace.format import SCHEMA_VERSION, Header
+    from dsprof.recording.pseudonyms import Anonymizer
+    from dsprof.recording.redaction import Redaction
+    from dsprof.trace.schema import SCHEMA_VERSION, Header
 
     found = environment.snapshot(os.environ)
     key = environment.run_key(os.environ, place.world_size)
@@ -143,7 +143,7 @@ def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]
         versions={"dsprof": __version__},
         anonymized=anonymize,
     )
-    disclose = Disclosure(Anonymizer(key) if anonymize else None)
+    disclose = Redaction(Anonymizer(key) if anonymize else None)
     return disclose(header), disclose(found)
 
 

@@ -15,8 +15,8 @@ from dsprof.cli.versions import version_of
 from dsprof.errors import DsprofError, escaped
 
 if TYPE_CHECKING:
-    from dsprof.ds_config import ConfigFile
-    from dsprof.rules.rule import Finding, Table
+    from dsprof.config.deepspeed import ConfigFile
+    from dsprof.findings.finding import Finding, Table
 
 _MOST_ROWS = 200
 _KEY, _VALUE, _LINE, _IN_FORCE = "key", "value", "line", "in force"
@@ -61,26 +61,35 @@ def _release(given: str | None) -> str:
 
 
 def _lint(path: Path, version: str) -> int:
+    from dsprof.config.deepspeed import check_keys, read_config
     from dsprof.diagnosis.lint import lint
-    from dsprof.ds_config import read_config
     from dsprof.environment import snapshot
-    from dsprof.rules.rule import Status
+    from dsprof.findings.finding import Status
+    from dsprof.rules import RULES
 
     try:
         config = read_config(path)
+        check_keys(path, config.values)
     except DsprofError as error:
-        print(f"dsprof: {error}", file=sys.stderr)
+        print(f"dsprof: {_shown(error)}", file=sys.stderr)
         return 2
     findings = lint(config, version, machine=snapshot(os.environ))
     print_bytes("\n".join([*_report(path, version, config, findings), "", ""]).encode())
-    return 1 if any(finding.status in (Status.FAIL, Status.ERROR) for finding in findings) else 0
+    ours = {rule.meta.id for rule in RULES}  # a plugin that breaks decides nothing
+    return int(
+        any(
+            finding.status is Status.FAIL
+            or (finding.status is Status.ERROR and finding.rule in ours)
+            for finding in findings
+        )
+    )
 
 
 def _report(
     path: Path, version: str, config: ConfigFile, found: Sequence[Finding]
 ) -> Iterator[str]:
-    from dsprof.rules.rule import Status
-    from dsprof.rules.wording import reason
+    from dsprof.findings.finding import Status
+    from dsprof.findings.wording import reason
 
     release = f"DeepSpeed {version}" if version else "newest DeepSpeed known to dsprof"
     failed = sum(finding.status is Status.FAIL for finding in found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsprof.cli.progress import processes_for, progress_on_terminal
 from dsprof.errors import DsprofError
-from dsprof.inputs import read_input
+from dsprof.files.inputs import read_input
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
@@ -30,9 +30,9 @@ def add_judging(parser: ArgumentParser) -> None:
 
 def threshold_schema() -> dict[str, type]:
     """Return the dataclass of each rule's thresholds, by the id of the rule."""
-    from dsprof.rules import RULES
+    from dsprof.rules import all_rules
 
-    return {rule.meta.id: type(rule.thresholds) for rule in RULES}
+    return {rule.meta.id: type(rule.thresholds) for rule in all_rules()}
 
 
 def load_diagnosis(
@@ -53,8 +53,8 @@ def load_diagnosis(
     saved = [path for path in paths if is_diagnosis(path)]
     if saved and (config or baseline or len(paths) > 1):
         raise DsprofError(
-            f"{saved[0]}: a saved diagnosis is shown as it is; give it alone and without --config "
-            "or --baseline, or give the traces"
+            f"{saved[0]}: a saved diagnosis is shown as it is; give only this file and no "
+            "--config or --baseline, or give the traces"
         )
     if saved:
         return from_json(read_input(saved[0], LARGEST_WHOLE_BYTES), str(saved[0]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from dsprof.cli.delivery import add_delivery, deliver, destination
 from dsprof.cli.loading import add_judging, load_diagnosis
 from dsprof.errors import ConfigError
-from dsprof.inputs import read_input
+from dsprof.files.inputs import read_input
 
 _PAGE = "report.html"
 _LARGEST_BUNDLE_BYTES = 1 << 26
@@ -72,6 +72,6 @@ def _bundle(path: Path) -> bytes:
 
 
 def _formats() -> list[str]:
-    from dsprof.reports import RENDERERS
+    from dsprof.reports import formats
 
-    return [renderer.name for renderer in RENDERERS]
+    return formats()

@@ -53,7 +53,7 @@ nothing, set DSPROF=1 on each node."""
                 parser.add_argument(option, action="store_const", const="true", help=text)
             else:
                 metavar = "N" if field.default is None or kinds[name] is int else "VALUE"
-                default = "" if field.default is None else f" (default {field.default})"
+                default = "" if field.default in (None, ()) else f" (default {field.default})"
                 parser.add_argument(option, metavar=metavar, help=text + default)
         parser.add_argument("--config", metavar="FILE", help="YAML file with these settings")
         parser.add_argument("command", nargs=REMAINDER, metavar="COMMAND", help="what to start")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from dsprof._version import __version__
 from dsprof.comparison import settings
+from dsprof.comparison.comparability import unlike
 from dsprof.comparison.findings import finding_changes
-from dsprof.comparison.kinds import unlike
 from dsprof.comparison.model import Change, Comparison, Side
 from dsprof.comparison.times import time_changes
 from dsprof.comparison.traffic import kind_changes, operation_changes

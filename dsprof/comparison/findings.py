@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dsprof.comparison.model import Fate, FindingChange
-from dsprof.rules.rule import Finding, Severity, Status, worst
+from dsprof.findings.finding import Finding, Severity, Status, worst
 
 _UNDECIDED = (Status.UNKNOWN, Status.ERROR)
 

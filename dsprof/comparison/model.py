@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from dsprof.diagnosis.model import RunInfo
-from dsprof.outputs import json_document
+from dsprof.files.json_documents import json_document
 
 SCHEMA_VERSION = 1
 

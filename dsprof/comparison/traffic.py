@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from dsprof.analysis.held import added
+from dsprof.analysis.rank.blocked_time import added
 from dsprof.comparison.model import KindChange, OperationChange
 from dsprof.diagnosis.model import CommunicationRow, Diagnosis
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
@@ -84,9 +84,9 @@ def kind_changes(before: Diagnosis, after: Diagnosis) -> list[KindChange]:
     return [change for _, change in found]
 
 
-def _kind(row: CommunicationRow, world_size: int) -> Kind:
+def _kind(row: CommunicationRow, world_size: int | None) -> Kind:
     # A group is known by its members or its purpose: its name may be a process's own.
-    is_whole = row.group_size == world_size
+    is_whole = row.group_size is not None and row.group_size == world_size
     return Kind(
         row.op,
         "all ranks" if is_whole else row.role or row.group,
@@ -100,7 +100,7 @@ def _kind(row: CommunicationRow, world_size: int) -> Kind:
 
 
 def _pairs(
-    before: Diagnosis, after: Diagnosis, key: Callable[[CommunicationRow, int], Key]
+    before: Diagnosis, after: Diagnosis, key: Callable[[CommunicationRow, int | None], Key]
 ) -> Iterator[tuple[Key, Sums, Sums]]:
     """Yield what either run has under a key; a run without it has none of it."""
     old, new = _grouped(before, key), _grouped(after, key)
@@ -109,7 +109,9 @@ def _pairs(
         yield one, first, new.get(one, Sums(rank_steps(after)))
 
 
-def _grouped(diagnosis: Diagnosis, key: Callable[[CommunicationRow, int], Key]) -> dict[Key, Sums]:
+def _grouped(
+    diagnosis: Diagnosis, key: Callable[[CommunicationRow, int | None], Key]
+) -> dict[Key, Sums]:
     found: dict[Key, Sums] = {}
     steps = rank_steps(diagnosis)
     for row in diagnosis.communication:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsprof.comparison.model import Comparison, OperationChange, TimeChange
+from dsprof.findings.wording import percent
 
 
 def verdict(comparison: Comparison, *, has_configuration: bool) -> str:
@@ -67,7 +68,11 @@ def _more(pairs: list[tuple[float | None, float | None]]) -> str:
     if before == after:
         return f"as before {before:,.6g}"
     word = "more" if after > before else "fewer"
-    share = f" ({after / before - 1:+.1%})" if before and abs(after / before - 1) >= 0.001 else ""
+    share = (
+        f" ({percent(after / before - 1, sign='+')})"
+        if before and abs(after / before - 1) >= 0.001
+        else ""
+    )
     return f"{abs(after - before):,.12g} {word}{share}"
 
 

@@ -1,4 +1,4 @@
-"""Who came last to collectives, for the report."""
+"""Last arrivals to collectives, for the report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.lateness import Lateness, lateness
+from dsprof.analysis.run.lateness import Lateness, lateness
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 

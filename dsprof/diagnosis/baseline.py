@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.baseline import Baseline, Machine
@@ -30,7 +30,7 @@ def with_baseline(
         contention=baseline.contention,
         differences=unfit or list(_differences(baseline.machine, summary)),
     )
-    return (summary if unfit else summary.with_part(Costs(baseline))), info
+    return (summary if unfit else summary.with_part(BaselineCosts(baseline))), info
 
 
 def baseline_note(info: BaselineInfo) -> str:

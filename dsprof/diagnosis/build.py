@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dsprof import plugins
 from dsprof._version import __version__
+from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
@@ -16,20 +18,20 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Baseline
 from dsprof.analysis.pool import Progress
 from dsprof.analysis.summarise import summarise
-from dsprof.analysis.summary import RunSummary
+from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.diagnosis import sections
 from dsprof.diagnosis.arrivals import arrivals
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.environment import environment_info
-from dsprof.diagnosis.flights import flights
-from dsprof.diagnosis.logged import logged_calls, logged_facts
+from dsprof.diagnosis.flight_recorders import flights
+from dsprof.diagnosis.logs import logged_calls, logged_facts
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.quality import quality
 from dsprof.diagnosis.snapshots import snapshots
-from dsprof.diagnosis.transfers import transfers
+from dsprof.diagnosis.transfer_speed import transfers
 from dsprof.diagnosis.utilisation import utilisation_info
 from dsprof.diagnosis.verdict import verdict
-from dsprof.rules import RULES
+from dsprof.rules import all_rules, plugin_rules
 from dsprof.rules.runner import judge
 from dsprof.trace.run import RunFiles
 
@@ -50,7 +52,7 @@ def diagnose(
     Raises:
         TraceError: no file can be read.
     """
-    summary = summarise(run, processes=processes, progress=progress)
+    summary = summarise(run, _kinds(), processes=processes, progress=progress)
     if baseline is None:
         return diagnosis_of(summary, thresholds or {})
     summary, info = with_baseline(summary, *baseline)
@@ -60,19 +62,26 @@ def diagnose(
     return diagnosis
 
 
+def _kinds() -> tuple[type[Aggregate], ...]:
+    """Return what is collected of a run: rules of plugins bring aggregates of their own."""
+    theirs = [kind for rule in plugin_rules() for kind in rule.meta.needs]
+    return tuple(dict.fromkeys((*AGGREGATES, *theirs)))
+
+
 def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosis:
     """Judge a summary that holds every aggregate."""
-    findings = judge(summary, RULES, thresholds)
+    rules = all_rules()
+    findings = judge(summary, rules, thresholds)
     return Diagnosis(
         run=sections.run_info(summary),
-        quality=quality(summary[Run], summary[Steps]),
+        quality=quality(summary[Run], summary[Steps], plugins.problems()),
         steps=sections.steps(summary),
         dsprof_version=__version__,
         verdict=verdict(findings, summary),
         findings=findings,
         communication=sections.communication(summary),
         devices=sections.devices(summary),
-        flights=flights(summary[Flights]),
+        flights=flights(summary[FlightRecorders]),
         flushes=sections.flushes(summary),
         fetches=sections.fetches(summary),
         copies=sections.copies(summary),
@@ -86,6 +95,6 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         waits=sections.waits(summary),
         arrivals=arrivals(summary),
         transfers=transfers(summary, thresholds),
-        thresholds=sections.thresholds(RULES, thresholds),
+        thresholds=sections.thresholds(rules, thresholds),
         utilisation=utilisation_info(summary),
     )

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts, RankSet, ranks_of
 from dsprof.diagnosis import model
-from dsprof.machine import OF_A_RANK, Accelerator, Adapter
-from dsprof.trace.format import EngineConfig
+from dsprof.environment.machine import OF_A_RANK, Accelerator, Adapter
+from dsprof.trace.schema import EngineConfig
 
 V = TypeVar("V", bound=Hashable)
 
@@ -22,7 +22,7 @@ def environment_info(
         files.setdefault(file, {})[name] = _first(values)
     engine = facts.first_engine
     return model.EnvironmentInfo(
-        variables=_shared(facts, facts.variables),
+        variables=_shared(facts, facts.variables_apart),
         effective=_shared(facts, facts.hidden),
         files=files,
         versions=_shared(facts, facts.versions),
@@ -54,8 +54,8 @@ def _settings(engine: EngineConfig) -> model.EngineSettings:
 
 def _differences(facts: EnvironmentFacts) -> Iterator[model.Difference]:
     machine = {name: held for name, held in facts.machine.items() if name not in OF_A_RANK}
-    parts = (facts.variables, facts.versions, machine, facts.precision, facts.written)
-    for part in parts:
+    settings = (facts.variables_apart, facts.versions, machine, facts.precision)
+    for part in (*settings, facts.written_apart):
         for name, values in facts.differing(part).items():
             ranks = {value: list(ranks_of(held)) for value, held in values.items()}
             yield model.Difference(name=name, values=ranks)

@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
-from dsprof.ds_config import ConfigFile
+from dsprof.analysis.summary import Aggregate, RankClock, collected
+from dsprof.config.deepspeed import ConfigFile
 from dsprof.environment import EnvSnapshot
-from dsprof.rules import RULES
-from dsprof.rules.environment import unaccelerated_precision
-from dsprof.rules.rule import Finding, Rule
+from dsprof.findings.finding import Finding
+from dsprof.rules import all_rules
+from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
-from dsprof.trace.format import SCHEMA_VERSION, EngineConfig, Header
+from dsprof.trace.schema import SCHEMA_VERSION, EngineConfig, Header
 from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 
 def config_rules() -> list[Rule]:
     """Return the rules that judge the configuration."""
-    return [rule for rule in RULES if rule.meta.category == "configuration"]
+    return [rule for rule in all_rules() if rule.meta.category == "configuration"]
 
 
 def lint(
@@ -37,11 +37,11 @@ def lint(
     """
     rules = config_rules()
     if machine is not None:
-        rules.append(unaccelerated_precision.RULE)
+        rules += [rule for rule in all_rules() if rule.meta.judges_machine]
         machine = msgspec.structs.replace(machine, versions={})  # the release is a given
     trace = _trace(config, deepspeed)
     trace.environment = machine
-    summary = RunSummary(kind.collect(trace, RankClock()) for kind in _needed(rules))
+    summary = collected(trace, RankClock(), _needed(rules))
     engines = replace(summary[Engines], lines=config.lines)
     return judge(summary.with_part(engines), rules, thresholds)
 

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.known_settings import written_config, written_variables
-from dsprof.outputs import json_document
-from dsprof.rules.rule import Finding
+from dsprof.files.json_documents import json_document
+from dsprof.findings.finding import Finding, Table
+from dsprof.redaction.known_settings import written_config, written_variables
 
 SCHEMA_VERSION = 1
 
@@ -28,7 +28,7 @@ class _Part(msgspec.Struct, kw_only=True):
 class RunInfo(_Part):
     """Which run this is."""
 
-    world_size: int
+    world_size: int | None  # null: no file tells it
     ranks: list[int]  # present in the traces
     hosts: list[str]
     steps: int  # optimizer steps recorded by the ranks present
@@ -440,7 +440,7 @@ class ArrivalRow(_Part):
 
 
 class ArrivalInfo(_Part):
-    """Who came last; the ranks for whom others waited most first."""
+    """Last arrivals; the ranks for whom others waited most first."""
 
     rows: list[ArrivalRow] = []
     last_ranks: dict[str, int] = {}  # step -> the rank for whom others waited longest in it
@@ -488,6 +488,18 @@ class Diagnosis(_Part):
     baseline: BaselineInfo | None = None
     transfers: list[TransferRow] = []
     utilisation: UtilisationInfo = msgspec.field(default_factory=UtilisationInfo)
+
+    @property
+    def asked_and_sent(self) -> Table | None:
+        """What the configuration asks for beside what was sent; None if not compared."""
+        found = (f for f in self.findings if f.rule == "unexplained-traffic")
+        return next((table for finding in found for table in finding.evidence), None)
+
+    def threshold(self, rule: str, name: str) -> float | None:
+        """Return a threshold that is in force; None if there is none, or it is no number."""
+        values = (one.value for one in self.thresholds if (one.rule, one.name) == (rule, name))
+        value = next(values, None)
+        return value if isinstance(value, (int, float)) else None
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

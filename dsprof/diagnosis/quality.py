@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.diagnosis import model
 
 
-def quality(run: Run, steps: Steps) -> model.Quality:
-    """Collect what is missing, dropped, unmatched or inexact, and what recording cost."""
+def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quality:
+    """Collect what is missing, dropped, unmatched or inexact, and what recording cost.
+
+    `problems` are sentences on plugins that could not be used.
+    """
     trailers = run.trailers
     ranks = run.ranks.values()
     costs = run.cost_shares(steps) if run.is_recorded else None
@@ -31,7 +35,7 @@ def quality(run: Run, steps: Steps) -> model.Quality:
         training_cost_share=costs[0] if costs else None,
         writer_cost_share=costs[1] if costs else None,
         hooks=_hook_notes(run),
-        notes=_notes(run),
+        notes=[*_notes(run), *problems],
     )
 
 
@@ -53,5 +57,6 @@ def _hook_notes(run: Run) -> list[model.HookNote]:
                 ranks[hook.name, text].append(rank)
         if facts.trailer is not None:
             for name, why in facts.trailer.failed_hooks.items():
-                ranks[name, why].append(rank)
+                if rank not in ranks[name, why]:  # a trace that ended well says it twice
+                    ranks[name, why].append(rank)
     return [model.HookNote(name=n, why=why, ranks=r) for (n, why), r in ranks.items()]

@@ -24,11 +24,12 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.aggregates.timelines import StepDetail, Timelines
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
-from dsprof.analysis.steps import warmup_steps
+from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
+from dsprof.findings.wording import percent
 from dsprof.rules.rule import Rule
-from dsprof.trace.format import MemoryArgs
+from dsprof.trace.schema import MemorySample
 
 _FLUSH_ROWS = 200
 _WAIT_RANKS = 64
@@ -40,7 +41,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
     run, header = summary[Run], summary[Run].first
     headers = [run.ranks[rank].header for rank in sorted(run.ranks)]
     return model.RunInfo(
-        world_size=header.world_size,
+        world_size=header.world_size if run.is_world_known else None,
         ranks=sorted(run.ranks),
         hosts=list(dict.fromkeys(one.host for one in headers)),
         steps=len(summary[Steps].numbers),
@@ -243,7 +244,7 @@ def _method(summary: RunSummary) -> str:
         return method
     method = "host clock: time blocked in synchronous calls and in waits"
     if facts.estimated_share:
-        share = f"{facts.estimated_share:.0%} of it estimated"
+        share = f"{percent(facts.estimated_share)} of it estimated"
         method += f" ({share}: DDP waits inside C++, and waits no longer than this)"
     if facts.is_counted:
         return f"{method}, from counters, for no step after warm-up is in full detail"
@@ -372,7 +373,7 @@ def _memory(rank: int, facts: MemoryFacts) -> model.RankMemory:
     )
 
 
-def _device_column(samples: Iterable[MemoryArgs], name: str) -> list[int]:
+def _device_column(samples: Iterable[MemorySample], name: str) -> list[int]:
     values = [(sample.device or {}).get(name) for sample in samples]
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dsprof.analysis.aggregates.models import Models, tokens_per_forward
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import UtilisationInfo
-from dsprof.rules.utilisation import Utilisation, utilisation
+from dsprof.findings.wording import percent
+from dsprof.rules.hardware.utilisation import Utilisation, utilisation
 
 
 def utilisation_info(run: RunSummary) -> UtilisationInfo:
@@ -26,7 +27,8 @@ def _text(found: Utilisation, run: RunSummary) -> str:
         return f"Model FLOPs utilisation: unknown ({found.unknown})."
     tokens, peak = tokens_per_forward(model), found.peak_flops_per_s / 1e12
     return (
-        f"Model FLOPs utilisation: {found.share:.1%} of {peak:,.3g} TFLOP/s in {found.precision} "
+        f"Model FLOPs utilisation: {percent(found.share)} of {peak:,.3g} TFLOP/s in "
+        f"{found.precision} "
         f"(estimate from {model.parameters:,} parameters and {tokens:,.0f} tokens per micro-step "
         "and rank, as in the first forwards)."
     )

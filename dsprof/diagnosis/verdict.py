@@ -12,15 +12,14 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.communication import communication_bound_step, late_rank
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import duration, percent, plural, size
 from dsprof.rules.endings import after_step
-from dsprof.rules.rule import Finding, Severity, Status
-from dsprof.rules.wording import duration, plural, size
 
 NO_PROBLEMS = "No problems found"
 
-_BOUND = communication_bound_step.RULE.meta.id
-_LATE = late_rank.RULE.meta.id
+_BOUND = "communication-bound-step"
+_LATE = "late-rank"
 _LEAST_SHARE = 0.005  # of a step; a smaller part reads as 0 %
 
 
@@ -121,7 +120,7 @@ def _device_parts(device: Device) -> str:
 def _shown(shares: dict[str, float]) -> list[str]:
     """Name the parts that matter; communication always, for it is what was looked for."""
     return [
-        f"{share * 100:.0f} % {name}"
+        f"{percent(share)} {name}"
         for name, share in shares.items()
         if share >= _LEAST_SHARE or name == "exposed communication"
     ]

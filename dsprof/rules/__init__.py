@@ -1,178 +1,38 @@
-"""The rules; one more is its file, its docs page and a line here.
-
-The order decides who owns exposed time that two rules could save: the more specific rule first.
-"""
+"""The rules: each module of a category's folder that has a `RULE` or `RULES`, and plugins."""
 
 from __future__ import annotations
 
-from dsprof.rules.communication import (
-    allreduce_for_sharded_gradients,
-    barrier_in_step,
-    collective_timeout,
-    communication_bound_step,
-    fp32_gradients,
-    inter_node_gathers,
-    late_rank,
-    low_bus_bandwidth,
-    mismatched_collective,
-    misplaced_groups,
-    nccl_warning,
-    network_differs_across_ranks,
-    part_filled_buckets,
-    persistent_parameter_gathers,
-    reduction_every_micro_step,
-    repeated_parameter_gathers,
-    scalar_collectives,
-    single_rank_groups,
-    slow_benchmark,
-    slow_link,
-    small_collectives,
-    stuck_collective,
-    tiny_parameter_gathers,
-    transport_fallback,
-    unbatched_point_to_point,
-    unexplained_traffic,
-)
-from dsprof.rules.configuration import (
-    batch_size_mismatch,
-    comms_logger_enabled,
-    conflicting_config_keys,
-    deprecated_config_key,
-    inert_config_key,
-    overridden_config_value,
-    rejected_config,
-    unfilled_auto_value,
-    unknown_config_key,
-)
-from dsprof.rules.environment import (
-    bootstrap_interface,
-    defective_release,
-    deprecated_variable,
-    disabled_transport,
-    forced_algorithm,
-    hidden_setting,
-    host_setting,
-    incomplete_platform_profile,
-    misplaced_process,
-    misspelt_variable,
-    single_hardware_queue,
-    sync_debug_variable,
-    unaccelerated_precision,
-    unequal_hosts,
-    unknown_value,
-    unparsable_integer_variable,
-    variable_differs_across_ranks,
-    wrong_communication_library,
-)
-from dsprof.rules.memory import (
-    allocator_fragmentation,
-    communication_buffer_pressure,
-    device_out_of_memory,
-    emptied_device_cache,
-    host_memory_pressure,
-    memory_growth,
-    offload_bound_step,
-    oversized_bucket,
-    uneven_device_memory,
-    unused_device_memory,
-)
-from dsprof.rules.overlap import (
-    device_idle,
-    giant_bucket,
-    host_synchronisation,
-    low_comm_overlap,
-    low_compute_share,
-    pipeline_bubble,
-    prefetch_misses,
-    serial_streams,
-    unhidden_reduction,
-)
-from dsprof.rules.quality import data_quality, unrecognised_kernels
-from dsprof.rules.rule import Rule
-from dsprof.rules.steps import (
-    periodic_slow_step,
-    step_time_change,
-    step_time_drift,
-    throughput_drop,
-)
+from collections.abc import Iterator
+from functools import lru_cache
 
-RULES: tuple[Rule, ...] = (
-    data_quality.RULE,
-    collective_timeout.RULE,
-    device_out_of_memory.RULE,
-    network_differs_across_ranks.RULE,
-    transport_fallback.RULE,
-    nccl_warning.RULE,
-    unrecognised_kernels.RULE,
-    stuck_collective.RULE,
-    mismatched_collective.RULE,
-    late_rank.RULE,
-    low_bus_bandwidth.RULE,
-    slow_link.RULE,
-    slow_benchmark.RULE,
-    device_idle.RULE,
-    serial_streams.RULE,
-    allreduce_for_sharded_gradients.RULE,
-    reduction_every_micro_step.RULE,
-    unexplained_traffic.RULE,
-    fp32_gradients.RULE,
-    barrier_in_step.RULE,
-    scalar_collectives.RULE,
-    single_rank_groups.RULE,
-    unbatched_point_to_point.RULE,
-    small_collectives.RULE,
-    persistent_parameter_gathers.RULE,
-    tiny_parameter_gathers.RULE,
-    part_filled_buckets.RULE,
-    giant_bucket.RULE,
-    unhidden_reduction.RULE,
-    low_comm_overlap.RULE,
-    prefetch_misses.RULE,
-    host_synchronisation.RULE,
-    pipeline_bubble.RULE,
-    offload_bound_step.RULE,
-    repeated_parameter_gathers.RULE,
-    misplaced_groups.RULE,
-    inter_node_gathers.RULE,
-    communication_bound_step.RULE,
-    low_compute_share.RULE,
-    step_time_change.RULE,
-    step_time_drift.RULE,
-    periodic_slow_step.RULE,
-    throughput_drop.RULE,
-    allocator_fragmentation.RULE,
-    emptied_device_cache.RULE,
-    memory_growth.RULE,
-    host_memory_pressure.RULE,
-    uneven_device_memory.RULE,
-    oversized_bucket.RULE,
-    communication_buffer_pressure.RULE,
-    unused_device_memory.RULE,
-    comms_logger_enabled.RULE,
-    rejected_config.RULE,
-    unknown_config_key.RULE,
-    batch_size_mismatch.RULE,
-    conflicting_config_keys.RULE,
-    inert_config_key.RULE,
-    overridden_config_value.RULE,
-    deprecated_config_key.RULE,
-    unfilled_auto_value.RULE,
-    unaccelerated_precision.RULE,
-    sync_debug_variable.RULE,
-    misspelt_variable.RULE,
-    unparsable_integer_variable.RULE,
-    variable_differs_across_ranks.RULE,
-    disabled_transport.RULE,
-    forced_algorithm.RULE,
-    single_hardware_queue.RULE,
-    unknown_value.RULE,
-    incomplete_platform_profile.RULE,
-    unequal_hosts.RULE,
-    wrong_communication_library.RULE,
-    defective_release.RULE,
-    bootstrap_interface.RULE,
-    host_setting.RULE,
-    misplaced_process.RULE,
-    hidden_setting.RULE,
-    deprecated_variable.RULE,
-)
+from dsprof import plugins
+from dsprof.plugins import folders_in, in_folder
+from dsprof.rules.plugin_rule import accepted
+from dsprof.rules.rule import Rule
+
+
+def _place(rule: Rule) -> tuple[int, str]:
+    return rule.meta.order, rule.meta.id
+
+
+def _built_in() -> Iterator[Rule]:
+    for folder in folders_in(__name__):
+        yield from in_folder(folder, "RULE")
+        for several in in_folder(folder, "RULES"):
+            yield from several
+
+
+RULES: tuple[Rule, ...] = tuple(sorted(_built_in(), key=_place))
+"""Those that are built in, in their order."""
+
+
+@lru_cache(maxsize=1)
+def plugin_rules() -> tuple[Rule, ...]:
+    """Load the rules of other packages, once a process."""
+    taken = {rule.meta.id for rule in RULES}
+    return plugins.load(plugins.group("rules"), accepted, lambda rule: rule.meta.id, taken)
+
+
+def all_rules() -> tuple[Rule, ...]:
+    """Return the rules that are built in and those of plugins, in their order."""
+    return tuple(sorted((*RULES, *plugin_rules()), key=_place))

@@ -11,11 +11,11 @@ import numpy as np
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
-from dsprof.analysis.held import Held
-from dsprof.rules.rule import Column, Table
+from dsprof.analysis.rank.blocked_time import BlockedTime
+from dsprof.findings.finding import Column, Table
 
 Calls = Mapping[Kind, Row]
-AnyCalls = Mapping[Any, Row | Held]
+AnyCalls = Mapping[Any, Row | BlockedTime]
 
 _ROWS = 8
 
@@ -61,13 +61,13 @@ def bytes_per_step(calls: AnyCalls) -> float:
     return sum(row.bytes_per_step for row in calls.values())
 
 
-def held_ms(calls: AnyCalls) -> float | None:
+def blocked_ms(calls: AnyCalls) -> float | None:
     """Return how long a step is held by `calls`, mean over ranks; None where not measured."""
     known = [row.exposed_ms_per_step for row in calls.values()]
     return None if None in known else sum(ms for ms in known if ms is not None)
 
 
-def least_held_ms(calls: AnyCalls) -> float | None:
+def least_blocked_ms(calls: AnyCalls) -> float | None:
     """Return how long a step holds the rank that is held least; None where not measured.
 
     That rank comes last, and is held by the calls themselves. The others are held by its coming

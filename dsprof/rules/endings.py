@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dsprof.analysis.aggregates.endings import Ending, LastCall
-from dsprof.analysis.flights import by_value
-from dsprof.rules.rule import Column, Table
-from dsprof.rules.wording import named
-from dsprof.trace.format import EXIT, INTERRUPTED
+from dsprof.analysis.run.flight_recorders import by_value
+from dsprof.findings.finding import Column, Table
+from dsprof.findings.wording import named
+from dsprof.trace.schema import EXIT, INTERRUPTED
 
 _ROWS = 32
 _KINDS = 4
@@ -19,6 +19,8 @@ def last_completed(endings: Mapping[int, Ending], ranks: Iterable[int] = ()) -> 
     chosen = ranks or sorted(endings)
     shown = [(rank, endings[rank]) for rank in chosen if rank in endings][:_ROWS]
     latest_ns = max((ending.alive_ns for _, ending in shown), default=0)
+    beats = any(ending.heartbeat for _, ending in shown)
+    columns = (Column("in flight", "count"), Column("the oldest since", "ns")) if beats else ()
     return Table(
         columns=(
             Column("rank"),
@@ -27,6 +29,7 @@ def last_completed(endings: Mapping[int, Ending], ranks: Iterable[int] = ()) -> 
             Column("step", "count"),
             Column("called from"),
             Column("last record before the latest", "ns"),
+            *columns,
         ),
         rows=tuple(
             (
@@ -36,11 +39,18 @@ def last_completed(endings: Mapping[int, Ending], ranks: Iterable[int] = ()) -> 
                 ending.last.step if ending.last and ending.last.step >= 0 else None,
                 ending.last_frame,
                 latest_ns - ending.alive_ns,
+                *_in_flight(ending)[: len(columns)],
             )
             for rank, ending in shown
         ),
         caption="How the record of each rank ended",
     )
+
+
+def _in_flight(ending: Ending) -> tuple[int | None, int | None]:
+    """Say what the last heartbeat tells: how many collectives, and since when the oldest."""
+    beat = ending.heartbeat
+    return (None, None) if beat is None else (beat.in_flight, beat.oldest_ns or None)
 
 
 def how(ending: Ending) -> str:
@@ -56,7 +66,7 @@ def how(ending: Ending) -> str:
 def called(last: LastCall | None) -> str:
     """Name the last collective of a rank."""
     if last is None:
-        return "none"
+        return "none recorded"
     unseen = "" if last.is_completed else " (called; completion not recorded)"
     return f"{last.op} {last.number:,} of {last.group}{unseen}"
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.rules.rule import Finding
+from dsprof.findings.finding import Finding
 
 
 class EngineTraffic(NamedTuple):

@@ -1,93 +1,13 @@
-"""What a rule is, and what it says: the contract between rules, the diagnosis and the reports."""
+"""What a rule is: the contract between rules and the diagnosis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Literal, Protocol
-
-import msgspec
+from typing import Any, Protocol
 
 from dsprof.analysis.summary import Aggregate, RunSummary
-
-Cell = str | int | float | bool | None
-
-ColumnKind = Literal["text", "count", "bytes", "ns", "ms", "share", "rate"]
-"""How a column is shown: `ns` and `bytes` scaled, `share` as per cent, `rate` in bytes/s."""
-
-
-class Column(msgspec.Struct, frozen=True):
-    """Heading of a table column; `kind` carries the unit, so no number is without one."""
-
-    label: str
-    kind: ColumnKind = "text"
-
-
-class Table(msgspec.Struct, frozen=True):
-    """Evidence as typed data: renderers decide how it looks. Each row has one cell a column."""
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    caption: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse a table that no renderer could show: one may come from a file.
-
-        Raises:
-            ValueError: a row has not one cell a column.
-        """
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError("a row of a table has not one cell a column")
-
-
-class Status(str, Enum):
-    """Outcome of a rule."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    INFO = "info"  # true and worth knowing, but no setting would better it
-    NOT_APPLICABLE = "not-applicable"
-    UNKNOWN = "unknown"  # an input is missing
-    ERROR = "error"  # the rule itself broke
-
-
-class Severity(str, Enum):
-    """How much a failed rule matters."""
-
-    CRITICAL = "critical"
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-    NONE = "none"
-
-
-def worst(severities: Iterable[Severity]) -> Severity:
-    """Return the gravest of `severities`; the enumeration lists them from the gravest down."""
-    return min(severities, key=list(Severity).index)
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """What one rule has to say about one run."""
-
-    rule: str
-    title: str
-    status: Status
-    summary: str  # one sentence with the figures
-    severity: Severity = Severity.NONE
-    category: str = ""
-    cause: str = ""  # why it is so
-    action: str = ""  # what to do, imperative
-    evidence: tuple[Table, ...] = ()
-    ranks: tuple[int, ...] = ()  # () means all
-    config_patch: dict[str, Any] | None = None  # DeepSpeed keys to merge into the user's file
-    saving_ms_per_step: tuple[float, float] | None = None  # low, high
-    exposed_per_saving: float = 1.0  # mean over ranks; of a late rank less, of computation nothing
-    saving_from: str = ""  # whose exposed time: "gradients", "parameters" or "" for any
-    saving_bytes_per_step: int | None = None
-    confidence: Literal["", "low", "medium", "high"] = ""
-    docs: str = ""  # page of the rule, relative to docs/
-
+from dsprof.findings.finding import Finding, Status
 
 _REMARKS = (Status.FAIL, Status.INFO)
 
@@ -102,9 +22,12 @@ class RuleMeta:
     why: str  # one or two sentences: why it matters
     category: str  # "communication", "overlap", "memory", "configuration", "environment", "quality"
     needs: tuple[type[Aggregate], ...]
+    order: int = 1000  # the lower owns exposed time that two could save: more specific first
     min_steps: int = 0  # fewer recorded steps: unknown
     needs_sizes: bool = False  # where no collective has a size: unknown
     needs_groups: bool = False  # where a collective may be of one rank or of many: unknown
+    judges_machine: bool = False  # what of a configuration a machine is slow in: for lint, too
+    package: str = ""  # which brings it as a plugin; "": dsprof
     left_to: str = ""  # a rule that says more of the same ranks: where it fails, no remark here
 
     def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:
@@ -118,7 +41,7 @@ class RuleMeta:
             status=status,
             summary=summary,
             category=self.category,
-            docs=f"rules/{self.id}.md",
+            docs="" if self.package else f"rules/{self.id}.md",
             **details,
         )
 

@@ -14,7 +14,9 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Finding, Rule, RuleMeta, Severity, Status
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.plugins import reason
+from dsprof.rules.rule import Rule, RuleMeta
 
 _ORDER = [
     Status.FAIL,
@@ -48,6 +50,8 @@ def judge(
 
 def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
     meta = rule.meta
+    if failed := [run.failures[kind] for kind in meta.needs if kind in run.failures]:
+        return [_broken(meta, failed[0])]
     missing = [kind.__name__ for kind in meta.needs if kind not in run]
     if missing:
         text = f"Unknown: {', '.join(missing)} was not collected."
@@ -57,11 +61,21 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
     try:
         findings = list(rule.check(run.only(meta.needs), thresholds))
     except Exception as error:  # noqa: BLE001 - any data may come; the report goes on
-        text = f"The rule itself failed: {type(error).__name__}: {error}"
-        return [meta.finding(Status.ERROR, text, action="Please report this with the trace.")]
+        return [_broken(meta, reason(error))]
     findings = findings or [meta.finding(Status.PASS, meta.title + ".")]
     unknown = _unknown(meta, run, findings)
     return [meta.finding(Status.UNKNOWN, unknown)] if unknown else findings
+
+
+def _broken(meta: RuleMeta, why: str) -> Finding:
+    text = f"The rule itself failed: {why}"
+    if not meta.package:
+        return meta.finding(Status.ERROR, text, action="Please report this with the trace.")
+    return meta.finding(
+        Status.ERROR,
+        f"{text}; it comes from the package {meta.package}.",
+        action=f"Report this to the maintainers of {meta.package}; --no-plugins leaves it out.",
+    )
 
 
 def _unknown(meta: RuleMeta, run: RunSummary, findings: Sequence[Finding]) -> str:

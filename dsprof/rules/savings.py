@@ -7,13 +7,13 @@ and their measured accuracy: docs/savings.md.
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Sample, fitted
 from dsprof.analysis.collectives import family
+from dsprof.analysis.run.transfer_speed import transfers
 from dsprof.analysis.summary import RunSummary
-from dsprof.analysis.transfers import transfers
-from dsprof.rules.calls import AnyCalls, held_ms, least_held_ms
+from dsprof.rules.calls import AnyCalls, blocked_ms, least_blocked_ms
 
 Range = tuple[float, float]
 """Low and high, in ms of one step."""
@@ -48,11 +48,11 @@ def about(low_ms: float, high_ms: float | None = None) -> Range | None:
     return middle_ms * (1 - doubt), middle_ms * (1 + doubt)
 
 
-def is_hidden(held_ms: float, steps: Steps, share: float) -> bool:
+def is_hidden(blocked_ms: float, steps: Steps, share: float) -> bool:
     """Say whether calls are known to hold less than `share` of the mean measured step."""
     total_ms = steps.total.total_ns / 1e6
     known = steps.exposed_share is not None and total_ms > 0
-    return known and held_ms * len(steps.measured) < share * total_ms
+    return known and blocked_ms * len(steps.measured) < share * total_ms
 
 
 def omitting_saves(calls: AnyCalls, share: float = 1.0) -> Range | None:
@@ -64,7 +64,7 @@ def omitting_saves(calls: AnyCalls, share: float = 1.0) -> Range | None:
     between that time and the mean over ranks. A mean of more than twice that time is the waiting of
     one late rank, and nothing of it is promised.
     """
-    least_ms, mean_ms = least_held_ms(calls), held_ms(calls)
+    least_ms, mean_ms = least_blocked_ms(calls), blocked_ms(calls)
     if least_ms is None or mean_ms is None:
         return None
     is_late = mean_ms > 2 * least_ms
@@ -72,28 +72,30 @@ def omitting_saves(calls: AnyCalls, share: float = 1.0) -> Range | None:
 
 
 def joining_saves(
-    held_ms: float, calls: float, nbytes: float, needed: float, slope: Range
+    blocked_ms: float, calls: float, nbytes: float, needed: float, slope: Range
 ) -> Range | None:
     """Return what it saves to send the same bytes in fewer calls.
 
-    `calls` a step hold it `held_ms` and carry `nbytes`; `needed` of them would do. Each call that
-    is gone saves its latency. Its bytes still travel, at `slope` ns a byte (least, most).
+    `calls` a step block it for `blocked_ms` and carry `nbytes`; `needed` of them would do. Each
+    call that is gone saves its latency. Its bytes still travel, at `slope` ns a byte (least, most).
     """
     if calls <= needed:
         return None
     spared = 1 - needed / calls
-    least, most = (max(0.0, held_ms - nbytes * ns / 1e6) * spared for ns in reversed(slope))
+    least, most = (max(0.0, blocked_ms - nbytes * ns / 1e6) * spared for ns in reversed(slope))
     return about(least, most)
 
 
-def hiding_saves(held_ms: float, behind_ms: float, parts: float, costs: Costs) -> Range | None:
-    """Return what it saves to run communication that holds a step `held_ms` behind computation.
+def hiding_saves(
+    blocked_ms: float, behind_ms: float, parts: float, costs: BaselineCosts
+) -> Range | None:
+    """Return what it saves to run communication that holds a step `blocked_ms` behind computation.
 
     It travels in `parts`, of which the last (or the first) has nothing to hide behind, and
     `behind_ms` is what is computed meanwhile. A share of what is hidden comes back as slower
     computation: the contention of the machine.
     """
-    hidden_ms = min(held_ms * (1 - 1 / max(parts, 1)), behind_ms)
+    hidden_ms = min(blocked_ms * (1 - 1 / max(parts, 1)), behind_ms)
     free, contended = costs.contention
     return about(hidden_ms * (1 - contended), hidden_ms * (1 - free))
 
@@ -127,7 +129,7 @@ def ns_per_byte(run: RunSummary, op: str, group_size: int) -> Range:
     if len(own) > 1 and max(sizes) >= _LEAST_SPAN * min(sizes):
         _, slope = fitted(own)
         return slope, slope
-    small, large = (run[Costs].cost_ns(op, nbytes, group_size) for nbytes in (0, _MIB))
+    small, large = (run[BaselineCosts].cost_ns(op, nbytes, group_size) for nbytes in (0, _MIB))
     if small is None or large is None:
         return 0.0, NOMINAL_NS_PER_BYTE
     slope = max(0.0, large - small) / _MIB

@@ -9,7 +9,7 @@ import sys
 def _start_with_torch() -> None:
     try:
         import dsprof_autostart
-        from dsprof.patching import when_imported
+        from dsprof.hooks.patching import when_imported
 
         when_imported("torch", lambda: dsprof_autostart.autostart())
     except Exception:  # noqa: BLE001

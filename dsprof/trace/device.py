@@ -38,7 +38,7 @@ class HostWork:
     operator: _IntArray
     annotation: _IntArray
     launches: npt.NDArray[np.bool_]  # whether the calling thread launches work of the device
-    operators: _IntArray  # starts and ends of outer operators and launches, shape (2, n)
+    operators: _IntArray  # starts and ends of these threads' outer operators, shape (2, n)
     shows_python: bool = False  # Python functions were recorded
 
     def moved(self, shift_ns: int) -> HostWork:

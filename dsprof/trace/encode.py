@@ -5,67 +5,36 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
-import msgspec
-
-from dsprof.environment import EnvSnapshot
-from dsprof.events import (
+from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, Line
+from dsprof.trace.schema import (
+    HOOKS,
+    KINDS,
+    METADATA,
+    PHASE,
+    USER,
     Collective,
-    Copy,
-    DeviceStep,
-    Fetch,
-    Flush,
-    MemorySample,
+    Kind,
+    Lane,
     Phase,
     Record,
-    Stall,
-    Step,
 )
-from dsprof.trace.format import (
-    AnnotationEvent,
-    BucketLayout,
-    BucketLayoutEvent,
-    CollectiveArgs,
-    CollectiveEvent,
-    CopyArgs,
-    CopyEvent,
-    DeviceStepArgs,
-    DeviceStepEvent,
-    EngineConfig,
-    EngineEvent,
-    EnvironmentEvent,
-    Event,
-    FetchArgs,
-    FetchEvent,
-    FlushArgs,
-    FlushEvent,
-    GroupArgs,
-    GroupEvent,
-    HooksEvent,
-    HookStatus,
-    LaneEvent,
-    MemoryArgs,
-    MemoryEvent,
-    ModelArgs,
-    ModelEvent,
-    NoteArgs,
-    NoteEvent,
-    OpenCollectiveEvent,
-    PhaseEvent,
-    SiteArgs,
-    SiteEvent,
-    SpanArgs,
-    StallArgs,
-    StallEvent,
-    StepArgs,
-    StepEvent,
-)
+from dsprof.trace.settled import SETTLED, settled_collective, settled_phase
 
 _FIRST_COLLECTIVE_LANE = 1000
 _COLLECTIVE_LANES = 100
 _FIRST_STREAM_LANE = 2000
 _STEP_LANE = 1
+
+
+def _nothing(record: Any) -> None:
+    """Some lanes are there once."""
+
+
+def _as_it_is(record: Any, start_ns: int) -> Any:
+    return record
 
 
 class Encoder:
@@ -85,20 +54,12 @@ class Encoder:
         self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane)
         self._lanes: dict[int, int] = {}  # thread -> lane
         self._streams: dict[int | None, int] = {}  # stream of a device -> lane
-        self._new_lanes: list[Event] = [self._name_lane(_STEP_LANE, "steps")]
-        self._lines: dict[type[Record], Callable[[Any], Event]] = {
-            Collective: self.collective,
-            Phase: self._phase,
-            Step: self._step,
-            Flush: self._flush,
-            Fetch: self._fetch,
-            Copy: self._copy,
-            MemorySample: self._memory,
-            Stall: self._stall,
-            DeviceStep: self._device_step,
-        }
+        self._new_lanes: list[Line] = [self._name_lane(_STEP_LANE, "steps")]
+        makers = {kind.record: self._maker(kind) for kind in KINDS if isinstance(kind.record, type)}
+        by_hand: dict[Any, Any] = {Collective: self.collective, Phase: self._phase}
+        self._lines: dict[Any, Callable[[Any], Line]] = makers | by_hand
 
-    def record(self, record: Record) -> list[Event]:
+    def record(self, record: Record) -> list[Line]:
         """Return the line of a record, after the names of lanes that it is first to use."""
         line = self._lines[type(record)](record)
         if not self._new_lanes:
@@ -107,224 +68,86 @@ class Encoder:
         self._new_lanes = []
         return lines
 
-    def collective(self, record: Collective) -> CollectiveEvent:
+    def collective(self, record: Collective) -> Line:
         """Return the line of a finished collective, on a lane where it overlaps no other."""
         args = self._collective_args(record)
+        issue_ns = args.issue_ns
         end_ns = args.done_ns or args.waited_ns or args.return_ns
-        return CollectiveEvent(
-            args=args,
-            name=record.op,
-            pid=self._rank,
-            tid=self._collective_lane(args.issue_ns, end_ns),
-            ts=args.issue_ns / 1000,
-            dur=(end_ns - args.issue_ns) / 1000,
+        line: Line = COMM_LINE(
+            args,
+            record.op,
+            "X",
+            self._rank,
+            self._collective_lane(issue_ns, end_ns),
+            issue_ns / 1000,
+            (end_ns - issue_ns) / 1000,
         )
+        return line
 
-    def open_collective(self, record: Collective) -> OpenCollectiveEvent:
+    def open_collective(self, record: Collective) -> Line:
         """Return the line of a collective that is still in flight."""
         args = self._collective_args(record)
         ts = args.issue_ns / 1000
-        return OpenCollectiveEvent(args=args, name=record.op, ph="i", pid=self._rank, ts=ts)
+        line: Line = OPEN_LINE(args, name=record.op, ph="i", pid=self._rank, ts=ts)
+        return line
 
-    def definition(self, definition: Any) -> Event:
+    def definition(self, definition: Any) -> Line:
         """Return the line of a description that hooks or the session gave."""
-        rank = self._rank
-        match definition:
-            case GroupArgs():
-                return GroupEvent(args=definition, ph="M", name=definition.label, pid=rank)
-            case BucketLayout():
-                since_ns = self._at(definition.since_ns)
-                layout = msgspec.structs.replace(definition, since_ns=since_ns)
-                return BucketLayoutEvent(args=layout, ph="M", pid=rank)
-            case ModelArgs():
-                return ModelEvent(args=definition, ph="M", pid=rank)
-            case SiteArgs():
-                return SiteEvent(args=definition, ph="M", pid=rank)
-            case EngineConfig():
-                return EngineEvent(args=definition, ph="M", pid=rank)
-            case EnvSnapshot():
-                return EnvironmentEvent(args=definition, ph="M", pid=rank)
-            case NoteArgs():
-                return NoteEvent(args=definition, ph="M", pid=rank)
-            case [HookStatus(), *_]:
-                return HooksEvent(args={"hooks": definition}, ph="M", pid=rank)
-        raise TypeError(f"no line for {type(definition).__name__}")
+        if isinstance(definition, list):
+            hooks: Line = LINES[HOOKS]({"hooks": definition}, ph="M", pid=self._rank)
+            return hooks
+        return self._lines[type(definition)](definition)
 
-    def _at(self, time_ns: int) -> int:
-        return time_ns - self._start_ns if time_ns else 0
-
-    def _collective_args(self, record: Collective) -> CollectiveArgs:
-        start_ns, context, scope = self._start_ns, record.context, record.scope
+    def _collective_args(self, record: Collective) -> Collective:
+        args = settled_collective(record, self._start_ns)
         reduce_op, lane = record.reduce_op, self._lanes.get(record.thread)
-        # By position and without calls, for it is the most frequent record: a third of the time.
-        return CollectiveArgs(
-            record.id,
-            record.group.id,
-            record.seq,
-            record.nbytes,
-            record.elements,
-            record.issue_ns - start_ns,
-            record.tensors,
-            record.dtype,
-            context.requested,
-            context.request,
-            bool(record.is_async),
-            "" if reduce_op is None else self._reduce_op_name(reduce_op),
-            record.peer,
-            record.site,
-            scope.step,
-            scope.micro_step,
-            scope.phase,
-            context.flush,
-            context.fetch,
-            self._thread_lane(record.thread) if lane is None else lane,
-            record.stream,
-            record.return_ns and record.return_ns - start_ns,
-            record.pending_ns and record.pending_ns - start_ns,
-            record.done_ns and record.done_ns - start_ns,
-            record.wait_ns and record.wait_ns - start_ns,
-            record.waited_ns and record.waited_ns - start_ns,
-            record.blocked_ns,
-            record.waits,
-            record.on_wire,
-            record.captured,
-            record.is_estimated,
-            context.coalesced,
-            scope.engine,
-        )
+        args.thread = self._thread_lane(record.thread) if lane is None else lane
+        args.reduce_op = "" if reduce_op is None else self._reduce_op_name(reduce_op)
+        args.is_async = bool(record.is_async)
+        return args
 
-    def _span(self, start_ns: int, end_ns: int) -> dict[str, Any]:
-        """Return what Chrome wants of a span."""
-        ts = (start_ns - self._start_ns) / 1000
-        return {"pid": self._rank, "ts": ts, "dur": (end_ns - start_ns) / 1000}
-
-    def _phase(self, record: Phase) -> Event:
-        kind = AnnotationEvent if record.is_annotation else PhaseEvent
-        args = SpanArgs(
-            start_ns=self._at(record.start_ns),
-            end_ns=self._at(record.end_ns),
-            step=record.scope.step,
-            micro_step=record.scope.micro_step,
-            engine=record.scope.engine,
-            stage=record.stage,
-        )
-        span = self._span(record.start_ns, record.end_ns)
-        name = self._disclose(record.name) if record.is_annotation else record.name
-        return kind(args=args, name=name, tid=self._thread_lane(record.thread), **span)
-
-    def _step(self, record: Step) -> Event:
-        args = StepArgs(
-            step=record.step,
-            start_ns=self._at(record.start_ns),
-            end_ns=self._at(record.end_ns),
-            micro_steps=record.micro_steps,
-            source=record.source,
-            engine=record.engine,
-        )
-        span = self._span(record.start_ns, record.end_ns)
-        return StepEvent(args=args, name=f"step {record.step}", tid=_STEP_LANE, **span)
-
-    def _flush(self, record: Flush) -> Event:
-        scope, start_ns = record.scope, self._start_ns
-        args = FlushArgs(
-            record.id,
-            record.stage,
-            record.elements,
-            record.start_ns - start_ns,
-            record.end_ns - start_ns,
-            record.capacity,
-            record.nbytes,
-            record.dtype,
-            record.parameters,
-            record.cause,
-            record.slot,
-            scope.step,
-            scope.micro_step,
-            scope.phase,
-            record.library,
-            record.module,
-            record.bucket,
-            scope.engine,
-        )
-        span = self._span(record.start_ns, record.end_ns)
-        lane = self._thread_lane(record.thread)
-        return FlushEvent(args=args, name=f"flush: {record.cause}", tid=lane, **span)
-
-    def _fetch(self, record: Fetch) -> Event:
-        scope, start_ns, end_ns = record.scope, record.start_ns, record.end_ns
-        args = FetchArgs(  # by position, as collectives: the most frequent record of ZeRO-3
-            record.id,
-            record.kind,
-            record.elements,
-            start_ns - self._start_ns,
-            end_ns - self._start_ns,
-            record.wait_ns,
-            record.is_recomputation,
-            scope.step,
-            scope.micro_step,
-            scope.phase,
-            record.library,
-            record.module,
-            scope.engine,
-        )
-        return FetchEvent(
-            args=args,
-            name=record.kind,
+    def _phase(self, record: Phase) -> Line:
+        args = settled_phase(record, self._start_ns)
+        line: Line = LINES[USER if record.is_annotation else PHASE](
+            args,
+            name=self._disclose(record.name) if record.is_annotation else record.name,
             pid=self._rank,
             tid=self._thread_lane(record.thread),
             ts=args.start_ns / 1000,
-            dur=(end_ns - start_ns) / 1000,
+            dur=(args.end_ns - args.start_ns) / 1000,
         )
+        return line
 
-    def _copy(self, record: Copy) -> Event:
-        scope = record.scope
-        args = CopyArgs(
-            record.what,
-            record.direction,
-            record.nbytes,
-            self._at(record.start_ns),
-            self._at(record.end_ns),
-            scope.step,
-            scope.micro_step,
-            scope.phase,
-        )
-        span = self._span(record.start_ns, record.end_ns)
-        name = f"copy {record.what} {record.direction}"
-        return CopyEvent(args=args, name=name, tid=self._thread_lane(record.thread), **span)
+    def _maker(self, kind: Kind) -> Callable[[Any], Line]:
+        """Return what makes the lines of a kind, as `Kind.lane` says."""
+        make, label, rank, start_ns = LINES[kind.cat], kind.label, self._rank, self._start_ns
+        settle = SETTLED.get(kind.record, _as_it_is)
+        key_of, known, add = self._lanes_of(kind.lane)
 
-    def _memory(self, record: MemorySample) -> Event:
-        fields = msgspec.structs.asdict(record)
-        fields["time_ns"] = self._at(record.time_ns)
-        ts = fields["time_ns"] / 1000
-        return MemoryEvent(args=MemoryArgs(**fields), name="memory", ph="i", pid=self._rank, ts=ts)
+        def metadata(record: Any) -> Any:
+            return make(settle(record, start_ns), name=label(record), ph="M", pid=rank)
 
-    def _stall(self, record: Stall) -> Event:
-        args = StallArgs(
-            kind=record.kind,
-            stream=record.stream,
-            collective=record.collective,
-            duration_ns=record.duration_ns,
-            awaited=record.awaited,
-            step=record.scope.step,
-            start_ns=self._at(record.start_ns),
-            end_ns=self._at(record.end_ns),
-            issued_ns=self._at(record.issued_ns),
-            bound_ns=record.bound_ns,
-            is_side=record.is_side,
-        )
-        if not record.end_ns:
-            return StallEvent(args=args, name=record.kind, ph="M", pid=self._rank)
-        lane = self._stream_lane(record.stream)
-        span = self._span(record.start_ns, record.end_ns)
-        return StallEvent(args=args, name=record.kind, tid=lane, **span)
+        def moment(record: Any) -> Any:
+            args = settle(record, start_ns)
+            return make(args, name=label(record), ph="i", pid=rank, ts=args.time_ns / 1000)
 
-    def _device_step(self, record: DeviceStep) -> Event:
-        start_ns, end_ns = self._at(record.start_ns), self._at(record.end_ns)
-        args = DeviceStepArgs(record.step, start_ns, end_ns, record.bound_ns)
-        span = self._span(record.start_ns, record.end_ns)
-        return DeviceStepEvent(
-            args=args, name=f"step {record.step}", tid=self._stream_lane(None), **span
-        )
+        def span(record: Any) -> Any:
+            if not record.end_ns:
+                return metadata(record)
+            args = settle(record, start_ns)
+            key, begin_ns = key_of(record), args.start_ns
+            tid, dur = known.get(key) or add(key), (args.end_ns - begin_ns) / 1000
+            return make(args, label(record), "X", rank, tid, begin_ns / 1000, dur)
+
+        return {Lane.NONE: metadata, Lane.MOMENT: moment}.get(kind.lane, span)
+
+    def _lanes_of(self, lane: Lane) -> tuple[Callable[[Any], Any], dict[Any, int], Any]:
+        """Return by what the lanes of records are known, those known by now, and how to add one."""
+        return {
+            Lane.THREAD: (attrgetter("thread"), self._lanes, self._thread_lane),
+            Lane.STREAM: (attrgetter("stream"), self._streams, self._stream_lane),
+            Lane.DEVICE: (_nothing, self._streams, self._stream_lane),
+        }.get(lane, (_nothing, {None: _STEP_LANE}, self._stream_lane))
 
     def _collective_lane(self, start_ns: int, end_ns: int) -> int:
         """Return the lane that is free for longest; with all lanes taken, that one all the same."""
@@ -354,5 +177,7 @@ class Encoder:
             self._new_lanes.append(self._name_lane(lane, name))
         return lane
 
-    def _name_lane(self, tid: int, name: str) -> LaneEvent:
-        return LaneEvent(args={"name": name}, name="thread_name", ph="M", pid=self._rank, tid=tid)
+    def _name_lane(self, tid: int, name: str) -> Line:
+        args = {"name": name}
+        line: Line = LINES[METADATA](args, name="thread_name", ph="M", pid=self._rank, tid=tid)
+        return line

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 FIRST_NS = 1_000_000_000
-"""The first beat comes after so long a silence, each later one when that has grown by a quarter.
+"""The first heartbeat comes after so long a silence; none follows another sooner."""
 
-A day of silence takes fifty lines, and how long it lasted is known to a quarter.
-"""
+LONGEST_NS = 5_000_000_000
+"""Intervals grow with the silence, a quarter of it each, up to this: a day takes 2 MB."""
 
 
-class Heartbeat:
-    """Tells a rank that hangs from one that died: only the first goes on writing."""
+class Silence:
+    """How long nothing was recorded: a rank that hangs goes on writing, one that died does not."""
 
     def __init__(self, now_ns: int) -> None:
-        self.busy(now_ns)
+        self.broken(now_ns)
 
-    def busy(self, now_ns: int) -> None:
+    def broken(self, now_ns: int) -> None:
         """Something happened."""
-        self._since_ns, self._due_ns = now_ns, FIRST_NS
+        self._since_ns, self._due_ns = now_ns, now_ns + FIRST_NS
 
     def is_due(self, now_ns: int) -> bool:
-        """Say whether to write that the process is alive; true once for each beat."""
-        silence_ns = now_ns - self._since_ns
-        if silence_ns < self._due_ns:
+        """Say whether to write that the process is alive; true once for each heartbeat."""
+        if now_ns < self._due_ns:
             return False
-        self._due_ns = silence_ns * 5 // 4
+        grown_ns = (now_ns - self._since_ns) // 4
+        self._due_ns = now_ns + min(max(grown_ns, FIRST_NS), LONGEST_NS)
         return True

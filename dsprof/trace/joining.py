@@ -10,11 +10,11 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 
-from dsprof.trace.format import Header
 from dsprof.trace.log import joined as joined_logs
 from dsprof.trace.profile import attach, knows_wall_clock
-from dsprof.trace.readers import READERS
+from dsprof.trace.readers import place_of
 from dsprof.trace.readers.reader import START_BYTES, Facts, Reader
+from dsprof.trace.schema import Header
 from dsprof.trace.source import length_of, read_start, size_of
 from dsprof.trace.table import RankTrace
 
@@ -48,7 +48,7 @@ class TraceFile:
     @property
     def place(self) -> int:
         """How much it tells beside others of its rank: less is more."""
-        return READERS.index(self.reader)
+        return place_of(self.reader)
 
 
 def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[Stranger]]:
@@ -66,7 +66,7 @@ def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[
         tells = file.reader.tells
         told = [one for one in ranks[file.header.rank] if tells in one.reader.tells]
         if told and Facts.LOG not in tells:
-            reason = f"tells of rank {file.header.rank} what {told[0].path} tells, too"
+            reason = f"contains the same facts about rank {file.header.rank} as {told[0].path}"
             again.append(Stranger(file.path, reason))
         else:
             ranks[file.header.rank].append(file)
@@ -82,6 +82,7 @@ def join(trace: RankTrace, other: RankTrace) -> None:
     for part in ("environment", "flight", "snapshot"):
         if getattr(trace, part) is None:
             setattr(trace, part, getattr(other, part))
+    trace.plugin = trace.plugin or other.plugin
     trace.log = joined_logs(trace.log, other.log)
     trace.notes += other.notes
     trace.broken_lines += other.broken_lines

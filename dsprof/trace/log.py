@@ -108,6 +108,24 @@ CallKind = tuple[str, str, int]
 """Operation, calling function ("" unless the logger was told to say it), bytes of a message."""
 
 
+_MOST_REPORTS = 1 << 14
+_MOST_VARIABLES = 1000
+
+
+@dataclass(slots=True)
+class Room:
+    """How many facts may still be kept, of all ranks of a file; `refused` counts the others."""
+
+    left: int = 1 << 62
+    refused: int = 0
+
+    def take(self) -> bool:
+        """Take the place of one; false if none is left."""
+        self.left -= 1
+        self.refused += self.left < 0
+        return self.left >= 0
+
+
 @dataclass(slots=True)
 class RankLog:
     """Facts of one rank, each with how many lines say so."""
@@ -124,14 +142,26 @@ class RankLog:
     throughput: list[Throughput] = field(default_factory=list)
     comms_logger: str = ""  # what is wrong with the times of DeepSpeed's logger, "" if nothing
     allocator_settings: str = ""  # PYTORCH_ALLOC_CONF, where a shell or launcher echoed it
+    room: Room = field(default_factory=Room, repr=False, compare=False)
 
     def say(self, kind: str, value: str, lines: int = 1) -> None:
         """Count a line that states a fact."""
-        _count(self.facts.setdefault(kind, {}), value, lines)
+        self._count(self.facts.setdefault(kind, {}), value, lines)
 
     def warn(self, text: str, lines: int = 1) -> None:
         """Count a warning or error."""
-        _count(self.warnings, text, lines)
+        self._count(self.warnings, text, lines)
+
+    def set(self, variable: str, value: str) -> None:
+        """Take the value of a variable, unless an earlier line tells one."""
+        is_new = variable not in self.variables and len(self.variables) < _MOST_VARIABLES
+        if is_new and self.room.take():
+            self.variables[variable] = value
+
+    def report(self, throughput: Throughput) -> None:
+        """Take what a timer printed."""
+        if len(self.throughput) < _MOST_REPORTS and self.room.take():
+            self.throughput.append(throughput)
 
     def add(self, other: RankLog) -> None:
         """Take over what another log says of the same rank; `other` stays as it is."""
@@ -142,9 +172,9 @@ class RankLog:
         for text, lines in other.warnings.items():
             self.warn(text, lines)
         self.variables = other.variables | self.variables
-        _extend(self.out_of_memory, other.out_of_memory)
-        _extend(self.timeouts, other.timeouts)
-        _extend(self.last_works, other.last_works)
+        self._extend(self.out_of_memory, other.out_of_memory)
+        self._extend(self.timeouts, other.timeouts)
+        self._extend(self.last_works, other.last_works)
         self.measured += other.measured
         self.throughput += other.throughput
         self.comms_logger = self.comms_logger or other.comms_logger
@@ -154,6 +184,16 @@ class RankLog:
                 self.calls[key] += calls
             elif len(self.calls) < 16 * MOST_VALUES:
                 self.calls[key] = calls
+
+    def _count(self, values: dict[str, int], value: str, lines: int) -> None:
+        if value in values or (len(values) < MOST_VALUES and self.room.take()):
+            values[value] = values.get(value, 0) + lines
+
+    def _extend(self, mine: list[T], more: Iterable[T]) -> None:
+        """Add what is new: launchers print the last words of a rank again."""
+        for one in more:
+            if one not in mine and len(mine) < MOST_VALUES and self.room.take():
+                mine.append(one)
 
     def values(self, kind: str) -> Mapping[str, int]:
         """Return the values of a kind of fact, each with how many lines state it."""
@@ -168,15 +208,3 @@ def joined(one: RankLog | None, other: RankLog | None) -> RankLog | None:
     both.add(one)
     both.add(other)
     return both
-
-
-def _count(values: dict[str, int], value: str, lines: int) -> None:
-    if value in values or len(values) < MOST_VALUES:
-        values[value] = values.get(value, 0) + lines
-
-
-def _extend(mine: list[T], more: Iterable[T]) -> None:
-    """Add what is new: launchers print the last words of a rank again."""
-    for one in more:
-        if one not in mine and len(mine) < MOST_VALUES:
-            mine.append(one)

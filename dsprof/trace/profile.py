@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dsprof.trace.device import Profile
-from dsprof.trace.format import Header, NoteArgs
+from dsprof.trace.schema import Header, Note
 from dsprof.trace.table import RankTrace, operations
 
 _FIRST_EPOCH_NS = 10**18
@@ -18,11 +18,11 @@ _TIED = (
     "clock"
 )
 _UNTIED = (
-    "a profiler's trace tells of the device; its clock cannot be tied to dsprof's, so it stands "
-    "beside the steps and does not split them"
+    "device times come from a profiler's trace; its clock cannot be aligned with dsprof's, so "
+    "steps are not split by them"
 )
 _APART = "a profiler's trace was recorded at another time than dsprof's of its rank: not used"
-_EMPTY = "a profiler's trace holds no kernel: dsprof's own of its rank tells more"
+_EMPTY = "a profiler's trace has no kernels: dsprof's own trace of the rank is used"
 
 
 def attach(trace: RankTrace, other: RankTrace) -> None:
@@ -30,7 +30,7 @@ def attach(trace: RankTrace, other: RankTrace) -> None:
     profile, text = _profile(trace, other)
     if trace.profile is None:
         trace.profile = profile
-        trace.notes.append(NoteArgs(text))
+        trace.notes.append(Note(text))
 
 
 def knows_wall_clock(header: Header) -> bool:

@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.trace.format import (
+from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
+from dsprof.trace.schema import (
+    HOOKS,
+    KINDS,
     LARGEST_WORLD,
+    PHASE,
     SCHEMA_VERSION,
-    AnnotationEvent,
-    BucketLayoutEvent,
-    CollectiveEvent,
-    CopyEvent,
-    CounterEvent,
-    DeviceStepEvent,
-    EngineEvent,
-    EnvironmentEvent,
-    Event,
-    FetchEvent,
-    FlushEvent,
-    GroupEvent,
+    USER,
     Header,
-    HeaderEvent,
-    HooksEvent,
-    MemoryEvent,
-    ModelEvent,
-    NoteEvent,
-    OpenCollectiveEvent,
-    PhaseEvent,
-    SiteEvent,
-    StallEvent,
-    StepEvent,
-    TrailerEvent,
+    Kind,
+    Phase,
 )
-from dsprof.trace.source import Source, read_start, size_of
-from dsprof.trace.table import CollectivesBuilder, RankTrace, Span
+from dsprof.trace.source import Source, check_damage, read_start, size_of
+from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 _CHUNK_BYTES = 1 << 19
 _HEADER_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 24
 """The longest true line names the ranks of a group: a million of them take half of this."""
-_READ_APART = (CollectiveEvent, HeaderEvent)
-_SETTINGS = (EngineEvent, EnvironmentEvent)
+_READ_APART = (COMM_LINE, LINES["header"])
+_SETTINGS = (LINES["engine"], LINES["environment"])
 """Lines of which no number is a time."""
 _UNREADABLE = b"\xff"  # no JSON begins with it
 _AROUND = b"[],\r\n "  # what is before, between and behind the events of a file
 _EDGE_BYTES = 16  # looked at for where the first event begins and the last one ends; else it is all
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_event = msgspec.json.Decoder(Event)
-_events = msgspec.json.Decoder(list[Event])
+_line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(AnyLine)
+_lines: msgspec.json.Decoder[list[Line]] = msgspec.json.Decoder(list[AnyLine])
 
 
 class _Version(msgspec.Struct):
@@ -86,7 +72,7 @@ def read_header(path: Path) -> Header:
             f"{SCHEMA_VERSION}; use the dsprof that recorded it"
         )
     try:
-        header = msgspec.json.decode(line, type=HeaderEvent).args
+        header: Header = msgspec.json.decode(line, type=LINES["header"]).args
     except _UNDECODABLE as error:
         raise TraceError(f"{path}: line 1: damaged trace header: {error}") from None
     if not _fits(header):
@@ -107,10 +93,12 @@ def read_trace(path: Path) -> RankTrace:
     """
     trace = RankTrace(path=str(path), header=read_header(path), collectives=_NO_COLLECTIVES)
     finished = CollectivesBuilder()
-    opened: dict[int, OpenCollectiveEvent] = {}
+    opened: dict[int, Line] = {}
+    whole = 0
     for events, broken in _chunks(path):
+        whole += len(events)
         # By type: nobody derives from these, and isinstance takes two to five times as long.
-        comm = [event for event in events if type(event) is CollectiveEvent]
+        comm = [event for event in events if type(event) is COMM_LINE]
         trace.broken_lines += broken + _add(finished, comm)
         if len(comm) < len(events):
             rare = [event for event in events if type(event) not in _READ_APART]
@@ -118,13 +106,14 @@ def read_trace(path: Path) -> RankTrace:
         if opened:
             for event in comm:
                 opened.pop(event.args.id, None)
+        check_damage(str(path), trace.broken_lines, whole)
     trace.broken_lines += _add(finished, list(opened.values()))
     trace.collectives = finished.build()
     trace.nbytes = size_of(path)
     return trace
 
 
-def _chunks(path: Path) -> Iterator[tuple[list[Event], int]]:
+def _chunks(path: Path) -> Iterator[tuple[list[Line], int]]:
     """Yield events and the number of broken lines, half a megabyte of the file at a time."""
     with Source(path) as source:
         for lines in _whole_lines(source):
@@ -155,7 +144,7 @@ def _padded(parts: Iterable[bytes | memoryview]) -> bytearray:
     return bytearray().join([b" ", *parts, b" "])
 
 
-def _decode(lines: bytearray) -> tuple[list[Event], int]:
+def _decode(lines: bytearray) -> tuple[list[Line], int]:
     """Decode lines as one list.
 
     Its brackets overwrite what is before the first event and behind the last: `_whole_lines` puts a
@@ -170,28 +159,26 @@ def _decode(lines: bytearray) -> tuple[list[Event], int]:
         return [], 0
     lines[first - 1], lines[end] = b"[]"
     try:
-        return _events.decode(memoryview(lines)[first - 1 : end + 1]), 0
+        return _lines.decode(memoryview(lines)[first - 1 : end + 1]), 0
     except _UNDECODABLE:
         return _decode_one_by_one(bytes(lines))
 
 
-def _decode_one_by_one(lines: bytes) -> tuple[list[Event], int]:
-    events: list[Event] = []
+def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int]:
+    events: list[Line] = []
     broken = 0
     for line in lines.strip(_AROUND).split(b"\n"):
         text = line.strip(_AROUND)
         if not text:
             continue
         try:
-            events.append(_event.decode(text))
+            events.append(_line.decode(text))
         except _UNDECODABLE:
             broken += 1
     return events, broken
 
 
-def _add(
-    builder: CollectivesBuilder, events: Sequence[CollectiveEvent | OpenCollectiveEvent]
-) -> int:
+def _add(builder: CollectivesBuilder, events: Sequence[Line]) -> int:
     """Add rows; return the number of those left out because a number is beyond 64 bits."""
     try:
         builder.add(events)
@@ -223,65 +210,56 @@ def _fits(value: object) -> bool:
     return True
 
 
-def _take(trace: RankTrace, rare: list[Event], opened: dict[int, OpenCollectiveEvent]) -> int:
+def _take(trace: RankTrace, rare: list[Line], opened: dict[int, Line]) -> int:
     """Put the rarer events where they belong; return the number of those that do not fit."""
     fitting = [event for event in rare if _fits(event)]
     for event in fitting:
-        match event:
-            case OpenCollectiveEvent():
-                opened[event.args.id] = event
-            case PhaseEvent() | AnnotationEvent():
-                trace.spans.append(_span(event))
-            case StepEvent():
-                trace.steps.append(event.args)
-            case FlushEvent():
-                trace.flushes.append(event.args)
-            case FetchEvent():
-                trace.fetches.append(event.args)
-            case CopyEvent():
-                trace.copies.append(event.args)
-            case MemoryEvent():
-                trace.memory.append(event.args)
-            case StallEvent():
-                trace.stalls.append(event.args)
-            case DeviceStepEvent():
-                trace.device_steps.append(event.args)
-            case CounterEvent():
-                trace.counters.append(event.args)
-            case GroupEvent():
-                trace.groups[event.args.id] = event.args
-            case BucketLayoutEvent():
-                trace.layouts.append(event.args)
-            case ModelEvent():
-                trace.models[event.args.model] = event.args
-            case SiteEvent():
-                trace.sites[event.args.id] = event.args
-            case HooksEvent():
-                trace.hooks = event.args.get("hooks", [])
-            case EnvironmentEvent():
-                trace.environment = event.args
-            case EngineEvent():
-                trace.engines[event.args.engine] = event.args
-            case NoteEvent():
-                trace.notes.append(event.args)
-            case TrailerEvent():
-                trace.trailer = event.args
+        if type(event) is OPEN_LINE:
+            opened[event.args.id] = event
+        else:
+            _PUT[type(event)](trace, event)
     return len(rare) - len(fitting)
 
 
-def _span(event: PhaseEvent | AnnotationEvent) -> Span:
-    args = event.args
-    return Span(
-        name=event.name,
-        start_ns=args.start_ns,
-        end_ns=args.end_ns,
-        step=args.step,
-        micro_step=args.micro_step,
-        thread=event.tid,
-        is_annotation=isinstance(event, AnnotationEvent),
-        engine=args.engine,
-        stage=args.stage,
-    )
+def _putter(kind: Kind) -> Callable[[RankTrace, Line], None]:
+    """Return what puts a line of this kind into the attribute of a trace that holds them."""
+    held, key = kind.held, kind.key
+
+    def put_one(trace: RankTrace, line: Line) -> None:
+        setattr(trace, held, line.args)
+
+    def put_by_key(trace: RankTrace, line: Line) -> None:
+        getattr(trace, held)[getattr(line.args, key)] = line.args
+
+    def append(trace: RankTrace, line: Line) -> None:
+        getattr(trace, held).append(line.args)
+
+    if key:
+        return put_by_key
+    return append if held in _LISTS else put_one
+
+
+def _put_phase(trace: RankTrace, line: Line) -> None:
+    phase: Phase = line.args
+    phase.name, phase.thread = line.name, line.tid
+    phase.is_annotation = type(line) is LINES[USER]
+    trace.spans.append(phase)
+
+
+def _put_hooks(trace: RankTrace, line: Line) -> None:
+    trace.hooks = line.args.get("hooks", [])
+
+
+def _pass_over(trace: RankTrace, line: Line) -> None:
+    """Names of lanes are for Perfetto."""
+
+
+_LISTS = {part.name for part in dataclasses.fields(RankTrace) if part.default_factory is list}
+_BY_HAND = {PHASE: _put_phase, USER: _put_phase, HOOKS: _put_hooks}
+_PUT: dict[Any, Callable[[RankTrace, Line], None]] = {
+    LINES[kind.cat]: _putter(kind) if kind.held else _BY_HAND.get(kind.cat, _pass_over)
+    for kind in KINDS
+}
 
 
 _NO_COLLECTIVES = CollectivesBuilder().build()

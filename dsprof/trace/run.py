@@ -14,19 +14,23 @@ import msgspec
 
 from dsprof.environment import written_snapshot
 from dsprof.errors import TraceError
-from dsprof.inputs import open_input, read_input
-from dsprof.known_settings import written_config, written_variables
-from dsprof.ownership import foreign_link
-from dsprof.trace.format import FILE_PATTERN, Header, NoteArgs
+from dsprof.files.inputs import open_input, read_input
+from dsprof.files.ownership import foreign_link
+from dsprof.redaction.known_settings import written_config, written_variables
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
 from dsprof.trace.readers import READERS, reader_of
-from dsprof.trace.readers.native import NativeReader
+from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.readers.reader import START_BYTES, Reader
+from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
 from dsprof.trace.table import RankTrace
 
-_NATIVE = next(reader for reader in READERS if isinstance(reader, NativeReader))
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
+
+_MOST_VARIABLES = 1 << 12
+_TOO_MANY_VARIABLES = (
+    "{path} holds {count:,} environment variables, more than any process has: they are excluded"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,9 @@ def read_rank(
         try:
             join(trace, _of_rank(other, header.rank, held or {}))
         except TraceError as error:
-            trace.notes.append(NoteArgs(str(error)))
+            trace.notes.append(Note(str(error)))
     # What a file alone does not know was found out from all of them.
+    trace.is_world_known = bool(trace.header.world_size)
     trace.header.world_size = header.world_size
     _redact(trace)
     return trace
@@ -120,7 +125,11 @@ def _redact(trace: RankTrace) -> None:
     if trace.header.anonymized:  # the folders in which it lies now name people, too
         trace.path, *trace.beside = (Path(path).name for path in (trace.path, *trace.beside))
     if trace.environment is not None:
-        trace.environment = written_snapshot(trace.environment)
+        found = trace.environment
+        count = sum(map(len, (found.variables, found.effective, *found.files.values())))
+        trace.environment = None if count > _MOST_VARIABLES else written_snapshot(found)
+        if trace.environment is None:
+            trace.notes.append(Note(_TOO_MANY_VARIABLES.format(path=trace.path, count=count)))
     if trace.log is not None:
         trace.log.variables = written_variables(trace.log.variables)
     for number, engine in trace.engines.items():
@@ -139,14 +148,14 @@ def _of_rank(path: Path, rank: int, held: Mapping[Path, RankTrace]) -> RankTrace
 
 def _read(path: Path) -> Iterable[RankTrace]:
     reader = _reader(path)
-    with _bounded_memory(path):
+    with bounded_memory(path):
         for trace in reader.read_traces(path):
-            trace.is_foreign = not isinstance(reader, NativeReader)
+            trace.is_foreign = reader is not NATIVE
             yield trace
 
 
 @contextmanager
-def _bounded_memory(path: Path) -> Iterator[None]:
+def bounded_memory(path: Path) -> Iterator[None]:
     """Say which file memory does not suffice for: the others may well be read.
 
     Raises:
@@ -162,7 +171,7 @@ def _bounded_memory(path: Path) -> Iterator[None]:
 
 def _reader(path: Path) -> Reader:
     """Return the reader of a file; that of native traces says best what an unknown file is."""
-    return reader_of(path) or _NATIVE
+    return reader_of(path) or NATIVE
 
 
 class _DiagnosisMarks(msgspec.Struct):
@@ -239,7 +248,7 @@ def _read_headers(
     for path in paths:
         try:
             reader = _reader(path)
-            with _bounded_memory(path):
+            with bounded_memory(path):
                 files += [TraceFile(path, header, reader) for header in reader.read_headers(path)]
         except TraceError as error:
             if len(paths) == 1 and not unopened:

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from dsprof.errors import TraceError
-from dsprof.inputs import open_input
+from dsprof.files.inputs import open_input
 
 _open_gzip: Callable[..., gzip.GzipFile] = gzip.GzipFile
 _gzip_error: Any = zlib.error
@@ -37,6 +37,9 @@ _HARMLESS_BYTES = 1 << 26  # a small file may expand by any factor up to here
 _PARTS_A_BYTE = 32
 """A packed snapshot holds 4 to 8 objects a byte; each takes a hundred bytes of memory."""
 _HARMLESS_PARTS = 1 << 20
+
+_MOST_BROKEN = 1 << 16
+"""What cannot be decoded is looked at piece by piece, which takes a hundred times as long."""
 
 LARGEST_WHOLE_BYTES = 1 << 28
 """A file that is not read piece by piece is read up to here."""
@@ -232,6 +235,19 @@ def read_start(path: Path, size: int) -> bytes:
     """
     with Source(path) as source:
         return source.read(size)
+
+
+def check_damage(where: str, broken: int, whole: int) -> None:
+    """Give up on a file of which most is broken; `broken` and `whole` count its parts so far.
+
+    Raises:
+        TraceError: it is such a file.
+    """
+    if broken > max(_MOST_BROKEN, whole):
+        raise TraceError(
+            f"{where}: {broken:,} of the first {broken + whole:,} events are damaged, so the rest "
+            "is not read; copy or export the file again"
+        )
 
 
 def size_of(path: Path) -> int:

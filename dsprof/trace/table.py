@@ -12,35 +12,34 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.environment import EnvSnapshot
+from dsprof.trace.columns import FLAGS, NUMBERS, WORDS, BoolArray, Columns, IntArray
 from dsprof.trace.device import DeviceActivity, Profile
 from dsprof.trace.flight import FlightDump
-from dsprof.trace.format import (
+from dsprof.trace.lines import OPEN_LINE, Line
+from dsprof.trace.log import RankLog
+from dsprof.trace.schema import (
     BucketLayout,
-    CollectiveArgs,
-    CollectiveEvent,
-    CopyArgs,
-    CounterArgs,
-    DeviceStepArgs,
+    Collective,
+    Copy,
+    DeviceStep,
     EngineConfig,
-    FetchArgs,
-    FlushArgs,
-    GroupArgs,
+    Fetch,
+    Flush,
+    Group,
     Header,
+    Heartbeat,
     HookStatus,
-    MemoryArgs,
-    ModelArgs,
-    NoteArgs,
-    OpenCollectiveEvent,
-    SiteArgs,
-    StallArgs,
-    StepArgs,
+    MemorySample,
+    Model,
+    Note,
+    Phase,
+    Site,
+    Stall,
+    Step,
+    StepCounters,
     Trailer,
 )
-from dsprof.trace.log import RankLog
 from dsprof.trace.snapshot import MemorySnapshot
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 class Vocabulary(dict[str, int]):
@@ -52,48 +51,13 @@ class Vocabulary(dict[str, int]):
 
 
 @dataclass(slots=True)
-class Collectives:
+class Collectives(Columns):
     """One row a collective, in the order of the file; times in ns since the start of the trace.
 
     `op`, `requested`, `dtype`, `phase` and `reduce_op` are codes into `words`. A time of 0 means
     that it was not seen (`done_ns`, `wait_ns`, `waited_ns`, `pending_ns`).
     """
 
-    words: list[str]
-    op: IntArray
-    requested: IntArray
-    dtype: IntArray
-    phase: IntArray
-    reduce_op: IntArray
-    id: IntArray
-    group: IntArray
-    seq: IntArray
-    nbytes: IntArray
-    elements: IntArray
-    tensors: IntArray
-    request: IntArray
-    peer: IntArray
-    site: IntArray
-    step: IntArray
-    micro_step: IntArray
-    flush: IntArray
-    fetch: IntArray
-    coalesced: IntArray
-    engine: IntArray  # in whose phase it was issued; -1 for none, or where the file does not tell
-    thread: IntArray
-    stream: IntArray
-    issue_ns: IntArray
-    return_ns: IntArray
-    pending_ns: IntArray
-    done_ns: IntArray
-    wait_ns: IntArray
-    waited_ns: IntArray
-    blocked_ns: IntArray
-    waits: IntArray
-    is_async: BoolArray
-    on_wire: BoolArray
-    captured: BoolArray
-    is_estimated: BoolArray  # blocked and waited for in C++; both are upper bounds
     is_open: BoolArray  # still in flight when the file ended
     is_untimed: BoolArray  # a device ran it, and how long that took is not known
     bound_ns: IntArray  # its times may be later by so much: a device's, on the host's clock
@@ -120,17 +84,13 @@ def _getters(names: Iterable[str]) -> dict[str, attrgetter[Any]]:
 
 
 _NAME = attrgetter("name")
-_WORDS = _getters(("requested", "dtype", "phase", "reduce_op"))
-_FLAGS = _getters(("is_async", "on_wire", "captured", "is_estimated"))
-_NUMBERS = _getters(
-    name for name in CollectiveArgs.__struct_fields__ if name not in _WORDS and name not in _FLAGS
-)
+_WORDS, _FLAGS, _NUMBERS = _getters(WORDS), _getters(FLAGS), _getters(NUMBERS)
 
 
 _PARTS_PER_BLOCK = 64
 """So many arrays of a column are joined into one: freed, a large array goes back to the system."""
 
-_UNTOLD = CollectiveArgs(id=0, group=0, seq=0, nbytes=0, elements=0, issue_ns=0)
+_UNTOLD = Collective(id=0, group=0, seq=0, nbytes=0, elements=0, issue_ns=0)
 
 
 class CollectivesBuilder:
@@ -141,7 +101,7 @@ class CollectivesBuilder:
         self._parts: dict[str, list[npt.NDArray[Any]]] = {}
         self._blocks: dict[str, list[npt.NDArray[Any]]] = {}
 
-    def add(self, events: Sequence[CollectiveEvent | OpenCollectiveEvent]) -> None:
+    def add(self, events: Sequence[Line]) -> None:
         """Append the rows of `events`: all of them, or none if one is refused.
 
         Raises:
@@ -163,7 +123,7 @@ class CollectivesBuilder:
         for name, get in _FLAGS.items():
             columns[name] = np.fromiter(map(get, rows), np.bool_, count)
         # A collective may end, and the run too, before the line that would say so.
-        is_open = isinstance(events[0], OpenCollectiveEvent)
+        is_open = isinstance(events[0], OPEN_LINE)
         columns["is_open"] = (columns["done_ns"] == 0) & is_open
         self._append(columns)
 
@@ -233,21 +193,6 @@ def _dtype(name: str) -> type:
 
 
 @dataclass(slots=True)
-class Span:
-    """A phase or an annotation."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    step: int
-    micro_step: int
-    thread: int
-    is_annotation: bool = False
-    engine: int = -1  # number of the DeepSpeed engine whose phase it is
-    stage: int = -1  # of torch.distributed.pipelining
-
-
-@dataclass(slots=True)
 class RankTrace:
     """Everything one rank wrote. `trailer` is None when the run of this rank ended badly."""
 
@@ -258,20 +203,21 @@ class RankTrace:
     hooks: list[HookStatus] = field(default_factory=list)
     environment: EnvSnapshot | None = None
     engines: dict[int, EngineConfig] = field(default_factory=dict)
-    groups: dict[int, GroupArgs] = field(default_factory=dict)
-    sites: dict[int, SiteArgs] = field(default_factory=dict)
-    steps: list[StepArgs] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    flushes: list[FlushArgs] = field(default_factory=list)
+    groups: dict[int, Group] = field(default_factory=dict)
+    sites: dict[int, Site] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    spans: list[Phase] = field(default_factory=list)
+    flushes: list[Flush] = field(default_factory=list)
     layouts: list[BucketLayout] = field(default_factory=list)
-    models: dict[int, ModelArgs] = field(default_factory=dict)
-    fetches: list[FetchArgs] = field(default_factory=list)
-    stalls: list[StallArgs] = field(default_factory=list)
-    device_steps: list[DeviceStepArgs] = field(default_factory=list)
-    copies: list[CopyArgs] = field(default_factory=list)
-    memory: list[MemoryArgs] = field(default_factory=list)
-    counters: list[CounterArgs] = field(default_factory=list)
-    notes: list[NoteArgs] = field(default_factory=list)
+    models: dict[int, Model] = field(default_factory=dict)
+    fetches: list[Fetch] = field(default_factory=list)
+    stalls: list[Stall] = field(default_factory=list)
+    device_steps: list[DeviceStep] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
+    memory: list[MemorySample] = field(default_factory=list)
+    heartbeats: list[Heartbeat] = field(default_factory=list)
+    counters: list[StepCounters] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     broken_lines: int = 0  # lines that could not be read and were passed over
     nbytes: int = 0  # size of the file
     is_device_timed: bool = False  # times of collectives and steps are the device's
@@ -280,6 +226,8 @@ class RankTrace:
     knows_durations: bool = False  # of its collectives: how long each took, not when it ran
     is_sampled: bool = False  # whoever wrote the file left events out
     is_foreign: bool = False  # another tool wrote the file
+    plugin: str = ""  # the reader and package of it that read the file, if none of dsprof's own
+    is_world_known: bool = True  # a file of the rank tells how many ranks there were
     flight: FlightDump | None = None  # what torch's flight recorder held
     snapshot: MemorySnapshot | None = None  # the memory of a device as its allocator sees it
     log: RankLog | None = None  # what libraries said of themselves in logs

@@ -13,25 +13,26 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import msgspec
 
 from dsprof.environment import EnvSnapshot
-from dsprof.events import Collective, DeviceStep, MemorySample, OfStep, Record, Scoped, Step
 from dsprof.trace.encode import Encoder
-from dsprof.trace.format import (
-    CounterArgs,
-    CounterEvent,
+from dsprof.trace.heartbeat import Silence
+from dsprof.trace.lines import LINES, Line
+from dsprof.trace.schema import (
+    Collective,
     CounterRow,
-    EnvironmentEvent,
-    Event,
+    DeviceStep,
     Header,
-    HeaderEvent,
+    Heartbeat,
+    MemorySample,
+    Record,
+    Step,
+    StepCounters,
     Trailer,
-    TrailerEvent,
 )
-from dsprof.trace.heartbeat import Heartbeat
 
 INTERVAL_S = 0.4
 CHUNK_RECORDS = 1000
@@ -45,7 +46,6 @@ MEMORY_EVERY_NS = 1_000_000_000
 """Steps within so long share one look at memory: in between two it takes 0.2 ms of cold code."""
 
 _SHORTEST_WAIT_S = 0.05
-_OF_STEP = frozenset(get_args(OfStep))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class Counters:
 
     def add(self, record: Collective) -> None:
         """Count one collective."""
-        scope, requested = record.scope, record.context.requested
-        group, is_async = record.group.id, bool(record.is_async)
-        key = (record.op, group, requested, record.dtype, scope.phase, is_async, record.on_wire)
-        rows = self._steps.setdefault(scope.step, {})
+        requested, phase = record.requested, record.phase
+        group, is_async = record.group, bool(record.is_async)
+        key = (record.op, group, requested, record.dtype, phase, is_async, record.on_wire)
+        rows = self._steps.setdefault(record.step, {})
         row = rows.get(key)
         if row is None:
             row = rows[key] = CounterRow(
@@ -86,7 +86,7 @@ class Counters:
                 nbytes=0,
                 requested=requested,
                 dtype=record.dtype,
-                phase=scope.phase,
+                phase=phase,
                 is_async=is_async,
                 on_wire=record.on_wire,
             )
@@ -94,10 +94,10 @@ class Counters:
         row.nbytes += record.nbytes
         row.blocked_ns += record.blocked_ns
 
-    def take(self, before: int) -> list[CounterArgs]:
+    def take(self, before: int) -> list[StepCounters]:
         """Take out the counters of steps before `before`."""
         steps = sorted(step for step in self._steps if step < before)
-        return [CounterArgs(step, list(self._steps.pop(step).values())) for step in steps]
+        return [StepCounters(step, list(self._steps.pop(step).values())) for step in steps]
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class TraceWriter:
             header.rank, header.started_monotonic_ns, source.reduce_op_name, source.disclose
         )
         self._wake = threading.Event()
-        self._heartbeat = Heartbeat(time.perf_counter_ns())
+        self._silence = Silence(time.perf_counter_ns())
         self._closing = False
         self._given_up = False
         self._thread = threading.Thread(target=self._run, name="dsprof-writer", daemon=True)
@@ -208,7 +208,7 @@ class TraceWriter:
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file, self.path = _create(self._folder, self._header.rank)
-        line = self._json.encode(HeaderEvent(args=self._header, ph="M", pid=self._header.rank))
+        line = self._json.encode(LINES["header"](self._header, ph="M", pid=self._header.rank))
         _write_all(self._file, b"[\n" + line + b",\n")
         self._write(self._define(self._source.prepare()))
         self._write(self._lines.record(self._source.sample_memory("writer", -1)))
@@ -217,7 +217,7 @@ class TraceWriter:
         """Write all that is there, a chunk at a time so that the GIL is free in between."""
         definitions, records = self._source.definitions, self._source.records
         if records:
-            self._heartbeat.busy(time.perf_counter_ns())
+            self._silence.broken(time.perf_counter_ns())
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             lines = self._define(definitions.popleft() for _ in range(len(definitions)))
@@ -226,26 +226,19 @@ class TraceWriter:
             self._write(lines)
         self.cpu_ns = time.thread_time_ns()
 
-    def _define(self, definitions: Iterable[Any]) -> list[Event]:
+    def _define(self, definitions: Iterable[Any]) -> list[Line]:
         return [self._lines.definition(self._source.disclose(part)) for part in definitions]
 
-    def _take(self, record: Record) -> list[Event]:
+    def _take(self, record: Record) -> list[Line]:
         """Return the lines for one record; outside the window collectives are only counted."""
-        if type(record) in _OF_STEP:  # isinstance takes ten times as long for three Structs
-            return self._take_of_step(cast(OfStep, record))
-        scoped = cast(Scoped, record)
-        if (self._opened and self._is_open(scoped)) or self._is_kept(scoped.scope.step):
-            return self._lines.record(scoped)
-        if isinstance(scoped, Collective):
-            self._counters.add(scoped)
-        return []
-
-    def _take_of_step(self, record: OfStep) -> list[Event]:
-        """Return the lines for what tells of a step as a whole."""
-        if isinstance(record, Step):
-            return self._end_step(record)
-        if isinstance(record, DeviceStep) or self._is_kept(record.step):
+        kind = type(record)  # isinstance takes ten times as long for a few Structs
+        if kind is Step:
+            return self._end_step(cast(Step, record))
+        is_open = bool(self._opened) and self._is_open(record)
+        if is_open or kind is DeviceStep or self._is_kept(record.step):
             return self._lines.record(record)
+        if isinstance(record, Collective):
+            self._counters.add(record)
         return []
 
     def _is_kept(self, step: int) -> bool:
@@ -259,7 +252,7 @@ class TraceWriter:
         self._opened.discard(record.id)
         return True
 
-    def _end_step(self, record: Step) -> list[Event]:
+    def _end_step(self, record: Step) -> list[Line]:
         if self._step < 0:
             self._write(self._define(self._source.prepare_late()))
         self._step = record.step
@@ -274,10 +267,10 @@ class TraceWriter:
             self._memory = self._source.sample_memory("step", record.step)
         return self._memory
 
-    def _counter_lines(self, before: int) -> list[Event]:
+    def _counter_lines(self, before: int) -> list[Line]:
         """Return the counters of finished steps: a late wait may still change the newest one."""
         taken, rank = self._counters.take(before), self._header.rank
-        return [CounterEvent(args=args, name="counters", ph="i", pid=rank) for args in taken]
+        return [LINES["counters"](args, name="counters", ph="i", pid=rank) for args in taken]
 
     def _write_open(self) -> None:
         if self._given_up:
@@ -293,13 +286,17 @@ class TraceWriter:
 
     def _show_life(self) -> None:
         """Write now and then, while nothing else happens: so a hang shows in a killed run."""
-        if self._heartbeat.is_due(time.perf_counter_ns()) and not self._given_up:
-            self._write(self._lines.record(self._source.sample_memory("writer", self._step)))
+        now_ns = time.perf_counter_ns()
+        if self._silence.is_due(now_ns) and not self._given_up:
+            begun_ns = [one.issue_ns for one in self._source.unfinished() if not one.done_ns]
+            oldest_ns = now_ns - min(begun_ns, default=now_ns)
+            beat = Heartbeat(now_ns, self._step, len(begun_ns), oldest_ns)
+            self._write(self._lines.record(beat))
 
     def _open_after_ns(self, record: Collective) -> int:
-        return OPEN_AFTER_NS if self._is_kept(record.scope.step) else COUNTED_OPEN_AFTER_NS
+        return OPEN_AFTER_NS if self._is_kept(record.step) else COUNTED_OPEN_AFTER_NS
 
-    def _write(self, lines: list[Event]) -> None:
+    def _write(self, lines: list[Line]) -> None:
         if not lines:
             return
         data = self._encode(lines)
@@ -308,7 +305,7 @@ class TraceWriter:
         self._written_bytes += len(data)
         self.budget_spent = self._written_bytes > self._budget_bytes
 
-    def _encode(self, lines: list[Event]) -> bytes:
+    def _encode(self, lines: list[Line]) -> bytes:
         """Encode lines; one that cannot be (a name that is no Unicode) is dropped and counted."""
         try:
             return self._json.encode_lines(lines).replace(b"\n", b",\n")  # JSON itself has none
@@ -323,7 +320,7 @@ class TraceWriter:
         self._drain()
         if self._given_up:
             return
-        lines: list[Event] = []
+        lines: list[Line] = []
         for record in self._source.unfinished():
             finished = record.done_ns or record.waits
             encode = self._lines.collective if finished else self._lines.open_collective
@@ -332,7 +329,7 @@ class TraceWriter:
         self._write(lines + self._counter_lines(self._step + 2))
         self.cpu_ns = time.thread_time_ns()
         args = self._source.disclose(self._trailer())
-        trailer = TrailerEvent(args=args, ph="M", pid=self._header.rank)
+        trailer = LINES["trailer"](args, ph="M", pid=self._header.rank)
         _write_all(self._file, self._json.encode(trailer) + b"\n]\n")
 
     def _discard(self) -> None:
@@ -352,9 +349,9 @@ def write_environment(folder: Path, header: Header, environment: EnvSnapshot) ->
     """
     rank = header.rank
     lines = (
-        HeaderEvent(args=header, ph="M", pid=rank),
-        EnvironmentEvent(args=environment, ph="M", pid=rank),
-        TrailerEvent(args=Trailer(reason="dsprof env"), ph="M", pid=rank),
+        LINES["header"](header, ph="M", pid=rank),
+        LINES["environment"](environment, ph="M", pid=rank),
+        LINES["trailer"](Trailer(reason="dsprof env"), ph="M", pid=rank),
     )
     data = b"[\n" + b",\n".join(map(msgspec.json.encode, lines)) + b"\n]\n"
     folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from dsprof.comparison.model import Comparison
 from dsprof.reports import content
 from dsprof.reports.base import Options
 from dsprof.reports.comparison import tables
-from dsprof.reports.templates import asset, environment
+from dsprof.reports.html.templates import asset, environment
 
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "

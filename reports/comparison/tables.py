@@ -13,9 +13,9 @@ from dsprof.comparison.model import (
     TimeChange,
 )
 from dsprof.events import ROLES
-from dsprof.reports import formatting as fmt
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Column, ColumnKind, Table
 from dsprof.reports.content import PARTS
-from dsprof.rules.rule import Column, ColumnKind, Table
 
 MAX_ROWS = 200
 _OF_A_STEP = "Of one rank's step, on average"

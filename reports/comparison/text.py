@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsprof.comparison.model import Comparison, Side
+from dsprof.findings.finding import Table
 from dsprof.reports import content
 from dsprof.reports.base import Options
 from dsprof.reports.comparison import tables
-from dsprof.reports.terminal import Page
-from dsprof.rules.rule import Table
+from dsprof.reports.text.terminal import Page
 
 
 class TextRenderer:

@@ -10,7 +10,6 @@ from dsprof.reports.tables.communication import (
     per_step,
     total_bytes,
 )
-from dsprof.reports.tables.dumps import flights, logged, logged_calls
 from dsprof.reports.tables.environment import (
     configuration,
     differences,
@@ -18,10 +17,11 @@ from dsprof.reports.tables.environment import (
     run,
     thresholds,
 )
+from dsprof.reports.tables.flight_recorders import flights, logged, logged_calls
 from dsprof.reports.tables.listing import MAX_ROWS
 from dsprof.reports.tables.memory import memory, snapshots
 from dsprof.reports.tables.time import annotated, devices, steps, timeline
-from dsprof.reports.tables.transfers import transfers
+from dsprof.reports.tables.transfer_speed import transfers
 
 __all__ = [
     "MAX_ROWS",

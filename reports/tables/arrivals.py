@@ -1,10 +1,10 @@
-"""Who came last to collectives."""
+"""Last arrivals to collectives."""
 
 from __future__ import annotations
 
 from dsprof.diagnosis.model import ArrivalInfo, ArrivalRow
+from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing
-from dsprof.rules.rule import Table
 
 _ARRIVAL: tuple[Shown[ArrivalRow], ...] = (
     Shown("rank", lambda row: str(row.rank)),
@@ -17,5 +17,5 @@ _ARRIVAL: tuple[Shown[ArrivalRow], ...] = (
 
 
 def last_arrivals(arrivals: ArrivalInfo) -> Table:
-    """Who came last, how often and by how much."""
+    """Last arrivals, how often and by how much."""
     return listing("Last arrivals in measured steps", _ARRIVAL, arrivals.rows)

@@ -13,9 +13,9 @@ from dsprof.diagnosis.model import (
     FlushRow,
 )
 from dsprof.events import ROLES
-from dsprof.reports import formatting as fmt
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing
-from dsprof.rules.rule import Table
 
 
 def group_name(row: CommunicationRow) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from dsprof.diagnosis.model import Diagnosis, Difference, EnvironmentInfo, ThresholdInfo
-from dsprof.reports import formatting as fmt
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing, pairs
-from dsprof.rules.rule import Table
 
 
 def environment(info: EnvironmentInfo) -> Iterator[Table]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dsprof.reports import formatting as fmt
-from dsprof.rules.rule import Cell, Column, ColumnKind, Table
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Cell, Column, ColumnKind, Table
 
 MAX_ROWS = 200
 """Rows of one table; a page with more is no longer read, and no longer light."""

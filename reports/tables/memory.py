@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dsprof.diagnosis.model import RankMemory, SnapshotRow
+from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing
-from dsprof.rules.rule import Table
 
 _RANK: tuple[Shown[RankMemory], ...] = (
     Shown("Rank", lambda row: row.rank, "count"),

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dsprof.diagnosis.model import AnnotationRow, DeviceRow, Timeline
+from dsprof.findings.finding import Table
 from dsprof.reports.content import PARTS, StepBar
 from dsprof.reports.tables.communication import per_step
 from dsprof.reports.tables.listing import Shown, listing
-from dsprof.rules.rule import Table
 
 
 def _part(place: int, label: str) -> Shown[StepBar]:

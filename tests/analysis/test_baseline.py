@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.baseline import (
     NOMINAL_CONTENTION,
     Sample,
@@ -77,14 +77,14 @@ def test_a_group_of_one_costs_nothing_that_is_known():
 def test_contention_is_what_was_measured_or_a_stated_range():
     assert baseline().contention == NOMINAL_CONTENTION
     assert baseline(hiding=hiding(0.1, 0.3)).contention == (0.1, 0.3)
-    assert Costs().contention == NOMINAL_CONTENTION
-    assert Costs(baseline(hiding=hiding(0.1, 0.3))).contention == (0.1, 0.3)
-    assert Costs().cost_ns("all_reduce", 1000, 2) is None
+    assert BaselineCosts().contention == NOMINAL_CONTENTION
+    assert BaselineCosts(baseline(hiding=hiding(0.1, 0.3))).contention == (0.1, 0.3)
+    assert BaselineCosts().cost_ns("all_reduce", 1000, 2) is None
 
 
 def test_merging_keeps_the_baseline_wherever_it_is():
-    known = Costs(baseline())
-    assert Costs().merge(known) == known.merge(Costs()) == known
+    known = BaselineCosts(baseline())
+    assert BaselineCosts().merge(known) == known.merge(BaselineCosts()) == known
 
 
 def test_what_is_written_is_read_back(tmp_path):

@@ -12,9 +12,9 @@ from dsprof.analysis.summarise import _fold, summarise
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import to_json
-from dsprof.trace.format import CounterArgs, CounterRow
 from dsprof.trace.readers.kineto import KinetoReader
 from dsprof.trace.run import RunFiles, find_run
+from dsprof.trace.schema import CounterRow, StepCounters
 from tests.factories import kineto
 from tests.factories.trace import MS, disagreeing, fetch, header, issued, rank_trace, zero_rank
 
@@ -25,7 +25,7 @@ def parts() -> list[RunSummary]:
     def gathers(number: int, start: float):
         yield issued("all_gather", start, start + 9, wait=start + 4, waited=start + 9, step=number)
 
-    counted = [CounterArgs(5, [CounterRow("all_reduce", 1, 3, 3000, blocked_ns=2 * MS)])]
+    counted = [StepCounters(5, [CounterRow("all_reduce", 1, 3, 3000, blocked_ns=2 * MS)])]
     traces = [
         zero_rank(0, 4, extra=gathers),
         zero_rank(1, 4, comm_ms=9, fetches=[fetch(1, 410, 3, step=4, phase="forward")]),

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dsprof.budget.judge import broken
-from dsprof.budget.limits import Budget, load_budget
+from dsprof.diagnosis.budget.judge import broken
+from dsprof.diagnosis.budget.limits import Budget, load_budget
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import ConfigError
-from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.findings.finding import Finding, Severity, Status
 from tests.factories import diagnosis as factory
 
 RULES = ("late-rank", "low-comm-overlap", "stuck-collective", "data-quality")
@@ -137,7 +137,7 @@ def test_bytes_of_unknown_size_are_not_none(load: Load) -> None:
         ("findings: [high]", "1:11: 'findings' must be a mapping"),
         ("findings: {high: -1}", "1:18: 'high' must be at least 0, got -1"),
         ("findings: {high: 0.5}", "1:18: 'high' must be a whole number in plain digits or null"),
-        ("exposed_share: many", "1:16: 'exposed_share' must be a number or null, got many"),
+        ("exposed_share: many", "1:16: 'exposed_share' must be a number or null, got other text"),
         ("may_be_unknown: late-rank", "1:17: 'may_be_unknown' must be a list"),
         (
             "may_be_unknown:\n- late-rank\n- late-rnak",

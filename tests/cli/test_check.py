@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.budget.limits import load_budget
 from dsprof.cli import COMMANDS, Parser
+from dsprof.diagnosis.budget.limits import load_budget
 from dsprof.rules import RULES
 from tests.cli.command import ROOT
 from tests.cli.workflow import workflow_commands

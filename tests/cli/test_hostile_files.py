@@ -14,8 +14,10 @@ import pytest
 
 from dsprof.__main__ import main
 from dsprof.diagnosis.model import to_json
-from dsprof.trace.format import EngineConfig, EngineEvent
-from tests.cli.command import environment
+from dsprof.environment import EnvSnapshot
+from dsprof.trace.lines import LINES
+from dsprof.trace.schema import EngineConfig
+from tests.cli.command import ROOT, environment
 from tests.factories import hostile
 from tests.factories.diagnosis import diagnosis
 from tests.factories.trace_files import write_run
@@ -49,6 +51,21 @@ def test_each_is_refused_in_a_gigabyte(tmp_path: Path) -> None:
     assert len(answers) == len(files)
     wrong = [one for one in answers if one[1] != 2 or one[2].count("\n") != 1]
     assert not wrong
+
+
+def test_no_command_breaks_on_files_of_any_kind() -> None:
+    """All that `make fuzz` asks, of small files and a few of the questions."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hostile", "--scale", "0.002", "--every", "29"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 commands" not in done.stdout
 
 
 def test_none_ends_the_report_of_a_folder(
@@ -148,7 +165,7 @@ def nested(depth: int) -> dict[str, object]:
 
 def test_a_configuration_nested_without_end_ends_no_report(tmp_path: Path) -> None:
     (trace, *_) = write_run(tmp_path / "run", 1)
-    engine = EngineEvent(name="engine", args=EngineConfig(engine=1, written=nested(900)))
+    engine = LINES["engine"](name="engine", args=EngineConfig(engine=1, written=nested(900)))
     lines = trace.read_bytes().splitlines(keepends=True)
     trace.write_bytes(b"".join([*lines[:2], msgspec.json.encode(engine), b",\n", *lines[2:]]))
     saved = tmp_path / "saved.json"
@@ -216,3 +233,29 @@ def test_a_name_too_long_for_a_report_is_refused(
     write_run(tmp_path / "run")
     assert main(["report", str(tmp_path / "run"), "-o", "x" * 5000]) == 2
     assert "File name too long" in capsys.readouterr().err
+
+
+def test_a_file_of_which_most_is_damaged_is_given_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is damaged is decoded piece by piece: 20 million pieces would take minutes."""
+    path = tmp_path / "profile.json.gz"
+    path.write_bytes(gzip.compress(hostile.PROFILE + b"{}," * 200_000 + b"{}]}"))
+    assert main(["report", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{path}: " in said
+    assert "are damaged, so the rest is not read" in said
+
+
+def test_more_variables_than_a_process_has_are_excluded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (trace, *_) = write_run(tmp_path / "run", 1)
+    many = EnvSnapshot(variables={f"NCCL_{i}": "1" for i in range(5000)})
+    event = LINES["environment"](name="environment", args=many)
+    lines = trace.read_bytes().splitlines(keepends=True)
+    trace.write_bytes(b"".join([*lines[:2], msgspec.json.encode(event), b",\n", *lines[2:]]))
+    assert main(["report", str(trace), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert any("5,000 environment variables" in note for note in found["quality"]["notes"])
+    assert found["environment"]["variables"] == {}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.trace.format import Event, MemoryEvent
-from tests.factories.trace import alive, hanging, header
+from dsprof.trace.lines import LINES, Line
+from tests.factories.trace import hanging, header, heartbeat
 from tests.factories.trace_files import encode, run_events
 
 NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks 0, 1 waited 29.6 s"
@@ -19,10 +19,10 @@ NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks
 def write_killed(folder: Path, *waiting: int) -> None:
     """Write a run of three ranks, of which some wait in a collective; SIGKILL ends all."""
     for rank in range(3):
-        events: list[Event] = [*run_events(header(rank, 3))[:-1]]
+        events: list[Line] = [*run_events(header(rank, 3))[:-1]]
         if rank in waiting:
             events.append(hanging("all_reduce", 400, seq=4))
-        events.append(MemoryEvent(name="memory", args=alive(30_000)))
+        events.append(LINES["heartbeat"](name="heartbeat", args=heartbeat(30_000)))
         (folder / f"trace.rank{rank:05d}.json").write_bytes(encode(events))
 
 

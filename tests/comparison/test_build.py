@@ -16,7 +16,7 @@ from dsprof.diagnosis.model import (
     EnvironmentInfo,
     Steps,
 )
-from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.findings.finding import Finding, Severity, Status
 from tests.factories import diagnosis as factory
 
 MS = 1_000_000
@@ -258,7 +258,7 @@ def test_operations_are_compared_exactly() -> None:
     assert (seen["all_reduce"].before_bytes, seen["all_reduce"].after_bytes) == (10, 1601 / 160)
     assert (seen["broadcast"].before_calls, seen["broadcast"].after_calls) == (1, 0)
     assert (seen["all_gather"].before_calls, seen["all_gather"].after_calls) == (0, 2)
-    assert "; 1 more (+50.0%) calls and " in made.verdict
+    assert "; 1 more (+50 %) calls and " in made.verdict
 
 
 def test_runs_of_different_length_are_compared_step_by_step() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dsprof.analysis.timeline import unseen
-from dsprof.hooks.wire import WIRE_OPS
+from dsprof.analysis.rank.intervals import unseen
+from dsprof.hooks.wire.operations import WIRE_OPS
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.compat import zero_model

@@ -1,7 +1,8 @@
-"""The environments that older releases are tried in: made once, kept in build/compat."""
+"""The environments that older releases are tried in: made once, in build/compat."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from tests.beside import ROOT, create
@@ -21,3 +22,8 @@ def environment(package: str, release: str) -> Path:
         create(folder, f"{package}=={release}")
         done.touch()
     return folder / "bin" / "python"
+
+
+def remove(package: str, release: str) -> None:
+    """Delete the environment of a release."""
+    shutil.rmtree(ENVIRONMENTS / f"{package}-{release}")

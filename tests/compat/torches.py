@@ -8,14 +8,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.compat.environments import environment
+from tests.compat.environments import environment, remove
 from tests.compat.page import Part, table
 from tests.compat.trial import Trial
 from tests.dist.programs.wire_table import INTERCEPTIONS
 from tests.dist.wire import RANKS
 
-RELEASES = ("2.4.1",)
-"""The oldest that dsprof takes."""
+RELEASES = (
+    *("2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0"),
+    *("2.9.1", "2.10.0", "2.11.0", "2.12.1"),
+)
+"""The newest of each minor series before the torch that all tests run with."""
 
 SAYS = "import platform, torch; print(f'{torch.__version__}, Python {platform.python_version()}')"
 CELL_CHARACTERS = 120
@@ -34,6 +37,8 @@ def part(releases: Sequence[str]) -> Part:
         versions = subprocess.check_output([python, "-c", SAYS], text=True).strip()
         lines += ["", *_lines(versions, trials), *(["", *wrong] if wrong else [])]
         holds = holds and not wrong
+        if not wrong:  # 5 GB each; what is wrong is worth a look
+            remove("torch", release)
     return Part(lines[1:], holds)
 
 

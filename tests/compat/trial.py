@@ -11,7 +11,7 @@ from tests.dist.programs import wire_rows
 from tests.dist.wire import BARE, RANKS, Table
 
 PROGRAM = Path(__file__).with_name("wire_program.py")
-SECONDS = 240  # for what is left of a table, at most
+SECONDS = 900  # for what is left of a table, at most
 
 
 class Trial:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.model import from_json
 from tests.factories.baseline import baseline, machine
@@ -15,7 +15,7 @@ from tests.factories.trace_files import write_run
 def test_a_baseline_of_this_machine_is_used_without_a_word():
     made = baseline()
     run, info = with_baseline(summary(zero_rank()), made, "b.json")
-    assert run[Costs].baseline is made
+    assert run[BaselineCosts].baseline is made
     assert info.is_used
     assert baseline_note(info) == ""
 
@@ -30,7 +30,7 @@ def test_a_baseline_of_this_machine_is_used_without_a_word():
 def test_one_of_another_machine_is_used_and_said(fields, told):
     made = baseline(machine=machine(**fields))
     run, info = with_baseline(summary(zero_rank()), made, "b.json")
-    assert run[Costs].baseline is made
+    assert run[BaselineCosts].baseline is made
     assert baseline_note(info) == f"The baseline b.json was measured elsewhere: {told}."
 
 
@@ -44,7 +44,7 @@ def test_one_of_another_machine_is_used_and_said(fields, told):
 def test_one_of_another_backend_or_device_is_not_used(fields, told):
     made = baseline(machine=machine(**fields))
     run, info = with_baseline(summary(zero_rank()), made, "b.json")
-    assert run[Costs].baseline is None
+    assert run[BaselineCosts].baseline is None
     assert baseline_note(info) == f"The baseline b.json was not used: {told}."
 
 

@@ -7,11 +7,11 @@ import pytest
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis, from_json, to_json
 from dsprof.diagnosis.verdict import verdict
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
-from dsprof.rules.rule import Finding, Severity, Status
-from dsprof.trace.format import EngineConfig, HookStatus, MemoryArgs, NoteArgs, Trailer
 from dsprof.trace.run import RunFiles, Stranger
+from dsprof.trace.schema import EngineConfig, HookStatus, MemorySample, Note, Trailer
 from dsprof.trace.snapshot import MemorySnapshot
 from dsprof.trace.table import RankTrace
 from tests.factories import logs
@@ -179,7 +179,7 @@ def test_flushes_show_fill_and_operations():
 
 
 def test_fetches_and_memory_have_their_rows():
-    memory = [MemoryArgs("step", n, step=n, rss_bytes=n, device=None) for n in range(3)]
+    memory = [MemorySample("step", n, step=n, rss_bytes=n, device=None) for n in range(3)]
     diagnosis = diagnosed(
         zero_rank(fetches=[fetch(1, 0, 3, step=4, phase="forward")], memory=memory)
     )
@@ -230,7 +230,8 @@ def test_quality_adds_up_what_the_ranks_say():
             0,
             3,
             trailer=worn,
-            notes=[NoteArgs("a clock step"), NoteArgs("met"), NoteArgs("met", count=2000)],
+            notes=[Note("a clock step"), Note("met"), Note("met", count=2000)],
+            hooks=[HookStatus("zero", installed=True, why="broke")],  # as its trailer says, too
         ),
         zero_rank(
             1,
@@ -397,6 +398,15 @@ def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
         rule="high", title="Broken", status=Status.FAIL, summary="c.", severity=Severity.HIGH
     )
     assert verdict([grave, *findings], run) == "c. One more finding follows."
+    saving = Finding(
+        rule="low",
+        title="Slow",
+        status=Status.FAIL,
+        summary="d.",
+        severity=Severity.LOW,
+        saving_ms_per_step=(3.0, 5.0),
+    )
+    assert verdict([*findings, saving], run) == "d. One more finding follows."
 
 
 def test_without_phases_the_verdict_claims_no_computation():
@@ -415,4 +425,4 @@ def test_a_wait_that_is_estimated_is_said_to_be():
     steps = [step(n, 100 * n, 100 * n + 100) for n in range(4)]
     diagnosis = diagnosed(rank_trace(steps=steps, comm=reduced))
     assert diagnosis.steps.estimated_share == 1
-    assert "100% of it estimated" in diagnosis.steps.method
+    assert "100 % of it estimated" in diagnosis.steps.method

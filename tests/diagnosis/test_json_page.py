@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dsprof.diagnosis import model
-from dsprof.rules.rule import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 
 PAGE = Path(__file__).parents[2] / "docs/json.md"
 NAMED = frozenset(re.findall(r"`(?:steps\.)?([a-z_-]+)`", PAGE.read_text()))

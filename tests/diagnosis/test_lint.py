@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from dsprof.config.deepspeed import ConfigFile, read_config
 from dsprof.diagnosis.lint import config_rules, lint
-from dsprof.ds_config import ConfigFile, read_config
 from dsprof.errors import ConfigError
-from dsprof.rules.rule import Finding, Status
+from dsprof.findings.finding import Finding, Status
 from tests import shared_data
 from tests.factories.ds_config import rows, zero
 
@@ -176,7 +176,7 @@ def test_every_rule_on_configurations_answers():
 def test_a_logger_that_says_disabled_is_on():
     finding = judge({**zero(3), "comms_logger": {"enabled": False}})["comms-logger-enabled"]
     assert finding.status is Status.FAIL
-    assert "the block alone turns it on" in finding.summary
+    assert "the presence of the block turns it on" in finding.summary
 
 
 def test_findings_tell_the_line():

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from dsprof.config.deepspeed import ConfigFile
 from dsprof.diagnosis.lint import lint
-from dsprof.ds_config import ConfigFile
-from dsprof.rules.rule import Status
+from dsprof.findings.finding import Status
 from tests.factories.ds_config import rows, zero
 
 IGNORED = (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from dsprof.config.deepspeed import ConfigFile
 from dsprof.diagnosis.lint import lint
-from dsprof.ds_config import ConfigFile
+from dsprof.findings.finding import Status
 from dsprof.rules.knowledge.deepspeed import keys, retired, section_of
-from dsprof.rules.rule import Status
 
 SECTIONS = sorted({section_of(path) for path in (*keys(), *retired())})
 VALUES: list[Any] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import pytest
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis, to_json
+from dsprof.findings.finding import Finding, Status
 from dsprof.reports import render
-from dsprof.rules.rule import Finding, Status
 from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace
 from tests.factories import device, kineto
@@ -114,6 +115,16 @@ def test_no_page_shows_it_as_nothing(what: str, form: str) -> None:
         assert "0.00 MiB" not in page
 
 
+def test_a_number_of_ranks_that_no_file_tells_is_null(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(kineto.document(kineto.steps(4, 60, 20), distributedInfo=None))
+    found = diagnose(find_run([path]))
+    assert json.loads(to_json(found))["run"]["world_size"] is None
+    assert "1 present; unknown how many there were" in render(found, "html").decode()
+    path.write_bytes(kineto.document(kineto.steps(4, 60, 20), world_size=2))
+    assert diagnose(find_run([path])).run.world_size == 2
+
+
 def test_a_profile_without_arguments_says_so() -> None:
     found = diagnosed([device.rank(kineto.steps(4, 60, 20), rank, 2) for rank in (0, 1)])
     assert all(row.bytes != 0 and row.group_size != 0 for row in found.communication)
@@ -137,8 +148,8 @@ RAW = {
         "Communication",
         "Traffic",
         "Placement",
-        "Wire",
-        "Awaits",
+        "WireDtypes",
+        "WaitCauses",
         "Intent",
         "Arrivals",
     },

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.rules.rule import Status
-from dsprof.trace.format import FILE_PATTERN
+from dsprof.findings.finding import (Status)
+from dsprof.trace.schema import FILE_PATTERN
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
 from tests.dist.launch import PROGRAMS, launch

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dsprof.trace.format import FILE_PATTERN
+from dsprof.trace.schema import FILE_PATTERN
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.trace.format import FILE_PATTERN
+from dsprof.trace.schema import FILE_PATTERN
 from dsprof.trace.reader import read_trace
 from tests.dist.launch import PROGRAMS, environment
 

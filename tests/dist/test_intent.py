@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.analysis.differences import Line
+from dsprof.analysis.run.traffic_differences import Line
 from dsprof.trace.reader import read_trace
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.traces import asked_and_sent
@@ -46,4 +46,4 @@ def test_every_byte_and_call_is_asked_for(folder: Path, name: str) -> None:
 def test_parameters_without_a_gradient_are_found(folder: Path) -> None:
     for found in lines(folder / "unused"):
         assert found["gradients"].verdict == "explained"
-        assert found["gradients"].cause == "25.0% of the parameters had no gradient"
+        assert found["gradients"].cause == "25 % of the parameters had no gradient"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dsprof.analysis.buckets import attach_buckets
+from dsprof.analysis.rank.ddp_buckets import attach_buckets
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch

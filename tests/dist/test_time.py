@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsprof.analysis.timeline import blocked, completion
+from dsprof.analysis.rank.intervals import blocked, completion
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch

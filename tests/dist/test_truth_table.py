@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsprof.analysis.differences import Line
+from dsprof.analysis.run.traffic_differences import Line
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch

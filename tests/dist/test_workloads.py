@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.rules.rule import Status
+from dsprof.findings.finding import (Status)
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.intent import Intent
-from dsprof.analysis.differences import Line, compare
+from dsprof.analysis.run.traffic_differences import Line, compare
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.table import RankTrace
 

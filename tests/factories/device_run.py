@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsprof.trace.format import EngineConfig, StallArgs
+from dsprof.trace.schema import EngineConfig, Stall
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
     device_step,
@@ -21,19 +21,19 @@ from tests.factories.trace import (
 def device_rank(
     rank: int = 0,
     *,
-    held_ms: float = 20,
+    blocked_ms: float = 20,
     buckets: int = 1,
     mib: float = 64,
     engine: EngineConfig | None = None,
-    stalls: tuple[StallArgs, ...] = (),
+    stalls: tuple[Stall, ...] = (),
     **fields: Any,
 ) -> RankTrace:
     """Six steps of 100 ms: backward from 30 to 60, then `buckets` on the stream that computes.
 
-    They hold it `held_ms` together. `fields` are those of each flush.
+    They hold it `blocked_ms` together. `fields` are those of each flush.
     """
     comm, flushes, held = [], [], list(stalls)
-    each, nbytes = held_ms / buckets, int(mib * (1 << 20))
+    each, nbytes = blocked_ms / buckets, int(mib * (1 << 20))
     for number in range(6):
         for i in range(buckets):
             key, at = 1 + number * buckets + i, 100 * number + 60 + i * each
@@ -55,7 +55,7 @@ def device_rank(
     )
 
 
-def synchronisations(count: int, idle_ms: float) -> tuple[StallArgs, ...]:
+def synchronisations(count: int, idle_ms: float) -> tuple[Stall, ...]:
     """So many stops of the host in each of six steps, in which the stream is idle so long."""
     one = enqueued("all_reduce", 0)
     return tuple(

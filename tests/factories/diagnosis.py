@@ -27,7 +27,7 @@ from dsprof.diagnosis.model import (
     TransferRow,
     WaitMatrix,
 )
-from dsprof.rules.rule import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from tests.factories.steps_of_diagnosis import (
     MIB,
     MS,
@@ -136,6 +136,8 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
             last_ranks={str(step): 0 for step in range(steps)},
         ),
         thresholds=[
+            ThresholdInfo(rule="data-quality", name="clock_bound_ms", value=1.0),
+            ThresholdInfo(rule="data-quality", name="cost_share", value=0.02),
             ThresholdInfo(rule="communication-bound-step", name="exposed_share", value=0.2),
             ThresholdInfo(rule="small-collectives", name="bytes", value=65536, is_default=False),
         ],

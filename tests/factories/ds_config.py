@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsprof.rules.rule import Finding, Rule, Status
-from dsprof.trace.format import EngineConfig
+from dsprof.findings.finding import Finding, Status
+from dsprof.rules.rule import Rule
+from dsprof.trace.schema import EngineConfig
 from tests.factories.trace import header, judged, rank_trace
 
 Written = dict[str, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsprof.trace.format import CollectiveEvent, ParameterLayout
+from dsprof.trace.lines import Line
+from dsprof.trace.schema import ParameterLayout
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import engine, flush, rank_trace, span, step, sync
 
@@ -24,7 +25,7 @@ def interleaved(
     """
     stepping = 3 - accumulating
     parts: dict[str, list[Any]] = {"steps": [], "flushes": [], "spans": []}
-    comm: list[CollectiveEvent] = []
+    comm: list[Line] = []
 
     def micro_step(number: int, at: float, owner: int, micro: int = 0) -> None:
         shared = {"step": number, "engine": owner}

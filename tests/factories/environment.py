@@ -11,8 +11,9 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.environment import EnvSnapshot
-from dsprof.rules.rule import Finding, Rule
-from dsprof.trace.format import EngineConfig, Header
+from dsprof.findings.finding import Finding
+from dsprof.rules.rule import Rule
+from dsprof.trace.schema import EngineConfig, Header
 from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 

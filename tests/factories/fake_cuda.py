@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dsprof.events import Collective, Group, Scope
+from dsprof.events import Scope
+from dsprof.trace.schema import Collective
 
 MS = 1_000_000
 START_MS = 1000.0
@@ -120,7 +121,7 @@ _record = Event.record
 
 
 class FakeCuda:
-    """A `dsprof.hooks.device.Device` over a host."""
+    """A `dsprof.hooks.device.device.Device` over a host."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -160,9 +161,6 @@ class Work:
         return True
 
 
-_GROUP = Group(1, "0/world/2/x", "world", "0", [0, 1], 2, "nccl", 0)
-
-
 class Nccl:
     """Issues collectives through a `CudaHook` as the wire hook does."""
 
@@ -186,8 +184,13 @@ class Nccl:
             host.current.run(ms)
         self.count += 1
         record = Collective(
-            *(self.count, "all_reduce", _GROUP, self.count, 4, 1, 1, "float32", is_async),
-            *(None, -1, 0, recorder.scope, recorder.context(), 1, issue_ns, host.clock()),
+            *(self.count, 1, self.count, 4, 1, issue_ns, "all_reduce", 1, "float32"),
+            is_async=is_async,
+            step=recorder.scope.step,
+            phase=recorder.scope.phase,
+            coalesced=recorder.context().coalesced,
+            thread=1,
+            return_ns=host.clock(),
         )
         recorder.on_device(record, work)
         return self.count, work

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsprof.trace.readers.log import LogReader
+from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.table import RankTrace
 
 OOM = (

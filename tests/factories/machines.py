@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsprof.machine import Accelerator, Adapter
+from dsprof.environment.machine import Accelerator, Adapter
 
 GIB = 1 << 30
 

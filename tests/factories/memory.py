@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dsprof.trace.format import MemoryArgs
+from dsprof.trace.schema import MemorySample
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import header, rank_trace
 
@@ -18,7 +18,7 @@ def on_device(
 ) -> RankTrace:
     """A rank with counters of its device."""
     memory = [
-        MemoryArgs("step", time, step=time, device=dict(counters) if counters else None)
+        MemorySample("step", time, step=time, device=dict(counters) if counters else None)
         for time, counters in enumerate(samples)
     ]
     head = header(rank, world_size, device="cuda", backend="nccl")
@@ -26,6 +26,6 @@ def on_device(
 
 
 def on_host(*samples: Mapping[str, int], rank: int = 0, **fields: Any) -> RankTrace:
-    """A rank on a CPU with readings of its host: names of `MemoryArgs` and their values."""
-    memory = [MemoryArgs("step", time, step=time, **one) for time, one in enumerate(samples)]
+    """A rank on a CPU with readings of its host: names of `MemorySample` and their values."""
+    memory = [MemorySample("step", time, step=time, **one) for time, one in enumerate(samples)]
     return rank_trace(rank, **{"memory": memory, **fields})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsprof.trace.format import CollectiveEvent, GroupArgs
+from dsprof.trace.lines import Line
+from dsprof.trace.schema import Group
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import group, header, rank_trace, step, sync
 
@@ -13,7 +14,7 @@ MIB = 1 << 20
 
 
 def on_nodes(
-    hosts: Sequence[str], comm: Sequence[dict[str, Any]], groups: Sequence[GroupArgs], **fields: Any
+    hosts: Sequence[str], comm: Sequence[dict[str, Any]], groups: Sequence[Group], **fields: Any
 ) -> list[RankTrace]:
     """A run of as many ranks as `hosts`, each with three steps of the same collectives.
 
@@ -35,16 +36,16 @@ def on_nodes(
     ]
 
 
-def of(number: int, ranks: Sequence[int], role: str = "") -> GroupArgs:
+def of(number: int, ranks: Sequence[int], role: str = "") -> Group:
     """A group of some ranks."""
     return group(id=number, key=f"{role}{list(ranks)}", role=role, label=role, ranks=list(ranks))
 
 
-def _ranks(groups: Sequence[GroupArgs], number: int) -> list[int]:
+def _ranks(groups: Sequence[Group], number: int) -> list[int]:
     return next(one.ranks for one in groups if one.id == number)
 
 
-def _steps(comm: Sequence[dict[str, Any]]) -> list[CollectiveEvent]:
+def _steps(comm: Sequence[dict[str, Any]]) -> list[Line]:
     made = []
     for number in range(3):
         for index, one in enumerate(comm):

@@ -8,31 +8,33 @@ from typing import Any
 
 import numpy as np
 
-from dsprof.analysis.clocks import align, clock_samples, shared_clock
+from dsprof.analysis.alignment.clocks import align, clock_samples, shared_clock
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Finding, Rule
+from dsprof.findings.finding import Finding
+from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
-from dsprof.trace.format import (
+from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
+from dsprof.trace.schema import (
     SCHEMA_VERSION,
-    CollectiveArgs,
-    CollectiveEvent,
-    CopyArgs,
-    CounterArgs,
+    Collective,
+    Copy,
     CounterRow,
-    DeviceStepArgs,
+    DeviceStep,
     EngineConfig,
-    FetchArgs,
-    FlushArgs,
-    GroupArgs,
+    Fetch,
+    Flush,
+    Group,
     Header,
-    MemoryArgs,
-    OpenCollectiveEvent,
-    StallArgs,
-    StepArgs,
+    Heartbeat,
+    MemorySample,
+    Phase,
+    Stall,
+    Step,
+    StepCounters,
     Trailer,
 )
-from dsprof.trace.table import Collectives, CollectivesBuilder, RankTrace, Span
+from dsprof.trace.table import Collectives, CollectivesBuilder, RankTrace
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -59,27 +61,25 @@ def header(rank: int = 0, world_size: int = 2, **fields: Any) -> Header:
     return Header(schema_version=SCHEMA_VERSION, rank=rank, world_size=world_size, **given)
 
 
-def group(world_size: int = 2, **fields: Any) -> GroupArgs:
+def group(world_size: int = 2, **fields: Any) -> Group:
     """The group of all ranks; its id is 1."""
     ranks = list(range(world_size))
     given = {"id": 1, "key": f"0/world/{ranks}", "label": "world", "ranks": ranks, **fields}
-    return GroupArgs(size=len(given["ranks"]), backend="gloo", **given)
+    return Group(size=len(given["ranks"]), backend="gloo", **given)
 
 
 _ids = iter(range(1, 1 << 60))
 
 
-def sync(
-    op: str, at: float, took: float, *, nbytes: int = 1 << 20, **fields: Any
-) -> CollectiveEvent:
+def sync(op: str, at: float, took: float, *, nbytes: int = 1 << 20, **fields: Any) -> Line:
     """A collective that blocked its caller from `at` for `took` ms."""
     given: dict[str, Any] = {"group": 1, "seq": 0, "elements": nbytes // 4, "dtype": "float32"}
     given |= {"waits": 1, "blocked_ns": ns(took), **fields}
     end = ns(at + took)
     times = {"issue_ns": ns(at), "return_ns": end, "wait_ns": ns(at), "waited_ns": end}
     times["done_ns"] = end
-    args = CollectiveArgs(id=next(_ids), nbytes=nbytes, **(times | given))
-    return CollectiveEvent(name=op, args=args)
+    args = Collective(id=next(_ids), nbytes=nbytes, **(times | given))
+    return COMM_LINE(name=op, args=args)
 
 
 def issued(
@@ -91,7 +91,7 @@ def issued(
     waited: float | None = None,
     nbytes: int = 1 << 20,
     **fields: Any,
-) -> CollectiveEvent:
+) -> Line:
     """An async collective: in flight from `at` to `done`, its wait from `wait` to `waited`."""
     given: dict[str, Any] = {"group": 1, "seq": 0, "elements": nbytes // 4, "dtype": "float32"}
     if wait is not None and waited is not None:
@@ -100,40 +100,45 @@ def issued(
     if done is not None:
         given |= {"done_ns": ns(done), "pending_ns": ns(done)}
     given |= {"return_ns": ns(at), **fields}
-    args = CollectiveArgs(id=next(_ids), nbytes=nbytes, is_async=True, issue_ns=ns(at), **given)
-    return CollectiveEvent(name=op, args=args)
+    args = Collective(id=next(_ids), nbytes=nbytes, is_async=True, issue_ns=ns(at), **given)
+    return COMM_LINE(name=op, args=args)
 
 
-def hanging(op: str, at: float, *, nbytes: int = 1 << 20, **fields: Any) -> OpenCollectiveEvent:
+def hanging(op: str, at: float, *, nbytes: int = 1 << 20, **fields: Any) -> Line:
     """A collective that the host still waited for when the file ended."""
     given: dict[str, Any] = {"group": 1, "seq": 0, "elements": nbytes // 4, "dtype": "float32"}
     given |= {"issue_ns": ns(at), "return_ns": ns(at), "pending_ns": ns(at), **fields}
-    return OpenCollectiveEvent(name=op, args=CollectiveArgs(id=next(_ids), nbytes=nbytes, **given))
+    return OPEN_LINE(name=op, args=Collective(id=next(_ids), nbytes=nbytes, **given))
 
 
-def failing(op: str, at: float, took: float, **fields: Any) -> CollectiveEvent:
+def failing(op: str, at: float, took: float, **fields: Any) -> Line:
     """A collective of which the wait ended in an exception."""
     return sync(op, at, took, done_ns=0, pending_ns=ns(at), **fields)
 
 
-def alive(at: float) -> MemoryArgs:
+def alive(at: float) -> MemorySample:
+    """What a rank wrote while nothing happened, before there were heartbeats."""
+    return MemorySample("writer", ns(at))
+
+
+def heartbeat(at: float, in_flight: int = 0, oldest: float = 0) -> Heartbeat:
     """What a rank writes while nothing happens."""
-    return MemoryArgs("writer", ns(at))
+    return Heartbeat(ns(at), in_flight=in_flight, oldest_ns=ns(oldest))
 
 
-def enqueued(op: str, at: float, *, nbytes: int = 1 << 20, **fields: Any) -> CollectiveEvent:
+def enqueued(op: str, at: float, *, nbytes: int = 1 << 20, **fields: Any) -> Line:
     """A collective that a device runs: the host saw no more of it than the call."""
     given: dict[str, Any] = {"group": 1, "seq": 0, "elements": nbytes // 4, "dtype": "float32"}
     given |= {"issue_ns": ns(at), "return_ns": ns(at), **fields}
-    return CollectiveEvent(name=op, args=CollectiveArgs(id=next(_ids), nbytes=nbytes, **given))
+    return COMM_LINE(name=op, args=Collective(id=next(_ids), nbytes=nbytes, **given))
 
 
-def stall(of: CollectiveEvent, kind: str, start: float, end: float, **fields: Any) -> StallArgs:
+def stall(of: Line, kind: str, start: float, end: float, **fields: Any) -> Stall:
     """How long a stream was held by a collective, on the main stream if no other is said."""
     given = {"stream": 0, "step": of.args.step, **fields}
     if "issued" in given:
         given["issued_ns"] = ns(given.pop("issued"))
-    return StallArgs(
+    return Stall(
         kind=kind,
         collective=of.args.id,
         duration_ns=ns(end - start),
@@ -143,12 +148,12 @@ def stall(of: CollectiveEvent, kind: str, start: float, end: float, **fields: An
     )
 
 
-def device_step(number: int, start: float, end: float) -> DeviceStepArgs:
-    return DeviceStepArgs(step=number, start_ns=ns(start), end_ns=ns(end))
+def device_step(number: int, start: float, end: float) -> DeviceStep:
+    return DeviceStep(step=number, start_ns=ns(start), end_ns=ns(end))
 
 
-def step(number: int, start: float, end: float, micro_steps: int = 1) -> StepArgs:
-    return StepArgs(
+def step(number: int, start: float, end: float, micro_steps: int = 1) -> Step:
+    return Step(
         step=number,
         start_ns=ns(start),
         end_ns=ns(end),
@@ -157,31 +162,31 @@ def step(number: int, start: float, end: float, micro_steps: int = 1) -> StepArg
     )
 
 
-def span(name: str, start: float, end: float, step: int = 0, **fields: Any) -> Span:
+def span(name: str, start: float, end: float, step: int = 0, **fields: Any) -> Phase:
     given = {"micro_step": 0, "thread": 1, **fields}
-    return Span(name=name, start_ns=ns(start), end_ns=ns(end), step=step, **given)
+    return Phase(name=name, start_ns=ns(start), end_ns=ns(end), step=step, **given)
 
 
-def counters(step: int, blocked: float = 0, **fields: Any) -> CounterArgs:
+def counters(step: int, blocked: float = 0, **fields: Any) -> StepCounters:
     """Collectives of a step that are not in the trace one by one: one row of them."""
     given = {"op": "all_reduce", "group": 1, "calls": 1, "nbytes": 1 << 20, **fields}
-    return CounterArgs(step, [CounterRow(blocked_ns=ns(blocked), **given)])
+    return StepCounters(step, [CounterRow(blocked_ns=ns(blocked), **given)])
 
 
-def flush(flush_id: int, at: float, took: float, **fields: Any) -> FlushArgs:
+def flush(flush_id: int, at: float, took: float, **fields: Any) -> Flush:
     given = {"stage": 2, "elements": 262144, "capacity": 500_000_000, "nbytes": 1 << 20}
     given |= {"dtype": "float32", "parameters": 4, "cause": "end of backward", **fields}
-    return FlushArgs(id=flush_id, start_ns=ns(at), end_ns=ns(at + took), **given)
+    return Flush(id=flush_id, start_ns=ns(at), end_ns=ns(at + took), **given)
 
 
-def fetch(fetch_id: int, at: float, took: float, **fields: Any) -> FetchArgs:
+def fetch(fetch_id: int, at: float, took: float, **fields: Any) -> Fetch:
     given = {"kind": "fetch", "elements": 262144, "wait_ns": ns(took), **fields}
-    return FetchArgs(id=fetch_id, start_ns=ns(at), end_ns=ns(at + took), **given)
+    return Fetch(id=fetch_id, start_ns=ns(at), end_ns=ns(at + took), **given)
 
 
-def copy(at: float, took: float, **fields: Any) -> CopyArgs:
+def copy(at: float, took: float, **fields: Any) -> Copy:
     given = {"what": "gradient", "direction": "to host", "nbytes": 1 << 20, **fields}
-    return CopyArgs(start_ns=ns(at), end_ns=ns(at + took), **given)
+    return Copy(start_ns=ns(at), end_ns=ns(at + took), **given)
 
 
 def engine(stage: int = 2, accumulation: int = 1, **zero: Any) -> EngineConfig:
@@ -213,15 +218,15 @@ def rank_trace(
     rank: int = 0,
     world_size: int = 2,
     *,
-    comm: Sequence[CollectiveEvent | OpenCollectiveEvent] = (),
+    comm: Sequence[Line] = (),
     engine: EngineConfig | None = None,
     head: Header | None = None,
     **fields: Any,
 ) -> RankTrace:
     """One rank's trace; a clean end unless `trailer=None` is given."""
     builder = CollectivesBuilder()
-    builder.add([event for event in comm if isinstance(event, CollectiveEvent)])
-    builder.add([event for event in comm if isinstance(event, OpenCollectiveEvent)])
+    builder.add([event for event in comm if isinstance(event, COMM_LINE)])
+    builder.add([event for event in comm if isinstance(event, OPEN_LINE)])
     given = {
         "groups": {1: group(world_size)},
         "trailer": Trailer(reason="exit", steps=len(fields.get("steps", ()))),
@@ -248,7 +253,7 @@ def zero_rank(
     op: str = "all_reduce",
     nbytes: int = 1 << 20,
     zero: dict[str, Any] | None = None,
-    extra: Callable[[int, float], Iterable[CollectiveEvent]] = lambda number, start: (),
+    extra: Callable[[int, float], Iterable[Line]] = lambda number, start: (),
     **fields: Any,
 ) -> RankTrace:
     """A rank of a ZeRO run: in each micro-step a forward, a backward, one flush of `comm_ms`.
@@ -256,7 +261,7 @@ def zero_rank(
     Each step fills 90 % of `step_ms` with phases; the last 10 % lie outside all of them.
     `extra(step, start_ms)` gives further collectives of a step.
     """
-    comm: list[CollectiveEvent] = []
+    comm: list[Line] = []
     made: dict[str, list[Any]] = {"steps": [], "spans": [], "flushes": []}
     for number in range(steps):
         start = number * step_ms
@@ -278,7 +283,7 @@ def _micro_steps(
     op: str,
     nbytes: int,
     stage: int,
-) -> list[CollectiveEvent]:
+) -> list[Line]:
     comm = []
     length = 0.8 * step_ms / accumulation
     for micro in range(accumulation):

@@ -7,31 +7,23 @@ from pathlib import Path
 
 import msgspec
 
-from dsprof.trace.format import (
-    CollectiveEvent,
-    Event,
-    GroupEvent,
-    Header,
-    HeaderEvent,
-    StepEvent,
-    Trailer,
-    TrailerEvent,
-)
+from dsprof.trace.lines import LINES, Line
+from dsprof.trace.schema import Header, Trailer
 from tests.factories import trace as make
 
 
-def run_events(head: Header, steps: int = 4) -> list[Event]:
+def run_events(head: Header, steps: int = 4) -> list[Line]:
     """A small whole run of one rank: every step has one blocking all_reduce."""
-    body: list[Event] = [GroupEvent(name="world", args=make.group(head.world_size))]
+    body: list[Line] = [LINES["group"](name="world", args=make.group(head.world_size))]
     for number in range(steps):
         start = 100.0 * number
-        comm: CollectiveEvent = make.sync("all_reduce", start + 10, 5, seq=number, step=number)
-        body += [comm, StepEvent(name="step", args=make.step(number, start, start + 100))]
-    trailer = TrailerEvent(name="trailer", args=Trailer(reason="exit", steps=steps))
-    return [HeaderEvent(name="header", args=head), *body, trailer]
+        comm: Line = make.sync("all_reduce", start + 10, 5, seq=number, step=number)
+        body += [comm, LINES["step"](name="step", args=make.step(number, start, start + 100))]
+    trailer = LINES["trailer"](name="trailer", args=Trailer(reason="exit", steps=steps))
+    return [LINES["header"](name="header", args=head), *body, trailer]
 
 
-def encode(events: Sequence[Event]) -> bytes:
+def encode(events: Sequence[Line]) -> bytes:
     """The bytes of a trace file."""
     return b"[\n" + b",\n".join(map(msgspec.json.encode, events)) + b"\n]\n"
 

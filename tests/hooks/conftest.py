@@ -10,13 +10,13 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dsprof.hooks.base import Hook
-from dsprof.hooks.c10d import DispatcherHook, ProcessGroupHook
-from dsprof.hooks.functional import FunctionalHook
-from dsprof.hooks.interception import CompleteHook
-from dsprof.hooks.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
-from dsprof.hooks.work import WorkHook
-from dsprof.patching import PatchSet, forget_imports
-from dsprof.recorder import Recorder
+from dsprof.hooks.patching import PatchSet, forget_imports
+from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.wire.functional import FunctionalHook
+from dsprof.hooks.wire.interception import CompleteHook
+from dsprof.hooks.wire.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
+from dsprof.hooks.wire.work import WorkHook
+from dsprof.recording.recorder import Recorder
 
 WORLD_SIZE = 8
 

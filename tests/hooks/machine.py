@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsprof.events import Collective, Stall
-from dsprof.hooks import cuda, stalls, stream_waits
-from dsprof.hooks.cuda import CudaHook
-from dsprof.patching import Patch
-from dsprof.recorder import Recorder
+from dsprof.hooks.device import cuda, stalls, stream_waits
+from dsprof.hooks.device.cuda import CudaHook
+from dsprof.hooks.patching import Patch
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Collective, Stall
 from tests.factories import fake_cuda
 from tests.factories.fake_cuda import Event, FakeCuda, Host, Nccl, Stream
 

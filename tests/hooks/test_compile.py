@@ -9,8 +9,8 @@ import torch
 import torch._dynamo
 import torch.distributed as dist
 
-from dsprof.hooks.c10d import ProcessGroupHook
-from dsprof.recorder import Recorder
+from dsprof.hooks.wire.c10d import ProcessGroupHook
+from dsprof.recording.recorder import Recorder
 from tests.hooks.conftest import COMPLETE
 
 

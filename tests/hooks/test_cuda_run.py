@@ -10,11 +10,11 @@ import pytest
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.events import Step
-from dsprof.hooks.coalescing import CoalescingHook
+from dsprof.hooks.wire.coalescing import CoalescingHook
 from dsprof.trace.encode import Encoder
-from dsprof.trace.format import HeaderEvent
+from dsprof.trace.lines import LINES
 from dsprof.trace.reader import read_trace
+from dsprof.trace.schema import Step
 from tests.factories.fake_cuda import MS, START_MS, Work
 from tests.factories.trace import header, summary
 from tests.hooks.machine import Machine, machines
@@ -43,7 +43,7 @@ def overlap_comm(machine: Machine, number: int) -> None:
     compute.run(6)
     start_ns = machine.recorder.step_start_ns
     machine.recorder.step_start_ns = machine.host.clock()
-    machine.recorder.add(Step(number, 1, start_ns, machine.host.clock(), "deepspeed"))
+    machine.recorder.add(Step(number, start_ns, machine.host.clock(), 1, "deepspeed"))
     machine.nccl.step(number)
 
 
@@ -89,7 +89,7 @@ def exchange(machine: Machine, number: int, *, is_async: bool) -> None:
     machine.compute.run(15)
     start_ns = machine.recorder.step_start_ns
     machine.recorder.step_start_ns = machine.host.clock()
-    machine.recorder.add(Step(number, 1, start_ns, machine.host.clock(), "deepspeed"))
+    machine.recorder.add(Step(number, start_ns, machine.host.clock(), 1, "deepspeed"))
     machine.nccl.step(number)
 
 
@@ -113,6 +113,6 @@ def write(machine: Machine, file: Path) -> Path:
     head = header(0, 1, device="cuda", backend="nccl", started_monotonic_ns=start_ns)
     encoder = Encoder(0, start_ns, str)
     lines = [event for record in machine.recorder.buffer for event in encoder.record(record)]
-    encoded = map(msgspec.json.encode, [HeaderEvent(args=head, ph="M"), *lines])
+    encoded = map(msgspec.json.encode, [LINES["header"](args=head, ph="M"), *lines])
     file.write_bytes(b"[\n" + b",\n".join(encoded) + b",\n")
     return file

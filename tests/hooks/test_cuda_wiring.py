@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from dsprof.events import Collective
-from dsprof.hooks import groups
-from dsprof.hooks.c10d import ProcessGroupHook
-from dsprof.hooks.cuda import CudaHook
-from dsprof.patching import PatchSet
-from dsprof.recorder import Recorder
+from dsprof.hooks.device.cuda import CudaHook
+from dsprof.hooks.patching import PatchSet
+from dsprof.hooks.wire import groups
+from dsprof.hooks.wire.c10d import ProcessGroupHook
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Collective
 from tests.factories.fake_cuda import FakeCuda, Host
 from tests.hooks.conftest import COMPLETE, WITH_WAITS
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dsprof.events import Collective
-from dsprof.hooks.deepspeed_comm import DeepSpeedCommHook
-from dsprof.hooks.interception import CompleteHook
-from dsprof.recorder import Recorder
+from dsprof.hooks.deepspeed.comm import DeepSpeedCommHook
+from dsprof.hooks.wire.interception import CompleteHook
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Collective
+from tests.hooks.described import group_of
 
 Backend = pytest.importorskip("deepspeed.comm.backend").Backend
 Install = Callable[..., Recorder]
@@ -55,7 +56,7 @@ def test_it_is_timed_and_marked_as_not_on_the_wire(install: Install) -> None:
         ("all_reduce", 16, False),
         ("all_reduce", 32, False),
     ]
-    assert [record.group.size for record in (sync, later)] == [2, 8]
+    assert [group_of(recorder, record).size for record in (sync, later)] == [2, 8]
     assert [record.is_async for record in (sync, later)] == [False, True]
     assert sync.blocked_ns >= 50e6
     assert later.blocked_ns >= 50e6
@@ -74,7 +75,7 @@ def test_what_it_leaves_to_torch_is_on_the_wire_once(install: Install) -> None:
     recorder = install(CompleteHook, DeepSpeedCommHook)
     Site().broadcast(torch.zeros(4))
     [record] = collectives(recorder)
-    assert (record.op, record.on_wire, record.context.requested) == ("broadcast", True, "broadcast")
+    assert (record.op, record.on_wire, record.requested) == ("broadcast", True, "broadcast")
 
 
 def test_a_backend_that_derives_from_nothing_is_found_at_a_step(

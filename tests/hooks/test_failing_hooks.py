@@ -17,14 +17,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dsprof
 from dsprof.hooks.base import Hook, Target
-from dsprof.hooks.deepspeed_fetch import _WAITS
-from dsprof.hooks.deepspeed_pipeline import INSTRUCTIONS
-from dsprof.hooks.interception import CompleteHook
-from dsprof.hooks.native import NativeHook
+from dsprof.hooks.deepspeed.fetch import _WAITS
+from dsprof.hooks.deepspeed.pipeline import INSTRUCTIONS
 from dsprof.hooks.registry import hooks_for
-from dsprof.recorder import Recorder
-from dsprof.trace.format import FILE_PATTERN
+from dsprof.hooks.wire.interception import CompleteHook
+from dsprof.hooks.wire.native import NativeHook
+from dsprof.recording.recorder import Recorder
 from dsprof.trace.reader import read_trace
+from dsprof.trace.schema import FILE_PATTERN
 from dsprof.trace.table import RankTrace
 from tests.cli.command import dsprof as command
 
@@ -102,7 +102,7 @@ def test_a_renamed_attribute_is_named_with_what_it_costs_and_harms_no_other_hook
 def test_the_report_says_which_hook_is_off_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dsprof.hooks.deepspeed_engine import DeepSpeedEngineHook as Kind
+    from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook as Kind
 
     first = dataclasses.replace(Kind.targets[-1], name="renamed_in_a_later_release")
     monkeypatch.setattr(Kind, "targets", (first, *Kind.targets[1:]))

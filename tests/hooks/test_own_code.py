@@ -10,10 +10,10 @@ from types import CodeType, FunctionType
 import pytest
 import torch._dynamo.eval_frame as eval_frame
 
-from dsprof.hooks import ddp
 from dsprof.hooks.base import Hook, hide_from_dynamo
-from dsprof.hooks.ddp import DDPHook, _numbers
-from dsprof.recorder import Recorder
+from dsprof.hooks.torch import ddp
+from dsprof.hooks.torch.ddp import DDPHook, _numbers
+from dsprof.recording.recorder import Recorder
 from tests.beside import ROOT
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch.distributed.rpc as rpc
 from torch._C import _distributed_c10d as c10d
 
 from dsprof.hooks import unseen
 from dsprof.hooks.base import Target
+from dsprof.hooks.patching import Patch, PatchSet
 from dsprof.hooks.unseen import UnseenHook
-from dsprof.patching import Patch
-from dsprof.recorder import Recorder
-from dsprof.trace.format import NoteArgs
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Note
 
+MEMORY = ("empty_strided_p2p", "rendezvous", "get_mempool_allocator")
 TARGETS = {target.name: target for target in UnseenHook.targets}
 
 
@@ -67,7 +70,7 @@ class Old:
 
 
 def notes(recorder: Recorder) -> list[tuple[str, int]]:
-    return [(d.text, d.count) for d in recorder.definitions if isinstance(d, NoteArgs)]
+    return [(d.text, d.count) for d in recorder.definitions if isinstance(d, Note)]
 
 
 @pytest.fixture
@@ -163,7 +166,7 @@ def test_symmetric_memory_is_told_when_it_is_used(hook: UnseenHook) -> None:
     owner = c10d._SymmetricMemory
     before = dict(vars(owner))
     patches = hook.patches("torch.distributed")
-    assert {patch.name for patch in patches} == {"empty_strided_p2p", "rendezvous"}
+    assert {patch.name for patch in patches} == set(MEMORY)
     for patch in patches:
         patch.apply()
     try:
@@ -174,20 +177,71 @@ def test_symmetric_memory_is_told_when_it_is_used(hook: UnseenHook) -> None:
     finally:
         assert all(patch.revert() for patch in patches)
     assert notes(hook.recorder) == [(unseen.SYMMETRIC_MEMORY, 1)]
-    assert all(vars(owner)[name] is before[name] for name in ("empty_strided_p2p", "rendezvous"))
+    assert all(vars(owner)[name] is before[name] for name in MEMORY)
     hook.uninstall()
     assert notes(hook.recorder)[1:] == [(unseen.SYMMETRIC_MEMORY, 2)]
 
 
-def test_a_static_method_is_one_still(hook: UnseenHook) -> None:
-    class Memory:
-        @staticmethod
-        def rendezvous(tensor: object, group_name: str) -> tuple[object, str]:
-            return tensor, group_name
+class Memory:
+    """As torch's symmetric memory."""
 
+    @staticmethod
+    def rendezvous(tensor: object, group_name: str) -> tuple[object, str]:
+        return tensor, group_name
+
+
+@pytest.mark.parametrize("is_another_world", [False, True])
+def test_what_is_set_up_before_the_first_collective_is_told(
+    hook: UnseenHook, patch: Callable[..., None], is_another_world: bool
+) -> None:
+    hook.recorder.recording = False
+    patch(Memory, "rendezvous")
+    assert Memory.rendezvous(1, "0") == (1, "0")
+    if is_another_world:
+        hook.recorder.begin_again()
+    assert notes(hook.recorder) == [(unseen.SYMMETRIC_MEMORY, 1)]
+
+
+def test_nothing_is_told_once_recording_has_ended(
+    hook: UnseenHook, patch: Callable[..., None]
+) -> None:
+    hook.recorder.stop()
+    patch(Memory, "rendezvous")
+    Memory.rendezvous(1, "0")
+    assert notes(hook.recorder) == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_rpc_is_told_when_its_agent_starts_or_has_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_late: bool
+) -> None:
+    hook, patches = UnseenHook(Recorder(bool)), PatchSet()  # no process group by then
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{tmp_path}/store")
+    monkeypatch.setenv("TP_SOCKET_IFNAME", "lo")
+
+    def put_in() -> None:
+        hook.install(rpc.api.__name__)
+        patches.apply(hook.patches(rpc.api.__name__))
+
+    try:
+        if not is_late:
+            put_in()
+        rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
+        if is_late:
+            put_in()
+        assert rpc.rpc_sync("alone", max, args=(1, 2)) == 2
+    finally:
+        rpc.shutdown()
+        patches.revert()
+    assert notes(hook.recorder) == [(unseen.RPC, 1)]
+
+
+def test_a_static_method_is_one_still(hook: UnseenHook) -> None:
     target = Target("m", "_SymmetricMemory", "rendezvous", "")
-    Patch(Memory, "rendezvous", lambda original: hook.wrap(target, original)).apply()
+    patch = Patch(Memory, "rendezvous", lambda original: hook.wrap(target, original))
+    patch.apply()
     assert Memory.rendezvous(1, group_name="0") == Memory().rendezvous(1, "0") == (1, "0")
+    assert patch.revert()
 
 
 def test_a_failure_leaves_the_call_alone(hook: UnseenHook, patch: Callable[..., None]) -> None:

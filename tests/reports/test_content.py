@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dsprof.diagnosis.model import HookNote, Quality, StepParts, ThresholdInfo
+from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
 from dsprof.rules.quality import data_quality
-from dsprof.rules.rule import Finding, Status
 from tests.factories import diagnosis as factory
 from tests.factories.steps_of_diagnosis import unsplit_steps
 
@@ -163,13 +163,15 @@ LIMITS = data_quality.RULE.thresholds
 def test_the_page_remarks_from_where_the_rule_does(
     label: str, name: str, changes: dict[str, float]
 ) -> None:
+    default: float = getattr(LIMITS, name)
+
     def level(factor: float, *given: ThresholdInfo) -> str:
         more = {field: value * factor for field, value in changes.items()}
         quality = msgspec.structs.replace(factory.diagnosis().quality, **more)
-        made = factory.diagnosis(quality=quality, thresholds=list(given))
+        limit = ThresholdInfo(rule="data-quality", name=name, value=default)
+        made = factory.diagnosis(quality=quality, thresholds=list(given) or [limit])
         return next(line.level for line in content.quality_lines(made) if line.label == label)
 
-    default: float = getattr(LIMITS, name)
     raised = ThresholdInfo(rule="data-quality", name=name, value=default * 2, is_default=False)
     assert [level(1.0), level(1.1), level(1.1, raised)] == ["ok", "note", "ok"]
 

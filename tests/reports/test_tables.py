@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dsprof.diagnosis.model import EngineSettings, EnvironmentInfo, ThresholdInfo
+from dsprof.findings.finding import Table
 from dsprof.reports import tables
 from dsprof.reports.content import step_bars
-from dsprof.rules.rule import Table
 from tests.factories import diagnosis as factory
 
 MADE = factory.diagnosis(2, 4)

@@ -4,16 +4,16 @@ import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.rules.calls import calls_per_step, held_ms, least_held_ms, over_all_ranks
+from dsprof.rules.calls import blocked_ms, calls_per_step, least_blocked_ms, over_all_ranks
 from tests.factories.trace import group, rank_trace, step, summary, sync
 
 
-def rank(number: int, group_id: int, held_ms: float, calls: int = 2):
+def rank(number: int, group_id: int, blocked_ms: float, calls: int = 2):
     """One of two ranks, which calls barriers in a group of its own, or in that of all."""
     own = group(1, id=group_id, key=str(group_id), label=f"group {group_id}")
     groups = {1: group(2), group_id: own} if group_id > 1 else {1: group(2)}
     comm = [
-        sync("barrier", 10 * n, held_ms, nbytes=0, step=0, group=group_id) for n in range(calls)
+        sync("barrier", 10 * n, blocked_ms, nbytes=0, step=0, group=group_id) for n in range(calls)
     ]
     return rank_trace(number, steps=[step(0, 0, 100)], comm=comm, groups=groups)
 
@@ -28,8 +28,8 @@ def test_groups_of_one_kind_on_other_ranks_are_put_together():
     ((kind, _),) = calls.items()
     assert kind.group == "group 2 and 1 more"
     assert calls_per_step(calls) == 2
-    assert held_ms(calls) == pytest.approx(8)
-    assert least_held_ms(calls) == pytest.approx(6)
+    assert blocked_ms(calls) == pytest.approx(8)
+    assert least_blocked_ms(calls) == pytest.approx(6)
 
 
 def test_one_group_keeps_its_name():
@@ -40,8 +40,8 @@ def test_one_group_keeps_its_name():
 def test_a_rank_that_takes_no_part_is_not_held():
     calls = over(rank(0, 2, 3), rank(1, 1, 0, calls=0))
     assert calls_per_step(calls) == 1
-    assert held_ms(calls) == pytest.approx(3)
-    assert least_held_ms(calls) == 0
+    assert blocked_ms(calls) == pytest.approx(3)
+    assert least_blocked_ms(calls) == 0
 
 
 def test_calls_in_two_groups_of_a_rank_are_added_up_and_count_it_once():
@@ -56,9 +56,9 @@ def test_calls_in_two_groups_of_a_rank_are_added_up_and_count_it_once():
 
     calls = over(twice(0, 3, 4), twice(1, 5, 2))
     assert {kind.group for kind in calls} == {"group 2", "group 3"}
-    assert (calls_per_step(calls), held_ms(calls)) == (2, pytest.approx(7))
-    assert least_held_ms(calls) == pytest.approx(5)
-    assert least_held_ms(over(twice(0, 3, 4), twice(1, 0, 0))) == 0
+    assert (calls_per_step(calls), blocked_ms(calls)) == (2, pytest.approx(7))
+    assert least_blocked_ms(calls) == pytest.approx(5)
+    assert least_blocked_ms(over(twice(0, 3, 4), twice(1, 0, 0))) == 0
 
 
 def test_no_calls_are_none():

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dsprof.analysis.attribution import attribution
+from dsprof.analysis.run.attribution import attribution
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Finding, Status
+from dsprof.findings.wording import percent
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, RETRIES, STUCK
 from dsprof.rules.overlap import low_comm_overlap
-from dsprof.rules.rule import Finding, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace
@@ -107,8 +108,8 @@ MADE: dict[str, Callable[[], list[RankTrace]]] = {
     "half late": lambda: waiting(35, 35, 10, 10),
     "one is early": lambda: waiting(39, 24, 24, 24),
     "late over gloo": lambda: waiting(60, 60, 60, 25, backend="gloo"),
-    "streams": lambda: [device_rank(rank, held_ms=30) for rank in (0, 1)],
-    "streams, a late rank": lambda: [device_rank(0, held_ms=30), device_rank(1, held_ms=2)],
+    "streams": lambda: [device_rank(rank, blocked_ms=30) for rank in (0, 1)],
+    "streams, a late rank": lambda: [device_rank(0, blocked_ms=30), device_rank(1, blocked_ms=2)],
     "memory": short_of_memory,
     "no memory": lambda: logs.read(["[rank0]: " + logs.out_of_memory()]),
 }
@@ -173,7 +174,7 @@ def _causes(run: RunSummary, findings: Sequence[Finding]) -> Iterator[str]:
     for rule, least in BLAMES_TRANSFER.items():
         blamed = Claim(rule, Status.FAIL).made(findings)
         if blamed and split is not None and split.transfer < least:
-            yield f"{rule} blames transfers, which take {split.transfer:.0%}"
+            yield f"{rule} blames transfers, which take {percent(split.transfer)}"
     blamed = Claim("late-rank", Status.FAIL).made(findings)
     if blamed and split is not None and split.waiting < 0.01:
-        yield f"late-rank blames a rank that {split.waiting:.0%} waits for"
+        yield f"late-rank blames a rank that {percent(split.waiting)} waits for"

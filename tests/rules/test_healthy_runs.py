@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules import RULES
 from dsprof.rules.communication import unexplained_traffic
-from dsprof.rules.rule import Status
 from dsprof.rules.runner import judge
 from tests.factories.device_run import device_rank
 from tests.factories.trace import copy, engine, fetch, flush, issued, summary, sync, zero_rank
@@ -103,5 +103,5 @@ def test_a_rank_by_itself():
 
 def test_zero_2_on_a_device_that_overlaps():
     config = engine(2, overlap_comm=True)
-    ranks = (device_rank(rank, engine=config, buckets=4, held_ms=4, mib=16) for rank in (0, 1))
+    ranks = (device_rank(rank, engine=config, buckets=4, blocked_ms=4, mib=16) for rank in (0, 1))
     assert failures(*ranks) == set()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.communication.late_rank import RULE
-from dsprof.rules.rule import Status
 from dsprof.trace.profile import attach
 from dsprof.trace.table import RankTrace
 from tests.factories import device, kineto
@@ -69,7 +69,7 @@ def profiled(compute_ms: float) -> list[RankTrace]:
     ("compute_ms", "cause"),
     [
         (60, "computing kernels take 50.0 ms longer"),
-        (10, "has nothing to do for 50.0 ms more"),
+        (10, "is idle for 50.0 ms more"),
         (35, "its own time is spread"),
     ],
 )
@@ -100,5 +100,5 @@ def test_a_device_without_a_profile_is_not_said_to_compute():
             for r in range(2)
         ),
     )
-    assert "it computes longer, or its host gives work late" in finding.cause
+    assert "it computes longer, or its host launches work late" in finding.cause
     assert "torch.profiler" in finding.action

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication import slow_benchmark
-from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.rules.steps import throughput_drop
 from tests.factories import logs as make
 from tests.factories.trace import judged, rank_trace
@@ -47,14 +47,20 @@ def all_reduce_bench(busbw: float, ranks: int = 8) -> list[str]:
     ]
 
 
-def ds_bench(busbw: float) -> list[str]:
-    """The output of ds_bench, in 10^9 bits."""
+def ds_bench(busbw: float, unit: str = "Gbps", raw: bool = False, node: str = "") -> list[str]:
+    """The output of ds_bench, in 10^9 bits or bytes; raw without units; of pdsh with its node."""
+    bits = 8 if unit == "Gbps" else 1
+    size, us, ms = (str(GIB16), "", "") if raw else ("16.0 GB", " us", " ms")
     return [
-        "---- Performance of all_reduce on 8 devices ---------------------------------",
-        "Size (Bytes)         Description      Duration      Throughput (Gbps)   BusBW (Gbps)",
-        "-----------------------------------------------------------------------------",
-        "64B                  16x4             167.13 us     0.006               0.006",
-        f"16.0 GB              65536x65536      5.00 ms       {busbw * 4.57:.3f}   {busbw * 8:.3f}",
+        node + line
+        for line in (
+            "---- Performance of all_reduce on 8 devices ---------------------------------",
+            f"Size (Bytes)      Description     Duration     Throughput ({unit})  BusBW ({unit})",
+            "-----------------------------------------------------------------------------",
+            f"{64 if raw else '64.0 B':<20} 16x4         167.130{us}     0.006           0.006",
+            f"{size:<20} 4294967296x4      5.00{ms}       "
+            f"{busbw * bits / 1.75:.3f}   {busbw * bits:.3f}        ",
+        )
     ]
 
 
@@ -97,13 +103,35 @@ def test_a_slow_benchmark_names_both_figures():
     assert "41.5 GB/s" in finding.summary
     assert "NVLink 4" in finding.summary
     assert "nvidia-smi topo -m" in finding.action
+    largest, *_ = finding.evidence[0].rows
+    assert largest[1] == max(row[1] for row in finding.evidence[0].rows) == 16 << 30
+    assert largest[2] == pytest.approx(SLOW * 1e9)
 
 
-def test_bits_of_ds_bench_become_bytes():
-    ((trace),) = make.read(ds_bench(SLOW))
+@pytest.mark.parametrize(
+    "form", [{}, {"unit": "GBps"}, {"raw": True}, {"node": "node-1: "}, {"node": "> n1.x: "}]
+)
+def test_all_forms_of_ds_bench_are_read(form):
+    ((trace),) = make.read(ds_bench(SLOW, **form))
     assert trace.log is not None
     assert [row.nbytes for row in trace.log.measured] == [64, 16 << 30]
     assert trace.log.measured[1].busbw == pytest.approx(SLOW * 1e9)
+
+
+def test_each_benchmark_of_a_file_counts_its_own_ranks():
+    ((trace),) = make.read([*nccl_tests(SLOW), *nccl_tests(WHOLE)])
+    assert trace.log is not None
+    assert {(row.ranks, row.hosts) for row in trace.log.measured} == {(8, 1)}
+
+
+def test_early_nccl_tests_print_an_error_and_no_root():
+    lines = [
+        "#       size         count    type   redop     time   algbw   busbw  error",
+        "  4294967296    1073741824   float     sum    34176  125.67  235.63  2e-07",
+    ]
+    ((trace),) = make.read(lines)
+    assert trace.log is not None
+    assert [(row.busbw, row.wrong) for row in trace.log.measured] == [(235.63e9, 0)]
 
 
 def test_trials_of_an_early_benchmark_are_read():
@@ -140,7 +168,7 @@ def reports(rates: list[float], gib: list[float] | None = None, first: int = 10)
 def test_throughput_that_drops():
     (finding,) = findings(throughput_drop, reports([50.0, *(200.0 - 3 * i for i in range(20))]))
     assert finding.status is Status.FAIL
-    assert "196 samples/s at the start, 148 at the end: 25% fewer" in finding.summary
+    assert "196 samples/s at the start, 148 at the end: 25 % fewer" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -157,11 +185,14 @@ def test_throughput_that_does_not_drop(lines):
 
 
 def test_memory_that_grows():
-    grows = [10.0 + 0.2 * i for i in range(21)]
-    found = findings(throughput_drop, reports([200.0] * 21, grows))
-    (finding,) = (one for one in found if one.status is Status.FAIL)
-    assert finding.title == "Allocated memory grows during the run"
-    assert "from 10.5 to 13.7 GiB" in finding.summary
+    def grown(gib: list[float]) -> str:
+        found = findings(throughput_drop, reports([200.0] * 21, gib))
+        (finding,) = (one for one in found if one.status is Status.FAIL)
+        assert finding.title == "Allocated memory grows during the run"
+        return finding.summary
+
+    assert "from 10.5 to 13.7 GiB" in grown([10.0 + 0.2 * i for i in range(21)])
+    assert "from 10 to 13 GiB" in grown([10.0 + i // 6 for i in range(21)])
     (finding,) = findings(throughput_drop, reports([200.0] * 21, [10.0, 14.0] * 10 + [10.0]))
     assert finding.status is Status.PASS
 

@@ -1,29 +1,92 @@
-"""Every rule has its page, and stands in the list of all rules under its category."""
+"""Every rule has its page, all pages have one shape, and what they take from code is so there."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dsprof.reports.glossary import GLOSSARY
 from dsprof.rules import RULES
+from dsprof.rules.knowledge.deepspeed import keys
 from dsprof.rules.rule import Rule
+from tests.pages import CATEGORIES, COMMAND, DOCS, ROOT, stale, threshold_table
 
-PAGES = Path(__file__).parents[2] / "docs" / "rules"
-SECTIONS = {
-    "configuration": "DeepSpeed's configuration",
-    "quality": "Quality of the record",
-}
+PAGES = DOCS / "rules"
+SECTIONS = (
+    "What it means",
+    "How it is found",
+    "What it costs",
+    "What to do",
+    "When it is wrong",
+    "Thresholds",
+)
+of_each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
-def test_a_rule_has_a_page_and_a_line(rule: Rule) -> None:
-    meta = rule.meta
-    assert (PAGES / f"{meta.id}.md").read_text().startswith(f"# {meta.id}\n")
-    heading = SECTIONS.get(meta.category, meta.category.capitalize())
-    section = (PAGES / "README.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
-    assert f"| [{meta.id}]({meta.id}.md) | " in section
+def page_of(rule: Rule) -> str:
+    return (PAGES / f"{rule.meta.id}.md").read_text()
+
+
+def sections_of(page: str) -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@of_each_rule
+def test_a_page_has_the_shape_of_all(rule: Rule) -> None:
+    page = page_of(rule)
+    assert re.match(rf"# {rule.meta.id}\n\n[^#\n]+\.\n\n## ", page), "id, one sentence, sections"
+    assert tuple(sections_of(page)) == SECTIONS
+    assert all(text.strip() for text in sections_of(page).values())
+
+
+@of_each_rule
+def test_a_page_says_what_to_do_by_an_example(rule: Rule) -> None:
+    assert re.search(r"^```\w*\n.+?^```$", sections_of(page_of(rule))["What to do"], re.S | re.M)
+
+
+@of_each_rule
+def test_examples_of_configurations_hold_keys_that_deepspeed_reads(rule: Rule) -> None:
+    for example in re.findall(r"^```json\n(.+?)^```$", page_of(rule), re.S | re.M):
+        paths = dict(_paths(json.loads(example)))
+        assert paths.keys() <= keys().keys(), example
+
+
+def _paths(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        yield f"{prefix}{key}", value
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{key}.")
+
+
+@of_each_rule
+def test_a_page_says_on_which_backends_the_rule_holds(rule: Rule) -> None:
+    found = sections_of(page_of(rule))["How it is found"]
+    assert len(re.findall(r"^Backends: .+\.$", found, re.MULTILINE)) == 1
+
+
+@of_each_rule
+def test_thresholds_are_those_of_the_rule_and_explained(rule: Rule) -> None:
+    section = sections_of(page_of(rule))["Thresholds"]
+    rows = dict(re.findall(r"^\| `(\w+)` \|[^|]+\| (.+) \|$", section, re.MULTILINE))
+    assert list(rows) == [one.name for one in fields(rule.thresholds)], f"run `{COMMAND}`"
+    assert section.strip() == threshold_table(rule, rows).strip(), f"run `{COMMAND}`"
+
+
+def test_what_pages_take_from_code_is_up_to_date() -> None:
+    assert stale() == [], f"run `{COMMAND}`"
+
+
+def test_the_list_has_every_rule_once() -> None:
+    listed = re.findall(r"^\| \[([a-z0-9-]+)\]\(\1\.md\)", (PAGES / "README.md").read_text(), re.M)
+    assert sorted(listed) == sorted(rule.meta.id for rule in RULES)
+    assert {rule.meta.category for rule in RULES} == set(CATEGORIES)
 
 
 def test_no_page_is_of_a_rule_that_is_gone() -> None:
@@ -32,17 +95,45 @@ def test_no_page_is_of_a_rule_that_is_gone() -> None:
 
 
 def test_the_readme_counts_them() -> None:
-    readme = (PAGES.parents[1] / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     assert re.findall(r"some of (\d+): \[all rules\]", readme) == [str(len(RULES))]
 
 
-def test_pages_link_to_files_that_are_there() -> None:
-    for page in PAGES.glob("*.md"):
-        for target in re.findall(r"\]\(([^)#:]+\.md)", page.read_text()):
-            assert (PAGES / target).is_file(), f"{page.name}: {target}"
+def links() -> Iterator[tuple[str, str, str]]:
+    """Yield each link of the docs to a file: where it stands, the file, the heading or ""."""
+    for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md")):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if ":" not in target:
+                path, _, anchor = target.partition("#")
+                yield str(page.relative_to(ROOT)), path and str(page.parent / path), anchor
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
-def test_a_page_says_on_which_backends_the_rule_holds(rule: Rule) -> None:
-    text = (PAGES / f"{rule.meta.id}.md").read_text()
-    assert re.search(r"## Backends\n\S|\bit holds (for|on) ", text, re.IGNORECASE)
+@pytest.mark.parametrize("page", sorted({page for page, *_ in links()}))
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    for _, path, anchor in (link for link in links() if link[0] == page):
+        target = ROOT / (path or page)
+        assert target.exists(), path
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+            assert anchor in {_anchor(one) for one in headings}, f"{path}#{anchor}"
+
+
+@pytest.mark.parametrize("page", [*DOCS.rglob("*.md"), *ROOT.glob("*.md")], ids=lambda p: p.name)
+def test_files_that_pages_name_exist(page: Path) -> None:
+    named = re.findall(
+        r"`((?:dsprof|hooks|reports|tests|benchmarks|examples)/[\w./-]+\.[a-z]+)(?=`|::)",
+        page.read_text(),
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    kept = re.sub(r"[^\w\s-]", "", heading.lower())
+    return kept.replace(" ", "-")
+
+
+def test_terms_are_explained_in_one_or_two_sentences() -> None:
+    for name, term in GLOSSARY.items():
+        assert 1 <= len(re.findall(r"\.(?=\s|$)", term.meaning)) <= 3, name
+        assert term.meaning.endswith("."), name

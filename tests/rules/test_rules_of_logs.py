@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.environment import EnvSnapshot
-from dsprof.machine import Adapter
+from dsprof.environment.machine import Adapter
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication import (
     collective_timeout,
     nccl_warning,
@@ -19,7 +20,6 @@ from dsprof.rules.environment import (
     variable_differs_across_ranks,
 )
 from dsprof.rules.memory import device_out_of_memory
-from dsprof.rules.rule import Severity, Status
 from tests.factories import logs as make
 from tests.factories.trace import judged, rank_trace
 
@@ -204,6 +204,12 @@ def test_what_must_be_alike(others, odd, name, severity):
     assert one(network_differs_across_ranks, make.run(make.every(others))).status is Status.PASS
 
 
+def test_only_paths_over_the_network_tell_of_gpudirect():
+    direct = make.every("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA")
+    inside = make.said("Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM", rank=3)
+    assert one(network_differs_across_ranks, make.run(direct, inside)).status is Status.PASS
+
+
 def test_one_rank_has_nothing_to_compare():
     assert one(network_differs_across_ranks, make.run(ranks=1)).status is Status.NOT_APPLICABLE
 
@@ -237,14 +243,20 @@ def test_ranks_that_are_silent_are_suspects_and_no_more():
     finding = one(collective_timeout, [*watchdog(0), *watchdog(2), *watchdog(3)])
     assert (finding.ranks, finding.confidence) == ((1,), "low")
     assert "after 600 s" in finding.summary
+    assert finding.evidence[0].rows[0] == (0, "all_reduce", 9, 8, None, None)
+    unnumbered = one(collective_timeout, [*watchdog(0, elements=0), status(2, 3, 5)])
+    assert unnumbered.evidence[0].rows == (
+        (0, "all_reduce", 0, 8, None, None),
+        (2, None, None, 5, 4, 6),
+    )
 
 
 def test_several_silent_ranks_have_logs_and_stacks_of_their_own():
     several = one(collective_timeout, [*watchdog(0), *watchdog(3)])
-    assert several.cause.endswith("ranks 1-2: hung, ended, or their logs are not here.")
+    assert several.cause.endswith("ranks 1-2: hung, ended, or their logs are not given.")
     assert several.action.startswith("Look at the ends of the logs of ranks 1-2 and at their stack")
     single = one(collective_timeout, [*watchdog(0), *watchdog(2)])
-    assert single.cause.endswith("rank 1: hung, ended, or its log is not here.")
+    assert single.cause.endswith("rank 1: hung, ended, or its log is not given.")
     assert "the end of the log of rank 1 and at its stack (" in single.action
     assert single.evidence[0].caption.endswith("ranks 0, 2 wrote")
 
@@ -295,6 +307,13 @@ def test_the_four_reasons_for_no_memory():
 def test_a_neighbour_that_is_not_in_the_way_is_not_blamed():
     (finding,) = memory(others="Process 77 has 200.00 MiB memory in use. ")
     assert "more memory than the device has" in finding.title
+
+
+@pytest.mark.parametrize(("asked", "is_blamed"), [("6.00 GiB", True), ("6.01 GiB", False)])
+def test_a_neighbour_is_blamed_where_the_request_fits_without_it(asked, is_blamed):
+    theirs = "Process 77 has 5.00 GiB memory in use. "
+    (finding,) = memory(asked=asked, free="1.00 GiB", others=theirs, process="74.00 GiB")
+    assert ("Process 77 takes" in finding.summary) is is_blamed
 
 
 def test_expandable_segments_are_not_advised_where_they_are_on():

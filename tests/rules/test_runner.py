@@ -7,8 +7,9 @@ import pytest
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules import RULES
-from dsprof.rules.rule import RuleMeta, Severity, Status
+from dsprof.rules.rule import RuleMeta
 from dsprof.rules.runner import judge
 from tests.factories.trace import header, rank_trace, summary, sync, zero_rank
 

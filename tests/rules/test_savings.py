@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import SCHEMA_VERSION, Baseline, Machine, OpCost, Sample
 from dsprof.rules.savings import NOMINAL_NS_PER_BYTE, about, is_hidden, joining_saves, ns_per_byte
@@ -52,7 +52,7 @@ def recorded(*calls, baseline: Baseline | None = None):
         for n, (size, took) in enumerate(calls)
     ]
     ranks = (rank_trace(rank, steps=[step(0, 0, 1000)], comm=comm) for rank in range(2))
-    return summary(*ranks).with_part(Costs(baseline))
+    return summary(*ranks).with_part(BaselineCosts(baseline))
 
 
 def test_the_runs_own_calls_tell_what_a_byte_costs():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules.communication import persistent_parameter_gathers, tiny_parameter_gathers
+from dsprof.findings.finding import Severity, Status
+from dsprof.rules.communication.small_parameter_gathers import PERSISTENT as AFTER
+from dsprof.rules.communication.small_parameter_gathers import TINY
 from dsprof.rules.knowledge.stage3 import PERSISTENCE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import (
     engine,
     group,
@@ -16,11 +17,10 @@ from tests.factories.trace import (
     zero_rank,
 )
 
-AFTER, TINY = persistent_parameter_gathers.RULE, tiny_parameter_gathers.RULE
 KIB = 1 << 10
 
 
-def rank(rule, count: int = 40, held_ms: float = 0.25, nbytes: int = 8 * KIB, stage=3, **fields):
+def rank(rule, count: int = 40, blocked_ms: float = 0.25, nbytes: int = 8 * KIB, stage=3, **fields):
     """A rank whose steps gather so many small parameters where the rule looks for them."""
     zero = fields.pop("zero", {})
     phases = ("step",) if rule is AFTER else ("forward", "backward")
@@ -29,8 +29,8 @@ def rank(rule, count: int = 40, held_ms: float = 0.25, nbytes: int = 8 * KIB, st
         return [
             sync(
                 "all_gather",
-                start + i * held_ms,
-                held_ms,
+                start + i * blocked_ms,
+                blocked_ms,
                 nbytes=nbytes,
                 phase=phases[i % len(phases)],
                 step=number,
@@ -45,7 +45,7 @@ def rank(rule, count: int = 40, held_ms: float = 0.25, nbytes: int = 8 * KIB, st
 def test_a_persistence_threshold_that_was_raised_fails():
     finding = said(AFTER, rank(AFTER, zero={PERSISTENCE: 1e6}))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert "40 parameters are gathered one by one in each step; they hold it 10.0 ms" in (
+    assert "40 parameters are gathered separately in each step; blocked time 10.0 ms" in (
         finding.summary
     )
     assert finding.config_patch == {"zero_optimization": {PERSISTENCE: 100_000}}
@@ -73,7 +73,7 @@ def test_defaults_on_a_cpu_are_information(rule, zero):
 
 @pytest.mark.parametrize(("rule", "value"), [(AFTER, 1e6), (TINY, 0)])
 def test_what_costs_little_is_information(rule, value):
-    assert said(rule, rank(rule, held_ms=0.01, zero={PERSISTENCE: value})).status is Status.INFO
+    assert said(rule, rank(rule, blocked_ms=0.01, zero={PERSISTENCE: value})).status is Status.INFO
 
 
 @pytest.mark.parametrize("rule", [AFTER, TINY])

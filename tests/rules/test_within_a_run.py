@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.step_columns import step_columns
-from dsprof.rules.rule import Rule, Severity, Status
+from dsprof.analysis.run.step_columns import step_columns
+from dsprof.findings.finding import Severity, Status
+from dsprof.rules.rule import Rule
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import counters, engine, rank_trace, said, span, step, summary, sync
@@ -142,10 +143,36 @@ def test_a_checkpoint_every_ten_steps_is_information_with_its_cost() -> None:
     assert "9." in finding.summary.rsplit(":", 1)[1]  # 6 of 58 steps, 90 ms each
 
 
+def test_the_first_slow_steps_are_listed_below_the_median_of_the_others() -> None:
+    finding = said(periodic_slow_step.RULE, *ranks(between=every(3, 90)))
+    usual, *slow = finding.evidence[0].rows
+    assert usual[0] == "median of the others"
+    assert [row[0] for row in slow] == list(range(2, 2 + 3 * len(slow), 3))
+    assert len(slow) == 16
+    assert all(row[1] > usual[1] + 80_000_000 for row in slow)
+
+
 def test_what_holds_up_the_phases_is_a_fault() -> None:
     finding = said(periodic_slow_step.RULE, *ranks(computing=every(5, 60)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "garbage collector" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("extra", "where"),
+    [
+        ({"waiting": every(10, 90)}, "waits for communication, on all ranks"),
+        ({"between": every(10, 90)}, "outside forward, backward and step, on all ranks"),
+        ({"computing": every(10, 90)}, "forward, backward or optimizer step, on all ranks"),
+        (
+            {"waiting": every(10, 40), "between": every(10, 40), "computing": every(10, 40)},
+            "Unknown: the part of the step",
+        ),
+    ],
+    ids=["waits", "between", "computing", "everywhere"],
+)
+def test_the_part_that_takes_longer_is_the_cause(extra: dict[str, Extra], where: str) -> None:
+    assert where in said(periodic_slow_step.RULE, *ranks(**extra)).cause
 
 
 def test_an_evaluation_by_the_engine_is_information() -> None:

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsprof.trace.format import FILE_PATTERN
 from dsprof.trace.reader import read_trace
+from dsprof.trace.schema import FILE_PATTERN
 
 RUNS = {"bare": "0", "recorded": "1", "bare again": "0"}
 CHUNK = 20

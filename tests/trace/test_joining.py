@@ -10,10 +10,10 @@ import pytest
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summarise import summarise
-from dsprof.trace.format import Header, NoteArgs
 from dsprof.trace.readers import READERS
 from dsprof.trace.readers.reader import Facts
 from dsprof.trace.run import find_run, read_run
+from dsprof.trace.schema import Header, Note
 from dsprof.trace.table import RankTrace
 from tests.factories import flight, kineto, snapshot
 from tests.factories import trace as make
@@ -121,6 +121,7 @@ class Log:
 
     name = "log"
     tells = Facts.LOG
+    order = 1000
 
     def __init__(self) -> None:
         self.reads = 0
@@ -134,7 +135,7 @@ class Log:
     def read_traces(self, path: Path) -> Iterator[RankTrace]:
         self.reads += 1
         for header in self.read_headers(path):
-            note = NoteArgs(f"of {header.rank}")
+            note = Note(f"of {header.rank}")
             trace = make.rank_trace(header.rank, head=header, notes=[note])
             trace.path = str(path)
             yield trace
@@ -144,8 +145,7 @@ def test_a_file_of_several_ranks_is_read_once_and_logs_add_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log()
-    for module in ("dsprof.trace.readers.READERS", "dsprof.trace.joining.READERS"):
-        monkeypatch.setattr(module, (*READERS, log))
+    monkeypatch.setattr("dsprof.trace.readers.READERS", (*READERS, log))
     write_run(tmp_path)
     for name in ("out.log", "err.log"):
         (tmp_path / name).write_bytes(b"a log, " + name.encode())

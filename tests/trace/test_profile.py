@@ -16,17 +16,9 @@ from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.build import diagnose
 from dsprof.rules import RULES
-from dsprof.trace.format import (
-    DeviceStepEvent,
-    Event,
-    GroupEvent,
-    HeaderEvent,
-    StallEvent,
-    StepEvent,
-    Trailer,
-    TrailerEvent,
-)
+from dsprof.trace.lines import LINES, Line
 from dsprof.trace.run import find_run, read_run
+from dsprof.trace.schema import Trailer
 from tests.factories import kineto
 from tests.factories import trace as make
 from tests.factories.trace_files import encode, write_run
@@ -47,18 +39,18 @@ def native(
         backend="nccl",
         started_epoch_ns=EPOCH_NS - make.ns(LATER_MS),
     )
-    events: list[Event] = [HeaderEvent(name="header", args=head)]
-    events.append(GroupEvent(name="world", args=make.group(world_size)))
+    events: list[Line] = [LINES["header"](name="header", args=head)]
+    events.append(LINES["group"](name="world", args=make.group(world_size)))
     for number in range(steps):
         at = LATER_MS + 100.0 * number
         comm = make.enqueued("all_reduce", at + 60, seq=number, step=number)
-        events += [comm, StepEvent(name="step", args=make.step(number, at, at + 100))]
+        events += [comm, LINES["step"](name="step", args=make.step(number, at, at + 100))]
         if timed:
             stall = make.stall(comm, "collective", at + 60, at + 80)
-            events.append(StallEvent(name="stall", args=stall))
+            events.append(LINES["stall"](name="stall", args=stall))
             window = make.device_step(number, at, at + 100)
-            events.append(DeviceStepEvent(name="step", args=window))
-    events.append(TrailerEvent(name="trailer", args=Trailer(reason="exit", steps=steps)))
+            events.append(LINES["device_step"](name="step", args=window))
+    events.append(LINES["trailer"](name="trailer", args=Trailer(reason="exit", steps=steps)))
     path = folder / f"trace.rank{rank:05d}.json"
     path.write_bytes(encode(events))
     return path
@@ -152,7 +144,7 @@ def test_without_a_wall_clock_the_device_stands_beside_the_steps(tmp_path: Path)
         event["ts"] -= kineto.START_US - 5_000_000.0
     kineto.write(tmp_path / "profile.json", events)
     summary = read(tmp_path)
-    assert "cannot be tied" in notes(summary)
+    assert "cannot be aligned" in notes(summary)
     assert summary[Device].ranks[0].idle_ns == 10 * make.MS
     assert summary[Steps].total.compute_ns is None
     assert summary[Steps].total.exposed_ns == 4 * 20 * make.MS
@@ -163,7 +155,7 @@ def test_a_profile_without_kernels_says_so(tmp_path: Path) -> None:
     calls = [kineto.step(0, 0, 100), kineto.span("cpu_op", "gloo:all_reduce", 10, 5)]
     kineto.write(tmp_path / "profile.json", calls)
     summary = read(tmp_path)
-    assert "holds no kernel" in notes(summary)
+    assert "has no kernels" in notes(summary)
     assert summary[Steps].total.calls == 2
 
 

@@ -13,35 +13,24 @@ import pytest
 
 from dsprof.errors import TraceError
 from dsprof.trace import reader
-from dsprof.trace.format import (
-    CollectiveArgs,
-    CollectiveEvent,
-    EngineConfig,
-    EngineEvent,
-    GroupArgs,
-    GroupEvent,
-    Header,
-    HeaderEvent,
-    OpenCollectiveEvent,
-    Trailer,
-    TrailerEvent,
-)
+from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE
 from dsprof.trace.reader import read_header, read_trace
+from dsprof.trace.schema import Collective, EngineConfig, Group, Header, Trailer
 from dsprof.trace.table import CollectivesBuilder
 
 
 def lines(collectives: int = 20) -> list[bytes]:
-    header = HeaderEvent(args=Header(1, "run", 3, 8, "host", 1, 5, 7))
-    group = GroupEvent(args=GroupArgs(1, "key", "world"))
+    header = LINES["header"](args=Header(1, "run", 3, 8, "host", 1, 5, 7))
+    group = LINES["group"](args=Group(1, "key", "world"))
     comm = [
-        CollectiveEvent(args=CollectiveArgs(n, 1, n, 64, 16, n * 1000), name="all_reduce")
+        COMM_LINE(args=Collective(n, 1, n, 64, 16, n * 1000), name="all_reduce")
         for n in range(collectives)
     ]
     return [msgspec.json.encode(event) for event in (header, group, *comm)]
 
 
 def whole() -> bytes:
-    trailer = msgspec.json.encode(TrailerEvent(args=Trailer("exit")))
+    trailer = msgspec.json.encode(LINES["trailer"](args=Trailer("exit")))
     return b"[\n" + b",\n".join([*lines(), trailer]) + b"\n]\n"
 
 
@@ -117,7 +106,7 @@ def test_events_on_one_line_among_blanks_are_read(path: Path) -> None:
 
 def test_a_second_header_is_passed_over(path: Path) -> None:
     """Of a file that was put behind another; a number in it may be beyond all use."""
-    large = HeaderEvent(args=Header(1, "run", 3, 8, "host", 1, 2**62, 7))
+    large = LINES["header"](args=Header(1, "run", 3, 8, "host", 1, 2**62, 7))
     path.write_bytes(whole() + b"[\n" + msgspec.json.encode(large) + b"\n]\n")
     trace = read_trace(path)
     assert trace.header.started_epoch_ns == 5
@@ -218,7 +207,7 @@ def test_a_line_with_a_number_beyond_64_bits_is_broken(path: Path, kind: str, nu
 def test_what_has_no_limit_is_the_largest_number(path: Path) -> None:
     """DeepSpeed's default of stage3_model_persistence_threshold, and of hosts."""
     engine = EngineConfig(1, effective={"threshold": sys.maxsize})
-    line = msgspec.json.encode(EngineEvent(args=engine))
+    line = msgspec.json.encode(LINES["engine"](args=engine))
     path.write_bytes(b"[\n" + b",\n".join([*lines(), line]) + b"\n]\n")
     trace = read_trace(path)
     assert trace.engines == {1: engine}
@@ -226,8 +215,8 @@ def test_what_has_no_limit_is_the_largest_number(path: Path) -> None:
 
 
 def test_the_smallest_number_stays_what_it_is(path: Path) -> None:
-    args = CollectiveArgs(1, 1, 1, 64, 16, -(2**63))
-    parts = [*lines(0), msgspec.json.encode(CollectiveEvent(args=args, name="all_reduce"))]
+    args = Collective(1, 1, 1, 64, 16, -(2**63))
+    parts = [*lines(0), msgspec.json.encode(COMM_LINE(args=args, name="all_reduce"))]
     path.write_bytes(b"[\n" + b",\n".join(parts) + b"\n]\n")
     assert read_trace(path).collectives.issue_ns.tolist() == [-(2**63)]
 
@@ -252,7 +241,7 @@ def test_a_line_without_end_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(reader, "_LONGEST_LINE_BYTES", 1 << 20)
     decode = reader._decode
 
-    def noted(data: bytearray) -> tuple[list[reader.Event], int]:
+    def noted(data: bytearray) -> tuple[list[reader.Line], int]:
         decoded.append(len(data))
         return decode(data)
 
@@ -265,8 +254,8 @@ def test_a_line_without_end_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_open_line_with_an_end_is_of_a_finished_collective(path: Path) -> None:
-    rows = [CollectiveArgs(n, 1, n, 64, 16, 5, done_ns=n * 10) for n in range(2)]
-    events = [msgspec.json.encode(OpenCollectiveEvent(args=row, name="send")) for row in rows]
+    rows = [Collective(n, 1, n, 64, 16, 5, done_ns=n * 10) for n in range(2)]
+    events = [msgspec.json.encode(OPEN_LINE(args=row, name="send")) for row in rows]
     path.write_bytes(b"[\n" + b",\n".join([*lines(0), *events]))
     assert read_trace(path).collectives.is_open.tolist() == [True, False]
 
@@ -281,8 +270,8 @@ def test_rows_keep_their_order_however_many_parts_they_come_in() -> None:
     """Small numbers are kept in 32 bits, part by part; here every third has more."""
     builder, times_ns = CollectivesBuilder(), [n << (40 if n % 3 == 0 else 0) for n in range(150)]
     for n, issue_ns in enumerate(times_ns):
-        args = CollectiveArgs(n, 1, n, 64, 16, issue_ns)
-        builder.add([CollectiveEvent(args=args, name=f"op {n % 2}")])
+        args = Collective(n, 1, n, 64, 16, issue_ns)
+        builder.add([COMM_LINE(args=args, name=f"op {n % 2}")])
     rows = builder.build()
     assert rows.issue_ns.tolist() == times_ns
     assert rows.id.tolist() == list(range(150))

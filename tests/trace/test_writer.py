@@ -13,34 +13,26 @@ from typing import Any
 
 import pytest
 
-from dsprof.events import (
+from dsprof.trace.reader import read_trace
+from dsprof.trace.schema import (
+    FILE_PATTERN,
     Collective,
-    Context,
     Copy,
     DeviceStep,
     Fetch,
     Flush,
     Group,
+    Header,
     MemorySample,
     Phase,
     Record,
-    Scope,
     Stall,
     Step,
-)
-from dsprof.trace.format import (
-    FILE_PATTERN,
-    DeviceStepArgs,
-    GroupArgs,
-    Header,
-    StallArgs,
     Trailer,
 )
-from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from dsprof.trace.writer import OPEN_AFTER_NS, Source, TraceWriter, Window
 
-GROUP = Group(1, "key", "world", "0", [0, 1], 2, "gloo", 1)
 START_NS = 1_000_000
 WHOLE_RUN = Window()
 
@@ -48,9 +40,9 @@ WHOLE_RUN = Window()
 def collective(number: int, step: int, **fields: Any) -> Collective:
     issue_ns = START_NS + number * 1000
     record = Collective(
-        number, "all_reduce", GROUP, number, 64, 16, 1, "float32", False, "SUM", -1, 0,
-        Scope(step, 0, "backward"), Context(requested="all_reduce", request=number), 7,
-        issue_ns, issue_ns + 10, done_ns=issue_ns + 500, wait_ns=issue_ns + 20,
+        number, 1, number, 64, 16, issue_ns, "all_reduce", dtype="float32", reduce_op="SUM",
+        requested="all_reduce", request=number, step=step, phase="backward", thread=7,
+        return_ns=issue_ns + 10, done_ns=issue_ns + 500, wait_ns=issue_ns + 20,
         waited_ns=issue_ns + 500, blocked_ns=480, waits=1,
     )  # fmt: skip
     for name, value in fields.items():
@@ -59,7 +51,7 @@ def collective(number: int, step: int, **fields: Any) -> Collective:
 
 
 def step_end(step: int) -> Step:
-    return Step(step, 1, START_NS + step, START_NS + step + 1, "user")
+    return Step(step, START_NS + step, START_NS + step + 1, 1, "user")
 
 
 class Run:
@@ -94,7 +86,7 @@ class Run:
 
 def test_everything_written_is_read_back(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.definitions.append(GroupArgs(1, "key", "world", ranks=[0, 1], size=2))
+    run.definitions.append(Group(1, "key", "world", ranks=[0, 1], size=2))
     run.records.extend([collective(1, 0), collective(2, 0, reduce_op="MAX"), step_end(0)])
     trace = run.close()
     assert list(trace.collectives.id) == [1, 2]
@@ -113,7 +105,7 @@ def test_what_a_process_without_stderr_prints_does_not_land_in_the_trace(tmp_pat
     script = """
 import os, sys
 from pathlib import Path
-from dsprof.trace.format import Header
+from dsprof.trace.schema import Header
 from dsprof.trace.writer import write_environment
 from dsprof.environment import EnvSnapshot
 os.close(2)
@@ -136,7 +128,7 @@ def test_memory_is_looked_at_once_for_the_steps_of_a_second(tmp_path: Path) -> N
     ends_ns = [START_NS + ms * 1_000_000 for ms in (100, 1000, 1100, 1200)]
     run.writer._source.sample_memory = look
     run.records.extend(
-        Step(step, 1, START_NS, end_ns, "deepspeed") for step, end_ns in enumerate(ends_ns)
+        Step(step, START_NS, end_ns, 1, "deepspeed") for step, end_ns in enumerate(ends_ns)
     )
     memory = [sample for sample in run.close().memory if sample.at == "step"]
     assert [(sample.step, sample.rss_bytes) for sample in memory] == [
@@ -156,25 +148,27 @@ def test_each_field_is_written_under_its_own_name(tmp_path: Path) -> None:
         )
     }
     record = Collective(
-        id=3, op="reduce", group=GROUP, seq=4, nbytes=5, elements=6, tensors=7, dtype="int8",
+        id=3, op="reduce", group=1, seq=4, nbytes=5, elements=6, tensors=7, dtype="int8",
         is_async=True, reduce_op="MAX", peer=8, site=9, thread=10, stream=11, blocked_ns=12,
         waits=13, on_wire=False, captured=True, is_estimated=True,
-        scope=Scope(step=14, micro_step=15, phase="step"),
-        context=Context(request=16, requested="all_reduce", flush=17, fetch=18, coalesced=19),
+        step=14, micro_step=15, phase="step",
+        request=16, requested="all_reduce", flush=17, fetch=18, coalesced=19, outputs=(77,),
         **times,
     )  # fmt: skip
     fetch = Fetch(
-        id=20, kind="prefetch", elements=21, wait_ns=22, scope=record.scope, thread=10,
+        id=20, kind="prefetch", elements=21, wait_ns=22, step=14,
+        micro_step=15, phase="step", thread=10,
         start_ns=START_NS + 700, end_ns=START_NS + 900, is_recomputation=True,
         library="FSDP2", module="head",
     )  # fmt: skip
     flush = Flush(
         id=23, stage=2, elements=24, capacity=25, nbytes=26, dtype="int8", parameters=27,
-        cause="full", slot=1, scope=Scope(14, 15, "step", engine=28), start_ns=START_NS + 700,
+        cause="full", slot=1, step=14, micro_step=15, phase="step", engine=28,
+        start_ns=START_NS + 700,
         end_ns=START_NS + 900, thread=10, library="FSDP1", module="tail", bucket=29,
     )  # fmt: skip
     copy = Copy(
-        what="gradient", direction="to host", nbytes=30, scope=record.scope,
+        what="gradient", direction="to host", nbytes=30, step=14, micro_step=15, phase="step",
         start_ns=START_NS + 700, end_ns=START_NS + 900, thread=10,
     )  # fmt: skip
     run = Run(tmp_path)
@@ -234,7 +228,7 @@ def test_outside_the_window_collectives_are_counted(tmp_path: Path) -> None:
             [
                 collective(step * 10 + 1, step),
                 collective(step * 10 + 2, step),
-                Phase("forward", Scope(step, 0, ""), START_NS, START_NS + 1, 1),
+                Phase(START_NS, START_NS + 1, step, name="forward", thread=1),
                 step_end(step),
             ]
         )
@@ -437,7 +431,7 @@ def test_a_complete_collective_that_nobody_waited_for_is_not_open(tmp_path: Path
 def test_what_cannot_be_encoded_is_dropped_and_counted(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.records.append(collective(1, 0))
-    run.records.append(Phase("\udcff", Scope(0, 0, ""), START_NS, START_NS + 1, 1))
+    run.records.append(Phase(START_NS, START_NS + 1, 0, name="\udcff", thread=1))
     run.records.append(collective(2, 0))
     trace = run.close()
     assert list(trace.collectives.id) == [1, 2]
@@ -464,27 +458,25 @@ def test_a_failing_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
 
 def test_stalls_and_steps_of_a_device_are_read_back(tmp_path: Path) -> None:
     run, at = Run(tmp_path, Window(start_step=1)), START_NS
-    scope = Scope(1, 0, "")
-    placed = Stall("event", 7, 3, 42, scope, 400, at + 100, at + 500, at + 50, 9, True)
-    loose = Stall("wait", 0, -1, 43, scope, 80)
-    outside = Stall("wait", 0, -1, 44, Scope(0, 0, ""), 80)
+    placed = Stall("event", 7, 42, 400, 3, 1, at + 100, at + 500, at + 50, 9, True)
+    loose = Stall("wait", 0, 43, 80, step=1)
+    outside = Stall("wait", 0, 44, 80, step=0)
     run.records.extend([placed, loose, outside, DeviceStep(0, at, at + 600, 9)])
     trace = run.close()
     assert trace.stalls == [
-        StallArgs("event", 7, 42, 400, 3, 1, 100, 500, 50, 9, True),
-        StallArgs("wait", 0, 43, 80, step=1),
+        Stall("event", 7, 42, 400, 3, 1, 100, 500, 50, 9, True),
+        Stall("wait", 0, 43, 80, step=1),
     ]
-    assert trace.device_steps == [DeviceStepArgs(0, 0, 600, 9)]
+    assert trace.device_steps == [DeviceStep(0, 0, 600, 9)]
     assert trace.broken_lines == 0
 
 
 def test_flushes_and_fetches_are_read_back(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    scope, at = Scope(0, 0, "backward"), (START_NS, START_NS + 500, 7)
-    run.records.append(
-        Flush(3, -1, 40, 0, 160, "float32", 2, "other", -1, scope, *at, "FSDP2", "layers.0")
-    )
-    run.records.append(Fetch(4, "release", 40, 0, scope, *at, library="FSDP2", module="layers.0"))
+    at = {"start_ns": START_NS, "end_ns": START_NS + 500, "thread": 7, "step": 0}
+    at |= {"phase": "backward", "library": "FSDP2", "module": "layers.0"}
+    run.records.append(Flush(3, -1, 40, nbytes=160, dtype="float32", parameters=2, **at))
+    run.records.append(Fetch(4, "release", 40, **at))
     trace = run.close()
     (flush,), (fetch,) = trace.flushes, trace.fetches
     assert (flush.elements, flush.bucket) == (40, -1)
@@ -497,12 +489,20 @@ def test_flushes_and_fetches_are_read_back(tmp_path: Path) -> None:
     )
 
 
-def test_a_silent_process_writes_that_it_is_alive(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_silent_process_writes_what_it_has_in_flight(tmp_path: Path, monkeypatch: Any) -> None:
     run = Run(tmp_path)
-    monkeypatch.setattr(run.writer._heartbeat, "is_due", lambda now_ns: True)
+    run.writer._step = 3
+    issue_ns = time.perf_counter_ns() - 10**9
+    run.unfinished += [
+        collective(5, 4, issue_ns=issue_ns, done_ns=0, waits=0),
+        collective(6, 4, issue_ns=issue_ns + 10**8, done_ns=0, waits=0),
+        collective(7, 4),  # complete, and not waited for
+    ]
+    monkeypatch.setattr(run.writer._silence, "is_due", lambda now_ns: True)
     run.writer.start()
-    while run.writer.events < 3 and not run.writer.is_done:  # the first is of the start
+    while run.writer.events < 5 and not run.writer.is_done:  # the first are of the start
         time.sleep(0.01)
     trace = run.close_started()
-    assert {sample.at for sample in trace.memory} == {"writer"}
-    assert len(trace.memory) >= 4
+    assert {(beat.step, beat.in_flight) for beat in trace.heartbeats} == {(3, 2)}
+    assert all(10**9 < beat.oldest_ns < beat.time_ns for beat in trace.heartbeats)
+    assert trace.broken_lines == 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsprof.hooks.wire import WIRE_OPS
+from dsprof.hooks.wire.operations import WIRE_OPS
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.dist.launch import launch

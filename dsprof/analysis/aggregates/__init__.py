@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.awaits import Awaits
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.buffers import Buffers
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.copies import Copies
-from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.fetches import Fetches
-from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.host_waits import HostWaits
 from dsprof.analysis.aggregates.idle_causes import IdleCauses
@@ -25,14 +24,15 @@ from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.placement import Placement
+from dsprof.analysis.aggregates.point_to_point import PointToPoint
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.streams import Streams
 from dsprof.analysis.aggregates.timelines import Timelines
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.aggregates.transfers import Transfers
-from dsprof.analysis.aggregates.wire import Wire
+from dsprof.analysis.aggregates.wait_causes import WaitCauses
+from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import Aggregate
 
 AGGREGATES: tuple[type[Aggregate], ...] = (
@@ -46,13 +46,13 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Traffic,
     Intent,
     Placement,
-    Wire,
-    Transfers,
+    WireDtypes,
+    PointToPoint,
     Pipelines,
     Streams,
     HostWaits,
     IdleCauses,
-    Awaits,
+    WaitCauses,
     Phases,
     Overlap,
     Arrivals,
@@ -63,8 +63,8 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Memory,
     Buffers,
     Snapshots,
-    Flights,
+    FlightRecorders,
     Endings,
     Timelines,
-    Costs,
+    BaselineCosts,
 )

@@ -8,16 +8,17 @@ from functools import cached_property
 
 import numpy as np
 
+from dsprof.analysis.alignment.matching import GroupFacts, Matched, RankArrivals, Rows, match
+from dsprof.analysis.alignment.sampling import sample
 from dsprof.analysis.collectives import SYNCHRONISING, family
-from dsprof.analysis.matching import GroupFacts, Matched, RankArrivals, Rows, match
-from dsprof.analysis.pace import pace
-from dsprof.analysis.sampling import sample
-from dsprof.analysis.steps import is_timed, measured_steps
+from dsprof.analysis.rank.intervals import Array, blocked, completion
+from dsprof.analysis.rank.isolated_transfers import isolated
+from dsprof.analysis.rank.pace import pace
+from dsprof.analysis.rank.steps import is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array, blocked, completion
-from dsprof.analysis.undisturbed import undisturbed
-from dsprof.trace.format import GroupArgs
-from dsprof.trace.table import BoolArray, IntArray, RankTrace
+from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.schema import Group
+from dsprof.trace.table import RankTrace
 
 ROWS = 1 << 19
 """Collectives kept of all ranks together: 40 MB. Beyond, each rank keeps the same sample."""
@@ -93,7 +94,7 @@ def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], clock: RankClo
         done=clock.on_run(done),
         held_from=clock.on_run(held[0]),
         held_until=clock.on_run(held[1]),
-        undisturbed=undisturbed(trace)[chosen],
+        isolated=isolated(trace)[chosen],
         bound_ns=rows.bound_ns[chosen].astype(np.int64),
     )
 
@@ -121,7 +122,7 @@ def _digest(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
 
 
-def _facts(group: GroupArgs) -> GroupFacts:
+def _facts(group: Group) -> GroupFacts:
     return GroupFacts(group.label, group.size, group.role)
 
 

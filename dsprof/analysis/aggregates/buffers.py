@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsprof.analysis.live import Gathered, most_gathered
-from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.rank.live_parameters import Gathered, most_gathered
+from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.table import RankTrace
 

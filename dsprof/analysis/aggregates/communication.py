@@ -16,13 +16,13 @@ from dsprof.analysis.collectives import (
     busbw_factor,
     family,
 )
-from dsprof.analysis.grouping import Groups, group_rows
-from dsprof.analysis.held import PerStep, added, lesser
-from dsprof.analysis.steps import in_steps, is_timed, measured_steps, on_host_clock
+from dsprof.analysis.rank.blocked_time import PerStep, added, lesser
+from dsprof.analysis.rank.grouping import Groups, group_rows
+from dsprof.analysis.rank.intervals import Array, blocked, completion, unseen
+from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array, blocked, completion, unseen
 from dsprof.events import ROLES
-from dsprof.trace.format import CounterRow, GroupArgs
+from dsprof.trace.schema import CounterRow, Group
 from dsprof.trace.table import Collectives, RankTrace
 
 _SITES_KEPT = 4
@@ -231,7 +231,7 @@ def _add_counters(rows: dict[Kind, Row], trace: RankTrace, steps: Array) -> None
                 _put(rows, _counted_kind(row, group), sums)
 
 
-def _counted_kind(row: CounterRow, group: GroupArgs | None) -> Kind:
+def _counted_kind(row: CounterRow, group: Group | None) -> Kind:
     """Return the kind of counted collectives; their size class is that of their mean size."""
     label, size, role = _group(group)
     size_name = SIZE_CLASSES[_size_class(row.nbytes // max(row.calls, 1))]
@@ -243,7 +243,7 @@ def _size_class(nbytes: Any) -> Any:
     return np.searchsorted(SIZE_EDGES_BYTES, nbytes, "right")
 
 
-def _group(group: GroupArgs | None) -> tuple[str, int, str]:
+def _group(group: Group | None) -> tuple[str, int, str]:
     """Return label, size and role; sibling groups that have a role and no name are alike."""
     if group is None:
         return "unknown", 0, ""
@@ -252,7 +252,7 @@ def _group(group: GroupArgs | None) -> tuple[str, int, str]:
     return label, group.size, group.role
 
 
-def _members(group: GroupArgs | None) -> tuple[tuple[int, ...], ...]:
+def _members(group: Group | None) -> tuple[tuple[int, ...], ...]:
     return (tuple(group.ranks),) if group is not None and 0 < group.size <= _LARGEST_NAMED else ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.trace.table import RankTrace
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.grouping import group_rows
-from dsprof.analysis.kernel_time import DeviceTime, unrecognised
-from dsprof.analysis.steps import device_steps, device_windows
+from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.kernel_time import DeviceTime, unrecognised
+from dsprof.analysis.rank.steps import device_steps, device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.columns import BoolArray
 from dsprof.trace.device import COMMUNICATION, COPY, DeviceActivity
-from dsprof.trace.table import BoolArray, RankTrace, operations
+from dsprof.trace.table import RankTrace, operations
 
 LONG_NS = 100_000
 """A kernel on a stream for communication that takes longer is worth a question."""
@@ -113,6 +114,11 @@ class Device(Aggregate):
         """What the shares are of, in words."""
         steps = {rank.judged.steps for rank in self.complete.values()}
         return "the measured steps" if all(steps) else "the time recorded"
+
+    @property
+    def recurs(self) -> bool:
+        """Whether shares are of several steps; else start-up may be part of them."""
+        return all(rank.judged.steps > 1 for rank in self.complete.values())
 
 
 def _measure(trace: RankTrace, device: DeviceActivity) -> RankDevice:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.aggregates.flights import Call, RankFlight
+from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
 from dsprof.analysis.collectives import POINT_TO_POINT, family
+from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array
-from dsprof.trace.format import EXIT, INTERRUPTED, Trailer
-from dsprof.trace.table import BoolArray, Collectives, RankTrace
+from dsprof.trace.columns import BoolArray
+from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
+from dsprof.trace.table import Collectives, RankTrace
 
 ENDED_CALLS = 8
 """Of the collectives of a group that have ended, the last ones are compared."""
@@ -57,6 +58,7 @@ class Ending:
     backend: str
     step: int  # the last one that ended; -1 without any
     alive_ns: int  # the last sign of life
+    heartbeat: Heartbeat | None  # the last one, unless collectives, steps or phases followed it
     is_whole: bool
     is_on_device: bool
     groups: dict[str, RankFlight]
@@ -124,6 +126,7 @@ class _Reading:
             backend=trace.header.backend,
             step=max((step.step for step in trace.steps), default=-1),
             alive_ns=self._on_run(self.alive_ns),
+            heartbeat=self._heartbeat(),
             is_whole=_is_whole(trace),
             is_on_device=trace.header.device != "cpu",
             groups=dict(self._groups()),
@@ -133,6 +136,10 @@ class _Reading:
             last_frame=self._frame(last) if last is not None else "",
             bound_ns=self.clock.bound_ns,
         )
+
+    def _heartbeat(self) -> Heartbeat | None:
+        beats = self.trace.heartbeats
+        return beats[-1] if beats and beats[-1].time_ns >= _recorded_ns(self.trace) else None
 
     def _groups(self) -> Iterable[tuple[str, RankFlight]]:
         rows, counted = self.rows, _counted(self.trace)
@@ -257,7 +264,8 @@ def _is_whole(trace: RankTrace) -> bool:
     if trace.broken_lines > (trailer is None):  # the last line of a killed rank may be cut
         return False
     if trailer is not None:
-        is_lossless = not (trailer.dropped or trailer.failed_hooks)
+        failed = [name for name in trailer.failed_hooks if not name.startswith(OF_PLUGIN)]
+        is_lossless = not (trailer.dropped or failed)
         return trailer.reason in (EXIT, INTERRUPTED) and is_lossless
     has_window = bool(config.get("start_step")) or config.get("steps") is not None
     return not (trace.counters or has_window or config.get("every", 1) != 1)
@@ -274,8 +282,15 @@ def _counted(trace: RankTrace) -> Counter[int]:
 
 def _last_ns(trace: RankTrace) -> int:
     """Return the latest moment that the file tells of: by then the rank was alive."""
+    looks = [sample.time_ns for sample in trace.memory]
+    beats = [beat.time_ns for beat in trace.heartbeats]
+    return max([_recorded_ns(trace), *looks, *beats])
+
+
+def _recorded_ns(trace: RankTrace) -> int:
+    """Return the latest moment of a collective, phase or step."""
     rows = trace.collectives
     columns = (rows.issue_ns, rows.return_ns, rows.pending_ns, rows.done_ns, rows.waited_ns)
     ends = [int(column.max()) for column in columns if len(column)]
     ends += [span.end_ns for span in trace.spans] + [step.end_ns for step in trace.steps]
-    return max(ends + [sample.time_ns for sample in trace.memory], default=0)
+    return max(ends, default=0)

@@ -7,6 +7,7 @@ kilobyte, and joining two sets is one operation.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import reduce
@@ -17,8 +18,9 @@ import msgspec
 
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment import EnvSnapshot
-from dsprof.machine import Accelerator, Adapter
-from dsprof.trace.format import EngineConfig, GroupArgs
+from dsprof.environment.machine import Accelerator, Adapter
+from dsprof.redaction import REDACTED
+from dsprof.trace.schema import EngineConfig, Group
 from dsprof.trace.table import RankTrace
 
 RankSet = int
@@ -96,7 +98,7 @@ class EnvironmentFacts(Aggregate):
     accelerators: Facts[str, tuple[Accelerator, ...]] = field(default_factory=dict)  # of hosts
     adapters: Facts[str, tuple[Adapter, ...]] = field(default_factory=dict)  # of hosts
     machine: Facts[str, str] = field(default_factory=dict)  # empty: nobody looked
-    precision: Facts[str, str] = field(default_factory=dict)  # of dsprof.precision.facts
+    precision: Facts[str, str] = field(default_factory=dict)  # of precision.facts
     device_nodes: Facts[str, str] = field(
         default_factory=dict
     )  # "" -> NUMA node of a rank's device
@@ -106,6 +108,8 @@ class EnvironmentFacts(Aggregate):
     roles: Facts[str, str] = field(default_factory=dict)  # of groups: "tensor", "world"; "": unsaid
     written: Facts[str, str] = field(default_factory=dict)
     effective: Facts[str, str] = field(default_factory=dict)
+    digests: Facts[str, str] = field(default_factory=dict)  # of redacted variables
+    written_digests: Facts[str, str] = field(default_factory=dict)  # of redacted keys
     engine_rank: int = -1  # the rank of `first_engine`
     first_engine: EngineConfig | None = None
 
@@ -140,6 +144,8 @@ class EnvironmentFacts(Aggregate):
             backends=_of(me, place),
             written=_of(me, dict(_flat(engine.written)) if engine else {}),
             effective=_of(me, dict(_flat(engine.effective)) if engine else {}),
+            digests=_of(me, own.digests),
+            written_digests=_of(me, engine.digests if engine else {}),
             engine_rank=trace.rank if engine else -1,
             first_engine=engine,
         )
@@ -172,6 +178,16 @@ class EnvironmentFacts(Aggregate):
         """Whether a rank trains on something else than a CPU."""
         return any(device.split(":")[0] != "cpu" for device in self.backends.get("device", ()))
 
+    @property
+    def variables_apart(self) -> Facts[str, str]:
+        """`variables`, in which different redacted values are numbered."""
+        return _told_apart(self.variables, self.digests)
+
+    @property
+    def written_apart(self) -> Facts[str, str]:
+        """`written`, in which different redacted values are numbered."""
+        return _told_apart(self.written, self.written_digests)
+
     def settings(self) -> Iterator[tuple[str, str, RankSet]]:
         """Yield name, value in force and ranks of each variable, by name."""
         for name in sorted(self.variables):
@@ -203,6 +219,30 @@ def _joined(one: Facts[K, V], other: Facts[K, V]) -> dict[K, dict[V, RankSet]]:
     return joined
 
 
+def _told_apart(facts: Facts[str, str], digests: Facts[str, str]) -> Facts[str, str]:
+    several = {name: made for name, made in digests.items() if name in facts and len(made) > 1}
+    apart = {name: _numbered(facts[name], made) for name, made in several.items()}
+    return {**facts, **apart}
+
+
+def _numbered(values: Mapping[str, RankSet], digests: Mapping[str, RankSet]) -> dict[str, RankSet]:
+    """Number the redacted ones of `values` by rank, where digests under one key differ."""
+    found: dict[str, RankSet] = {}
+    for value, ranks in values.items():
+        under: defaultdict[str, list[RankSet]] = defaultdict(list)
+        for digest, held in digests.items():
+            if REDACTED in value and ranks & held:
+                under[digest.partition("-")[0]].append(ranks & held)
+        most = max(under.values(), key=lambda held: len(held), default=list[RankSet]())
+        parts = sorted(most, key=lambda part: part & -part)
+        if len(parts) > 1:
+            found |= {f"{value} ({number})": part for number, part in enumerate(parts, 1)}
+            ranks &= ~union(parts)
+        if ranks:
+            found[value] = ranks
+    return found
+
+
 def _device_node(found: EnvSnapshot, local_rank: int) -> dict[str, str]:
     """Return the NUMA node of the device that a rank uses by custom: the one of its local rank."""
     listed = [found.variables[name] for name in _VISIBLE if name in found.variables]
@@ -215,7 +255,7 @@ def _device_node(found: EnvSnapshot, local_rank: int) -> dict[str, str]:
     return {"": str(node)} if node >= 0 else {}
 
 
-def _role(group: GroupArgs, world_size: int) -> str:
+def _role(group: Group, world_size: int) -> str:
     size = group.size or len(group.ranks)
     return group.role or ("world" if size == world_size else "")
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.rank.intervals import blocked
+from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import blocked
-from dsprof.trace.format import FlushArgs
+from dsprof.trace.schema import Flush
 from dsprof.trace.table import RankTrace
 
 
@@ -86,7 +86,7 @@ class Flushes(Aggregate):
         return Flushes(rows, self.rank_steps + other.rank_steps)
 
 
-def _kind(flush: FlushArgs) -> FlushKind:
+def _kind(flush: Flush) -> FlushKind:
     return FlushKind(
         flush.stage,
         flush.cause,
@@ -103,7 +103,7 @@ def _kind(flush: FlushArgs) -> FlushKind:
 
 
 def _issued(
-    trace: RankTrace, flushes: list[FlushArgs]
+    trace: RankTrace, flushes: list[Flush]
 ) -> tuple[list[Counter[str]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Return the wire operations of each flush, and the time in which they held the caller."""
     rows = trace.collectives

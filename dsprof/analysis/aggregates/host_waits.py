@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.grouping import group_rows
-from dsprof.analysis.host_stops import is_stop
-from dsprof.analysis.kernel_time import DeviceTime
-from dsprof.analysis.steps import detailed_steps, device_steps, device_windows, kernels
+from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.host_stops import is_stop
+from dsprof.analysis.rank.intervals import Array, Intervals
+from dsprof.analysis.rank.kernel_time import DeviceTime
+from dsprof.analysis.rank.steps import detailed_steps, device_steps, device_windows, kernels
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
-from dsprof.analysis.timeline import Array, Intervals
 from dsprof.trace.device import (
     ALLOCATION,
     DATA_LOADER,
@@ -52,6 +52,7 @@ class HostWaits(Aggregate):
 
     rows: dict[Stop, StopSums]
     rank_steps: int = 0  # of ranks whose device is timed or profiled
+    record_ns: int = 0  # what was recorded of ranks that marked no step
     idle_ns: int = 0  # of the current stream meanwhile; of kernels around stops in a profile
 
     @classmethod
@@ -66,19 +67,20 @@ class HostWaits(Aggregate):
         waits = [s for s in trace.stalls if s.kind == "synchronize" and s.step in wanted]
         held_ns = sum(stall.duration_ns for stall in waits)
         rows = {RECORDED: StopSums(len(waits), held_ns)} if waits else {}
-        return cls(rows, len(steps), held_ns)
+        return cls(rows, len(steps), idle_ns=held_ns)
 
     @classmethod
     def _of_profile(cls, trace: RankTrace, device: DeviceActivity, host: HostWork) -> HostWaits:
-        steps = len(device_steps(trace))
-        if not steps:
+        if not len(device):
             return cls({})
+        steps = len(device_steps(trace))
         window = Intervals.union(*device_windows(trace, device))
+        record_ns = 0 if steps else window.length_ns
         chosen = np.flatnonzero(
             is_stop(host) & (window.within(host.start_ns, host.start_ns + 1) > 0)
         )
         if not len(chosen):
-            return cls({}, steps)
+            return cls({}, steps, record_ns)
         keys = [column[chosen] for column in (host.name, host.operator, host.annotation)]
         groups = group_rows(keys)
         held, counts = groups.sums((host.end_ns - host.start_ns)[chosen]), groups.counts()
@@ -86,21 +88,26 @@ class HostWaits(Aggregate):
             Stop(*(host.words[int(key[first])] for key in keys)): StopSums(int(calls), int(ns))
             for first, calls, ns in zip(groups.first, counts, held, strict=True)
         }
-        return cls(rows, steps, _lost_ns(device, host, chosen, window))
+        return cls(rows, steps, record_ns, _lost_ns(device, host, chosen, window))
 
     def merge(self, other: HostWaits) -> HostWaits:
         """Add up two sets of ranks."""
         return HostWaits(
             add_rows(self.rows, other.rows),
             self.rank_steps + other.rank_steps,
+            self.record_ns + other.record_ns,
             self.idle_ns + other.idle_ns,
         )
 
     @property
+    def calls(self) -> int:
+        """Calls of all ranks."""
+        return sum(sums.calls for sums in self.rows.values())
+
+    @property
     def calls_per_step(self) -> float:
         """Calls of one rank and step."""
-        calls = sum(sums.calls for sums in self.rows.values())
-        return calls / self.rank_steps if self.rank_steps else 0.0
+        return self.calls / self.rank_steps if self.rank_steps else 0.0
 
     @property
     def blocked_ms_per_step(self) -> float:

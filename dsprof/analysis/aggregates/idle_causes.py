@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from dsprof.analysis.host_stops import is_stop
-from dsprof.analysis.kernel_time import DeviceTime
-from dsprof.analysis.steps import device_windows
+from dsprof.analysis.rank.host_stops import is_stop
+from dsprof.analysis.rank.intervals import Intervals
+from dsprof.analysis.rank.kernel_time import DeviceTime
+from dsprof.analysis.rank.steps import device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Intervals
 from dsprof.trace.device import (
     ALLOCATION,
     DATA_LOADER,
@@ -93,4 +93,5 @@ def _calls(host: HostWork, kind: int) -> Intervals:
     chosen = host.kind == kind
     if kind == LOADING:
         chosen |= (host.kind == LAUNCH) & (host.end_ns - host.start_ns >= LOADS_FROM_NS)
+    chosen &= host.launches  # what other threads do keeps no device waiting
     return Intervals.union(host.start_ns[chosen], host.end_ns[chosen])

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dsprof.analysis.collectives import family
-from dsprof.analysis.grouping import group_rows
-from dsprof.analysis.intent import (
+from dsprof.analysis.rank.engine_owners import Part, parts
+from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.intent import (
     Course,
     Demand,
     Expected,
@@ -19,13 +20,13 @@ from dsprof.analysis.intent import (
     asked_by_zero,
     obstacle,
 )
-from dsprof.analysis.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
-from dsprof.analysis.owners import Part, parts
-from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.rank.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
+from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
-from dsprof.analysis.timeline import Array
-from dsprof.trace.format import EngineConfig
-from dsprof.trace.table import BoolArray, Collectives, RankTrace
+from dsprof.trace.columns import BoolArray
+from dsprof.trace.schema import EngineConfig
+from dsprof.trace.table import Collectives, RankTrace
 
 _KINDS: tuple[Kind, ...] = ("other", "small", "update", "parameters", "gradients")
 _OTHER, _SMALL, _UPDATE, _PARAMETERS, _GRADIENTS = range(5)

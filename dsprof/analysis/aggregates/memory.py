@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.format import MemoryArgs
+from dsprof.trace.schema import MemorySample
 from dsprof.trace.table import RankTrace
 
 
@@ -23,7 +23,7 @@ class RankMemory:
     device_max: dict[str, int]  # largest value of each counter
     device_first: dict[str, int]  # values at the end of the first recorded step
     device_last: dict[str, int]
-    at_steps: tuple[MemoryArgs, ...]
+    at_steps: tuple[MemorySample, ...]
 
 
 @dataclass(frozen=True, slots=True)

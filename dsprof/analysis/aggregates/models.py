@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.format import ModelArgs
+from dsprof.trace.schema import Model
 from dsprof.trace.table import RankTrace
 
 
@@ -15,7 +15,7 @@ class Models(Aggregate):
     """The models of the lowest rank that has any."""
 
     rank: int
-    models: tuple[ModelArgs, ...]  # by number
+    models: tuple[Model, ...]  # by number
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Models:
@@ -27,12 +27,12 @@ class Models(Aggregate):
         return min(self, other, key=lambda one: (not one.models, one.rank))
 
     @property
-    def only(self) -> ModelArgs | None:
+    def only(self) -> Model | None:
         """The model, where there is one."""
         return self.models[0] if len(self.models) == 1 else None
 
 
-def flops_per_token(model: ModelArgs) -> int:
+def flops_per_token(model: Model) -> int:
     """Return the operations of forward and backward: 6 for each parameter, 4 for a frozen one.
 
     Attention and recomputation are not in it.
@@ -40,6 +40,6 @@ def flops_per_token(model: ModelArgs) -> int:
     return 4 * model.parameters + 2 * model.trained
 
 
-def tokens_per_forward(model: ModelArgs) -> float:
+def tokens_per_forward(model: Model) -> float:
     """Return the tokens of a micro-step of one rank, 0 where a forward did not show them."""
     return mean(model.tokens) if model.tokens and all(model.tokens) else 0.0

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.kernel_time import DeviceTime
-from dsprof.analysis.steps import detailed_steps, in_steps, is_timed, kernels
+from dsprof.analysis.rank.intervals import Array, Intervals, blocked, completion, unseen
+from dsprof.analysis.rank.kernel_time import DeviceTime
+from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed, kernels
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Array, Intervals, blocked, completion, unseen
 from dsprof.trace.device import DeviceActivity
 from dsprof.trace.table import RankTrace
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.steps import detailed_steps, in_steps, is_timed
+from dsprof.analysis.rank.intervals import Intervals, exposed
+from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
-from dsprof.analysis.timeline import Intervals, exposed
-from dsprof.trace.table import RankTrace, Span
+from dsprof.trace.schema import Phase
+from dsprof.trace.table import RankTrace
 
 NAMES = 100
 OTHERS = "(others)"
@@ -55,8 +56,8 @@ class Phases(Aggregate):
         """Measure the spans of one rank."""
         steps = detailed_steps(trace)
         numbers = np.fromiter((span.step for span in trace.spans), np.int64, len(trace.spans))
-        phases: dict[str, list[Span]] = {}
-        annotated: dict[str, list[Span]] = {}
+        phases: dict[str, list[Phase]] = {}
+        annotated: dict[str, list[Phase]] = {}
         for index in np.flatnonzero(in_steps(numbers, steps)):
             span = trace.spans[index]
             if span.is_annotation:
@@ -73,11 +74,11 @@ class Phases(Aggregate):
         return Phases(add_rows(self.rows, other.rows), add_rows(self.annotated, other.annotated))
 
 
-def _rows(named: dict[str, list[Span]], waits: Intervals, steps: int) -> dict[str, PhaseSums]:
+def _rows(named: dict[str, list[Phase]], waits: Intervals, steps: int) -> dict[str, PhaseSums]:
     return {name: _sums(spans, waits, steps) for name, spans in named.items()}
 
 
-def _sums(spans: list[Span], waits: Intervals, steps: int) -> PhaseSums:
+def _sums(spans: list[Phase], waits: Intervals, steps: int) -> PhaseSums:
     starts = np.fromiter((span.start_ns for span in spans), np.int64, len(spans))
     ends = np.fromiter((span.end_ns for span in spans), np.int64, len(spans))
     whole = Intervals.union(starts, ends)

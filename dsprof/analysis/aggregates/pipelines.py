@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.table import RankTrace
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
-from dsprof.analysis.held import Held, held_rows
-from dsprof.analysis.steps import detailed_steps, in_steps
+from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
+from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.trace.table import RankTrace
 
@@ -41,7 +41,7 @@ class Placement(Aggregate):
     """Groups of two or more ranks by key, and sums of measured steps in full detail."""
 
     groups: dict[str, Place]
-    rows: dict[GroupUse, Held]
+    rows: dict[GroupUse, BlockedTime]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Placement:
@@ -50,9 +50,9 @@ class Placement(Aggregate):
         known = {n: group for n, group in trace.groups.items() if len(group.ranks) > 1}
         mine = in_steps(table.step, steps) & table.on_wire & np.isin(table.group, list(known))
         purpose = purposes(trace)
-        rows: dict[GroupUse, Held] = {}
+        rows: dict[GroupUse, BlockedTime] = {}
         columns = [purpose, table.group, table.phase]
-        for index, held in held_rows(trace, np.flatnonzero(mine), columns, len(steps)):
+        for index, held in blocked_rows(trace, np.flatnonzero(mine), columns, len(steps)):
             kind = GroupUse(
                 known[int(table.group[index])].key,
                 PURPOSES[purpose[index]],

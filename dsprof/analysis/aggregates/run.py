@@ -9,7 +9,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.format import Header, HookStatus, Trailer
+from dsprof.trace.schema import Header, HookStatus, Trailer
 from dsprof.trace.table import RankTrace
 
 
@@ -31,6 +31,7 @@ class RankFacts:
     is_sampled: bool = False  # events were left out of the file
     beside: tuple[str, ...] = ()  # further files read of this rank
     is_foreign: bool = False  # another tool wrote the file
+    is_world_known: bool = True  # its files tell how many ranks there were
     in_flight: str = ""  # the first of the open collectives, in words
     has_ddp: bool = False  # a model was wrapped in DDP
 
@@ -62,6 +63,7 @@ class Run(Aggregate):
             is_sampled=trace.is_sampled,
             beside=tuple(trace.beside),
             is_foreign=trace.is_foreign,
+            is_world_known=trace.is_world_known,
             in_flight=_first_open(trace),
             has_ddp=bool(trace.layouts),
         )
@@ -75,6 +77,11 @@ class Run(Aggregate):
     def first(self) -> Header:
         """The header of the lowest rank present."""
         return self.ranks[min(self.ranks)].header
+
+    @property
+    def is_world_known(self) -> bool:
+        """Whether any file tells how many ranks there were; else there were those present."""
+        return any(facts.is_world_known for facts in self.ranks.values())
 
     @property
     def missing_ranks(self) -> list[int]:

@@ -10,9 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.kernel_time import DeviceTime
-from dsprof.analysis.profile import covered_steps, parts_around, tied_profile
-from dsprof.analysis.steps import (
+from dsprof.analysis.rank.intervals import (
+    Array,
+    Intervals,
+    blocked,
+    copies,
+    exposed,
+    phases,
+    unseen,
+    without_size,
+)
+from dsprof.analysis.rank.kernel_time import DeviceTime
+from dsprof.analysis.rank.profile import covered_steps, parts_around, tied_profile
+from dsprof.analysis.rank.steps import (
     choose_measured,
     counted_steps,
     is_timed,
@@ -24,18 +34,9 @@ from dsprof.analysis.steps import (
     profiled_steps,
 )
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import (
-    Array,
-    Intervals,
-    blocked,
-    copies,
-    exposed,
-    phases,
-    unseen,
-    without_size,
-)
-from dsprof.trace.format import CounterRow
-from dsprof.trace.table import BoolArray, RankTrace
+from dsprof.trace.columns import BoolArray
+from dsprof.trace.schema import CounterRow
+from dsprof.trace.table import RankTrace
 
 _LARGEST = 1 << 62
 """Sums beyond it are of numbers that no run can have."""

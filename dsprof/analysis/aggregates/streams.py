@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.grouping import group_rows
-from dsprof.analysis.steps import device_windows
+from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.intervals import Intervals
+from dsprof.analysis.rank.steps import device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Intervals
 from dsprof.trace.device import COMMUNICATION, COMPUTE
 from dsprof.trace.table import RankTrace
 

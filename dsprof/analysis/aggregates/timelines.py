@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsprof.analysis.steps import detailed_steps
+from dsprof.analysis.rank.intervals import Intervals, blocked, completion
+from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.analysis.timeline import Intervals, blocked, completion
 from dsprof.events import ROLES
-from dsprof.trace.format import StepArgs
+from dsprof.trace.schema import Step
 from dsprof.trace.table import RankTrace
 
 CANDIDATES = 3  # of each kind, a rank
@@ -129,7 +129,7 @@ class _Artist:
         self._done_ns = completion(trace.collectives)[1]
         self._held = blocked(trace.collectives)
 
-    def draw(self, step: StepArgs) -> StepDetail:
+    def draw(self, step: Step) -> StepDetail:
         begun = np.array([step.start_ns], np.int64)
         shift = int(self._clock.on_run(begun)[0]) - step.start_ns
         bars: list[Bar] = []
@@ -141,11 +141,11 @@ class _Artist:
         moved = (Bar(b.lane, b.kind, b.start_ns + shift, b.end_ns + shift, b.label) for b in bars)
         return StepDetail(step.start_ns + shift, step.end_ns + shift, tuple(moved), left_out)
 
-    def _phases(self, step: StepArgs) -> list[Bar]:
+    def _phases(self, step: Step) -> list[Bar]:
         spans = [span for span in self._trace.spans if span.step == step.step]
         return [Bar("phase", span.name, span.start_ns, span.end_ns) for span in spans]
 
-    def _collectives(self, step: StepArgs) -> list[Bar]:
+    def _collectives(self, step: Step) -> list[Bar]:
         rows = self._trace.collectives
         bars = []
         for i in np.flatnonzero((rows.step == step.step) & rows.on_wire):
@@ -158,7 +158,7 @@ class _Artist:
             bars.append(Bar("communication", kind, int(rows.issue_ns[i]), end, label))
         return bars
 
-    def _blocked(self, step: StepArgs) -> list[Bar]:
+    def _blocked(self, step: Step) -> list[Bar]:
         start, end = self._held
         chosen = (end > step.start_ns) & (start < step.end_ns)
         waits = Intervals.union(

@@ -9,12 +9,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dsprof.analysis.collectives import REDUCTIONS, family
-from dsprof.analysis.grouping import group_rows
-from dsprof.analysis.owners import NO_ENGINE, Part, owners, parts
-from dsprof.analysis.steps import counted_steps, in_steps, is_timed, measured_steps
+from dsprof.analysis.rank.engine_owners import NO_ENGINE, Part, owners, parts
+from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
+from dsprof.analysis.rank.steps import counted_steps, in_steps, is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
-from dsprof.analysis.timeline import Array, blocked, unseen, without_size
-from dsprof.trace.table import BoolArray, Collectives, RankTrace
+from dsprof.trace.columns import BoolArray
+from dsprof.trace.table import Collectives, RankTrace
 
 Purpose = Literal["other", "gradients", "parameters", "not known"]
 PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters", "not known")

@@ -11,17 +11,10 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Purpose, Traffic, Use, Volume
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import plural, size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-)
-from dsprof.rules.wording import plural, size
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 class AllreduceForShardedGradients:
@@ -33,11 +26,12 @@ class AllreduceForShardedGradients:
 
     meta = RuleMeta(
         id="allreduce-for-sharded-gradients",
-        title="Sharded gradients and parameters travel as their ZeRO stage does it",
-        failing_title="All-reduce where a reduce-scatter would do",
-        why="With ZeRO a rank keeps one share of the gradients. An all-reduce sends it all of "
-        "them: twice the bytes of a reduce-scatter.",
+        title="Sharded gradients and parameters use the collectives of their ZeRO stage",
+        failing_title="All-reduce is used where a reduce-scatter would suffice",
+        why="With ZeRO a rank keeps one shard of the gradients. An all-reduce sends every rank "
+        "all of them: twice the bytes of a reduce-scatter.",
         category="communication",
+        order=160,
         needs=(Engines, Run, Steps, Traffic),
         needs_sizes=True,
         needs_groups=True,
@@ -49,7 +43,7 @@ class AllreduceForShardedGradients:
         """Judge gradients by stage, and parameters at stage 3, engine by engine."""
         engines, traffic = run[Engines], run[Traffic]
         if not any(one.stage for one in engines.each):
-            text = "No engine with ZeRO stage 1, 2 or 3 was recorded: nothing is sharded by it."
+            text = "No engine with ZeRO stage 1, 2 or 3 was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif run[Run].first.world_size < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
@@ -57,7 +51,7 @@ class AllreduceForShardedGradients:
             text = "No collective between two or more ranks was recorded in the measured steps."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif len(engines.engines) > 1 and not traffic.turns:
-            text = "Unknown: it is not known which of several engines sent what."
+            text = "Unknown: which of several engines sent the traffic was not recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             for one in engine_by_engine(engines, traffic):
@@ -70,7 +64,7 @@ class AllreduceForShardedGradients:
             yield from self._parameters(traffic)
         if not traffic.of("gradients"):
             if one.trains:
-                text = "No reduction of gradients was recorded, so the collective is not known."
+                text = "No reduction of gradients was recorded."
                 yield self.meta.finding(Status.UNKNOWN, text)
         elif reduced := _all_reduces(traffic, "gradients"):
             judge = self._stage_3 if engines.stage == 3 else self._stage_1_or_2
@@ -82,8 +76,9 @@ class AllreduceForShardedGradients:
             return self.meta.finding(
                 Status.INFO,
                 f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} a step.",
-                cause=f"reduce_scatter is false, and {needing} refuses it at this stage.",
-                action=f"Nothing need be done; without {needing} a reduce-scatter sends half.",
+                cause=f"reduce_scatter is false, because {needing} does not support it at this "
+                "stage.",
+                action=f"No change is needed; without {needing} a reduce-scatter sends half.",
                 evidence=(_arithmetic(traffic, use, volume),),
                 confidence="high",
             )
@@ -93,11 +88,11 @@ class AllreduceForShardedGradients:
             severity=Severity.HIGH,
             cause="reduce_scatter is false in zero_optimization."
             if switched_off
-            else "No setting explains it: reduce_scatter is not false.",
+            else "The cause is unknown: reduce_scatter is not false.",
             action='Set "reduce_scatter" to true in zero_optimization, or delete the key: true is '
             "its default."
             if switched_off
-            else "Look in the communication table for the calling site of these all_reduces.",
+            else "Find the call site of these all_reduces in the communication table.",
             config_patch=_patch(reduce_scatter=True) if switched_off else None,
             confidence="high" if switched_off else "medium",
             **_halved(traffic, use, volume),
@@ -110,9 +105,9 @@ class AllreduceForShardedGradients:
         yield self.meta.finding(
             Status.FAIL,
             f"ZeRO-3 fetches parameters by all_reduce: {_calls(traffic, volume)} a step.",
-            title="All-reduce where an all-gather would do",
+            title="All-reduce is used where an all-gather would suffice",
             severity=Severity.HIGH,
-            cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its share to "
+            cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its shard to "
             "zeros instead of gathering the others.",
             action='Set "stage3_use_all_reduce_for_fetch_params" to false.',
             config_patch=_patch(stage3_use_all_reduce_for_fetch_params=False),
@@ -134,16 +129,17 @@ class AllreduceForShardedGradients:
         text += f"{_calls(traffic, volume)} a step. A reduce-scatter would send {size(extra)} less "
         text += "from each rank."
         if asked:
-            text += " Intent missed: reduce_scatter is set to true, and is not honoured."
+            text += " Intent missed: reduce_scatter is true, but has no effect."
         return self.meta.finding(
             Status.INFO,
             text,
             cause="DeepSpeed's stages 1 and 2 have no reduce-scatter in any release: with "
             "use_multi_rank_bucket_allreduce, the default, a bucket that belongs to several ranks "
             "is all-reduced whole.",
-            action='Nothing need be done. "use_multi_rank_bucket_allreduce": false sends one '
-            "reduce to each owner instead (fewer bytes, more calls: for large buckets and few "
-            "ranks); stage 3 and FSDP use reduce-scatter, but gather parameters more often.",
+            action='No change is needed. "use_multi_rank_bucket_allreduce": false sends one '
+            "reduce to each owner instead (fewer bytes, more calls: for large buckets and "
+            "few ranks); stage 3 and FSDP use reduce-scatter, but gather parameters more "
+            "often.",
             evidence=(_arithmetic(traffic, use, volume),),
             saving_bytes_per_step=extra,
             confidence="high",
@@ -156,7 +152,7 @@ class AllreduceForShardedGradients:
             Status.FAIL,
             "Intent missed: use_multi_rank_bucket_allreduce is false, yet gradients are reduced "
             f"by all_reduce ({_calls(traffic, volume)} a step).",
-            title="All-reduce where reduces to the owners were asked for",
+            title="All-reduce is used where reduces to the owners were configured",
             severity=Severity.LOW,
             cause=f"{key} is {str(not value).lower()}, and then DeepSpeed reduces whole buckets "
             "for all ranks.",
@@ -233,4 +229,4 @@ def _calls(traffic: Traffic, volume: Volume) -> str:
     return f"{plural(calls, 'call')} and {size(traffic.per_step(volume.nbytes))}"
 
 
-RULE = AllreduceForShardedGradients()
+RULE: Rule = AllreduceForShardedGradients()

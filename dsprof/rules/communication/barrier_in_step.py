@@ -9,18 +9,19 @@ from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import duration, percent, plural
 from dsprof.rules.calls import (
     Calls,
+    blocked_ms,
     calls_per_step,
     calls_table,
-    held_ms,
-    least_held_ms,
+    least_blocked_ms,
     over_all_ranks,
     share_of_step,
 )
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import omitting_saves
-from dsprof.rules.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,12 @@ class BarrierInStep:
 
     meta = RuleMeta(
         id="barrier-in-step",
-        title="No barrier in the training loop costs time",
+        title="Barriers in the training loop cost no time",
         failing_title="A barrier stops all ranks in every step",
-        why="The collectives of a step hold the ranks together already; a barrier adds its own "
-        "latency, and makes each step as long as its slowest rank up to that line.",
+        why="The collectives of a step already synchronise the ranks. A barrier adds its own "
+        "latency, and all ranks wait there for the slowest one.",
         category="communication",
+        order=200,
         needs=(Communication, Steps),
         needs_groups=True,
         min_steps=2,
@@ -56,7 +58,7 @@ class BarrierInStep:
             text = "No collective between two or more ranks was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif barriers and calls_per_step(barriers) < thresholds.calls_per_step:
-            text = f"Barriers come {calls_per_step(barriers):.2g} times a step: now and then."
+            text = f"Barriers are rare: {calls_per_step(barriers):.2g} per step."
             yield self.meta.finding(Status.PASS, text)
         elif barriers:
             yield self._judged(barriers, run[Steps], thresholds)
@@ -64,18 +66,19 @@ class BarrierInStep:
     def _judged(self, barriers: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
         summary = f"{plural(calls_per_step(barriers), 'barrier')} a step and rank"
         table = calls_table(barriers)
-        held, saving = held_ms(barriers), omitting_saves(barriers)
+        held, saving = blocked_ms(barriers), omitting_saves(barriers)
         if held is None:
-            text = f"{summary}; how long they hold the ranks was not measured."
+            text = f"{summary}; their blocked time was not measured."
             return self.meta.finding(Status.INFO, text, evidence=(table,), action=_ACTION)
         costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
-        waits = held > 4 * (least_held_ms(barriers) or 0.0)
+        waits = held > 4 * (least_blocked_ms(barriers) or 0.0)
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{summary}, held {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",
+            f"{summary}: blocked time {duration(held * 1e6)} "
+            f"({percent(share_of_step(held, steps))} of the step).",
             severity=Severity.MEDIUM if costs else Severity.NONE,
-            cause="Most of it is waiting for a rank that comes late, and would be spent in the "
-            "next collective without the barrier."
+            cause="Most of it is waiting for a late rank. Without the barrier, ranks would "
+            "wait for it in the next collective."
             if waits
             else "The program calls a barrier in its training loop.",
             action=_ACTION,
@@ -87,8 +90,9 @@ class BarrierInStep:
 
 
 _ACTION = (
-    "Take the barrier out of the loop, or call it only before checkpoints. Training needs none: "
-    "the gradient reduction waits for every rank. For timing, synchronise the device instead."
+    "Remove the barrier from the loop, or call it only before checkpoints. Training needs "
+    "none: the gradient reduction synchronises all ranks. For timing, synchronise the device "
+    "instead."
 )
 
-RULE = BarrierInStep()
+RULE: Rule = BarrierInStep()

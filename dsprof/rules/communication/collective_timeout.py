@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dsprof.analysis.aggregates.environment import named_ranks
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import named
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import named
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import CollectiveTimeout, LastWork, RankLog
 
 
@@ -19,9 +20,10 @@ class CollectiveTimedOut:
         id="collective-timeout",
         title="No collective timed out",
         failing_title="A collective timed out",
-        why="All ranks of a group wait until the last has come. After the timeout each of those "
-        "that came reports itself; the one to look at is among those that do not.",
+        why="All ranks of a group wait until the last one arrives. After the timeout each "
+        "waiting rank reports itself; the culprit is among the ranks that do not.",
         category="communication",
+        order=20,
         needs=(Logs,),
     )
     thresholds = NoThresholds()
@@ -85,9 +87,12 @@ class CollectiveTimedOut:
         if silent:
             ranks = named_ranks(ranks_that(silent))
             log = "its log is" if len(silent) == 1 else "their logs are"
-            return f"{same}Nothing is heard of {ranks}: hung, ended, or {log} not here.", silent
+            return (
+                f"{same}Nothing was reported by {ranks}: hung, ended, or {log} not given.",
+                silent,
+            )
         return (
-            f"{same}A rank of a higher number, or one that is stuck on its device, is missing.",
+            f"{same}A rank with a higher number is missing, or a rank is stuck on its device.",
             (),
         )
 
@@ -133,4 +138,4 @@ def _table(
     )
 
 
-RULE = CollectiveTimedOut()
+RULE: Rule = CollectiveTimedOut()

@@ -11,16 +11,17 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.attribution import Attribution, attribution
+from dsprof.analysis.run.attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import named
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
 _LEAST_SHARE = 0.01  # of the step; a smaller wait is not worth a sentence
 _CAUSE = (
-    "The transfers take longer than the computation beside them: too many bytes for the links, or "
-    "links below their speed."
+    "The transfers take longer than the computation that overlaps them: too many bytes for the "
+    "links, or slow links."
 )
 _CAUSE_OR_RANK = f"{_CAUSE} Or a rank without a trace arrives late, and these ranks wait for it."
 
@@ -43,10 +44,11 @@ class CommunicationBoundStep:
 
     meta = RuleMeta(
         id="communication-bound-step",
-        title="Communication takes less of the step than the limit",
+        title="Exposed communication is below the limit",
         failing_title="The step waits for communication",
-        why="Time in which ranks wait for each other is time in which no processor computes.",
+        why="While a rank waits for communication, its device does not compute.",
         category="communication",
+        order=380,
         needs=(Arrivals, Engines, Run, Steps, Traffic),
         min_steps=2,
         left_to="late-rank",
@@ -74,7 +76,7 @@ class CommunicationBoundStep:
             else:
                 yield self._bound(run, share, by_network, _named(late, split), thresholds)
         else:
-            text = f"{_waiting(steps, share)} The limit is {thresholds.exposed_share:.0%}."
+            text = f"{_waiting(steps, share)} The limit is {percent(thresholds.exposed_share)}."
             yield self.meta.finding(Status.PASS, text)
 
     def _bound(
@@ -88,15 +90,15 @@ class CommunicationBoundStep:
         summary = _waiting(run[Steps], share)
         if share - by_network >= _LEAST_SHARE:
             who = named(late) if late else "later arrivals"
-            summary += f" {by_network:.0%} of the step is transfer, the rest waits for {who}."
+            summary += f" {percent(by_network)} of the step is transfer, the rest waits for {who}."
         evidence = _evidence(run)
         if run[Run].first.backend == "gloo":
             return self.meta.finding(
                 Status.INFO,
                 summary,
-                cause="gloo moves data by the processors that also compute, and this model is "
-                "small for the bytes that it sends. Settings that send less have their own "
-                "findings.",
+                cause="gloo moves data with the CPU cores that also compute, and this model "
+                "computes little per byte that it sends. Settings that send less have their "
+                "own findings.",
                 action=f"{_more_computation(run[Engines])}.",
                 evidence=evidence,
                 confidence="medium",
@@ -117,16 +119,17 @@ class CommunicationBoundStep:
     ) -> Finding:
         who = named(late) if late else "the last rank to arrive"
         parts = (
-            f"{split.waiting:.0%} of the step waits for {who}, {split.transfer:.0%} is transfer."
+            f"{percent(split.waiting)} of the step waits for {who}, "
+            f"{percent(split.transfer)} is transfer."
             if split
-            else f"{who[0].upper()}{who[1:]} waits least: the others wait for it."
+            else f"{who[0].upper()}{who[1:]} waits least, so it arrives last."
         )
         return self.meta.finding(
             Status.INFO,
             f"{_waiting(run[Steps], share)} {parts}",
             title="Exposed communication is mostly waiting for a late rank",
             cause="The ranks that wait least arrive last: their own work takes longer. The "
-            "network does not cause the time that the others wait beyond that.",
+            "network does not cause the additional waiting of the others.",
             action=f"Look at what {who} does before its collectives: data loading, a slower "
             "processor, other programs on the host, or a larger share of the model."
             if late
@@ -145,20 +148,20 @@ def _named(late: tuple[int, ...], split: Attribution | None) -> tuple[int, ...]:
 
 
 def _waiting(steps: Steps, share: float) -> str:
-    milliseconds = steps.exposed_ms_per_step or 0.0
-    return f"Exposed communication takes {milliseconds:.1f} ms per step ({share:.0%})."
+    took = duration((steps.exposed_ms_per_step or 0.0) * 1e6)
+    return f"Exposed communication takes {took} per step ({percent(share)})."
 
 
 def _more_computation(engines: Engines) -> str:
     """Say what gives more computation for the same bytes: accumulation, where it reduces once."""
     if engines.stage is None:
         return (
-            "Use larger micro-batches, or accumulate gradients and reduce them only in the last "
-            "micro-step (no_sync(), in FSDP2 set_requires_gradient_sync(False)): both compute more "
-            "for the same bytes"
+            "Use larger micro-batches, or accumulate gradients and reduce them only in the "
+            "last micro-step (no_sync(), in FSDP2 set_requires_gradient_sync(False)): both "
+            "compute more per byte"
         )
     accumulation = " or more accumulation steps" if engines.stage < 2 else ""
-    return f"Use larger micro-batches{accumulation}: they compute more for the same bytes"
+    return f"Use larger micro-batches{accumulation}: they compute more per byte"
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
@@ -203,4 +206,4 @@ def _by_use(traffic: Traffic) -> Table:
     )
 
 
-RULE = CommunicationBoundStep()
+RULE: Rule = CommunicationBoundStep()

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.wire import Wire
+from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import size
 from dsprof.rules.calls import (
     AnyCalls,
+    blocked_ms,
     bytes_per_step,
     calls_per_step,
-    held_ms,
     share_of_step,
 )
-from dsprof.rules.precision import gathered_in
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.hardware.precision import gathered_in
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import omitting_saves
-from dsprof.rules.wording import size
 
 _FULL = "float32"
 
@@ -37,12 +38,13 @@ class FP32Gradients:
 
     meta = RuleMeta(
         id="fp32-gradients",
-        title="Gradients travel in the number format of the parameters",
-        failing_title="Gradients of a half-precision model travel in fp32",
-        why="A gradient that was computed in 16 bits has no more to tell in 32, and takes twice "
-        "the time on the wire.",
+        title="Gradients are reduced in the parameters' dtype",
+        failing_title="Gradients of a half-precision model are reduced in fp32",
+        why="A gradient computed in 16 bits gains no precision when it is sent in 32, and "
+        "takes twice as long.",
         category="communication",
-        needs=(Engines, Steps, Wire),
+        order=190,
+        needs=(Engines, Steps, WireDtypes),
         needs_sizes=True,
         min_steps=1,
     )
@@ -50,7 +52,7 @@ class FP32Gradients:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge by the engine's precision, or by what parameters are gathered in."""
-        engines, wire = run[Engines], run[Wire]
+        engines, wire = run[Engines], run[WireDtypes]
         gradients = wire.chosen(lambda kind: kind.purpose == "gradients")
         wide = {kind: held for kind, held in gradients.items() if kind.dtype == _FULL}
         precision = engines.precision if engines.main else gathered_in(wire)
@@ -58,7 +60,7 @@ class FP32Gradients:
             text = "No reduction of gradients between ranks was recorded in full detail."
             yield self.meta.finding(Status.UNKNOWN if run[Steps].is_counted else _NONE, text)
         elif not precision:
-            text = "Nothing in the record says in which precision the model computes."
+            text = "Unknown: the precision of the model was not recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif precision == "fp32":
             text = "The model itself is in fp32."
@@ -74,7 +76,7 @@ class FP32Gradients:
         steps: Steps,
         thresholds: Thresholds,
     ) -> Finding:
-        held, saving, nbytes = held_ms(wide), omitting_saves(wide, 1 / 2), bytes_per_step(wide)
+        held, saving, nbytes = blocked_ms(wide), omitting_saves(wide, 1 / 2), bytes_per_step(wide)
         asked = _is_asked_for(engines)
         matters = saving is None or share_of_step(saving[1], steps) >= thresholds.saved_share
         evidence = Table(
@@ -91,7 +93,8 @@ class FP32Gradients:
         )
         return self.meta.finding(
             Status.FAIL if asked else Status.INFO,
-            f"{size(nbytes)} of gradients a step travel in fp32; the model is in {precision}.",
+            f"{size(nbytes)} of gradients per step are reduced in fp32; the model is in "
+            f"{precision}.",
             severity=(Severity.MEDIUM if matters else Severity.LOW) if asked else Severity.NONE,
             cause=f"communication_data_type is {engines.setting('communication_data_type')}."
             if asked
@@ -125,4 +128,4 @@ _FSDP_ACTION = (
     "(FSDP1) at that of the parameters."
 )
 
-RULE = FP32Gradients()
+RULE: Rule = FP32Gradients()

@@ -11,14 +11,15 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.placement import GroupUse, Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.held import Held
-from dsprof.analysis.intent import ITEM_BYTES
+from dsprof.analysis.rank.blocked_time import BlockedTime
+from dsprof.analysis.rank.intent import ITEM_BYTES
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.calls import bytes_per_step, held_ms, share_of_step
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import FILL_HOSTS, size
+from dsprof.rules.calls import blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import FILL_HOSTS, size
-from dsprof.trace.format import EngineConfig
+from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.schema import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class _Gather(NamedTuple):
 class _Crossing(NamedTuple):
     """Gathers of parameters by groups with several ranks on each of several hosts."""
 
-    rows: dict[_Gather, Held]
+    rows: dict[_Gather, BlockedTime]
     ranks_a_host: int  # 0 where hosts have different numbers
 
 
@@ -49,11 +50,12 @@ class InterNodeGathers:
 
     meta = RuleMeta(
         id="inter-node-gathers",
-        title="Parameters do not cross nodes without need",
-        failing_title="Parameters cross nodes again for backward",
-        why="Links between nodes are the slowest. A copy of the parameters shared out inside each "
-        "node keeps gathers there.",
+        title="Parameter gathers stay inside nodes where they can",
+        failing_title="Parameters are gathered across nodes again for backward",
+        why="Links between nodes are the slowest. A second copy of the parameters, sharded "
+        "inside each node, keeps gathers inside it.",
         category="communication",
+        order=370,
         needs=(Engines, Memory, Placement, Run, Steps),
         needs_sizes=True,
         min_steps=1,
@@ -98,12 +100,12 @@ class InterNodeGathers:
             crossing.rows,
             backward,
             thresholds,
-            cause=f"zero_hpz_partition_size is {hpz}, and yet backward gathers across nodes."
+            cause=f"zero_hpz_partition_size is {hpz}, but backward gathers across nodes."
             if is_set
-            else "ZeRO-3 shares parameters out over all ranks, and gathers them from all nodes for "
+            else "ZeRO-3 shards parameters over all ranks, and gathers them from all nodes for "
             "forward and again for backward.",
             action=f'Set "zero_hpz_partition_size" to {ranks}, the ranks of a node: backward then '
-            f"gathers from a second copy inside the node, which takes {gib(copy)} of each rank."
+            f"gathers from a second copy inside the node, which takes {gib(copy)} on each rank."
             if fits
             else _why_not(ranks, copy, room, is_set=is_set, in_order=in_order),
             config_patch={"zero_optimization": {"zero_hpz_partition_size": ranks}}
@@ -122,11 +124,11 @@ class InterNodeGathers:
             title="FSDP gathers parameters from all nodes",
             cause="The shards of hybrid sharding span nodes: see misplaced-groups."
             if "replicate" in roles
-            else "FSDP shares parameters out over all ranks of all nodes.",
+            else "FSDP shards parameters over all ranks of all nodes.",
             action="Make the dimension of the shards the innermost of the mesh."
             if "replicate" in roles
-            else "Where memory has room for the model, its gradients and the optimizer's state on "
-            "the ranks of one node, use hybrid sharding: ShardingStrategy.HYBRID_SHARD, or "
+            else "If the ranks of one node have memory for the model, its gradients and the "
+            "optimizer state, use hybrid sharding: ShardingStrategy.HYBRID_SHARD, or "
             "fully_shard with a mesh of two dimensions (replicate, shard). Gathers then stay "
             "inside the node, and one all-reduce of the shards crosses nodes.",
             confidence="low",
@@ -135,15 +137,15 @@ class InterNodeGathers:
     def _finding(
         self,
         run: RunSummary,
-        gathers: dict[_Gather, Held],
-        avoidable: dict[_Gather, Held],
+        gathers: dict[_Gather, BlockedTime],
+        avoidable: dict[_Gather, BlockedTime],
         thresholds: Thresholds,
         **details: Any,
     ) -> Finding:
-        held = held_ms(avoidable)
+        held = blocked_ms(avoidable)
         is_costly = held is not None and share_of_step(held, run[Steps]) >= thresholds.held_share
         nbytes = bytes_per_step(avoidable)
-        blocked = f", and hold it for {held:.3g} ms" if held is not None else ""
+        blocked = f" (blocked time {held:.3g} ms)" if held is not None else ""
         return self.meta.finding(
             Status.FAIL if is_costly else Status.INFO,
             f"Gathers of {size(nbytes)} a step and rank cross nodes and need not"
@@ -155,9 +157,9 @@ class InterNodeGathers:
         )
 
 
-def _crossing(run: RunSummary, gathers: dict[GroupUse, Held]) -> _Crossing:
+def _crossing(run: RunSummary, gathers: dict[GroupUse, BlockedTime]) -> _Crossing:
     host_of = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
-    rows, counts = dict[_Gather, Held](), set[int]()
+    rows, counts = dict[_Gather, BlockedTime](), set[int]()
     for use, held in gathers.items():
         place = run[Placement].groups[use.group]
         hosts = place.hosts(host_of)
@@ -179,7 +181,7 @@ def _room(run: RunSummary, thresholds: Thresholds) -> int | None:
     return min(rooms, default=None)
 
 
-def _takes_hpz(run: RunSummary, gathers: dict[_Gather, Held], engine: EngineConfig) -> bool:
+def _takes_hpz(run: RunSummary, gathers: dict[_Gather, BlockedTime], engine: EngineConfig) -> bool:
     """Say whether the engine could keep a second copy: all ranks share it, and no AutoEP."""
     of_all = all(kind.ranks == run[Run].first.world_size for kind in gathers)
     return of_all and not engine.written.get("expert_parallel")
@@ -208,12 +210,12 @@ def _why_not(ranks: int, copy: int, room: int | None, *, is_set: bool, in_order:
         return f"Set it to {ranks}, the ranks of a node."
     return (
         f"zero_hpz_partition_size {ranks} would keep these gathers inside the node, but takes "
-        f"{gib(copy)} of each rank, and the fullest has {gib(max(room or 0, 0))} to give: make "
-        "memory free first."
+        f"{gib(copy)} on each rank, and the fullest has {gib(max(room or 0, 0))} left: free "
+        "memory first."
     )
 
 
-def _table(gathers: dict[_Gather, Held]) -> Table:
+def _table(gathers: dict[_Gather, BlockedTime]) -> Table:
     return Table(
         columns=(
             Column("group"),
@@ -236,4 +238,4 @@ def _table(gathers: dict[_Gather, Held]) -> Table:
     )
 
 
-RULE = InterNodeGathers()
+RULE: Rule = InterNodeGathers()

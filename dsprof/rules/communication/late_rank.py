@@ -13,12 +13,14 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.lateness import Lateness, Together, Votes, lateness, together, vote
-from dsprof.analysis.matching import Matched
-from dsprof.analysis.outliers import chance_of
-from dsprof.analysis.own_time import excess, own_times
-from dsprof.analysis.pace import others_pace
+from dsprof.analysis.alignment.matching import Matched
+from dsprof.analysis.rank.pace import others_pace
+from dsprof.analysis.run.busy_time import busy_times, excess
+from dsprof.analysis.run.lateness import Lateness, Together, Votes, lateness, together, vote
+from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, named, percent, ranks_do
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
@@ -29,9 +31,8 @@ from dsprof.rules.communication.late_rank_causes import (
 )
 from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
 from dsprof.rules.communication.late_rank_tables import last_arrivals, own_time, pace_table
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
-from dsprof.rules.wording import milliseconds, named, ranks_do
 
 _ROWS = 16
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
@@ -54,10 +55,11 @@ class LateRank:
 
     meta = RuleMeta(
         id="late-rank",
-        title="No rank makes the others wait",
+        title="No rank is a straggler",
         failing_title="Ranks wait for a late rank",
         why="A collective takes as long as its last rank takes to arrive: all others wait inside.",
         category="communication",
+        order=100,
         needs=(Arrivals, Device, Run, Steps),
     )
     thresholds = Thresholds()
@@ -104,7 +106,7 @@ class LateRank:
         if any(len(one.rows) for one in run[Arrivals].ranks.values()):
             text = "Unknown: no measured step has a collective that all ranks recorded."
             return self.meta.finding(Status.UNKNOWN, text)
-        text = "No trace holds times of collectives that wait for all ranks."
+        text = "No trace has times of collectives that synchronise all ranks."
         return self.meta.finding(Status.NOT_APPLICABLE, text)
 
     def _nobody(
@@ -113,20 +115,27 @@ class LateRank:
         waited_ns = _mean_waited(late)
         share = waited_ns / step_ns
         if share < thresholds.turns_share and late.doubt_ns >= thresholds.step_share * step_ns:
-            text = f"Unknown: arrival times are accurate to {milliseconds(late.doubt_ns)} "
-            text += f"({late.doubt_ns / step_ns:.0%} of the step); a smaller delay does not show."
+            text = f"Unknown: arrival times are accurate to {duration(late.doubt_ns)} "
+            text += (
+                f"({percent(late.doubt_ns / step_ns)} of the step); a smaller delay does not show."
+            )
             return self.meta.finding(Status.UNKNOWN, text)
         if share < thresholds.turns_share:
-            text = f"Ranks wait {waited_ns / 1e6:,.1f} ms of a step for the last to arrive "
-            return self.meta.finding(Status.PASS, f"{text}({share:.0%}), and no rank stands out.")
+            text = f"Ranks wait {duration(waited_ns)} of a step for the last to arrive "
+            return self.meta.finding(
+                Status.PASS,
+                f"{text}({percent(share)}), but no rank is last more often than others.",
+            )
         return self.meta.finding(
             Status.INFO,
-            f"Ranks wait {waited_ns / 1e6:,.1f} ms of a step ({share:.0%}) for the last to arrive, "
-            "and take turns at being last.",
+            f"Ranks wait {duration(waited_ns)} of a step ({percent(share)}) for the last to "
+            "arrive, and different ranks arrive last in turn.",
             title="Ranks wait for each other in turn",
-            cause="The work of a step, or the machine, differs from rank to rank and from step to "
-            "step: batches of uneven length, routing of experts, programs beside.",
-            action="Group samples of like length, or balance tokens instead of samples over ranks.",
+            cause="The work of a step, or the machine, differs from rank to rank and from step "
+            "to step: batches of uneven length, routing of experts, other programs on the "
+            "host.",
+            action="Group samples of similar length, or balance tokens instead of samples over "
+            "ranks.",
             evidence=(last_arrivals(late, votes),),
             confidence="medium",
         )
@@ -145,9 +154,9 @@ class LateRank:
         (cause, action), table = _why(run, votes, thresholds)
         return self.meta.finding(
             Status.FAIL,
-            f"{ranks_do(votes.late, 'delay')} the others by {milliseconds(cost_ns)} per step "
-            f"({share:.0%}): last in {int(votes.votes[place])} of the {votes.cast} steps in "
-            f"which one rank stood out{_bound(late)}.",
+            f"{ranks_do(votes.late, 'delay')} the others by {duration(cost_ns)} per step "
+            f"({percent(share)}): last in {int(votes.votes[place])} of the {votes.cast} steps "
+            f"that have one late rank{_bound(late)}.",
             severity=_gravity(share, thresholds),
             cause=cause,
             action=action,
@@ -170,8 +179,8 @@ class LateRank:
         cause, action = _of_hosts(run[Run], several.ranks)
         return self.meta.finding(
             Status.FAIL,
-            f"{ranks_do(several.ranks, 'delay')} the others by {milliseconds(several.cost_ns)} per "
-            f"step ({share:.0%}): late together in {several.steps} of {several.of} steps.",
+            f"{ranks_do(several.ranks, 'delay')} the others by {duration(several.cost_ns)} per "
+            f"step ({percent(share)}): late together in {several.steps} of {several.of} steps.",
             title="Ranks wait for several late ranks",
             severity=_gravity(share, thresholds),
             cause=cause,
@@ -206,7 +215,7 @@ def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
             "runs there.",
         )
     return Cause(
-        "They have more to do than the others before each collective, or slower devices.",
+        "They have more work than the others before each collective, or slower devices.",
         "Compare what they compute and load with the others: their share of the model and of the "
         "batch, experts, samples, and what else runs on their cores.",
     )
@@ -227,13 +236,13 @@ def _why_not(run: RunSummary, votes: Votes, step_ns: float, thresholds: Threshol
     rank, cost_ns = votes.ranks[votes.leader], int(votes.median_ns[votes.leader])
     is_costly = cost_ns >= thresholds.step_share * step_ns
     if missing := run[Run].missing_ranks:
-        seen = f"; of those present rank {rank} comes last, {cost_ns / 1e6:,.1f} ms of a step"
+        seen = f"; of those present rank {rank} comes last, {duration(cost_ns)} of a step"
         return (
             f"{len(missing)} of {run[Run].first.world_size} ranks left no trace, and one of them "
             f"may come later{seen if votes.late else ''}."
         )
     if run[Steps].exposed_share is None:
-        return "some collectives were never seen waited for."
+        return "the waits for some collectives were not recorded."
     if is_costly and votes.late and votes.chance > thresholds.chance:
         return (
             f"rank {rank} was last in {int(votes.votes[votes.leader])} of {votes.cast} steps, "
@@ -283,7 +292,7 @@ def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, 
     others = [one for one in votes.ranks if one not in votes.late]
     least_ns = thresholds.cause_share * int(votes.median_ns[votes.leader])
     facts, steps = run[Arrivals].ranks, run[Steps]
-    times = own_times(steps, {one: row.before_ns for one, row in facts.items()})
+    times = busy_times(steps, {one: row.before_ns for one, row in facts.items()})
     causes = BY_PHASES if times[rank].idle_ns is None else BY_KERNELS
     more = excess(times, rank, others)
     if times[rank].compute_ns is not None and (
@@ -301,4 +310,4 @@ def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, 
     return found or unknown(rank, has_parts=False), pace_table(paces, votes)
 
 
-RULE = LateRank()
+RULE: Rule = LateRank()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dsprof.analysis.pace import Pace, is_slow
+from dsprof.analysis.rank.pace import Pace, is_slow
+from dsprof.findings.wording import duration
 
 
 class Cause(NamedTuple):
@@ -24,23 +25,23 @@ _INPUT = (
     "this rank does between steps: logging, evaluation, checkpoints."
 )
 _COPIES = Cause(
-    "It copies {ms:,.1f} ms longer between host and device than the others.",
+    "It spends {took} more in copies between host and device than the others.",
     "Look at the links and the memory of the host of rank {rank}: pinned memory, NUMA, other "
     "programs that copy.",
 )
 BY_PHASES: Mapping[str, Cause] = {
     "compute_ns": Cause(
-        "Its forward, backward and optimizer step take {ms:,.1f} ms longer than those of the "
+        "Its forward, backward and optimizer step take {took} longer than those of the "
         "others: it computes longer.",
         _COMPARE,
     ),
     "before_ns": Cause(
-        "Its first forward begins {ms:,.1f} ms later after the step before than that of the "
+        "Its first forward begins {took} later after the step before than that of the "
         "others: it waits for input, or its host does something else.",
         _INPUT,
     ),
     "outside_ns": Cause(
-        "It spends {ms:,.1f} ms more outside forward, backward and step than the others: its host "
+        "It spends {took} more outside forward, backward and step than the others: its host "
         "does something else.",
         "Look at what only rank {rank} does between the phases: logging, metrics, checkpoints.",
     ),
@@ -48,21 +49,20 @@ BY_PHASES: Mapping[str, Cause] = {
 }
 BY_KERNELS: Mapping[str, Cause] = {
     "compute_ns": Cause(
-        "Its computing kernels take {ms:,.1f} ms longer than those of the others: it computes "
-        "longer.",
+        "Its computing kernels take {took} longer than those of the others: it computes longer.",
         "Compare the work of rank {rank} with that of the others (tokens in a batch, layers, "
         "experts); if it is the same, the clock, temperature and power of its device (nvidia-smi "
         "-q -d PERFORMANCE), and what else runs there.",
     ),
     "idle_ns": Cause(
-        "Its device has nothing to do for {ms:,.1f} ms more than those of the others: its host "
-        "gives it work late, or waits for input.",
+        "Its device is idle for {took} more than those of the others: its host launches work "
+        "late, or waits for input.",
         "Look at what the host of rank {rank} does before its collectives: data loading, an uneven "
         "shard, synchronisations, a busy or wrongly bound processor.",
     ),
     "copies_ns": _COPIES,
 }
-_NOT_THE_NETWORK = "This wait ends when the rank arrives: the network has no part in it."
+_NOT_THE_NETWORK = "This wait ends when the rank arrives; the network does not cause it."
 
 
 def by_parts(
@@ -73,7 +73,7 @@ def by_parts(
     if not part or more[part] < least_ns:
         return None
     said = causes[part]
-    return Cause(said.cause.format(ms=more[part] / 1e6), said.action.format(rank=rank))
+    return Cause(said.cause.format(took=duration(more[part])), said.action.format(rank=rank))
 
 
 def by_pace(
@@ -84,17 +84,19 @@ def by_pace(
     if slow is None:
         return None
     if not slow:
-        ms = (mine.before_ns - usual.before_ns) / 1e6
+        took = duration(mine.before_ns - usual.before_ns)
         return Cause(
-            f"It comes to its first backward or collective of a step {ms:,.1f} ms later than the "
-            "others, and behind it is about as quick as they are: it waits for input, or its host "
-            "does something else.",
+            f"It reaches its first backward or collective of a step {took} later than the "
+            "others, and is about as fast as they are after that: it waits for input, or its "
+            "host does something else.",
             _INPUT.format(rank=rank),
         )
-    ms = (mine.before_ns + mine.working_ns - usual.before_ns - usual.working_ns) / 1e6
-    why = "it computes longer, or its host gives work late" if on_device else "it computes longer"
+    took = duration(mine.before_ns + mine.working_ns - usual.before_ns - usual.working_ns)
+    why = (
+        "it computes longer, or its host launches work late" if on_device else "it computes longer"
+    )
     return Cause(
-        f"Its own time of a step is {ms:,.1f} ms longer than that of the others, and not only "
+        f"Its own time of a step is {took} longer than that of the others, and not only "
         f"before its first backward or collective: {why}.",
         _COMPARE.format(rank=rank)
         + (" Record it with torch.profiler as well to see which." if on_device else ""),

@@ -14,12 +14,13 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.attribution import attribution
-from dsprof.analysis.lateness import Lateness, lateness
+from dsprof.analysis.run.attribution import attribution
+from dsprof.analysis.run.lateness import Lateness, lateness
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, percent, ranks_do
 from dsprof.rules.communication.late_rank_causes import BY_KERNELS, by_parts, unknown
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import milliseconds, ranks_do
+from dsprof.rules.rule import RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ def judge_kernels(
     of = "per step" if window.steps else "of the recorded time"
     yield meta.finding(
         Status.FAIL,
-        f"{ranks_do((rank,), 'delay')} the others by {milliseconds(waited_ns / count)} {of} "
-        f"({share:.0%}): it arrives last in {int(late.lasts[place])} of "
+        f"{ranks_do((rank,), 'delay')} the others by {duration(waited_ns / count)} {of} "
+        f"({percent(share)}): it arrives last in {int(late.lasts[place])} of "
         f"{int(late.met[place])} collectives.{_exposed(run)}",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
         cause=f"A collective's kernels start when their rank arrives and end together. Those of "
@@ -80,7 +81,7 @@ def _exposed(run: RunSummary) -> str:
     split = attribution(run)
     if split is None:
         return ""
-    return f" {split.waiting:.0%} of the step (mean over ranks) is exposed waiting."
+    return f" {percent(split.waiting)} of the step (mean over ranks) is exposed waiting."
 
 
 def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:

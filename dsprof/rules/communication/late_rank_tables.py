@@ -7,10 +7,10 @@ from dataclasses import astuple
 
 import numpy as np
 
-from dsprof.analysis.lateness import Lateness, Votes
-from dsprof.analysis.own_time import OwnTime
-from dsprof.analysis.pace import Pace
-from dsprof.rules.rule import Column, Table
+from dsprof.analysis.rank.pace import Pace
+from dsprof.analysis.run.busy_time import BusyTime
+from dsprof.analysis.run.lateness import Lateness, Votes
+from dsprof.findings.finding import Column, Table
 
 _ROWS = 16
 _OWN_TIME = "Own time of a step, without waits; the latest rank first"
@@ -44,17 +44,17 @@ def last_arrivals(late: Lateness, votes: Votes) -> Table:
             Column("rank"),
             Column("last to arrive", "count"),
             Column("of collectives", "count"),
-            Column("steps in which it stood out", "count"),
+            Column("steps in which only it was late", "count"),
             Column("others waited for it, a step", "ns"),
             Column("it waited for others, a step", "ns"),
             Column("transfer, a step", "ns"),
         ),
         rows=tuple(rows),
-        caption="Who came last",
+        caption="Last arrivals",
     )
 
 
-def own_time(times: Mapping[int, OwnTime], votes: Votes) -> Table:
+def own_time(times: Mapping[int, BusyTime], votes: Votes) -> Table:
     """List the parts of a step of each rank: phases, or kernels where a profile beside has them."""
     chosen = _latest(votes)
     labels = _PHASES if times[chosen[0]].idle_ns is None else _KERNELS

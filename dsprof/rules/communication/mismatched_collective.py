@@ -6,14 +6,15 @@ from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.flights import Flights
-from dsprof.analysis.disagreements import disagreements
-from dsprof.analysis.endings import find_hang
-from dsprof.analysis.flights import Mismatch, mismatches
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.run.endings import find_hang
+from dsprof.analysis.run.flight_recorders import Mismatch, mismatches
+from dsprof.analysis.run.mismatches import disagreements
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import named
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
-from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import named
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 class MismatchedCollective:
@@ -23,15 +24,16 @@ class MismatchedCollective:
         id="mismatched-collective",
         title="All ranks called the same collectives",
         failing_title="Ranks call different collectives at the same time",
-        why="Ranks that call different collectives hang, crash, or continue with wrong numbers.",
+        why="Ranks that call different collectives hang, crash, or continue with wrong values.",
         category="communication",
-        needs=(Arrivals, Flights, Endings),
+        order=90,
+        needs=(Arrivals, FlightRecorders, Endings),
     )
     thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the first mismatch of each group."""
-        flights = run[Flights]
+        flights = run[FlightRecorders]
         if not flights.ranks:
             yield from self._in_traces(run[Arrivals], run[Endings])
         elif len(flights.ranks) == 1:
@@ -64,7 +66,7 @@ class MismatchedCollective:
             cause="The ranks took different branches: a condition on the rank, on data or on a "
             "loss, or batches of different shapes."
             + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else ""),
-            action="Compare the lines that call it, and make all ranks take the same branch."
+            action="Compare the call sites, and make all ranks take the same branch."
             + (f" {LEAF_MODULES}" if found.is_of_zero3 else ""),
             ranks=found.odd,
             evidence=(_table(found),),
@@ -83,4 +85,4 @@ def _table(found: Mismatch) -> Table:
     )
 
 
-RULE = MismatchedCollective()
+RULE: Rule = MismatchedCollective()

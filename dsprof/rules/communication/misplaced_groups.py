@@ -12,16 +12,9 @@ from dsprof.analysis.aggregates.placement import Place, Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.events import ROLES
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-)
-from dsprof.rules.wording import FILL_HOSTS, size
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import FILL_HOSTS, size
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _INNER = ("tensor", "sequence", "context", "hpz", "shard", "expert", "model")
 """Roles whose groups belong inside a node, those that talk most first."""
@@ -38,12 +31,12 @@ class _Spread(NamedTuple):
     nodes: int  # of the group that is spread most
     needed: int
     bytes_per_step: float | None
-    held_ms: float | None
+    blocked_ms: float | None
     is_in_order: bool  # each takes ranks that follow each other
 
 
 _FAR_APART = (
-    "Ranks fill one host after another, but the group takes ranks that are far apart.",
+    "Ranks fill one host after another, but the group has ranks that are far apart.",
     "Make this the innermost dimension of the device mesh, so that neighbours in rank form its "
     "groups.",
 )
@@ -52,14 +45,14 @@ _FAR_APART = (
 def _not_divided(size: int, most: int) -> tuple[str, str]:
     if most % size == 0:
         return (
-            "The groups take ranks that follow each other, and hosts have different numbers of "
-            "ranks: some groups begin on one host and end on the next.",
+            "The groups have consecutive ranks, and hosts have different numbers of ranks: "
+            "some groups begin on one host and end on the next.",
             "Give all hosts the same number of ranks.",
         )
     return (
-        f"The groups take ranks that follow each other, and {size} does not divide the {most} of "
-        "a host: some groups begin on one host and end on the next.",
-        "Choose a size that divides the ranks of a host.",
+        f"The groups have consecutive ranks, but {size} does not divide the {most} of a host: "
+        "some groups begin on one host and end on the next.",
+        "Choose a group size that divides the number of ranks of a host.",
     )
 
 
@@ -68,11 +61,13 @@ class MisplacedGroups:
 
     meta = RuleMeta(
         id="misplaced-groups",
-        title="Groups that talk much are inside a node",
-        failing_title="Groups that talk much are spread over nodes",
-        why="Links inside a node are many times faster than those between nodes. Tensor parallel "
-        "ranks exchange activations in each layer, with nothing to hide that behind.",
+        title="Groups with much traffic stay inside a node",
+        failing_title="Groups with much traffic span nodes",
+        why="Links inside a node are many times faster than those between nodes. "
+        "Tensor-parallel ranks exchange activations in each layer, and no computation hides "
+        "that.",
         category="communication",
+        order=360,
         needs=(Placement, Run),
     )
     thresholds = NoThresholds()
@@ -87,7 +82,7 @@ class MisplacedGroups:
         elif sizes[0] < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, "Each host had one rank.")
         elif not inner:
-            text = "No group was recorded whose role asks for a place inside a node."
+            text = "No group was recorded that belongs inside a node."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif spread := _spread(run[Placement], inner, host_of, sizes):
             yield self._misplaced(spread, host_of, sizes)
@@ -104,9 +99,9 @@ class MisplacedGroups:
         return self.meta.finding(
             Status.FAIL,
             f"{worst.groups} groups of {worst.size} for {_name(worst.role)} span {worst.nodes} "
-            f"nodes, where {worst.needed} would do{_carried(worst.bytes_per_step)}.",
+            f"nodes, but fit into {worst.needed}{_carried(worst.bytes_per_step)}.",
             severity=Severity.HIGH if worst.role in _SEVERE else Severity.MEDIUM,
-            cause="Ranks are dealt out to the hosts in turn: neighbours in rank are on different "
+            cause="Ranks are assigned to hosts round-robin: consecutive ranks are on different "
             "hosts."
             if in_turn
             else cause,
@@ -152,13 +147,13 @@ def _of_one(
             steps_of[use.group] = max(steps_of[use.group], held.rank_steps)
     steps = sum(steps_of.values())
     known = [held.exposed_ns for held in rows if held.exposed_ns is not None]
-    held_ms = sum(known) / steps / 1e6 if steps and len(known) == len(rows) else None
+    blocked_ms = sum(known) / steps / 1e6 if steps and len(known) == len(rows) else None
     is_sized = steps > 0 and not any(held.unsized for held in rows)
     nbytes = sum(held.nbytes for held in rows) / steps if is_sized else None
     nodes = max(nodes for _, nodes in groups)
     members = (placement.groups[key].ranks for key, _ in groups)
     in_order = all(max(ranks) - min(ranks) == len(ranks) - 1 for ranks in members)
-    return _Spread(role, size, len(groups), nodes, needed, nbytes, held_ms, in_order)
+    return _Spread(role, size, len(groups), nodes, needed, nbytes, blocked_ms, in_order)
 
 
 def _is_dealt_in_turn(host_of: dict[int, str]) -> bool:
@@ -191,11 +186,11 @@ def _table(spread: list[_Spread]) -> Table:
                 one.nodes,
                 one.needed,
                 None if one.bytes_per_step is None else round(one.bytes_per_step),
-                one.held_ms,
+                one.blocked_ms,
             )
             for one in spread
         ),
     )
 
 
-RULE = MisplacedGroups()
+RULE: Rule = MisplacedGroups()

@@ -18,16 +18,8 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-    worst,
-)
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ROWS = 32
 
@@ -53,9 +45,10 @@ class NcclWarning:
         id="nccl-warning",
         title="NCCL wrote no warning",
         failing_title="NCCL wrote warnings",
-        why="A warning of NCCL stands between thousands of other lines, and is the only trace of "
-        "what later shows as a hang or an error without a cause.",
+        why="An NCCL warning is easily missed among thousands of lines, and may be the only "
+        "sign of what later becomes a hang or an unexplained error.",
         category="communication",
+        order=60,
         needs=(Logs,),
     )
     thresholds = NoThresholds()
@@ -86,8 +79,8 @@ class NcclWarning:
         if strange := [one for one in found if one.known is None]:
             yield self.meta.finding(
                 Status.INFO,
-                f"{sum(one.lines for one in strange):,} lines of warning that dsprof has no "
-                f"advice for, such as “{strange[0].text}”.",
+                f"{sum(one.lines for one in strange):,} warnings that dsprof does not know, "
+                f"such as “{strange[0].text}”.",
                 ranks=ranks_of(union(one.ranks for one in strange)),
                 evidence=(_table(strange),),
             )
@@ -117,4 +110,4 @@ def _table(warnings: list[_Warning]) -> Table:
     )
 
 
-RULE = NcclWarning()
+RULE: Rule = NcclWarning()

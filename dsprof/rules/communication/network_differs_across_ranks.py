@@ -15,17 +15,9 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.hardware import LOCAL_INTERFACES
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-    worst,
-)
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import RankLog
 
 
@@ -68,10 +60,14 @@ def _version(log: RankLog) -> str:
 
 _FACETS = (
     _Facet("version of the library", _version, Severity.CRITICAL, "communicators do not form"),
-    _Facet("network plugin", _plugin, Severity.CRITICAL, "ranks wait for each other for ever"),
-    _Facet("network", _network, Severity.CRITICAL, "ranks wait for each other for ever"),
+    _Facet("network plugin", _plugin, Severity.CRITICAL, "ranks wait for each other forever"),
+    _Facet("network", _network, Severity.CRITICAL, "ranks wait for each other forever"),
     _Facet(
-        "number of network devices", _devices, Severity.MEDIUM, "the rank with fewest decides", int
+        "number of network devices",
+        _devices,
+        Severity.MEDIUM,
+        "the rank with the fewest limits all",
+        int,
     ),
     _Facet("GPUDirect RDMA", _direct, Severity.MEDIUM, "one side copies through host memory"),
 )
@@ -82,11 +78,12 @@ class NetworkDiffersAcrossRanks:
 
     meta = RuleMeta(
         id="network-differs-across-ranks",
-        title="Ranks communicate in the same way",
-        failing_title="Ranks communicate in different ways",
-        why="Ranks that disagree about plugin or network never connect, and the run hangs without "
-        "an error. Fewer devices on one host slow all others.",
+        title="Ranks use the same network devices and plugins",
+        failing_title="Ranks use different network devices or plugins",
+        why="Ranks with different plugins or networks never connect, and the run hangs without "
+        "an error. A host with fewer devices slows all others.",
         category="communication",
+        order=40,
         needs=(Logs,),
     )
     thresholds = NoThresholds()
@@ -98,7 +95,7 @@ class NetworkDiffersAcrossRanks:
             yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")
             return
         if len(logs.ranks) < 2:
-            text = "One rank alone: nothing to compare."
+            text = "Not applicable: only one rank is in the log."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         found = {facet: said for facet in _FACETS if len(said := _said(logs, facet)) > 1}
@@ -131,9 +128,9 @@ class NetworkDiffersAcrossRanks:
     def _unreachable(self, local: dict[str, RankSet]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(union(local.values())).capitalize()} offer other hosts the interface "
-            f"{', '.join(local)}, over which they cannot be reached.",
-            title="Ranks meet over an interface that leads nowhere",
+            f"{named_ranks(union(local.values())).capitalize()} offer other hosts the bootstrap "
+            f"interface {', '.join(local)}, over which they cannot be reached.",
+            title="Ranks offer a bootstrap interface that other hosts cannot reach",
             severity=Severity.HIGH,
             cause="NCCL took the first interface that is up.",
             action="Set NCCL_SOCKET_IFNAME to the interface that connects the hosts.",
@@ -160,4 +157,4 @@ def _table(found: dict[_Facet, dict[str, RankSet]]) -> Table:
     return Table(columns, tuple(rows[:48]))
 
 
-RULE = NetworkDiffersAcrossRanks()
+RULE: Rule = NetworkDiffersAcrossRanks()

@@ -9,8 +9,9 @@ from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import plural
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent, plural
+from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 8
 _MOST_OF_BACKWARD = 0.25
@@ -36,9 +37,10 @@ class PartFilledBuckets:
         id="part-filled-buckets",
         title="Buckets are well filled when they are sent",
         failing_title="Buckets are sent half empty",
-        why="The buffer of a bucket is allocated at its full size. One that the next gradient "
-        "never fits into holds memory that is not used, and sends more, smaller collectives.",
+        why="The buffer of a bucket is allocated at its full size. A bucket that is sent half "
+        "empty wastes memory, and causes more and smaller collectives.",
         category="communication",
+        order=270,
         needs=(Flushes, Steps, Traffic),
         min_steps=1,
     )
@@ -59,7 +61,9 @@ class PartFilledBuckets:
             elements = sum(kind.elements * sums.flushes for kind, sums in zero.items())
             in_backward = elements / steps / run[Traffic].reductions_per_step
             if not elements:
-                yield self.meta.finding(Status.UNKNOWN, "Unknown: sizes were lost.")
+                yield self.meta.finding(
+                    Status.UNKNOWN, "Unknown: the sizes of some buckets were not recorded."
+                )
                 return
             yield self._judged(full, steps, in_backward, thresholds)
 
@@ -70,7 +74,7 @@ class PartFilledBuckets:
         fill = sum(_fill(kind) * sums.flushes for kind, sums in full.items()) / flushes
         capacity = max(kind.capacity for kind in full)
         summary = (
-            f"{plural(flushes / steps, 'bucket')} a step sent as full, {fill:.0%} filled on "
+            f"{plural(flushes / steps, 'bucket')} a step sent as full, {percent(fill)} filled on "
             f"average: reduce_bucket_size is {capacity:,} elements."
         )
         if fill >= thresholds.fill or flushes / steps < thresholds.flushes_per_step:
@@ -79,18 +83,18 @@ class PartFilledBuckets:
         if elements <= capacity:
             return self.meta.finding(
                 Status.INFO,
-                f"{summary} Larger ones would hold most of a backward, with nothing to hide "
-                "behind.",
+                f"{summary} Larger buckets would contain most of a backward, and no computation "
+                "would be left to hide them.",
                 confidence="medium",
             )
         return self.meta.finding(
             Status.FAIL,
             summary,
             severity=Severity.LOW,
-            cause="ZeRO sends a bucket before the gradient that does not fit. Where single "
-            "gradients are nearly as large as the bucket, it leaves half empty.",
-            action=f'Set "reduce_bucket_size" to {elements:,} elements: room for several '
-            "gradients, so that little is left empty. The buffer has this size, twice with "
+            cause="ZeRO sends a bucket before the gradient that does not fit. If single "
+            "gradients are nearly as large as the bucket, it is sent half empty.",
+            action=f'Set "reduce_bucket_size" to {elements:,} elements: it then holds '
+            "several gradients, and little is left empty. The buffer has this size, twice with "
             "overlap_comm.",
             config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
             evidence=(_by_fill(full, steps),),
@@ -129,4 +133,4 @@ def _by_fill(full: _Rows, steps: int) -> Table:
     )
 
 
-RULE = PartFilledBuckets()
+RULE: Rule = PartFilledBuckets()

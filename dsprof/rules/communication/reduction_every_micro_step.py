@@ -11,17 +11,11 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-)
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about, is_hidden
-from dsprof.rules.wording import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +32,10 @@ class ReductionEveryMicroStep:
         id="reduction-every-micro-step",
         title="Gradients are reduced no more than once a step",
         failing_title="Gradients are reduced more than once a step",
-        why="With accumulation over k micro-steps one reduction would do; k of them send k times "
-        "the bytes.",
+        why="With accumulation over k micro-steps one reduction suffices; k of them send k "
+        "times the bytes.",
         category="communication",
+        order=170,
         needs=(Engines, Run, Steps, Traffic),
         needs_sizes=True,
         min_steps=1,
@@ -55,10 +50,10 @@ class ReductionEveryMicroStep:
             if one.traffic.rank_steps and one.traffic.micro_steps > one.traffic.rank_steps
         ]
         if not accumulating:
-            text = "Each step has one micro-step: nothing is accumulated."
+            text = "Not applicable: each step has one micro-step."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif len(run[Engines].engines) < 2 and _usual_micro_steps(run[Steps]) < 2:
-            text = "Most steps have one micro-step; some have more, as where steps were skipped."
+            text = "Most steps have one micro-step; a few have more, e.g. after skipped steps."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         for one in accumulating:
@@ -90,8 +85,8 @@ class ReductionEveryMicroStep:
         extra = round(nbytes * (1 - 1 / reductions))
         summary = (
             f"Gradients are reduced {reductions:.3g} times a step, over "
-            f"{traffic.micro_steps / traffic.rank_steps:.3g} micro-steps: "
-            f"{size(extra)} of {size(nbytes)} a step are repetition."
+            f"{traffic.micro_steps / traffic.rank_steps:.3g} micro-steps: {size(extra)} of "
+            f"{size(nbytes)} per step are redundant."
         )
         evidence = Table(
             columns=(Column("reductions a step"), Column("gradient bytes a step", "bytes")),
@@ -121,8 +116,8 @@ class ReductionEveryMicroStep:
         return self.meta.finding(
             Status.INFO,
             summary,
-            cause=f"{sharded} keeps one share of the gradients on each rank, and must reduce "
-            "before it can drop the rest: by design.",
+            cause=f"{sharded} keeps one shard of the gradients on each rank, so it must reduce "
+            "in each micro-step, by design.",
             action=_ZERO_ACTION if engines.stage else _FSDP_ACTION,
             evidence=(evidence,),
             saving_bytes_per_step=extra,
@@ -151,12 +146,12 @@ def _is_by_design(engines: Engines, traffic: Traffic, facts: Run) -> bool:
 _ACTION = "Reduce only in the last micro-step: use no_sync() around the others."
 _ENGINE_ACTION = f"{_ACTION[:-1]}, or let the engine handle gradient_accumulation_steps."
 _HIDDEN = (
-    "Nothing need be done for time: computation hides the repetition. no_sync() around all "
-    "micro-steps but the last saves the bytes, on a network that others use."
+    "No change is needed for speed: computation hides the repetition. no_sync() around all "
+    "micro-steps but the last saves the bytes, e.g. on a shared network."
 )
 
 _ZERO_ACTION = (
-    "ZeRO-1 reduces once a step, if memory has room for whole gradients; "
+    "ZeRO-1 reduces once a step, if whole gradients fit into memory; "
     "engine.coalesce_grad_reduction() (DeepSpeed 0.19) trades memory for fewer reductions; a "
     "larger micro-batch with fewer micro-steps does the same."
 )
@@ -166,4 +161,4 @@ _FSDP_ACTION = (
     "micro-batch with fewer micro-steps needs no such memory."
 )
 
-RULE = ReductionEveryMicroStep()
+RULE: Rule = ReductionEveryMicroStep()

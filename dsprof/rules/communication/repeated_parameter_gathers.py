@@ -10,15 +10,16 @@ from dsprof.analysis.aggregates.fetches import Fetches, FetchKind
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.aggregates.wire import Wire, WireKind
+from dsprof.analysis.aggregates.wire_dtypes import WireDtypes, WireKind
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.calls import AnyCalls, bytes_per_step, held_ms, share_of_step
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, percent, size
+from dsprof.rules.calls import AnyCalls, blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.knowledge.stage3 import REUSE, REUSE_DEFAULT, written_number
 from dsprof.rules.memory.counters import is_short
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
-from dsprof.rules.wording import size
-from dsprof.trace.format import EngineConfig
+from dsprof.trace.schema import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,11 @@ class RepeatedParameterGathers:
         id="repeated-parameter-gathers",
         title="Parameters are gathered once between updates",
         failing_title="Parameters are gathered again without an update in between",
-        why="Parameters change when the optimizer steps. Each gather of the same values before "
-        "that sends all of them once more.",
+        why="Parameters change when the optimizer steps. Every further gather before that "
+        "sends the same values again.",
         category="communication",
-        needs=(Engines, Fetches, Memory, Steps, Traffic, Wire),
+        order=350,
+        needs=(Engines, Fetches, Memory, Steps, Traffic, WireDtypes),
         needs_sizes=True,
         min_steps=1,
     )
@@ -63,23 +65,23 @@ class RepeatedParameterGathers:
     def _repeated(
         self, run: RunSummary, gathered: dict[str, float], share: float, thresholds: Thresholds
     ) -> Finding:
-        engines, again = run[Engines], run[Wire].chosen(_is_again)
+        engines, again = run[Engines], run[WireDtypes].chosen(_is_again)
         low = None if is_short(run[Memory]) else _low_reuse(engines, gathered)
         fails = low is not None
-        held = held_ms(again)
+        held = blocked_ms(again)
         costs = held is None or share_of_step(held, run[Steps]) >= thresholds.held_share
         summary = (
-            f"{share:.0%} of the parameters that a step gathers "
+            f"{percent(share)} of the parameters that a step gathers "
             f"({size(bytes_per_step(again))}) are gathered in backward, where forward "
             "had them already"
         )
-        wait = "" if held is None else f"; it waits {held:.1f} ms a step for them"
+        wait = "" if held is None else f"; blocked time {duration(held * 1e6)} per step"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
             f"{summary}{wait}.",
             severity=(Severity.MEDIUM if costs else Severity.LOW) if fails else Severity.NONE,
-            cause=f"{REUSE} is {low:,.0f} elements in the configuration: what is used again only "
-            "after more than that is let go in between."
+            cause=f"{REUSE} is {low:,.0f} elements in the configuration: parameters that are "
+            "used again only after more elements than that are released in between."
             if fails
             else _by_design(engines),
             action=_keep(engines) if fails else _by_choice(engines),
@@ -94,7 +96,7 @@ class RepeatedParameterGathers:
 
 def _saving(again: AnyCalls) -> Range | None:
     """Return what backward waits for its gathers, in ms of a step: they are gone altogether."""
-    held = held_ms(again)
+    held = blocked_ms(again)
     return None if held is None else about(held)
 
 
@@ -138,12 +140,12 @@ def _elements_of_model(engine: EngineConfig) -> int:
 def _by_design(engines: Engines) -> str:
     if engines.stage == 3:
         return (
-            f"ZeRO-3 lets parameters go that are used again only after {REUSE} (default "
-            f"{REUSE_DEFAULT:,} elements): the price of the memory saved."
+            f"ZeRO-3 releases parameters that are used again only after {REUSE} (default "
+            f"{REUSE_DEFAULT:,} elements). That saves memory."
         )
     return (
-        "FSDP lets the parameters of a unit go after its forward, and gathers them again for its "
-        "backward: the price of the memory saved."
+        "FSDP reshards a unit after its forward, and gathers it again for its backward. That "
+        "saves memory."
     )
 
 
@@ -177,4 +179,4 @@ def _by_phase(gathered: dict[str, float]) -> Table:
     )
 
 
-RULE = RepeatedParameterGathers()
+RULE: Rule = RepeatedParameterGathers()

@@ -11,17 +11,18 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_CLASSES, family
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import count, duration, percent, plural
 from dsprof.rules.calls import (
     Calls,
+    blocked_ms,
     calls_per_step,
     calls_table,
-    held_ms,
     over_all_ranks,
     share_of_step,
 )
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, omitting_saves
-from dsprof.rules.wording import count, plural
 
 _FAMILIES = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter"})
 _SCALAR = SIZE_CLASSES[0]
@@ -47,11 +48,12 @@ class ScalarCollectives:
 
     meta = RuleMeta(
         id="scalar-collectives",
-        title="The training loop sends few single numbers and objects",
-        failing_title="Single numbers or objects are sent in every step",
-        why="A number costs as much latency as a megabyte, and the ranks wait for each other to "
-        "send it. An object is pickled, copied to the device, and its size is sent first.",
+        title="The training loop sends few scalars and objects",
+        failing_title="Scalars or objects are sent in every step",
+        why="A scalar costs a full latency, and all ranks wait for each other to send it. An "
+        "object is also pickled and copied to the device, and its size is sent first.",
         category="communication",
+        order=210,
         needs=(Communication, Engines, Steps),
         needs_sizes=True,
         needs_groups=True,
@@ -77,7 +79,7 @@ class ScalarCollectives:
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif scalars and not many:
             calls = calls_per_step(scalars)
-            few = f"under {thresholds.calls_per_step:g} of a kind are few"
+            few = f"below the limit of {thresholds.calls_per_step:g} of a kind"
             text = f"{calls:.2g} a step and rank; {few}."
             yield self.meta.finding(Status.PASS, text)
         for part in many:
@@ -92,17 +94,18 @@ class ScalarCollectives:
             f"{plural(calls_per_step(scalars), 'collective')} of at most 4 KiB a step and rank"
         )
         summary += f", {count(objects)} of them for pickled objects" if objects else ""
-        held, saving = held_ms(scalars), _saving(scalars)
+        held, saving = blocked_ms(scalars), _saving(scalars)
         details: dict[str, Any] = {**told, "evidence": (calls_table(scalars),)}
         if held is None:
-            text = f"{summary}; how long they hold the ranks was not measured."
+            text = f"{summary}; their blocked time was not measured."
             return self.meta.finding(Status.INFO, text, **details)
         costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{summary}, held {held:.2f} ms ({share_of_step(held, steps):.1%} of the step).",
+            f"{summary}: blocked time {duration(held * 1e6)} "
+            f"({percent(share_of_step(held, steps))} of the step).",
             severity=Severity.MEDIUM if costs else Severity.NONE,
-            cause="The program sends them between forward, backward and step.",
+            cause="The program sends them in the training loop.",
             saving_ms_per_step=saving if costs else None,
             saving_from="other",
             confidence="medium",
@@ -142,13 +145,13 @@ def _is_object(kind: Kind) -> bool:
 
 
 _ACTION = (
-    "Keep losses and metrics as tensors on the device, join them into one tensor, and reduce that "
-    "every so many steps. Send objects once, before the loop."
+    "Keep losses and metrics as tensors on the device, join them into one tensor, and reduce "
+    "it every N steps. Send objects once, before the loop."
 )
 _TENSORS = {
-    "title": "Small tensors are sent one by one in every step",
-    "action": "Join them into one tensor before they are sent, and split it afterwards. Gradients "
-    "are best left to the library (DDP, or DeepSpeed's engine), which sends them in buckets.",
+    "title": "Small tensors are sent separately in every step",
+    "action": "Join them into one tensor before they are sent, and split it afterwards. Leave "
+    "gradients to DDP or DeepSpeed's engine, which send them in buckets.",
 }
 
-RULE = ScalarCollectives()
+RULE: Rule = ScalarCollectives()

@@ -9,18 +9,19 @@ from dsprof.analysis.aggregates.communication import Communication, Kind
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import duration, plural, size
 from dsprof.rules.calls import (
     Calls,
+    blocked_ms,
     bytes_per_step,
     calls_per_step,
     calls_table,
-    held_ms,
     over_all_ranks,
     share_of_step,
 )
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about
-from dsprof.rules.wording import plural, size
 
 _LIBRARY_ROLES = frozenset({"expert_data", "hpz"})
 """Groups that DeepSpeed makes for all layouts alike, and uses where they hold one rank, too."""
@@ -39,11 +40,12 @@ class SingleRankGroups:
 
     meta = RuleMeta(
         id="single-rank-groups",
-        title="No collective is called for a single rank",
-        failing_title="Collectives are called in groups of one rank",
+        title="No collective is called in a single-rank group",
+        failing_title="Collectives are called in single-rank groups",
         why="A collective in a single-rank group still launches, copies and waits, and changes "
         "nothing.",
         category="communication",
+        order=220,
         needs=(Communication, Run, Steps),
         min_steps=1,
     )
@@ -52,7 +54,7 @@ class SingleRankGroups:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Weigh the collectives of groups of one."""
         if run[Run].first.world_size < 2:
-            text = "One rank has no larger group to call them in."
+            text = "Not applicable: single-rank run."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         rows = run[Communication].rows
@@ -62,19 +64,19 @@ class SingleRankGroups:
             yield self._judged(alone, run[Steps], thresholds)
 
     def _judged(self, alone: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
-        held = held_ms(alone)
+        held = blocked_ms(alone)
         own = {kind: row for kind, row in alone.items() if not _is_of_library(kind)}
-        own_ms = held_ms(own) or 0.0
+        own_ms = blocked_ms(own) or 0.0
         costs = share_of_step(own_ms, steps) >= thresholds.held_share
-        took = "" if held is None else f", in {held:.2f} ms"
+        took = "" if held is None else f", in {duration(held * 1e6)}"
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{plural(calls_per_step(alone), 'collective')} a step and rank in a group of one "
-            f"rank: {size(bytes_per_step(alone))} carried to where they come from{took}.",
+            f"{plural(calls_per_step(alone), 'collective')} a step and rank in a single-rank "
+            f"group: {size(bytes_per_step(alone))} copied back to the same rank{took}.",
             severity=Severity.LOW if costs else Severity.NONE,
-            cause="The program, or the library, calls them whatever the size of the group.",
-            action="Skip the call where the group has one rank. Where a library makes it, choose a "
-            "layout in which the group has more, or leave it: little is lost.",
+            cause="The program, or a library, calls them without checking the size of the group.",
+            action="Skip the call if the group has one rank. If a library makes it, choose a "
+            "layout with larger groups, or leave it: it costs little.",
             evidence=(calls_table(alone),),
             saving_ms_per_step=about(own_ms) if costs else None,
             saving_from="other",
@@ -86,4 +88,4 @@ def _is_of_library(kind: Kind) -> bool:
     return kind.role in _LIBRARY_ROLES or bool(kind.requested)
 
 
-RULE = SingleRankGroups()
+RULE: Rule = SingleRankGroups()

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.run.transfer_speed import Path
 from dsprof.analysis.summary import RunSummary
-from dsprof.analysis.transfers import Path
-from dsprof.rules.communication.links import Expected, LinkModel, accelerator_link
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import size
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent, size
+from dsprof.rules.hardware.links import Expected, LinkModel, accelerator_link
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.log import Measured
 
 _ROWS = 32
@@ -29,10 +30,11 @@ class SlowBenchmark:
 
     meta = RuleMeta(
         id="slow-benchmark",
-        title="The bandwidth benchmark reaches what its links carry",
+        title="The bandwidth benchmark reaches the speed of its links",
         failing_title="The bandwidth benchmark is slower than its links",
-        why="A benchmark runs only collectives: training cannot be faster than it.",
+        why="Training cannot communicate faster than a benchmark that runs only collectives.",
         category="communication",
+        order=130,
         needs=(Logs,),
     )
     thresholds = Thresholds()
@@ -64,8 +66,8 @@ class SlowBenchmark:
                 evidence=(_table(rows),),
             )
         share = best.busbw / expected.busbw
-        text = f"{reached}, {share:.0%} of the {expected.busbw / 1e9:,.3g} GB/s that others reach "
-        text += f"over {expected.source}."
+        text = f"{reached}, {percent(share)} of the {expected.busbw / 1e9:,.3g} GB/s that others "
+        text += f"reach over {expected.source}."
         if share >= thresholds.share:
             return self.meta.finding(Status.PASS, text, evidence=(_table(rows),))
         return self.meta.finding(
@@ -123,4 +125,4 @@ def _cells(row: Measured) -> tuple[str | int | float | None, ...]:
     return row.op, row.nbytes, row.busbw, ranks, hosts, row.device, row.wrong
 
 
-RULE = SlowBenchmark()
+RULE: Rule = SlowBenchmark()

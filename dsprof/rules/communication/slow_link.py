@@ -11,11 +11,12 @@ import numpy as np
 from dsprof.analysis.aggregates.arrivals import FAMILIES, Arrivals
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.links import Kind, Transfer, transfers
-from dsprof.analysis.outliers import low_outliers
+from dsprof.analysis.run.links import Kind, Transfer, transfers
+from dsprof.analysis.run.outliers import low_outliers
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import milliseconds, named
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
 _Ranks = tuple[int, ...]
@@ -38,8 +39,9 @@ class SlowLink:
         id="slow-link",
         title="Groups that send the same take the same time",
         failing_title="A group is slower than others that send the same",
-        why="All others wait for the group on the slow link wherever they meet it next.",
+        why="Every other group waits for the one on the slow link in their next common collective.",
         category="communication",
+        order=120,
         needs=(Arrivals, Run, Steps),
     )
     thresholds = Thresholds()
@@ -68,7 +70,7 @@ class SlowLink:
 
     def _nothing_to_compare(self, run: RunSummary, has_matched: bool) -> Finding:
         if run[Run].first.world_size < 2 or not has_matched:
-            text = "No trace holds times of collectives that wait for all ranks."
+            text = "No trace has times of collectives that synchronise all ranks."
         else:
             text = (
                 "Fewer than three groups send the same collectives. Within one group a slow link "
@@ -93,10 +95,11 @@ class SlowLink:
         )
         return self.meta.finding(
             Status.FAIL,
-            f"Collectives among {named(worst)} take {milliseconds(cost_ns)} per step "
-            f"({share:.0%}) longer than the same in other groups, after all ranks have come.",
+            f"Collectives among {named(worst)} take {duration(cost_ns)} per step "
+            f"({percent(share)}) longer than the same in other groups, after all ranks have "
+            "arrived.",
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
-            cause=f"{cause} Waiting for late ranks is not in these times.",
+            cause=f"{cause} These times exclude waits for late ranks.",
             action="Compare adapters, cables, port errors and the placement of these ranks with "
             "those of the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the "
             "link apart from training.",
@@ -132,7 +135,7 @@ def _table(slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]]) -> Tab
             Column("bytes", "bytes"),
             Column("calls", "count"),
             Column("transfer", "ns"),
-            Column("in like groups", "ns"),
+            Column("in similar groups", "ns"),
         ),
         rows=tuple(
             (
@@ -149,4 +152,4 @@ def _table(slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]]) -> Tab
     )
 
 
-RULE = SlowLink()
+RULE: Rule = SlowLink()

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from math import ceil
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
-from dsprof.analysis.aggregates.costs import Costs
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import count
 from dsprof.rules.calls import calls_per_step, calls_table, over_all_ranks
 from dsprof.rules.communication.scalar_collectives import is_scalar
 from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import (
     NOMINAL_NS_PER_BYTE,
     Range,
@@ -26,10 +28,9 @@ from dsprof.rules.savings import (
     joining_saves,
     ns_per_byte,
 )
-from dsprof.rules.wording import count
 
 _MIB = 1 << 20
-_HIDDEN = "Nothing need be done: computation hides them, and fewer would not make the step shorter."
+_HIDDEN = "No change is needed: computation hides them, so fewer would not shorten the step."
 
 _TOLD = frozenset({"barrier"})
 """What has a rule of its own; so do scalars, and at stage 3 parameters."""
@@ -49,12 +50,13 @@ class SmallCollectives:
 
     meta = RuleMeta(
         id="small-collectives",
-        title="Collectives are large enough, or few",
+        title="Collectives are large enough, or rare",
         failing_title="Buckets are too small",
-        why="A collective costs a fixed latency beside its bytes; many small ones cost many "
-        "latencies.",
+        why="A collective costs a fixed latency in addition to its bytes; many small ones cost "
+        "many latencies.",
         category="communication",
-        needs=(Arrivals, Engines, Steps, Communication, Costs, Flushes, Traffic),
+        order=240,
+        needs=(Arrivals, Engines, Steps, Communication, BaselineCosts, Flushes, Traffic),
         needs_sizes=True,
         needs_groups=True,
         min_steps=1,
@@ -106,11 +108,11 @@ class SmallCollectives:
     def _others(self, small: dict[Kind, Row], calls: float) -> Finding:
         return self.meta.finding(
             Status.INFO,
-            f"{count(calls)} small collectives a step and rank; what they cost is latency.",
+            f"{count(calls)} small collectives a step and rank; their cost is latency.",
             title="Many collectives are small",
-            cause="The program, or a library, asks for them one by one.",
-            action="Nothing need be done where they cost little. Else join tensors before they are "
-            "sent; what no update depends on can be sent less often.",
+            cause="The program, or a library, calls each of them separately.",
+            action="No change is needed where they cost little. Otherwise join tensors before "
+            "they are sent; what no update depends on can be sent less often.",
             evidence=(calls_table(small),),
             confidence="medium",
         )
@@ -189,4 +191,4 @@ def _small(rows: dict[Kind, Row], thresholds: Thresholds) -> dict[Kind, Row]:
     return {k: row for k, row in rows.items() if row.nbytes < row.calls * thresholds.small_bytes}
 
 
-RULE = SmallCollectives()
+RULE: Rule = SmallCollectives()

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.flights import Flights
-from dsprof.analysis.endings import LEAST_WAIT_NS
-from dsprof.analysis.flights import GroupState, culprits, group_states
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.run.endings import LEAST_WAIT_NS
+from dsprof.analysis.run.flight_recorders import GroupState, culprits, group_states
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import named
 from dsprof.rules.communication.stuck_collective_tables import held_up_groups, last_calls
 from dsprof.rules.communication.stuck_collective_traces import findings_of_traces
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
-from dsprof.rules.wording import named
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +32,26 @@ class StuckCollective:
     meta = RuleMeta(
         id="stuck-collective",
         title="Every rank joined every collective",
-        failing_title="Ranks did not join collectives that others wait for",
-        why="A collective ends on no rank before all have joined it: one rank that does not come "
-        "holds up the whole run until a timeout ends it.",
+        failing_title="Ranks did not join collectives that others wait in",
+        why="A collective ends only after all ranks have joined it: one missing rank blocks "
+        "the whole run until a timeout ends it.",
         category="communication",
-        needs=(Flights, Endings),
+        order=80,
+        needs=(FlightRecorders, Endings),
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the ranks that are absent, those that did not finish, and those without a dump."""
-        if run[Flights].ranks:
-            yield from self._of_dumps(run[Flights], thresholds)
+        if run[FlightRecorders].ranks:
+            yield from self._of_dumps(run[FlightRecorders], thresholds)
         elif run[Endings].ranks:
             yield from findings_of_traces(self.meta, run[Endings], round(thresholds.waited_s * 1e9))
         else:
             text = "No dsprof trace and no dump of torch's flight recorder was given."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
 
-    def _of_dumps(self, flights: Flights, thresholds: Thresholds) -> Iterable[Finding]:
+    def _of_dumps(self, flights: FlightRecorders, thresholds: Thresholds) -> Iterable[Finding]:
         states = group_states(flights)
         if all(len(state.unknown) == len(state.members) - 1 for state in states):
             text = "Unknown: only one rank was dumped. Give the dumps of all ranks."
@@ -62,7 +64,7 @@ class StuckCollective:
         ]
         yield from found or self._in_flight(states)
 
-    def _absent(self, states: Sequence[GroupState], flights: Flights) -> Iterable[Finding]:
+    def _absent(self, states: Sequence[GroupState], flights: FlightRecorders) -> Iterable[Finding]:
         held_up = [state for state in states if state.absent]
         if not held_up:
             return
@@ -81,7 +83,7 @@ class StuckCollective:
             if in_circle
             else f"{peers}; its peer may be the cause."
             if peers
-            else f"The process hangs, died, or took a different branch.{_zero3(first)}",
+            else f"The process hung, died, or took a different branch.{_zero3(first)}",
             action=f"Look at the stack of {named(ranks)} (py-spy dump --pid PID) and at the end of "
             f"its log.{_seen_last(ranks, flights)}{_leaf(first)}"
             if len(ranks) == 1
@@ -132,7 +134,7 @@ class StuckCollective:
                 f"{suspect[0].label} wait in {_call(suspect[0])}.",
                 title="The others may wait for ranks without a dump",
                 severity=Severity.HIGH,
-                cause="A process that died, or whose watchdog hangs, writes no dump.",
+                cause="A process that died, or whose watchdog hung, writes no dump.",
                 action=f"Look at the log of {named(ranks)}, and add the dump if there is one."
                 if len(ranks) == 1
                 else f"Look at the logs of {named(ranks)}, and add their dumps if there are any.",
@@ -149,12 +151,12 @@ class StuckCollective:
                 f"{_call(pending[0])} and collectives of {len(pending) - 1} more groups were in "
                 "flight; every rank with a dump had joined them.",
                 title="Collectives that every rank had joined were in flight",
-                cause="The run was healthy at that moment, or the network or a device stalls.",
+                cause="The run was healthy at that moment, or the network or a device is stuck.",
                 evidence=(held_up_groups(pending),),
             )
 
 
-def _peers(ranks: Sequence[int], flights: Flights) -> str:
+def _peers(ranks: Sequence[int], flights: FlightRecorders) -> str:
     """Say in which send or receive the first of these ranks waits itself; "" if in none."""
     for rank in ranks:
         dump = flights.ranks[rank]
@@ -182,10 +184,10 @@ def _leaf(state: GroupState) -> str:
     return f" {LEAF_MODULES}" if state.call and state.call.is_of_zero3 else ""
 
 
-def _seen_last(ranks: Sequence[int], flights: Flights) -> str:
+def _seen_last(ranks: Sequence[int], flights: FlightRecorders) -> str:
     frames = {rank: flights.ranks[rank].last_frame for rank in ranks}
     rank = next((rank for rank in ranks if frames[rank]), None)
     return "" if rank is None else f" Rank {rank} called its last collective at {frames[rank]}."
 
 
-RULE = StuckCollective()
+RULE: Rule = StuckCollective()

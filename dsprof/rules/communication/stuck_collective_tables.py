@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsprof.analysis.aggregates.flights import Flights
-from dsprof.analysis.flights import GroupState
-from dsprof.rules.rule import Column, Table
-from dsprof.rules.wording import named
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.run.flight_recorders import GroupState
+from dsprof.findings.finding import Column, Table
+from dsprof.findings.wording import named
 
 _ROWS = 32
 
 
-def last_calls(ranks: Sequence[int], flights: Flights) -> Table:
+def last_calls(ranks: Sequence[int], flights: FlightRecorders) -> Table:
     """Say what ranks did last, as their dumps tell."""
     return Table(
         columns=(Column("rank"), Column("collectives in flight", "count"), Column("called last")),
@@ -60,5 +60,5 @@ def held_up_groups(states: Sequence[GroupState]) -> Table:
             )
             for state in states[:_ROWS]
         ),
-        caption="Blocked groups, in the order in which they began to wait",
+        caption="Blocked groups, earliest first",
     )

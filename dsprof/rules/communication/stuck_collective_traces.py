@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dsprof.analysis.aggregates.endings import Ending, Endings
-from dsprof.analysis.endings import Hang, deadlocked, find_hang, roots, was_alive_meanwhile
-from dsprof.analysis.flights import GroupState
+from dsprof.analysis.run.endings import Hang, deadlocked, find_hang, roots, was_alive_meanwhile
+from dsprof.analysis.run.flight_recorders import GroupState
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import duration, named, ranks_do, size
 from dsprof.rules.communication.stuck_collective_tables import held_up_groups
 from dsprof.rules.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
-from dsprof.rules.wording import figures, named, ranks_do, size
-from dsprof.trace.format import EXIT
+from dsprof.rules.rule import RuleMeta
+from dsprof.trace.schema import EXIT
 
 _NAMED = 3
 """Of so many ranks the sentence says why they did not come; the table has all."""
@@ -35,7 +36,7 @@ def findings_of_traces(meta: RuleMeta, endings: Endings, least_wait_ns: int) -> 
         yield meta.finding(
             Status.UNKNOWN,
             f"Unknown: {named(killed)} ended without a trailer, and no rank is known to "
-            f"have waited {figures(least_wait_ns / 1e9)} s or longer.",
+            f"have waited {duration(least_wait_ns)} or longer.",
             evidence=(last_completed(endings.ranks),),
         )
 
@@ -142,12 +143,14 @@ def _why(rank: int, ending: Ending, state: GroupState) -> str:
         )
     if ending.trailer is not None and ending.trailer.exception:
         return f"Rank {rank} ended by {ending.trailer.exception}."
-    later_s = (ending.alive_ns - since_ns) / 1e9
-    if ending.trailer is not None and ending.trailer.reason == EXIT and later_s <= 0:
+    later_ns = ending.alive_ns - since_ns
+    if ending.trailer is not None and ending.trailer.reason == EXIT and later_ns <= 0:
         return f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
+    beat = ending.heartbeat
+    idle = ", with no collective in flight" if beat and not beat.in_flight else ""
     return (
-        f"Rank {rank} was still alive {figures(max(later_s, 0))} s after the first rank entered: "
-        "it was in its own code, or in a branch that the others do not take."
+        f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
+        f"{idle}: it was in its own code, or in a branch that the others do not take."
         + (" Its record ends without a trailer: it was killed or crashed." * (not ending.trailer))
     )
 
@@ -180,7 +183,7 @@ def _group(state: GroupState) -> str:
 
 
 def _waited(state: GroupState) -> str:
-    text = f"{named(state.waiting)} waited {figures(state.waited_ns / 1e9)} s in it"
+    text = f"{named(state.waiting)} waited {duration(state.waited_ns)} in it"
     if not state.failed:
         return text
     who = "" if state.failed == state.waiting else f" on {named(state.failed)}"

@@ -15,8 +15,9 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.hardware import kind_of
-from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.rules.hardware.hosts import kind_of
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import RankLog
 
 _VERBS_DEVICE = re.compile(r"\S+:\d+/(?:IB|RoCE)\b")
@@ -40,9 +41,10 @@ class TransportFallback:
         id="transport-fallback",
         title="NCCL uses the fastest path that its log shows",
         failing_title="NCCL falls back to a slower path",
-        why="NCCL takes sockets or host memory without a warning when it finds nothing better, "
-        "and training then runs at a fraction of the speed of the hardware.",
+        why="NCCL falls back to sockets or host memory without a warning, and training then "
+        "runs at a fraction of the hardware's speed.",
         category="communication",
+        order=50,
         needs=(Logs, EnvironmentFacts),
     )
     thresholds = NoThresholds()
@@ -91,9 +93,9 @@ class TransportFallback:
                 f"{written_ranks(union(states.values()))}: data goes through host memory.",
                 severity=Severity.MEDIUM,
                 title="GPUDirect RDMA is off",
-                cause="Neither the module nvidia-peermem nor DMA-BUF is there.",
-                action="Load nvidia-peermem on the hosts, or use a driver and kernel with DMA-BUF. "
-                "GPUs for workstations have no GPUDirect RDMA.",
+                cause="Neither the module nvidia-peermem nor DMA-BUF is available.",
+                action="Load nvidia-peermem on the hosts, or use a driver and kernel with "
+                "DMA-BUF. GeForce GPUs do not support GPUDirect RDMA.",
                 ranks=ranks_of(union(states.values())),
                 evidence=(_table(logs),),
                 confidence="medium",
@@ -154,8 +156,8 @@ class TransportFallback:
                 f"{named_ranks(staged).capitalize()} reach other ranks of their host through "
                 f"its memory, although their GPUs are linked ({links[0]}).",
                 severity=Severity.HIGH,
-                cause="NCCL_P2P_DISABLE or NCCL_P2P_LEVEL, an IOMMU or ACS, or containers that do "
-                "not share a namespace keep GPUs from each other's memory.",
+                cause="NCCL_P2P_DISABLE or NCCL_P2P_LEVEL, an IOMMU or ACS, or containers that "
+                "do not share a namespace prevent peer access between GPUs.",
                 action="Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; run all ranks of a host in one "
                 "container; see whether nvidia-smi topo -p2p r says OK.",
                 ranks=ranks_of(staged),
@@ -224,4 +226,4 @@ def _table(logs: Logs) -> Table:
     return Table(columns, tuple(rows[:48]))
 
 
-RULE = TransportFallback()
+RULE: Rule = TransportFallback()

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.point_to_point import PointToPoint
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.transfers import Transfers
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.calls import AnyCalls, bytes_per_step, calls_per_step, held_ms, share_of_step
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import count
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import count, duration
+from dsprof.rules.calls import AnyCalls, blocked_ms, bytes_per_step, calls_per_step, share_of_step
+from dsprof.rules.rule import Rule, RuleMeta
 
 _BATCHING = ("nccl", "rccl", "xccl", "hccl")
 """Backends that launch a batch as one; gloo and mpi send one by one whatever is asked."""
@@ -30,48 +31,49 @@ class UnbatchedPointToPoint:
 
     meta = RuleMeta(
         id="unbatched-point-to-point",
-        title="Sends and receives are batched, or few",
-        failing_title="Sends and receives go one by one",
-        why="Each transfer outside a batch is a kernel in a communicator of its own two ranks; "
-        "sends and receives wait in turn, where a batch does both at once.",
+        title="Sends and receives are batched, or rare",
+        failing_title="Sends and receives are not batched",
+        why="Each transfer outside a batch is its own kernel in a two-rank communicator: sends "
+        "and receives wait for each other. A batch runs both at once.",
         category="communication",
-        needs=(Engines, Steps, Transfers),
+        order=230,
+        needs=(Engines, Steps, PointToPoint),
         min_steps=1,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Weigh the transfers that were launched alone."""
-        rows = run[Transfers].rows
+        rows = run[PointToPoint].rows
         if not rows:
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
             yield self.meta.finding(status, "No send or receive was recorded in full detail.")
             return
         if not any(_can_batch(kind.backend) for kind in rows):
-            text = "The backend sends one by one, batched or not."
+            text = "Not applicable: this backend sends separately, batched or not."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
-        both_ways = run[Transfers].both_ways
+        both_ways = run[PointToPoint].both_ways
         single = {kind: held for kind, held in both_ways.items() if _can_batch(kind.backend)}
         if calls_per_step(single) >= thresholds.calls_per_step:
             yield self._judged(run, single, thresholds)
 
     def _judged(self, run: RunSummary, single: AnyCalls, thresholds: Thresholds) -> Finding:
-        held, is_pipeline = held_ms(single), _is_pipeline(run[Engines])
+        held, is_pipeline = blocked_ms(single), _is_pipeline(run[Engines])
         costs = share_of_step(held or 0.0, run[Steps]) >= thresholds.held_share
         fails = costs and not is_pipeline
-        took = "" if held is None else f"; they hold it {held:.1f} ms"
+        took = "" if held is None else f"; blocked time {duration(held * 1e6)}"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
-            f"{count(calls_per_step(single))} sends and receives a step and rank are launched one "
-            f"by one{took}.",
+            f"{count(calls_per_step(single))} sends and receives a step and rank are launched "
+            f"separately{took}.",
             severity=Severity.LOW if fails else Severity.NONE,
-            cause="DeepSpeed's pipeline sends and receives in turn: by design."
+            cause="DeepSpeed's pipeline sends and receives in turn, by design."
             if is_pipeline
             else "isend and irecv, or send and recv, are called one after the other.",
-            action="Nothing need be done; torch.distributed.pipelining batches its transfers."
+            action="No change is needed; torch.distributed.pipelining batches its transfers."
             if is_pipeline
-            else "Make a list of P2POp and hand it to torch.distributed.batch_isend_irecv.",
+            else "Pass a list of P2POp to torch.distributed.batch_isend_irecv.",
             evidence=(
                 Table(
                     columns=(
@@ -103,4 +105,4 @@ def _is_pipeline(engines: Engines) -> bool:
     return engines.main is not None and engines.main.pipeline_stages > 1
 
 
-RULE = UnbatchedPointToPoint()
+RULE: Rule = UnbatchedPointToPoint()

@@ -9,9 +9,10 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.intent import Account, Intent
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.differences import Line, compare
+from dsprof.analysis.run.traffic_differences import Line, compare
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,12 @@ class UnexplainedTraffic:
 
     meta = RuleMeta(
         id="unexplained-traffic",
-        title="Traffic is what the configuration asks for",
-        failing_title="Some traffic is not what the configuration asks for",
-        why="A configuration says how many bytes a step must send. More of them are wasted, fewer "
-        "mean that something was not synchronised.",
+        title="Traffic matches the configuration",
+        failing_title="Traffic does not match the configuration",
+        why="The configuration determines how many bytes a step sends. More bytes are wasted; "
+        "fewer mean that something was not synchronised.",
         category="communication",
+        order=180,
         needs=(Engines, Intent, Run, Steps),
         needs_sizes=True,
         needs_groups=True,
@@ -77,14 +79,14 @@ class UnexplainedTraffic:
             words = "; ".join(f"{line.what}: {line.cause}" for line in changed)
             return self.meta.finding(
                 Status.INFO,
-                f"Traffic differs from the configuration, for reasons that are known: {words}.",
-                title="Traffic differs from the configuration, and why is known",
+                f"Traffic differs from the configuration for known reasons: {words}.",
+                title="Traffic differs from the configuration for known reasons",
                 evidence=(_table(lines),),
                 confidence="high",
             )
         return self.meta.finding(
             Status.PASS,
-            f"{_mib(sum(line.nbytes for line in asked))} a step and rank are what the "
+            f"{_mib(sum(line.nbytes for line in asked))} per step and rank, as the "
             "configuration asks for.",
             evidence=(_table(lines),),
             confidence="high",
@@ -98,8 +100,8 @@ class UnexplainedTraffic:
             f"Not what the configuration asks for: {words}.",
             severity=Severity.MEDIUM,
             cause="; ".join(dict.fromkeys(line.cause for line in strange if line.cause)),
-            action="Look in the communication table for the calling site. Where the traffic is "
-            "meant, nothing need be done; please report what dsprof should have known.",
+            action="Find the call site in the communication table. Where the traffic is meant, "
+            "no change is needed; please report what dsprof did not recognise.",
             evidence=(_table(lines),),
             saving_bytes_per_step=round(extra) if extra > 0 else None,
             confidence="medium",
@@ -111,20 +113,20 @@ def _silent(number: int, account: Account, *, has_ddp: bool) -> str:
     if account.asked or account.obstacle or not account.progress.steps:
         return ""
     if not account.trains:
-        return f"Engine {number} took no step, and asks for nothing in forward."
+        return f"Engine {number} took no step, and communicates nothing in forward."
     if number < 0 and not has_ddp:
-        return "Nothing says what to expect: no engine of DeepSpeed, no DDP, no FSDP."
+        return "Not applicable: no DeepSpeed engine, DDP or FSDP was recorded."
     if any(sent.kind == "gradients" for sent in account.sent):
-        return "No gradients are shared: each rank has all of its own."
+        return "No gradients are reduced between ranks."
     return ""
 
 
 def _doubt(run: RunSummary, account: Account) -> str:
     """Return why the comparison cannot be made; "" if it can."""
     if not account.progress.steps:
-        return "no measured step is in full detail"
+        return "no measured step was recorded in full detail"
     if run[Run].sampled_ranks:
-        return "events were left out of the trace"
+        return "events are missing from the trace"
     if account.obstacle:
         return f"the traffic of {account.obstacle} is not modelled"
     if account.trains and not any(sent.kind == "gradients" for sent in account.sent):
@@ -199,4 +201,4 @@ def _mib(nbytes: float) -> str:
     return f"{nbytes / 2**20:,.2f} MiB"
 
 
-RULE = UnexplainedTraffic()
+RULE: Rule = UnexplainedTraffic()

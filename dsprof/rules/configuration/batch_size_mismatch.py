@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.findings.finding import Finding, Severity, Status, Table
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings
-from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status, Table
+from dsprof.rules.configuration.engine_settings import EngineSettings
+from dsprof.rules.knowledge.deepspeed import AUTO
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _TRAIN = "train_batch_size"
 _MICRO = "train_micro_batch_size_per_gpu"
@@ -37,11 +39,12 @@ class BatchSizeMismatch(ConfigRule):
 
     meta = RuleMeta(
         id="batch-size-mismatch",
-        title="The batch sizes go together",
-        failing_title="The batch sizes do not fit every number of ranks",
+        title="Batch sizes are consistent",
+        failing_title="Batch sizes do not fit every number of ranks",
         why="DeepSpeed fails at its start unless train_batch_size is the product of micro batch, "
         "accumulation steps and data-parallel ranks.",
         category="configuration",
+        order=550,
         needs=(Engines,),
     )
 
@@ -98,8 +101,7 @@ class BatchSizeMismatch(ConfigRule):
 def _is_size(value: object) -> bool:
     if value is None:
         return True
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and value > 0 and value % 1 == 0  # type: ignore[operator]
+    return isinstance(value, (int, float)) and value > 0 and value % 1 == 0
 
 
-RULE = BatchSizeMismatch()
+RULE: Rule = BatchSizeMismatch()

@@ -8,8 +8,9 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.rules.knowledge.releases import release
-from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _FIRST_CUMULATIVE = (0, 18, 3)
 _LAST_CUMULATIVE = (0, 19, 8)
@@ -20,7 +21,7 @@ _ERRORS = (
     (
         "times, 0.18.3 to 0.19.8",
         "each is the sum of all before it under the same name (#7714)",
-        "single lines are taken apart again; a summary gives counts and sizes alone",
+        "single lines are corrected; a summary gives only counts and sizes",
     ),
     ("algbw of all_reduce", "twice bytes / time", "computed anew"),
     (
@@ -31,7 +32,7 @@ _ERRORS = (
     ("busbw", "of the world's size, whatever the group", "the same: it does not log groups"),
     ("average", "leaves out a tenth of the calls at either end", "mean of all calls"),
     ("MB, KB", "units of 1024", "bytes, to its two decimals"),
-    ("asynchronous operations on CPUs", "timed at their launch only", "cannot be told apart"),
+    ("asynchronous operations on CPUs", "timed at their launch only", "cannot be distinguished"),
     ("straggler times", "too small before #8199, August 2026", "as they are"),
 )
 """What is wrong with the logger's figures; the first row holds for some releases only."""
@@ -47,6 +48,7 @@ class CommsLoggerEnabled:
         why="The logger synchronises the device after every operation, so that no communication "
         "overlaps with computation, and it keeps every latency for ever.",
         category="configuration",
+        order=520,
         needs=(Engines, EnvironmentFacts, Logs),
     )
     thresholds = NoThresholds()
@@ -96,7 +98,7 @@ class CommsLoggerEnabled:
         by_mistake = isinstance(block, dict) and not block.get("enabled", False)
         summary = "DeepSpeed's comms_logger runs along"
         if by_mistake:
-            summary += ' although "enabled" is not true: the block alone turns it on'
+            summary += ' although "enabled" is not true: the presence of the block turns it on'
         versions = ", ".join(sorted(facts.versions.get("deepspeed", {})))
         notes = [("every operation is followed by a device synchronisation", facts.uses_gpu)]
         notes.append(("each logged latency is a sum of all before it", _is_cumulative(versions)))
@@ -125,4 +127,4 @@ def _is_cumulative(version: str) -> bool:
     return numbers is not None and _FIRST_CUMULATIVE <= numbers <= _LAST_CUMULATIVE
 
 
-RULE = CommsLoggerEnabled()
+RULE: Rule = CommsLoggerEnabled()

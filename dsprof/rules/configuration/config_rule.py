@@ -10,9 +10,10 @@ import msgspec
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Finding, Status
 from dsprof.rules.configuration.engine_settings import EngineSettings
-from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
-from dsprof.trace.format import EngineConfig
+from dsprof.rules.rule import NoThresholds, RuleMeta
+from dsprof.trace.schema import EngineConfig
 
 
 class ConfigRule(ABC):

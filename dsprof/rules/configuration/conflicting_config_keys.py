@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings
-from dsprof.rules.knowledge.combinations import AT_ODDS, Combination, before_overlapping
+from dsprof.rules.knowledge.combinations import Combination
+from dsprof.rules.knowledge.conflicts import AT_ODDS, before_overlapping
 from dsprof.rules.knowledge.deepspeed import keys
-from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 class ConflictingConfigKeys(ConfigRule):
@@ -18,11 +20,12 @@ class ConflictingConfigKeys(ConfigRule):
 
     meta = RuleMeta(
         id="conflicting-config-keys",
-        title="The settings of DeepSpeed go together",
-        failing_title="Settings of DeepSpeed are at odds",
+        title="DeepSpeed settings do not conflict",
+        failing_title="Conflicting DeepSpeed settings",
         why="DeepSpeed starts with settings that cancel each other or cost speed, and does not "
         "say so.",
         category="configuration",
+        order=560,
         needs=(Engines,),
     )
 
@@ -55,4 +58,4 @@ def _in_force(settings: EngineSettings, key: str) -> str:
     return "" if settings.cells(key)[1] == value else value
 
 
-RULE = ConflictingConfigKeys()
+RULE: Rule = ConflictingConfigKeys()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.findings.finding import Finding, Status
+from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed import ZERO, fate_of_retired, retired
-from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
-from dsprof.rules.wording import remarks
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 class DeprecatedConfigKey(ConfigRule):
@@ -21,6 +22,7 @@ class DeprecatedConfigKey(ConfigRule):
         failing_title="The DeepSpeed configuration uses deprecated keys",
         why="DeepSpeed drops old names from one release to the next and then ends with an error.",
         category="configuration",
+        order=590,
         needs=(Engines,),
     )
 
@@ -47,4 +49,4 @@ def _old(settings: EngineSettings) -> Iterator[tuple[str, str]]:
             yield path, f'{{"stage": {int(value)}}}'
 
 
-RULE = DeprecatedConfigKey()
+RULE: Rule = DeprecatedConfigKey()

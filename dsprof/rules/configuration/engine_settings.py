@@ -7,20 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsprof.known_settings import written_setting
+from dsprof.findings.finding import Cell, Column, Table
+from dsprof.findings.wording import shortened
+from dsprof.redaction.known_settings import written_setting
+from dsprof.rules.knowledge.coercion import fits, is_on
 from dsprof.rules.knowledge.combinations import Combination
-from dsprof.rules.knowledge.deepspeed import NEWEST, ZERO, keys
-from dsprof.rules.knowledge.kinds import fits, is_on
+from dsprof.rules.knowledge.deepspeed import AUTO, NEWEST, ZERO, fate_of_auto, keys
 from dsprof.rules.knowledge.releases import Release, release
-from dsprof.rules.rule import Cell, Column, Table
-from dsprof.rules.wording import shortened
-from dsprof.trace.format import EngineConfig
-
-AUTO = "auto"
-"""What transformers and accelerate replace before DeepSpeed sees it."""
+from dsprof.trace.schema import EngineConfig
 
 _STAGE = f"{ZERO}.stage"
 
+_NEEDED_BY_SCHEDULERS = ("total_num_steps", "cycle_min_lr", "cycle_max_lr")
+_LTD_LAYERS = "data_efficiency.data_routing.random_ltd.total_layer_num"
 _DEFAULTS: Mapping[str, Any] = {
     "wall_clock_breakdown": False,
     "flops_profiler.enabled": False,
@@ -39,6 +38,14 @@ _DEFAULTS: Mapping[str, Any] = {
     "managed_gradient_accumulation": True,
     "zero_allow_untested_optimizer": False,
     "scheduler.type": "",  # of the program
+    **dict.fromkeys(("fp16.enabled", "bf16.enabled"), False),
+    "fp16.loss_scale": 0,
+    **dict.fromkeys((f"{ZERO}.zenflow.select_strategy", f"{ZERO}.zenflow.select_interval"), AUTO),
+    **dict.fromkeys((f"{ZERO}.offload_{part}.nvme_path" for part in ("optimizer", "param")), ""),
+    **dict.fromkeys((f"scheduler.params.{key}" for key in _NEEDED_BY_SCHEDULERS), ""),
+    **dict.fromkeys(
+        ("scheduler.params", "optimizer.params", "optimizer.params.torch_adam", _LTD_LAYERS), ""
+    ),
 }
 
 
@@ -91,11 +98,14 @@ class EngineSettings:
         if path.startswith("engine."):
             own = {"engine.device": self.device}
             return own[path] if path in own else getattr(self.engine, path.partition(".")[2])
-        for value in (self.recorded(path), _value(self.written, path)):
+        old = path.replace("bf16.", "bfloat16.", 1)  # read where there is no bf16
+        for value in (self.recorded(path), *(_value(self.written, name) for name in (path, old))):
             if value is not None and value != AUTO:
                 return _number(value) if path == _STAGE else _switched(path, value)
         if _value(self.written, path) == AUTO and not self.has_run:
-            return None
+            fate = fate_of_auto(path, self.release)
+            if fate != "default":
+                return None if fate == "filled" else AUTO
         return self._default(path)
 
     def recorded(self, path: str) -> Any:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys
-from dsprof.rules.knowledge.deepspeed import ZERO, keys
-from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Severity, Status
-from dsprof.rules.wording import remarks
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
+from dsprof.rules.knowledge.deepspeed import AUTO, ZERO, keys
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ZENFLOW = f"{ZERO}.zenflow"
 _READ_BY_ZENFLOW = f"{ZERO}.allgather_bucket_size"
@@ -26,6 +27,7 @@ class InertConfigKey(ConfigRule):
         why="DeepSpeed takes the keys of all stages at every stage and says nothing about those "
         "that it does not use.",
         category="configuration",
+        order=570,
         needs=(Engines,),
     )
 
@@ -107,4 +109,4 @@ def _listed(stages: Iterable[int]) -> str:
     return f"stage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-RULE = InertConfigKey()
+RULE: Rule = InertConfigKey()

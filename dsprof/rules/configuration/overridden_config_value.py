@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.findings.finding import Finding, Status
 from dsprof.redaction import REDACTED
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys
-from dsprof.rules.knowledge.deepspeed import retired
-from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
+from dsprof.rules.knowledge.deepspeed import AUTO, retired
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 
@@ -26,6 +27,7 @@ class OverriddenConfigValue(ConfigRule):
         why="Code of a trainer, or DeepSpeed itself, replaces settings after the file was read; "
         "whoever changes the file then changes nothing.",
         category="configuration",
+        order=580,
         needs=(Engines,),
     )
 
@@ -64,4 +66,4 @@ def _is_same(written: Any, recorded: Any) -> bool:
     return bool(written == recorded)
 
 
-RULE = OverriddenConfigValue()
+RULE: Rule = OverriddenConfigValue()

@@ -6,12 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.configuration.key_names import fate_of, meant_by
-from dsprof.rules.knowledge.combinations import REFUSED
+from dsprof.rules.knowledge.coercion import WORDS, fits
+from dsprof.rules.knowledge.combinations import refused
 from dsprof.rules.knowledge.deepspeed import (
+    AUTO,
     ZERO,
+    fate_of_auto,
     fate_of_retired,
     fate_of_unknown,
     keys,
@@ -19,10 +24,8 @@ from dsprof.rules.knowledge.deepspeed import (
     section_of,
     sections,
 )
-from dsprof.rules.knowledge.kinds import WORDS, fits
 from dsprof.rules.knowledge.values import not_taken
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
-from dsprof.rules.wording import remarks
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class RejectedConfig(ConfigRule):
         why="The run ends with an error at deepspeed.initialize, on a cluster after the wait for "
         "its nodes.",
         category="configuration",
+        order=530,
         needs=(Engines,),
     )
 
@@ -96,28 +100,35 @@ def _mistyped(settings: EngineSettings) -> Iterator[tuple[str, str]]:
     for path, value in settings.paths():
         kind = keys()[path].kind if path in keys() else ""
         checked = kind and fate_of_unknown(section_of(path), settings.release) == "refused"
-        if checked and value != AUTO and not fits(value, kind):
+        if checked and not _is_replaced(settings, path, value) and not fits(value, kind):
             yield path, f"must be {WORDS[kind.rstrip('?')]}"
 
 
 def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:
     for path, value in settings.paths():
         is_known = path not in keys() or settings.release > keys()[path].not_in
-        if is_known and value != AUTO and (must := not_taken(path, value)):
+        if not is_known or _is_replaced(settings, path, value):
+            continue
+        if must := not_taken(path, value):
             yield path, must
     for section in sections():
-        if not _may_be(section, settings.written.get(section, AUTO)):
+        if not _may_be(section, settings.written.get(section, {})):
             yield section, "must be an object"
-    for combination in REFUSED:
+    for combination in refused():
         if settings.holds(combination):
             yield next(iter(combination.when)), f"{combination.says}; {combination.do}"
 
 
 def _may_be(section: str, value: object) -> bool:
     is_old_switch = section == ZERO and isinstance(value, bool)
-    is_default = section in ("aio", "bf16", "bfloat16") and value is None
+    is_default = section in ("aio", "bf16") and value is None
     is_searched = section == "timers" and isinstance(value, str | list)
-    return isinstance(value, Mapping) or value == AUTO or is_old_switch or is_default or is_searched
+    return isinstance(value, Mapping) or is_old_switch or is_default or is_searched
+
+
+def _is_replaced(settings: EngineSettings, path: str, value: object) -> bool:
+    """Whether DeepSpeed never compares a value, because "auto" stands for another."""
+    return value == AUTO and fate_of_auto(path, settings.release) != "kept"
 
 
 def _refused_later(settings: EngineSettings) -> Iterator[tuple[str, str]]:
@@ -127,4 +138,4 @@ def _refused_later(settings: EngineSettings) -> Iterator[tuple[str, str]]:
             yield path, f"refused from {'.'.join(map(str, key.since))} on; {key.instead}"
 
 
-RULE = RejectedConfig()
+RULE: Rule = RejectedConfig()

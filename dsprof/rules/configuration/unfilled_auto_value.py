@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.findings.finding import Finding, Status
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import AUTO, EngineSettings, named_keys
-from dsprof.rules.knowledge.deepspeed import ZERO
-from dsprof.rules.rule import Finding, NoThresholds, RuleMeta, Status
-
-_OWN = (f"{ZERO}.zenflow.", "expert_parallel.", "pipeline.")
-"""Sections in which DeepSpeed means "auto" itself."""
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
+from dsprof.rules.knowledge.deepspeed import AUTO, fate_of_auto
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 class UnfilledAutoValue(ConfigRule):
@@ -24,12 +22,14 @@ class UnfilledAutoValue(ConfigRule):
         why='DeepSpeed drops "auto" in favour of its default in some sections, and fails on it '
         "elsewhere; transformers and accelerate replace it before.",
         category="configuration",
+        order=600,
         needs=(Engines,),
     )
 
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """List the values, with what is in force where an engine was made."""
-        paths = [p for p, value in settings.paths() if value == AUTO and not p.startswith(_OWN)]
+        autos = [path for path, value in settings.paths() if value == AUTO]
+        paths = [path for path in autos if fate_of_auto(path, settings.release) != "own"]
         if not paths:
             return
         count = f"{len(paths)} value{'' if len(paths) == 1 else 's'}"
@@ -48,9 +48,11 @@ class UnfilledAutoValue(ConfigRule):
 
 def _meaning(settings: EngineSettings, path: str) -> str:
     if not settings.has_run:
-        return "filled in from the arguments of the trainer"
+        if fate_of_auto(path, settings.release) == "filled":
+            return "filled in from the arguments of the trainer"
+        return "not filled in: accelerate ends with an error"
     value = settings.in_force(path)
     return "DeepSpeed's default" if value is None else f"{value}, the default"
 
 
-RULE = UnfilledAutoValue()
+RULE: Rule = UnfilledAutoValue()

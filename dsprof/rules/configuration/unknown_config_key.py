@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import (
     EngineSettings,
@@ -13,8 +15,7 @@ from dsprof.rules.configuration.engine_settings import (
 )
 from dsprof.rules.configuration.key_names import fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
-from dsprof.rules.wording import remarks
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class UnknownConfigKey(ConfigRule):
         why="DeepSpeed silently ignores unknown keys at the top level: the intended setting is not "
         "in force.",
         category="configuration",
+        order=540,
         needs=(Engines,),
     )
     thresholds = Thresholds()
@@ -82,4 +84,4 @@ def ignored_keys(settings: EngineSettings, similarity: float) -> Iterator[tuple[
             yield path, meant_by(path, settings.release, similarity)
 
 
-RULE = UnknownConfigKey()
+RULE: Rule = UnknownConfigKey()

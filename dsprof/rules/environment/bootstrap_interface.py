@@ -14,22 +14,15 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import shortened
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, several_hosts
 from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import select
-from dsprof.rules.hardware import LOCAL_INTERFACES
+from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.knowledge.releases import version
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-)
-from dsprof.rules.wording import shortened
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ONLY_RUNNING = (2, 28, 3)
 """From this release on NCCL takes interfaces alone that are up and running."""
@@ -75,6 +68,7 @@ class BootstrapInterface:
         why="Ranks find each other over an ordinary interface before they use a fast network. A "
         "missing interface ends the run at its start; one inside the host makes it hang.",
         category="environment",
+        order=740,
         needs=(EnvironmentFacts,),
     )
     thresholds = NoThresholds()
@@ -214,4 +208,4 @@ def _table(choices: list[_Choice]) -> Table:
     )
 
 
-RULE = BootstrapInterface()
+RULE: Rule = BootstrapInterface()

@@ -7,8 +7,9 @@ from typing import Any
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.environment.settings import SettingsRule
-from dsprof.rules.rule import Finding, RuleMeta, Status
+from dsprof.findings.finding import Finding, Status
+from dsprof.rules.environment.settings_rule import SettingsRule
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 class DefectiveRelease(SettingsRule):
@@ -23,7 +24,7 @@ class DefectiveRelease(SettingsRule):
             yield self.meta.finding(Status.UNKNOWN, text)
 
 
-RULE = DefectiveRelease(
+RULE: Rule = DefectiveRelease(
     RuleMeta(
         id="defective-release",
         title="No release with a known serious defect is in use",
@@ -31,6 +32,7 @@ RULE = DefectiveRelease(
         why="A hang every few hours looks like a bug of the program or a problem of the network, "
         "so people search there.",
         category="environment",
+        order=730,
         needs=(EnvironmentFacts,),
     )
 )

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, union, written_ranks
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Cell, Column, Finding, NoThresholds, RuleMeta, Status, Table
+from dsprof.findings.finding import Cell, Column, Finding, Status, Table
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 class HiddenSetting:
@@ -19,6 +20,7 @@ class HiddenSetting:
         why="NCCL also reads /etc/nccl.conf and ~/.nccl.conf. No listing of the environment shows "
         "their settings, and they may differ between hosts.",
         category="environment",
+        order=770,
         needs=(EnvironmentFacts,),
     )
     thresholds = NoThresholds()
@@ -63,4 +65,4 @@ def _table(rows: list[tuple[Cell, ...]]) -> Table:
     return Table(tuple(map(Column, columns)), tuple(rows))
 
 
-RULE = HiddenSetting()
+RULE: Rule = HiddenSetting()

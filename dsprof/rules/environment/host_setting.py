@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.rules.environment.settings import SettingsRule
-from dsprof.rules.rule import RuleMeta
+from dsprof.rules.environment.settings_rule import SettingsRule
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Thresholds:
     open_files: int = 65_536  # with more than 64 ranks
 
 
-RULE = SettingsRule(
+RULE: Rule = SettingsRule(
     RuleMeta(
         id="host-setting",
         title="Limits and settings of the hosts are in order",
@@ -26,6 +26,7 @@ RULE = SettingsRule(
         why="Containers and batch systems start with limits that are too small for communication. "
         "What fails then is far from the cause: a bus error, a hang, or TCP in place of RDMA.",
         category="environment",
+        order=750,
         needs=(EnvironmentFacts,),
     ),
     Thresholds(),

@@ -14,16 +14,9 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
-from dsprof.machine import read_set
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-)
+from dsprof.environment.machine import read_set
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _BINDING = (
     "Bind each rank to the cores beside its device: torchrun --numa-binding node, srun "
@@ -53,6 +46,7 @@ class MisplacedProcess:
         why="Launch threads, data loaders and the library's own threads of a rank run where it is "
         "bound. On one core for all of them, or across the socket, they hold up the device.",
         category="environment",
+        order=760,
         needs=(EnvironmentFacts,),
     )
     thresholds = NoThresholds()
@@ -148,4 +142,4 @@ def _stray_table(strays: list[_Stray]) -> Table:
     return Table(columns, tuple(rows))
 
 
-RULE = MisplacedProcess()
+RULE: Rule = MisplacedProcess()

@@ -15,10 +15,11 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.findings.wording import remarks
 from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.variables import is_known, known_names, retired_names
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table, worst
-from dsprof.rules.wording import remarks
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,10 @@ class MisspeltVariable:
         id="misspelt-variable",
         title="No variable is misspelt",
         failing_title="A variable is set that no library reads",
-        why="NCCL, libfabric and torch ignore names that they do not know, without a word: the "
-        "setting that somebody relied on is not in force.",
+        why="NCCL, libfabric and torch silently ignore names that they do not know: the "
+        "intended setting is not in force.",
         category="environment",
+        order=630,
         needs=(EnvironmentFacts,),
     )
     thresholds = Thresholds()
@@ -119,4 +121,4 @@ def _table(suspects: list[_Suspect]) -> Table:
     )
 
 
-RULE = MisspeltVariable()
+RULE: Rule = MisspeltVariable()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.findings.finding import Finding, Status
 from dsprof.redaction import REDACTED
-from dsprof.rules.rule import Finding, RuleMeta, Status
+from dsprof.rules.rule import RuleMeta
 
 
 def unknown_values(

@@ -13,20 +13,12 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.findings.wording import shortened
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import is_true
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-    worst,
-)
-from dsprof.rules.wording import shortened
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 def _is_set(value: str) -> bool:
@@ -147,9 +139,10 @@ class SyncDebugVariable:
         id="sync-debug-variable",
         title="No debugging switch slows the run",
         failing_title="A debugging switch slows the run",
-        why="Switches that make asynchronous work synchronous are for finding a fault. Left on, "
-        "they remove all overlap, and what is measured is not what a normal run does.",
+        why="Switches that make asynchronous work synchronous are for debugging. Left on, they "
+        "remove all overlap, and the measured run is not a normal one.",
         category="environment",
+        order=620,
         needs=(EnvironmentFacts,),
     )
     thresholds = NoThresholds()
@@ -232,4 +225,4 @@ def _table(uses: list[_Use]) -> Table:
     )
 
 
-RULE = SyncDebugVariable()
+RULE: Rule = SyncDebugVariable()

@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, ranks_of
 from dsprof.analysis.aggregates.models import Models
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.wire import Wire
+from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.precision import Precision, computed_in
-from dsprof.rules.product_rates import ProductRates
-from dsprof.rules.products import (
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.rules.hardware.precision import Precision, computed_in
+from dsprof.rules.hardware.product_rates import ProductRates
+from dsprof.rules.hardware.products import (
     CPU,
     HALVES,
     Support,
@@ -25,7 +26,7 @@ from dsprof.rules.products import (
     tf32_devices,
     tf32_is_forbidden,
 )
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ class UnacceleratedPrecision:
         why="Most of training is matrix products. Without hardware support for their precision "
         "they take up to 100 times as long, and no library warns.",
         category="environment",
-        needs=(Costs, Engines, EnvironmentFacts, Models, Steps, Wire),
+        order=610,
+        judges_machine=True,
+        needs=(BaselineCosts, Engines, EnvironmentFacts, Models, Steps, WireDtypes),
     )
     thresholds = Thresholds()
 
@@ -211,4 +214,4 @@ _ALLOW_TF32 = (
     "of products to 10 bits of mantissa: compare losses once."
 )
 
-RULE = UnacceleratedPrecision()
+RULE: Rule = UnacceleratedPrecision()

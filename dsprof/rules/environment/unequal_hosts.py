@@ -17,20 +17,13 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
-from dsprof.machine import Accelerator, Adapter
+from dsprof.environment.machine import Accelerator, Adapter
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.findings.wording import shortened
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.values import select
-from dsprof.rules.hardware import kind_of, links
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-    worst,
-)
-from dsprof.rules.wording import shortened
+from dsprof.rules.hardware.hosts import kind_of, links
+from dsprof.rules.rule import Rule, RuleMeta
 
 Values = dict[str, RankSet]
 
@@ -64,6 +57,7 @@ class UnequalHosts:
         why="Ranks work in step: the host with the fewest adapters or the slowest accelerator "
         "decides for all, and some mixtures of versions never connect.",
         category="environment",
+        order=710,
         needs=(EnvironmentFacts,),
     )
     thresholds = Thresholds()
@@ -205,7 +199,7 @@ _FACETS = (
         _ports,
         Severity.HIGH,
         "nccl",
-        "the host with the fewest decides for all, or ranks wait for each other for ever",
+        "the host with the fewest decides for all, or ranks wait for each other forever",
         amount=_counted,
     ),
     _Facet(
@@ -284,4 +278,4 @@ def _table(found: Mapping[_Facet, Values]) -> Table:
     )
 
 
-RULE = UnequalHosts()
+RULE: Rule = UnequalHosts()

@@ -14,21 +14,13 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.findings.wording import shortened
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import strtoll
 from dsprof.rules.knowledge.variables import integer_variables
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-    worst,
-)
-from dsprof.rules.wording import shortened
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _OFF_WORDS = frozenset(("false", "no", "off", "n", "f", "none", "disable", "disabled"))
 
@@ -51,6 +43,7 @@ class UnparsableIntegerVariable:
         why="NCCL and RCCL parse integers with strtoll and ignore the rest without a warning: "
         '"true" is 0, "8M" is 8, "010" is 8. A switch meant to be on is then off.',
         category="environment",
+        order=640,
         needs=(EnvironmentFacts,),
     )
     thresholds = NoThresholds()
@@ -103,4 +96,4 @@ def _table(misread: list[_Misread]) -> Table:
     )
 
 
-RULE = UnparsableIntegerVariable()
+RULE: Rule = UnparsableIntegerVariable()

@@ -7,24 +7,18 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
     EnvironmentFacts,
+    Facts,
     RankSet,
     ranks_of,
+    union,
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
-from dsprof.redaction import REDACTED
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.redaction import REDACTED, is_secret_name
 from dsprof.rules.knowledge import deepspeed
 from dsprof.rules.knowledge.variables import agreement
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-    worst,
-)
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _HANGS = frozenset(("NCCL_ALGO", "NCCL_PROTO"))
 """Public reports of hangs exist for these; of the others the effect is inferred from source."""
@@ -44,6 +38,16 @@ class _Difference(NamedTuple):
     def is_missing_somewhere(self) -> bool:
         return "" in self.values
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether all values were redacted: digests differ."""
+        return all(REDACTED in value for value in self.values)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether DeepSpeed reads this key and trains by it; others differ without harm."""
+        return self.name in deepspeed.keys() and not is_secret_name(self.name)  # noqa: SIM118
+
 
 class VariableDiffersAcrossRanks:
     """Compares the environment and the DeepSpeed configuration of all ranks."""
@@ -55,6 +59,7 @@ class VariableDiffersAcrossRanks:
         why="Each rank chooses algorithm, protocol and buffer sizes from its own variables. Where "
         "they differ, the slowest choice holds all ranks up, and some choices hang.",
         category="environment",
+        order=650,
         needs=(EnvironmentFacts,),
     )
     thresholds = NoThresholds()
@@ -82,11 +87,20 @@ class VariableDiffersAcrossRanks:
         if rest := [d for d in differences if severities[d.name] is Severity.NONE]:
             which = f"{len(rest)} more" if harmful else _listed(rest)
             differ = "differs" if len(rest) == 1 else "differ"
-            summary = f"{which} {differ} across ranks, without known harm."
+            summary = f"{which} {differ} across ranks{_hint(rest)}, without known harm."
             yield self.meta.finding(Status.INFO, summary, evidence=(_table(rest),))
-        if keys := facts.differing(facts.written):
-            found = [_Difference(name, values, "must") for name, values in keys.items()]
-            yield self._configuration(found)
+        keys = [
+            _Difference(name, values, "must")
+            for name, values in facts.differing(facts.written_apart).items()
+        ]
+        if read := [key for key in keys if key.is_read or not key.is_hidden]:
+            yield self._configuration(read)
+        if unread := [key for key in keys if key not in read]:
+            summary = (
+                f"DeepSpeed keys of unknown effect differ across ranks: {_listed(unread)}"
+                f"{_hint(unread)}."
+            )
+            yield self.meta.finding(Status.INFO, summary, evidence=(_table(unread),))
         if hidden := [*_not_comparable(facts)]:
             names = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3} more" if hidden[3:] else "")
             text = f"Unknown: whether ranks agree in {names}. The values were redacted."
@@ -99,12 +113,13 @@ class VariableDiffersAcrossRanks:
             forwarded = ", ".join(_FORWARDED)
             action = (
                 f"Set {', '.join(lost)} on every node: put NAME=value lines into "
-                f"~/.deepspeed_env, or set them in the job script. DeepSpeed's multi-node "
-                f"launchers forward names that begin with {forwarded} alone (NCCL on CUDA only)."
+                "~/.deepspeed_env, or set them in the job script. DeepSpeed's multi-node "
+                f"launchers forward only names that begin with {forwarded} (NCCL on CUDA "
+                "only)."
             )
         return self.meta.finding(
             Status.FAIL,
-            f"{_listed(found)} differ{'s' if len(found) == 1 else ''} across ranks.",
+            f"{_listed(found)} differ{'s' if len(found) == 1 else ''} across ranks{_hint(found)}.",
             severity=severity,
             cause="The launcher did not pass them on to all nodes." if lost else "",
             action=action,
@@ -116,7 +131,7 @@ class VariableDiffersAcrossRanks:
     def _configuration(self, found: list[_Difference]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"The DeepSpeed configuration differs across ranks: {_listed(found)}.",
+            f"The DeepSpeed configuration differs across ranks: {_listed(found)}{_hint(found)}.",
             severity=Severity.HIGH,
             cause="Ranks read different configuration files, or build theirs from what differs.",
             action="Give all ranks the same configuration file.",
@@ -127,7 +142,7 @@ class VariableDiffersAcrossRanks:
 
 
 def _differences(facts: EnvironmentFacts) -> Iterator[_Difference]:
-    for name, values in facts.differing(facts.variables).items():
+    for name, values in facts.differing(facts.variables_apart).items():
         expected = agreement(name)
         if expected != "may":
             yield _Difference(name, values, expected)
@@ -135,11 +150,23 @@ def _differences(facts: EnvironmentFacts) -> Iterator[_Difference]:
 
 def _not_comparable(facts: EnvironmentFacts) -> Iterator[str]:
     """Yield what several ranks have and none may write, if they ought to agree in it."""
-    for name, values in facts.variables.items():
-        if values.get(REDACTED, 0).bit_count() > 1 and agreement(name) in ("must", "should"):
+    for name in _not_compared(facts, facts.variables_apart, facts.digests):
+        if agreement(name) in ("must", "should"):
             yield name
-    for name, values in facts.written.items():
-        if values.get(f'"{REDACTED}"', 0).bit_count() > 1 and name in deepspeed.keys():  # noqa: SIM118
+    for name in _not_compared(facts, facts.written_apart, facts.written_digests):
+        if name in deepspeed.keys():  # noqa: SIM118
+            yield name
+
+
+def _not_compared(
+    facts: EnvironmentFacts, found: Facts[str, str], digests: Facts[str, str]
+) -> Iterator[str]:
+    """Yield what is redacted on several ranks and not known to differ, nor to agree."""
+    differing = facts.differing(found)
+    for name, values in found.items():
+        hidden = union(ranks for value, ranks in values.items() if REDACTED in value)
+        is_equal = any(hidden & ~ranks == 0 for ranks in digests.get(name, {}).values())
+        if hidden.bit_count() > 1 and not is_equal and name not in differing:
             yield name
 
 
@@ -151,6 +178,10 @@ def _severity(found: _Difference, facts: EnvironmentFacts) -> Severity:
     return {"must": Severity.HIGH, "should": Severity.MEDIUM}.get(found.expected, Severity.NONE)
 
 
+def _hint(found: list[_Difference]) -> str:
+    return " (values redacted)" if any(d.is_hidden for d in found) else ""
+
+
 def _listed(found: list[_Difference], most: int = 3) -> str:
     names = [d.name for d in found]
     rest = [f"{len(names) - most} more"] if len(names) > most else []
@@ -158,10 +189,15 @@ def _listed(found: list[_Difference], most: int = 3) -> str:
 
 
 def _outliers(found: list[_Difference]) -> tuple[int, ...]:
-    """Return the ranks that do not have the commonest value of each variable."""
+    """Return the ranks that do not have the commonest value of each variable.
+
+    Of several that are as common, the one of the lowest rank: not the one that was read first.
+    """
     outliers = 0
     for difference in found:
-        *rare, _ = sorted(difference.values.values(), key=int.bit_count)
+        *rare, _ = sorted(
+            difference.values.values(), key=lambda held: (held.bit_count(), -(held & -held))
+        )
         for ranks in rare:
             outliers |= ranks
     return ranks_of(outliers)
@@ -178,4 +214,4 @@ def _table(found: list[_Difference]) -> Table:
     )
 
 
-RULE = VariableDiffersAcrossRanks()
+RULE: Rule = VariableDiffersAcrossRanks()

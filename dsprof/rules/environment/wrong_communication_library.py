@@ -14,17 +14,10 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.rules.environment.platform import answer, several_hosts
-from dsprof.rules.hardware import links
-from dsprof.rules.rule import (
-    Column,
-    Finding,
-    NoThresholds,
-    RuleMeta,
-    Severity,
-    Status,
-    Table,
-)
+from dsprof.rules.hardware.hosts import links
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _LIBRARY = re.compile(r"/lib(nccl|rccl)\.so[^/]*$")
 _PLUGIN = re.compile(r"/lib(?:nccl|rccl)-net[^/]*\.so[^/]*$|/lib[^/]*ofi-nccl[^/]*\.so[^/]*$")
@@ -37,9 +30,10 @@ class WrongCommunicationLibrary:
         id="wrong-communication-library",
         title="Each rank has loaded one NCCL, and the plugin that its network needs",
         failing_title="The communication libraries that ranks loaded do not fit",
-        why="LD_LIBRARY_PATH decides which copy of NCCL and which plugin a process finds. EFA and "
-        "Slingshot are reached by a plugin alone; without it NCCL takes TCP and says nothing.",
+        why="LD_LIBRARY_PATH decides which copy of NCCL and which plugin a process finds. EFA "
+        "and Slingshot need a plugin; without it NCCL silently uses TCP.",
         category="environment",
+        order=720,
         needs=(EnvironmentFacts,),
     )
     thresholds = NoThresholds()
@@ -68,7 +62,7 @@ class WrongCommunicationLibrary:
             Status.FAIL,
             f"{named_ranks(ranks).capitalize()} have loaded two copies of the library.",
             severity=Severity.MEDIUM,
-            cause="One came with torch, another stands in LD_LIBRARY_PATH or LD_PRELOAD.",
+            cause="One came with torch, another is in LD_LIBRARY_PATH or LD_PRELOAD.",
             action="Remove the copy that is not meant from LD_LIBRARY_PATH; see which one torch "
             "uses by torch.cuda.nccl.version().",
             ranks=ranks_of(ranks),
@@ -113,4 +107,4 @@ def _table(facts: EnvironmentFacts) -> Table:
     return Table(columns, tuple((path, written_ranks(ranks)) for path, ranks in sorted(rows)))
 
 
-RULE = WrongCommunicationLibrary()
+RULE: Rule = WrongCommunicationLibrary()

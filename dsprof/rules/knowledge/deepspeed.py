@@ -7,8 +7,9 @@ deepspeed_keys.csv      keys that DeepSpeed reads. `kind`: bool, int or float wh
 deepspeed_sections.csv  what becomes of an unknown key in a section: ignored or refused (before
                         `strict_since`: ignored). Sections that are not listed may hold any key.
 deepspeed_retired.csv   keys that never were or are no more, and what to do instead
+deepspeed_filled_keys.txt  keys whose "auto" transformers or accelerate replace
 deepspeed_open_keys.txt  usual keys of sections in which DeepSpeed takes any key; only
-                        `dsprof.known_settings` reads it, to write their values
+                        `dsprof.redaction.known_settings` reads it, to write their values
 
 Read in the sources of 0.12.6 and the last releases of 0.13 to 0.19; the newest is `NEWEST`.
 """
@@ -27,7 +28,12 @@ from dsprof.rules.knowledge.releases import Release, release
 NEWEST: Release = (0, 19, 8)
 ZERO = "zero_optimization"
 
+AUTO = "auto"
+_OWN_AUTO = (f"{ZERO}.zenflow.", "expert_parallel.", "pipeline.", "data_types.keep_in_fp32_modules")
+"""Where DeepSpeed means "auto" itself."""
+
 Fate = Literal["ignored", "refused", "deprecated"]
+AutoFate = Literal["filled", "own", "default", "kept"]
 
 
 class Key(NamedTuple):
@@ -105,6 +111,19 @@ def fate_of_retired(path: str, of: Release) -> Fate | None:
     return key.fate if key and of >= key.since else None
 
 
+def fate_of_auto(path: str, of: Release) -> AutoFate:
+    """Return what becomes of "auto" as the value of a key.
+
+    transformers or accelerate have it filled in, DeepSpeed has its own meaning for it, drops it in
+    favour of the default (in strict sections), or keeps it as a text like any other.
+    """
+    if path in _filled():
+        return "filled"
+    if path.startswith(_OWN_AUTO):
+        return "own"
+    return "default" if fate_of_unknown(section_of(path), of) == "refused" else "kept"
+
+
 def sections() -> Iterator[str]:
     """Yield the sections that stand at the top level and are known."""
     return (name for name in _sections() if name and "." not in name)
@@ -123,6 +142,15 @@ def _stages(text: str) -> frozenset[int] | None:
     return frozenset(map(int, text.replace("-", ""))) if text else None
 
 
+@cache
+def _filled() -> frozenset[str]:
+    return frozenset(_lines("deepspeed_filled_keys.txt"))
+
+
 def _rows(file: str) -> list[dict[str, str]]:
-    text = files("dsprof.rules.knowledge").joinpath(file).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines(), restval=""))
+    return list(csv.DictReader(_lines(file), restval=""))
+
+
+def _lines(file: str) -> list[str]:
+    table = files("dsprof.rules.knowledge") / file
+    return table.read_text(encoding="utf-8").splitlines()

@@ -7,7 +7,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.collectives import SIZE_CLASSES, family
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.calls import Calls, bytes_per_step, calls_per_step, held_ms
+from dsprof.rules.calls import Calls, blocked_ms, bytes_per_step, calls_per_step
 from dsprof.rules.savings import Range, joining_saves, ns_per_byte
 
 PERSISTENCE = "stage3_param_persistence_threshold"
@@ -43,7 +43,7 @@ def small_gathers(rows: dict[Kind, Row], phases: tuple[str, ...]) -> dict[Kind, 
 
 def joining_saves_of(run: RunSummary, gathers: Calls, share: float) -> Range | None:
     """Return what it saves if `share` of the gathers joins others: their latencies, in ms."""
-    held = held_ms(gathers)
+    held = blocked_ms(gathers)
     if held is None:
         return None
     size, calls = max(kind.group_size for kind in gathers), calls_per_step(gathers)

@@ -1,7 +1,8 @@
 """Which values DeepSpeed takes for a key: `deepspeed_values.csv`.
 
 `takes` lists alternatives: forms of `_FORMS`, a range such as 0..1 of numbers (of others the kind
-of the key tells), or words, which count in any case where "any case" is added.
+of the key tells), or words, which count in any case where "any case" is added. "list of" such words
+is a list that holds no others.
 """
 
 from __future__ import annotations
@@ -12,15 +13,30 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-_DTYPES = (
-    *("torch.float16", "fp16", "float16", "half", "torch.float32", "fp32", "float32", "float"),
-    *("torch.int8", "int8", "torch.bfloat16", "bf16", "bfloat16"),
-)
+DTYPES: Mapping[str, tuple[str, ...]] = {
+    "fp16": ("torch.float16", "fp16", "float16", "half"),
+    "fp32": ("torch.float32", "fp32", "float32", "float"),
+    "int8": ("torch.int8", "int8"),
+    "bf16": ("torch.bfloat16", "bf16", "bfloat16"),
+}
+"""What DeepSpeed calls its dtypes."""
+
+_DTYPES = frozenset(name for names in DTYPES.values() for name in names)
+_LIST = "list of "
 _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "object": (lambda value: isinstance(value, Mapping), "an object"),
     "list": (lambda value: isinstance(value, list), "a list"),
     "text": (lambda value: isinstance(value, str), "text"),
     "null": (lambda value: value is None, "null"),
+    "name": (lambda value: isinstance(value, str) and value != "", "a name"),
+    "number": (lambda value: isinstance(value, (int, float)), "a number"),
+    "size": (lambda value: isinstance(value, (int, float)) and value > 0, "a number above 0"),
+    "whole": (lambda value: isinstance(value, int), "a whole number"),
+    "count": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
+    "share": (lambda value: not isinstance(value, (int, float)) or 0 < value < 1, "within 0 and 1"),
+    "no switch": (lambda value: not isinstance(value, bool), "a number"),
+    "something": (bool, "set"),
+    "empty": (lambda value: not value, "empty"),
     "switch": (lambda value: isinstance(value, int), "true or false"),
     "dtype": (lambda value: isinstance(value, str) and value in _DTYPES, "fp32, fp16 or bf16"),
 }
@@ -39,6 +55,8 @@ def _fits(form: str, value: Any) -> bool:
         return _FORMS[form][0](value)
     if ".." in form:
         return _is_within(form, value)
+    if form.startswith(_LIST):
+        return isinstance(value, list) and all(_fits(form[len(_LIST) :], one) for one in value)
     words, _, case = form.partition(", ")
     return isinstance(value, str) and (value.lower() if case else value) in words.split("|")
 
@@ -55,6 +73,8 @@ def _is_within(form: str, value: Any) -> bool:
 def _in_words(form: str) -> str:
     if form in _FORMS:
         return _FORMS[form][1]
+    if form.startswith(_LIST):
+        return f"a list of {', '.join(form[len(_LIST) :].split('|'))}"
     if ".." in form:
         low, _, high = form.partition("..")
         return f"between {low} and {high}" if high else f"at least {low}"

@@ -12,8 +12,10 @@ from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent
 from dsprof.rules.memory.counters import RESERVED, STUCK, expandable_ranks, retries
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.snapshot import MemorySnapshot
 
 _OVER_COMMITTED = "The device ran out of memory, and not because of fragments"
@@ -57,6 +59,7 @@ class AllocatorFragmentation:
         why="Memory in fragments cannot serve large requests: the allocator flushes its cache and "
         "tries again, which stalls the device, and in the end runs out.",
         category="memory",
+        order=440,
         needs=(Memory, Snapshots, Run, Engines, EnvironmentFacts),
     )
     thresholds = Thresholds()
@@ -126,7 +129,8 @@ class AllocatorFragmentation:
         is_much = _is_much(one.stuck_bytes, one.reserved_bytes, thresholds)
         summary = (
             f"{_gib(one.stuck_bytes)} of {_gib(one.reserved_bytes)} GiB reserved on rank {rank} "
-            f"({share:.1%}) are stuck in partly used segments; {_gib(one.cached_bytes)} GiB more "
+            f"({percent(share)}) are stuck in partly used segments; {_gib(one.cached_bytes)} "
+            "GiB more "
             "are free and can be returned to the device"
         )
         if one.oom_bytes:
@@ -215,4 +219,4 @@ def _table(ranks: dict[int, RankMemory], affected: tuple[int, ...]) -> Table:
     )
 
 
-RULE = AllocatorFragmentation()
+RULE: Rule = AllocatorFragmentation()

@@ -10,12 +10,14 @@ from dsprof.analysis.aggregates.buffers import Buffers, RankBuffers
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.live import Gathered
+from dsprof.analysis.rank.live_parameters import Gathered
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent
 from dsprof.rules.knowledge.stage3 import PREFETCH, PREFETCH_DEFAULT, REUSE
 from dsprof.rules.memory.counters import PEAK_RESERVED, gib, is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 
 _BUCKETS = "gradient buckets of ZeRO"
 
@@ -59,6 +61,7 @@ class CommunicationBufferPressure:
         why="Gathered parameters and buckets of gradients lie beside the model's own memory. What "
         "they take is missing for activations and for a larger micro-batch.",
         category="memory",
+        order=500,
         needs=(Buffers, Engines, Memory, Run),
     )
     thresholds = Thresholds()
@@ -75,7 +78,7 @@ class CommunicationBufferPressure:
             for rank, buffers in run[Buffers].ranks.items()
         }
         if run[Run].is_cpu:
-            text = "The run was on CPUs: buffers are not told apart from other memory of the host."
+            text = "The run was on CPUs: buffers cannot be distinguished from other host memory."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif not any(found.values()):
             yield self._nothing(run[Buffers])
@@ -88,14 +91,14 @@ class CommunicationBufferPressure:
 
     def _nothing(self, buffers: Buffers) -> Finding:
         if any(one.gathered is None for one in buffers.ranks.values()):
-            text = "Unknown: no measured step is in full detail."
+            text = "Unknown: no measured step was recorded in full detail."
             return self.meta.finding(Status.UNKNOWN, text)
         text = "No buckets and no gathered parameters were recorded."
         return self.meta.finding(Status.NOT_APPLICABLE, text)
 
     def _judged(self, run: RunSummary, held: _Held, thresholds: Thresholds) -> Finding:
         words = (
-            f"Communication holds up to {gib(held.nbytes)}, {held.share:.0%} of the reserved "
+            f"Communication holds up to {gib(held.nbytes)}, {percent(held.share)} of the reserved "
             f"memory at its peak (rank {held.rank})"
         )
         if held.share < thresholds.share:
@@ -111,7 +114,7 @@ class CommunicationBufferPressure:
             severity=Severity.MEDIUM if is_fault else Severity.NONE,
             ranks=(held.rank,),
             cause="They are allocated beside what the model itself needs.",
-            action=largest.action if is_fault else f"Nothing need be done. {largest.action}",
+            action=largest.action if is_fault else f"No change is needed. {largest.action}",
             config_patch={"zero_optimization": largest.zero} if is_fault and largest.zero else None,
             evidence=(_table(held),),
             confidence="medium",
@@ -142,8 +145,8 @@ def _gathered_by_zero(engines: Engines, nbytes: int) -> _Part:
     engine = next((one for one in engines.each if one.stage == 3), engines)
     what = "parameters gathered by ZeRO-3"
     if engine.zero(REUSE, 1):
-        action = f'With "{REUSE}": 0 each module lets its parameters go after use, and gathers '
-        return _Part(what, nbytes, f"{action}them again in backward.", {REUSE: 0})
+        action = f'With "{REUSE}": 0 the parameters of each module are released after use, and '
+        return _Part(what, nbytes, f"{action}gathered again in backward.", {REUSE: 0})
     prefetch = engine.zero(PREFETCH, PREFETCH_DEFAULT)
     if isinstance(prefetch, int) and prefetch > 1:
         action = f'"{REUSE}" is 0 already. "{PREFETCH}" of {prefetch // 2:,} gathers less ahead.'
@@ -155,8 +158,10 @@ def _gathered_by_zero(engines: Engines, nbytes: int) -> _Part:
 def _gathered_by_fsdp(gathered: Gathered, units: int, thresholds: Thresholds) -> _Part:
     action = "Apply fully_shard to smaller modules: a unit is gathered as a whole."
     if gathered.elements >= thresholds.kept_share * units:
-        action = "All units are there at once. With reshard_after_forward=True (FSDP1: FULL_SHARD) "
-        action += "each is let go after its forward, and gathered again in backward."
+        action = (
+            "All units are gathered at once. With reshard_after_forward=True (FSDP1: FULL_SHARD) "
+        )
+        action += "each is resharded after its forward, and gathered again in backward."
     return _Part("parameters gathered by FSDP", gathered.nbytes, action)
 
 
@@ -168,4 +173,4 @@ def _table(held: _Held) -> Table:
     )
 
 
-RULE = CommunicationBufferPressure()
+RULE: Rule = CommunicationBufferPressure()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
-from dsprof.analysis.steps import warmup_steps
+from dsprof.analysis.rank.steps import warmup_steps
 
 ALLOCATED = "allocated_bytes.all.current"
 PEAK_ALLOCATED = "allocated_bytes.all.peak"

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import size
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import size
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.log import OutOfMemory
 
 
@@ -84,6 +85,7 @@ class DeviceOutOfMemory:
         why="torch always gives the same advice. Which setting helps depends on what holds the "
         "memory: fragments, another process, or the model.",
         category="memory",
+        order=30,
         needs=(Logs,),
     )
     thresholds = Thresholds()
@@ -265,4 +267,4 @@ def _rows(failures: list[_Failure]) -> Iterator[tuple[int | None, ...]]:
         )
 
 
-RULE = DeviceOutOfMemory()
+RULE: Rule = DeviceOutOfMemory()

@@ -10,9 +10,10 @@ from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import count, named, plural, size
 from dsprof.rules.memory.counters import FREED, RETRIES, device_series
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import count, named, plural, size
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.snapshot import ReturnedSegments
 
 
@@ -66,6 +67,7 @@ class EmptiedDeviceCache:
         why="Each segment that is returned costs a cudaFree, which waits for the device, and a "
         "cudaMalloc in the next step.",
         category="memory",
+        order=450,
         needs=(Memory, Run, Snapshots),
     )
     thresholds = Thresholds()
@@ -156,4 +158,4 @@ def _table(often: list[_Emptied]) -> Table:
     )
 
 
-RULE = EmptiedDeviceCache()
+RULE: Rule = EmptiedDeviceCache()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
+from dsprof.analysis.rank.intent import ITEM_BYTES, communication_dtype
 
 _ONLY_PARAMETERS = "DeepSpeedZeRoOffload"
 """What ZeRO-3 makes in place of its optimizer where none is given: it reduces no gradients."""

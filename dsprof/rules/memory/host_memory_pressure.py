@@ -10,8 +10,9 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.rules.memory.counters import gib
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,10 @@ class HostMemoryPressure:
         id="host-memory-pressure",
         title="Hosts have memory left",
         failing_title="A host has almost no memory left",
-        why="A host that runs out of memory kills a rank without a word, and all others hang. "
-        "Before that it swaps. A full /dev/shm breaks data loaders and transports.",
+        why="A host that runs out of memory kills a rank without a message, and all others "
+        "hang. Before that it swaps. A full /dev/shm breaks data loaders and transports.",
         category="memory",
+        order=470,
         needs=(Memory, Run, Engines),
     )
     thresholds = Thresholds()
@@ -148,4 +150,4 @@ def _table(hosts: list[_Host], caption: str) -> Table:
     )
 
 
-RULE = HostMemoryPressure()
+RULE: Rule = HostMemoryPressure()

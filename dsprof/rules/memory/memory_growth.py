@@ -11,6 +11,8 @@ from typing import NamedTuple
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import named, size
 from dsprof.rules.memory.counters import (
     ALLOCATED,
     DEVICE_TOTAL,
@@ -18,8 +20,7 @@ from dsprof.rules.memory.counters import (
     device_series,
     host_series,
 )
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import named, size
+from dsprof.rules.rule import Rule, RuleMeta
 
 _PARTS = 4
 
@@ -65,6 +66,7 @@ class MemoryGrowth:
         failing_title="Memory grows from step to step",
         why="What grows with each step ends the run, after hours or days, out of memory.",
         category="memory",
+        order=460,
         needs=(Memory, Run),
     )
     thresholds = Thresholds()
@@ -168,4 +170,4 @@ def _table(grown: list[_Growth]) -> Table:
     )
 
 
-RULE = MemoryGrowth()
+RULE: Rule = MemoryGrowth()

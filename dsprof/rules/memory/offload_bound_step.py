@@ -10,8 +10,10 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, percent
 from dsprof.rules.calls import share_of_step
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 
 _SECTIONS = ("offload_optimizer", "offload_param")
 _ROWS = 8
@@ -34,6 +36,7 @@ class OffloadBoundStep:
         why="What is offloaded crosses the bus in every step: gradients to the host, parameters "
         "back. The device computes nothing meanwhile unless the copies are hidden.",
         category="memory",
+        order=340,
         needs=(Copies, Engines, Run, Steps),
         min_steps=2,
     )
@@ -52,7 +55,7 @@ class OffloadBoundStep:
             return
         ms = sum(s.duration_ns / s.rank_steps for s in rows.values() if s.rank_steps) / 1e6
         share = share_of_step(ms, steps)
-        summary = f"Calls that copy take {ms:.1f} ms per step ({share:.0%})."
+        summary = f"Calls that copy take {duration(ms * 1e6)} per step ({percent(share)})."
         if share < thresholds.copied_share:
             yield self.meta.finding(Status.PASS, summary)
         else:
@@ -71,9 +74,9 @@ class OffloadBoundStep:
             else "That is the price of the device memory saved.",
             action='Set "pin_memory" to true.'
             if unpinned
-            else "Offload less if memory allows: the optimizer alone, a part of it (ratio in "
-            "offload_optimizer at stage 3), or nothing at a higher stage. Larger micro-batches "
-            "and more accumulation compute more for each copy of parameters.",
+            else "Offload less if memory allows: only the optimizer, a part of it (ratio in "
+            "offload_optimizer at stage 3), or nothing at a higher stage. Larger "
+            "micro-batches and more accumulation compute more for each copy of parameters.",
             config_patch=patch if unpinned else None,
             evidence=(_by_kind(run[Copies]),),
             confidence="medium",
@@ -125,4 +128,4 @@ def _by_kind(copies: Copies) -> Table:
     )
 
 
-RULE = OffloadBoundStep()
+RULE: Rule = OffloadBoundStep()

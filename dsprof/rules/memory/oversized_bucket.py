@@ -11,9 +11,11 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent
 from dsprof.rules.memory.counters import PEAK_RESERVED, gib, is_short
 from dsprof.rules.memory.gradient_buffers import GradientBuffers, gradient_buffers
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class OversizedBucket:
         why="ZeRO allocates reduce_bucket_size elements, once or twice, whether gradients fill "
         "them or not: at the default, 0.9 or 1.9 GiB in half precision.",
         category="memory",
+        order=490,
         needs=(Engines, Memory, Run),
     )
     thresholds = Thresholds()
@@ -109,7 +112,7 @@ class OversizedBucket:
         return self.meta.finding(
             Status.FAIL,
             f"Allocations had to be tried again while buffers of gradients held "
-            f"{gib(buffers.nbytes)}, {buffers.nbytes / peak:.0%} of the reserved memory.",
+            f"{gib(buffers.nbytes)}, {percent(buffers.nbytes / peak)} of the reserved memory.",
             title="Buffers of gradients take memory that is short",
             severity=Severity.MEDIUM,
             cause=f"{buffers.slots} of reduce_bucket_size elements are allocated in each backward.",
@@ -144,4 +147,4 @@ def _table(engines: Engines, buffers: GradientBuffers, peak: int) -> Table:
     )
 
 
-RULE = OversizedBucket()
+RULE: Rule = OversizedBucket()

@@ -10,9 +10,10 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import named
 from dsprof.rules.memory.counters import PEAK_ALLOCATED, gib
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import named
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class UnevenDeviceMemory:
         why="The rank that needs most decides on the micro-batch and the stage of all, and is the "
         "first to run out.",
         category="memory",
+        order=480,
         needs=(Memory, Run, Engines),
     )
     thresholds = Thresholds()
@@ -112,4 +114,4 @@ def _table(peaks: dict[int, int], usual: float) -> Table:
     )
 
 
-RULE = UnevenDeviceMemory()
+RULE: Rule = UnevenDeviceMemory()

@@ -12,14 +12,16 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.intent import ITEM_BYTES, communication_dtype
+from dsprof.analysis.rank.intent import ITEM_BYTES, communication_dtype
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.rules.configuration.engine_settings import EngineSettings
-from dsprof.rules.knowledge.combinations import AT_ODDS, REFUSED
+from dsprof.rules.knowledge.combinations import refused
+from dsprof.rules.knowledge.conflicts import AT_ODDS
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib, is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.trace.format import EngineConfig
+from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.schema import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class UnusedDeviceMemory:
         why="Sharding and recomputation save memory and cost time. Where memory stays unused, that "
         "time is wasted.",
         category="memory",
+        order=510,
         needs=(Engines, Logs, Memory, Run, Steps, Traffic),
     )
     thresholds = Thresholds()
@@ -130,7 +133,7 @@ def _accepts(engines: Engines, stage: int) -> bool:
         EngineSettings(EngineConfig(0, config), {}, engines.deepspeed, engines.device)
         for config in (written, {**written, "zero_optimization": lower})
     )
-    faults = (*REFUSED, *(one for one in AT_ODDS if one.severity is not Severity.NONE))
+    faults = (*refused(), *(one for one in AT_ODDS if one.severity is not Severity.NONE))
     return not any(then.holds(one) and not now.holds(one) for one in faults)
 
 
@@ -152,4 +155,4 @@ def _table(options: list[_Option], room: int) -> Table:
     )
 
 
-RULE = UnusedDeviceMemory()
+RULE: Rule = UnusedDeviceMemory()

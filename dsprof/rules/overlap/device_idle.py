@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.idle_causes import UNRECORDED, IdleCauses
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, percent
 from dsprof.rules.overlap.idle_remedies import REMEDIES
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
+
+_START_UP = " Fewer than two steps were measured: start-up may be part of this."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class DeviceIdle:
         failing_title="The device is idle: the host does not keep it busy",
         why="An idle accelerator costs as much as a busy one.",
         category="overlap",
+        order=140,
         needs=(Device, IdleCauses),
     )
     thresholds = Thresholds()
@@ -48,23 +53,25 @@ class DeviceIdle:
     def _judged(self, device: Device, causes: IdleCauses, thresholds: Thresholds) -> Finding:
         idle, exposed = device.share("idle_ns"), device.share("exposed_ns")
         summary = (
-            f"The device is idle {idle:.0%} of {device.window}; "
-            f"{exposed:.0%} is exposed communication."
+            f"The device is idle {percent(idle)} of {device.window}; "
+            f"{percent(exposed)} is exposed communication."
         )
         if idle < thresholds.idle_share:
             return self.meta.finding(Status.PASS, summary + _before(device))
-        severe = idle >= thresholds.severe_share
+        severe = idle >= thresholds.severe_share and device.recurs
         largest, largest_ns = next(iter(causes.order), (UNRECORDED, 0))
         share = largest_ns / max(sum(causes.idle_ns.values()), 1)
         remedy = REMEDIES[largest]
         return self.meta.finding(
             Status.FAIL,
-            f"{summary} Host activity during idle time: {largest} ({share:.0%}).{_before(device)}",
+            f"{summary} Host activity during idle time: {largest} "
+            f"({percent(share)}).{_before(device)}"
+            f"{'' if device.recurs else _START_UP}",
             severity=Severity.HIGH if severe else Severity.MEDIUM,
             cause=remedy.cause,
             action=remedy.action,
             evidence=(_by_cause(causes), _by_rank(device)),
-            confidence="low" if largest == UNRECORDED else "medium",
+            confidence="medium" if largest != UNRECORDED and device.recurs else "low",
         )
 
 
@@ -87,8 +94,8 @@ def _before(device: Device) -> str:
     before_ns, idle_ns = (sum(getattr(r, n) for r in rows) for n in ("before_ns", "before_idle_ns"))
     if not all(row.steps for row in rows) or not before_ns:
         return ""
-    each = f"{before_ns / len(rows) / 1e6:,.0f} ms of start-up and warm-up"
-    return f" Excluded: {each}, {idle_ns / before_ns:.0%} idle."
+    each = f"{duration(before_ns / len(rows))} of start-up and warm-up"
+    return f" Excluded: {each}, {percent(idle_ns / before_ns)} idle."
 
 
 def _by_rank(device: Device) -> Table:
@@ -111,4 +118,4 @@ def _by_rank(device: Device) -> Table:
     )
 
 
-RULE = DeviceIdle()
+RULE: Rule = DeviceIdle()

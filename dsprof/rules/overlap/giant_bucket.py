@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.aggregates.wire import Wire
+from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, percent, size
 from dsprof.rules.calls import (
     AnyCalls,
+    blocked_ms,
     bytes_per_step,
     calls_per_step,
-    held_ms,
-    least_held_ms,
+    least_blocked_ms,
     share_of_step,
 )
-from dsprof.rules.knowledge.combinations import before_overlapping
-from dsprof.rules.knowledge.giants import Giant, by_hand, of_flushes
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.knowledge.conflicts import before_overlapping
+from dsprof.rules.knowledge.giant_buckets import Giant, by_hand, of_flushes
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves
-from dsprof.rules.wording import size
 
 _MIB = 1 << 20
 
@@ -50,7 +51,8 @@ class GiantBucket:
         why="A bucket is sent when its last gradient is there. One that holds them all is sent "
         "when backward is over, and nothing is left to hide it behind.",
         category="overlap",
-        needs=(Costs, Engines, Flushes, Phases, Run, Steps, Traffic, Wire),
+        order=280,
+        needs=(BaselineCosts, Engines, Flushes, Phases, Run, Steps, Traffic, WireDtypes),
         needs_sizes=True,
         min_steps=2,
     )
@@ -58,7 +60,7 @@ class GiantBucket:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge the largest reduction of gradients of a backward."""
-        gradients = run[Wire].chosen(lambda kind: kind.purpose == "gradients")
+        gradients = run[WireDtypes].chosen(lambda kind: kind.purpose == "gradients")
         if not gradients:
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
             text = "No reduction of gradients between ranks was recorded in full detail."
@@ -78,18 +80,18 @@ class GiantBucket:
     def _judged(
         self, run: RunSummary, giant: Giant, gradients: AnyCalls, thresholds: Thresholds
     ) -> Finding:
-        held, phase = held_ms(gradients), run[Phases].rows.get("backward")
+        held, phase = blocked_ms(gradients), run[Phases].rows.get("backward")
         backward_ms = phase.busy_ms_per_step if phase else None
         summary = (
             f"{giant.noun}: one reduction of {size(giant.nbytes)} carries "
-            f"{giant.share:.0%} of the gradients of a backward"
+            f"{percent(giant.share)} of the gradients of a backward"
         )
         evidence = (_figures(giant, held, backward_ms),)
         if held is None:
-            text = f"{summary}. How long it holds the ranks was not measured."
+            text = f"{summary}. Its blocked time was not measured."
             return self.meta.finding(Status.INFO, text, action=giant.action, evidence=evidence)
         share = share_of_step(held, run[Steps])
-        summary += f"; gradients hold the step {held:.1f} ms ({share:.0%})."
+        summary += f"; gradients block the step for {duration(held * 1e6)} ({percent(share)})."
         if share < thresholds.held_share:
             return self.meta.finding(Status.PASS, summary)
         return self.meta.finding(
@@ -100,17 +102,17 @@ class GiantBucket:
             action=giant.action,
             config_patch=giant.config_patch,
             evidence=evidence,
-            saving_ms_per_step=_saving(gradients, giant, backward_ms, run[Costs]),
+            saving_ms_per_step=_saving(gradients, giant, backward_ms, run[BaselineCosts]),
             saving_from="gradients",
             confidence="medium",
         )
 
 
 def _saving(
-    gradients: AnyCalls, giant: Giant, backward_ms: float | None, costs: Costs
+    gradients: AnyCalls, giant: Giant, backward_ms: float | None, costs: BaselineCosts
 ) -> Range | None:
     """Return what buckets as advised would hide behind the rest of backward."""
-    own_ms = least_held_ms(gradients)
+    own_ms = least_blocked_ms(gradients)
     if own_ms is None or not backward_ms:
         return None
     # The first bucket is not there before its part of backward is over.
@@ -137,11 +139,11 @@ def _figures(giant: Giant, held: float | None, backward_ms: float | None) -> Tab
             Column("largest", "bytes"),
             Column("its share", "share"),
             Column("as advised, buckets", "count"),
-            Column("gradients hold the step", "ms"),
+            Column("blocked by gradients", "ms"),
             Column("backward, without waits", "ms"),
         ),
         rows=((f"{giant.count:.3g}", giant.nbytes, giant.share, giant.parts, held, backward_ms),),
     )
 
 
-RULE = GiantBucket()
+RULE: Rule = GiantBucket()

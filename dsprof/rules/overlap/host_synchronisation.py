@@ -9,9 +9,10 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.host_waits import HostWaits, Stop
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, percent, plural, shortened
 from dsprof.rules.calls import share_of_step
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import plural, shortened
+from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
 
@@ -35,33 +36,30 @@ class HostSynchronisation:
         why="While the host waits it launches nothing: the device runs out of work, and "
         "communication has no computation to overlap with.",
         category="overlap",
+        order=320,
         needs=(Engines, HostWaits, Steps),
-        min_steps=2,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Compare the stops with the step."""
         waits = run[HostWaits]
-        if not waits.rank_steps:
+        if not waits.rank_steps and not waits.record_ns:
             text = "No trace holds device times and the host's waits for the device."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
-        share = share_of_step(waits.idle_ms_per_step, run[Steps])
-        summary = (
-            f"The host waits for the device {plural(waits.calls_per_step, 'time')} per step, "
-            f"{waits.blocked_ms_per_step:.2f} ms in total. The device is idle around these waits "
-            f"for {waits.idle_ms_per_step:.2f} ms per step ({share:.1%}).{_most(waits)}"
-        )
+        recurs = len(run[Steps].measured) > 1 and waits.rank_steps > 0
+        share, summary = _of_steps(waits, run[Steps]) if waits.rank_steps else _of_record(waits)
         is_often = waits.calls_per_step >= thresholds.calls_per_step
         if share < thresholds.idle_share or not (is_often or share >= thresholds.severe_share):
             yield self.meta.finding(Status.PASS, summary)
             return
+        is_severe = recurs and share >= 2 * thresholds.severe_share
         breakdown = run[Engines].setting("wall_clock_breakdown") is True
         yield self.meta.finding(
             Status.FAIL,
             summary,
-            severity=Severity.HIGH if share >= 2 * thresholds.severe_share else Severity.MEDIUM,
+            severity=Severity.HIGH if is_severe else Severity.MEDIUM,
             cause="wall_clock_breakdown is true: its timers synchronise around each phase."
             if breakdown
             else "The program or a library copies values from the device to the host, copies from "
@@ -74,8 +72,32 @@ class HostSynchronisation:
             "use_multi_rank_bucket_allreduce true: false blocks the host at each bucket.",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
             evidence=(_by_call(waits),),
-            confidence="medium",
+            title="" if waits.rank_steps else "The host waits for the device",
+            confidence="medium" if recurs else "low",
         )
+
+
+def _of_steps(waits: HostWaits, steps: Steps) -> tuple[float, str]:
+    """Return the share of the step in which the device was idle around the stops, and say so."""
+    share = share_of_step(waits.idle_ms_per_step, steps)
+    return share, (
+        f"The host waits for the device {plural(waits.calls_per_step, 'time')} per step, "
+        f"{duration(waits.blocked_ms_per_step * 1e6)} in total. The device is idle around these "
+        f"waits for {duration(waits.idle_ms_per_step * 1e6)} per step ({percent(share)})."
+        f"{_most(waits)}"
+    )
+
+
+def _of_record(waits: HostWaits) -> tuple[float, str]:
+    """Return the same of the time recorded, where no step is marked."""
+    share = waits.idle_ns / waits.record_ns
+    blocked_ns = sum(sums.held_ns for sums in waits.rows.values())
+    return share, (
+        f"The host waits for the device {plural(waits.calls, 'time')}, {duration(blocked_ns)} in "
+        f"total. The device is idle around these waits for {duration(waits.idle_ns)}, "
+        f"{percent(share)} of the time recorded.{_most(waits)} No step is marked: start-up may be "
+        "part of this."
+    )
 
 
 def _most(waits: HostWaits) -> str:
@@ -93,14 +115,15 @@ def _longest(waits: HostWaits) -> list[Stop]:
 
 
 def _by_call(waits: HostWaits) -> Table:
+    each = " per step and rank" if waits.rank_steps else ""
     steps = max(waits.rank_steps, 1)
     return Table(
         columns=(
             Column("call"),
             Column("operator"),
             Column("annotation"),
-            Column("calls per step and rank", "count"),
-            Column("blocked per step", "ms"),
+            Column(f"calls{each}", "count"),
+            Column(f"blocked{each}", "ms"),
         ),
         rows=tuple(
             (
@@ -113,4 +136,4 @@ def _by_call(waits: HostWaits) -> Table:
     )
 
 
-RULE = HostSynchronisation()
+RULE: Rule = HostSynchronisation()

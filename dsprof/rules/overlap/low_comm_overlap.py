@@ -8,17 +8,19 @@ from itertools import chain
 from typing import Any
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.awaits import Awaits
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.attribution import Attribution, attribution
+from dsprof.analysis.aggregates.wait_causes import WaitCauses
+from dsprof.analysis.run.attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.knowledge.combinations import before_overlapping
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, percent
+from dsprof.rules.knowledge.conflicts import before_overlapping
 from dsprof.rules.knowledge.stage3 import (
     MAX_LIVE,
     MAX_LIVE_DEFAULT,
@@ -27,7 +29,7 @@ from dsprof.rules.knowledge.stage3 import (
     two_fetches,
 )
 from dsprof.rules.overlap.waits import longest_wait, longest_waits
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves
 
 
@@ -52,7 +54,8 @@ class LowCommOverlap:
         why="Communication that runs behind computation costs nothing; waiting for it right after "
         "it was started costs all of it.",
         category="overlap",
-        needs=(Arrivals, Awaits, Costs, Engines, Fetches, Flushes, Overlap, Run, Steps),
+        order=300,
+        needs=(Arrivals, WaitCauses, BaselineCosts, Engines, Fetches, Flushes, Overlap, Run, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -77,7 +80,7 @@ class LowCommOverlap:
             text = "Not applicable: single-rank run."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif overlap.async_calls == 0:
-            evidence = (_figures(overlap), longest_waits(run[Awaits]))
+            evidence = (_figures(overlap), longest_waits(run[WaitCauses]))
             if run[Run].is_cpu:
                 yield self._synchronous(run, evidence)
             else:
@@ -98,7 +101,7 @@ class LowCommOverlap:
             "overlap them; a CPU has no streams."
             if library
             else "The program waits in the call itself.",
-            action="Nothing need be done; on accelerators the same calls can overlap."
+            action="No change is needed; on accelerators the same calls can overlap."
             if library
             else "Pass async_op=True and wait where the result is first needed.",
             evidence=evidence,
@@ -120,7 +123,9 @@ class LowCommOverlap:
         )
         return self.meta.finding(
             Status.FAIL if gravity else Status.INFO,
-            f"{summary}." if share is None else f"{summary}: {share:.0%} of the step is exposed.",
+            f"{summary}."
+            if share is None
+            else f"{summary}: {percent(share)} of the step is exposed.",
             cause="A stream runs its work in order, one item after another.",
             action='Set "overlap_comm": true under zero_optimization: gradients are then reduced '
             f"on a separate stream.{first}"
@@ -141,10 +146,14 @@ class LowCommOverlap:
         low, high = bounds
         exposed_ms = overlap.exposed_ns / max(overlap.rank_steps, 1) / 1e6
         share = overlap.exposed_ns / max(sum(run[Steps].measured_ns().values()), 1)
-        hidden = f"{low:.0%}" if high - low < 0.01 else f"Between {low:.0%} and {high:.0%}"
+        hidden = (
+            f"{percent(low)}"
+            if high - low < 0.01
+            else f"Between {percent(low)} and {percent(high)}"
+        )
         summary = (
             f"{hidden} of {'' if overlap.on_device else 'asynchronous '}communication is hidden; "
-            f"the exposed part takes {exposed_ms:.1f} ms per step ({share:.0%})."
+            f"the exposed part takes {duration(exposed_ms * 1e6)} per step ({percent(share)})."
         )
         engines = run[Engines]
         if low >= thresholds.overlap or share < thresholds.exposed_share:
@@ -155,7 +164,7 @@ class LowCommOverlap:
         elif engines.stage == 3 and engines.zero(PREFETCH) == 0:
             yield self._no_prefetch(run, summary, exposed_ms)
         else:
-            which = longest_wait(run[Awaits], only_async=True)
+            which = longest_wait(run[WaitCauses], only_async=True)
             split, on_device = attribution(run), not run[Run].is_cpu
             fails = on_device and high < thresholds.failing_overlap
             gravity = _gravity(share, split, thresholds) if fails else {}
@@ -167,7 +176,7 @@ class LowCommOverlap:
                 if overlap.on_device
                 else "Start collectives earlier, or reserve CPU cores for communication. Settings "
                 "known to help have their own findings.",
-                evidence=(_figures(overlap), longest_waits(run[Awaits])),
+                evidence=(_figures(overlap), longest_waits(run[WaitCauses])),
                 **({"confidence": "medium"} | gravity),
             )
 
@@ -192,7 +201,7 @@ class LowCommOverlap:
             action=f'Set "{PREFETCH}" to {elements:,} elements, about two fetches of this model. '
             f"Larger values merge fetches into one wait.{room}",
             config_patch={"zero_optimization": patch},
-            evidence=(_figures(run[Overlap]), longest_waits(run[Awaits])),
+            evidence=(_figures(run[Overlap]), longest_waits(run[WaitCauses])),
             saving_ms_per_step=_prefetching_saves(run, exposed_ms),
             saving_from="parameters",
             confidence="medium",
@@ -212,10 +221,11 @@ def _on_device_cause(split: Attribution | None) -> str:
         )
     if split.waiting > split.transfer:
         who = "late ranks" if split.latest is None else f"rank {split.latest}"
-        return f"Ranks wait for {who} during most of it, {split.waiting:.0%} of the step."
+        return f"Ranks wait for {who} during most of it, {percent(split.waiting)} of the step."
     return (
         "No other kernel ran beside these communication kernels: the next kernel needs their "
-        f"result. {split.transfer:.0%} of the step is transfer, {split.waiting:.0%} waits for a "
+        f"result. {percent(split.transfer)} of the step is transfer, "
+        f"{percent(split.waiting)} waits for a "
         "late rank."
     )
 
@@ -264,7 +274,7 @@ def _prefetching_saves(run: RunSummary, exposed_ms: float) -> Range | None:
     if not calls or steps.total.compute_ns is None:
         return None
     computed_ms = steps.total.compute_ns / len(steps.measured) / 1e6
-    return hiding_saves(exposed_ms, computed_ms, calls, run[Costs])
+    return hiding_saves(exposed_ms, computed_ms, calls, run[BaselineCosts])
 
 
 def _caller(run: RunSummary) -> str:
@@ -294,4 +304,4 @@ def _calls(overlap: Overlap) -> float:
     return round(overlap.async_calls / max(overlap.rank_steps, 1), 1)
 
 
-RULE = LowCommOverlap()
+RULE: Rule = LowCommOverlap()

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class LowComputeShare:
         why="Time that is not computation is the most that any change of communication, copies or "
         "input can win.",
         category="overlap",
+        order=390,
         needs=(Phases, Steps),
         min_steps=2,
     )
@@ -51,7 +54,7 @@ class LowComputeShare:
             return
         share = total.compute_ns / total.total_ns
         outside = total.other_ns / total.total_ns
-        summary = f"Ranks compute for {share:.0%} of the step; the rest: {_rest(total)}."
+        summary = f"Ranks compute for {percent(share)} of the step; the rest: {_rest(total)}."
         if share >= thresholds.compute_share:
             yield self.meta.finding(Status.PASS, summary)
             return
@@ -87,7 +90,7 @@ def _named_parts(total: Parts) -> list[tuple[str, int | None]]:
 def _rest(total: Parts) -> str:
     known = [(name, ns) for name, ns in _named_parts(total) if ns and ns >= 0.005 * total.total_ns]
     known.sort(key=lambda part: -part[1])
-    return ", ".join(f"{ns / total.total_ns:.0%} {name}" for name, ns in known) or "nothing"
+    return ", ".join(f"{percent(ns / total.total_ns)} {name}" for name, ns in known) or "nothing"
 
 
 def _parts(total: Parts, steps: int) -> Table:
@@ -99,4 +102,4 @@ def _parts(total: Parts, steps: int) -> Table:
     )
 
 
-RULE = LowComputeShare()
+RULE: Rule = LowComputeShare()

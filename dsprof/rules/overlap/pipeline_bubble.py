@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
+from dsprof.analysis.aggregates.point_to_point import PointToPoint
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.transfers import Transfers
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.calls import held_ms, share_of_step
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent
+from dsprof.rules.calls import blocked_ms, share_of_step
+from dsprof.rules.rule import Rule, RuleMeta
 
 _LEAST_BUBBLE = 0.01
 """What can be asked for: no number of micro-batches leaves none."""
@@ -34,14 +36,15 @@ class PipelineBubble:
         why="A stage has nothing to do until the first micro-batch has come to it, and after the "
         "last has left: with p stages and m micro-batches (p-1)/(m+p-1) of the time.",
         category="overlap",
-        needs=(Pipelines, Steps, Transfers),
+        order=330,
+        needs=(Pipelines, Steps, PointToPoint),
         min_steps=4,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge the schedule, if there is one and its waits agree."""
-        pipelines, received = run[Pipelines], run[Transfers].rows
+        pipelines, received = run[Pipelines], run[PointToPoint].rows
         if pipelines.stages < 2:
             text = "No pipeline of two or more stages was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
@@ -51,13 +54,15 @@ class PipelineBubble:
             text = "Unknown: the number of micro-batches was not recorded."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
-        waited = held_ms(received) if received else None
+        waited = blocked_ms(received) if received else None
         share = None if waited is None else share_of_step(waited, run[Steps])
         summary = (
             f"With {pipelines.stages} stages and {micro_batches} micro-batches the bubble is "
-            f"{bubble:.0%} of the schedule"
+            f"{percent(bubble)} of the schedule"
         )
-        summary += "." if share is None else f"; stages wait {share:.0%} of the step for others."
+        summary += (
+            "." if share is None else f"; stages wait {percent(share)} of the step for others."
+        )
         is_filled = share is not None and share < thresholds.waited_share
         if is_filled or bubble <= thresholds.bubble_share + 1e-9:
             yield self.meta.finding(Status.PASS, summary)
@@ -81,7 +86,7 @@ class PipelineBubble:
             severity=Severity.MEDIUM if measured else Severity.NONE,
             cause="Too few micro-batches for so many stages.",
             action=f"Divide a step into {needed} micro-batches or more (a bubble of "
-            f"{bubble:.0%}): raise gradient_accumulation_steps and lower the micro-batch "
+            f"{percent(bubble)}): raise gradient_accumulation_steps and lower the micro-batch "
             "alike; or use fewer stages, or a schedule with interleaved stages.",
             evidence=(
                 Table(
@@ -98,4 +103,4 @@ class PipelineBubble:
         )
 
 
-RULE = PipelineBubble()
+RULE: Rule = PipelineBubble()

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dsprof.analysis.aggregates.awaits import GATHERED_AHEAD, GATHERED_WHEN_NEEDED, Awaits
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.wait_causes import GATHERED_AHEAD, GATHERED_WHEN_NEEDED, WaitCauses
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import duration, percent
 from dsprof.rules.calls import share_of_step
 from dsprof.rules.knowledge.stage3 import (
     MAX_LIVE,
@@ -21,7 +23,7 @@ from dsprof.rules.knowledge.stage3 import (
     written_number,
 )
 from dsprof.rules.overlap.waits import Waits, waits_table
-from dsprof.rules.rule import Finding, RuleMeta, Severity, Status
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class PrefetchMisses:
         why="A gather that starts when its module is called is waited for from its first byte to "
         "its last; one that started a module earlier has had that long already.",
         category="overlap",
-        needs=(Awaits, Engines, Fetches, Steps),
+        order=310,
+        needs=(WaitCauses, Engines, Fetches, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -53,7 +56,7 @@ class PrefetchMisses:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Weigh the gathers of forward and backward by how they were started."""
         engines, steps = run[Engines], run[Steps]
-        missed, ahead = (_named(run[Awaits], n) for n in (GATHERED_WHEN_NEEDED, GATHERED_AHEAD))
+        missed, ahead = (_named(run[WaitCauses], n) for n in (GATHERED_WHEN_NEEDED, GATHERED_AHEAD))
         if engines.stage != 3 or not missed + ahead:
             status = Status.UNKNOWN if engines.stage == 3 and steps.is_counted else _NONE
             text = "No gather of ZeRO-3 was recorded in full detail."
@@ -74,8 +77,9 @@ class PrefetchMisses:
         share = sent / (sent + early) if sent + early else 0.0
         held = sum(sums.held.exposed_ms_per_step or 0.0 for _, sums in missed)
         summary = (
-            f"{share:.0%} of the bytes that forward and backward gather were not prefetched; waits "
-            f"for these take {held:.1f} ms per step ({share_of_step(held, run[Steps]):.0%})."
+            f"{percent(share)} of the bytes that forward and backward gather were not "
+            f"prefetched; waits for these take {duration(held * 1e6)} per step "
+            f"({percent(share_of_step(held, run[Steps]))})."
         )
         costs = share_of_step(held, run[Steps]) >= thresholds.held_share
         if share < thresholds.missed_share or not costs:
@@ -119,7 +123,7 @@ def _reason(engines: Engines, fetches: Fetches) -> dict[str, Any]:
     }
 
 
-def _named(awaits: Awaits, name: str) -> Waits:
+def _named(awaits: WaitCauses, name: str) -> Waits:
     """Return the gathers of ZeRO-3 in forward and backward that were started in this way."""
     return [
         (what, sums)
@@ -130,4 +134,4 @@ def _named(awaits: Awaits, name: str) -> Waits:
 
 _NONE = Status.NOT_APPLICABLE
 
-RULE = PrefetchMisses()
+RULE: Rule = PrefetchMisses()

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.streams import Streams
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class SerialStreams:
         why="A stream does one thing after the other. What shares the stream that computes cannot "
         "run behind it.",
         category="overlap",
+        order=150,
         needs=(Device, Streams),
     )
     thresholds = Thresholds()
@@ -47,8 +50,8 @@ class SerialStreams:
             return
         exposed = device.share("exposed_ns")
         summary = (
-            f"{streams.shared_share:.0%} of communication runs on streams that also compute; "
-            f"{exposed:.0%} of {device.window} is exposed communication."
+            f"{percent(streams.shared_share)} of communication runs on streams that also compute; "
+            f"{percent(exposed)} of {device.window} is exposed communication."
         )
         if streams.shared_share < thresholds.shared_share or exposed < thresholds.exposed_share:
             yield self.meta.finding(Status.PASS, summary)
@@ -80,4 +83,4 @@ class SerialStreams:
         )
 
 
-RULE = SerialStreams()
+RULE: Rule = SerialStreams()

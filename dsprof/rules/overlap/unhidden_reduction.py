@@ -6,19 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.host_waits import HostWaits
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.aggregates.wire import Wire
+from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.calls import AnyCalls, calls_per_step, held_ms, least_held_ms, share_of_step
-from dsprof.rules.knowledge.combinations import NEVER_OVERLAPS, before_overlapping
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, percent
+from dsprof.rules.calls import AnyCalls, blocked_ms, calls_per_step, least_blocked_ms, share_of_step
+from dsprof.rules.knowledge.conflicts import NEVER_OVERLAPS, before_overlapping
 from dsprof.rules.knowledge.releases import release
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves
 
 _BACKWARD_SHARE = 0.5
@@ -43,21 +45,22 @@ class UnhiddenReduction:
         why="Stages 1 and 2 reduce behind backward only with overlap_comm, and only if no bucket "
         "stops the device.",
         category="overlap",
-        needs=(Costs, Engines, Flushes, HostWaits, Run, Steps, Traffic, Wire),
+        order=290,
+        needs=(BaselineCosts, Engines, Flushes, HostWaits, Run, Steps, Traffic, WireDtypes),
         min_steps=2,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Weigh what gradients hold the step, if a key is to blame."""
+        """Weigh how long gradients block the step, if a key is to blame."""
         engines = run[Engines]
-        gradients = run[Wire].chosen(lambda kind: kind.purpose == "gradients")
+        gradients = run[WireDtypes].chosen(lambda kind: kind.purpose == "gradients")
         if problem := _not_applicable(run, engines):
             yield self.meta.finding(Status.NOT_APPLICABLE, problem)
             return
-        held, patch = held_ms(gradients), _patch(engines)
+        held, patch = blocked_ms(gradients), _patch(engines)
         if not gradients or held is None:
-            text = "Unknown: how long gradients hold the step was not measured."
+            text = "Unknown: the blocked time of gradients was not measured."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif share_of_step(held, run[Steps]) < thresholds.held_share:
             return
@@ -106,7 +109,7 @@ class UnhiddenReduction:
         evidence = Table(
             columns=(
                 Column("reductions a step", "count"),
-                Column("gradients hold the step", "ms"),
+                Column("blocked by gradients", "ms"),
                 Column("stops of the host a step", "count"),
             ),
             rows=((round(calls_per_step(gradients), 1), held, round(waits.calls_per_step, 1)),),
@@ -129,8 +132,8 @@ class UnhiddenReduction:
 
 
 def _held_words(run: RunSummary, held: float) -> str:
-    share = share_of_step(held, run[Steps])
-    return f"Gradients hold the step {held:.1f} ms ({share:.0%}) at stage {run[Engines].stage}"
+    took = f"{duration(held * 1e6)} ({percent(share_of_step(held, run[Steps]))})"
+    return f"Gradients block the step for {took} at stage {run[Engines].stage}"
 
 
 def _in_backward(run: RunSummary, gradients: AnyCalls) -> float:
@@ -143,12 +146,12 @@ def _in_backward(run: RunSummary, gradients: AnyCalls) -> float:
 
 def _saving(run: RunSummary, gradients: AnyCalls) -> Range | None:
     """Return what it saves to reduce behind backward; waiting for a late rank stays."""
-    own_ms, total = least_held_ms(gradients), run[Steps].total
+    own_ms, total = least_blocked_ms(gradients), run[Steps].total
     if own_ms is None or total.exposed_ns is None:
         return None
     busy_ms = (total.total_ns - total.exposed_ns) / len(run[Steps].measured) / 1e6
     parts = _in_backward(run, gradients)
-    return hiding_saves(own_ms, busy_ms * _BACKWARD_SHARE, parts, run[Costs])
+    return hiding_saves(own_ms, busy_ms * _BACKWARD_SHARE, parts, run[BaselineCosts])
 
 
 def _not_applicable(run: RunSummary, engines: Engines) -> str:
@@ -186,4 +189,4 @@ def _cause(engines: Engines) -> str:
     return "overlap_comm is off, the default: stage 2 reduces on the stream that backward runs on."
 
 
-RULE = UnhiddenReduction()
+RULE: Rule = UnhiddenReduction()

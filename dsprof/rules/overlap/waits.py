@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dsprof.analysis.aggregates.awaits import Await, Awaited, Awaits
-from dsprof.rules.rule import Column, Table
+from dsprof.analysis.aggregates.wait_causes import Await, Awaited, WaitCauses
+from dsprof.findings.finding import Column, Table
+from dsprof.findings.wording import duration
 
 Waits = list[tuple[Awaited, Await]]
 
@@ -19,23 +20,23 @@ def name_of(what: Awaited) -> str:
     return ", ".join(part for part in (owner, f"{what.family}{phase}") if part)
 
 
-def longest_wait(awaits: Awaits, *, only_async: bool = False) -> str:
+def longest_wait(awaits: WaitCauses, *, only_async: bool = False) -> str:
     """Say in one sentence what held the ranks longest, and why it did; "" if nothing is known."""
     found = [row for row in awaits.longest(_ROWS) if row[0].is_async or not only_async]
     if not found:
         return ""
     what, sums = found[0]
     held = sums.held.exposed_ms_per_step or 0.0
-    return f"Most, {held:.1f} ms a step, is for {name_of(what)}{_why(what, sums)}."
+    return f"Most, {duration(held * 1e6)} a step, is for {name_of(what)}{_why(what, sums)}."
 
 
 def _why(what: Awaited, sums: Await) -> str:
     if not what.is_async:
         return ": the call itself waits"
-    started = f": started {sums.lead_ms:.1f} ms before it was waited for"
+    started = f": started {duration(sums.lead_ms * 1e6)} before it was waited for"
     if what.library == "DDP" and what.name != "bucket 0":
         return f"{started}, as all buckets before it, which DDP waits for together"
-    return f"{started}, and {sums.in_flight_ms:.1f} ms in flight"
+    return f"{started}, and {duration(sums.in_flight_ms * 1e6)} in flight"
 
 
 def waits_table(rows: Waits) -> Table:
@@ -64,6 +65,6 @@ def waits_table(rows: Waits) -> Table:
     )
 
 
-def longest_waits(awaits: Awaits) -> Table:
+def longest_waits(awaits: WaitCauses) -> Table:
     """List what held the ranks longest."""
     return waits_table(awaits.longest(_ROWS))

@@ -9,9 +9,10 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, listed, named, percent, plural
 from dsprof.rules.endings import after_step, completed_last, last_completed, on_ranks
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import listed, named, plural
+from dsprof.rules.rule import Rule, RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class DataQuality:
         why="A missing rank may be the one that everybody waited for, and dropped events make "
         "every sum too small.",
         category="quality",
+        order=10,
         needs=(Run, Steps, Endings),
     )
     thresholds = Thresholds()
@@ -205,10 +207,10 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if run.clock_bound_ns is None:
         yield f"Clocks are aligned by {run.clock_method}; the error is unknown."
     elif run.clock_bound_ns > thresholds.clock_bound_ms * 1e6:
-        yield f"Clocks of the hosts are aligned to {run.clock_bound_ns / 1e6:.1f} ms."
+        yield f"Clocks of the hosts are aligned to {duration(run.clock_bound_ns)}."
     costs = run.cost_shares(steps)
     if costs is not None and costs[0] > thresholds.cost_share:
-        yield f"Recording took about {costs[0]:.1%} of the time in steps (estimate)."
+        yield f"Recording took about {percent(costs[0])} of the time in steps (estimate)."
     if run.strangers:
         count = len(run.strangers)
         yield f"Skipped {count} file{'s' if count > 1 else ''}: {run.strangers[0]}."
@@ -230,8 +232,8 @@ def _in_flight(run: Run) -> str:
     calls = {rank: run.ranks[rank].in_flight for rank in run.unclean_ranks}
     awaited = {rank: call for rank, call in calls.items() if call}
     if not awaited:  # what a device had not ended is not seen
-        return " No collective was awaited." if run.is_cpu else ""
+        return " No collective in flight was recorded." if run.is_cpu else ""
     return f" In flight at the end: {on_ranks(awaited)}."
 
 
-RULE = DataQuality()
+RULE: Rule = DataQuality()

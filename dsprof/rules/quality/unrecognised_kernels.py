@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.device import Device, KernelSum
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, NoThresholds, RuleMeta, Status, Table
+from dsprof.findings.finding import Column, Finding, Status, Table
+from dsprof.findings.wording import duration
+from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ROWS = 16
 
@@ -21,6 +23,7 @@ class UnrecognisedKernels:
         why="A kernel that communicates and is taken for computation makes communication look "
         "short and overlap look good.",
         category="quality",
+        order=70,
         needs=(Device,),
     )
     thresholds = NoThresholds()
@@ -38,7 +41,7 @@ class UnrecognisedKernels:
             total = sum(sums.total_ns for sums in unknown)
             yield self.meta.finding(
                 Status.INFO,
-                f"{sum(sums.calls for sums in unknown):,} long kernels, {total / 1e6:,.1f} ms, run "
+                f"{sum(sums.calls for sums in unknown):,} long kernels, {duration(total)}, run "
                 "on streams for communication and are of no known family. They count as "
                 "computation; if they communicate, more is exposed than is said here.",
                 evidence=(_table(unknown, "kernel"),),
@@ -48,7 +51,7 @@ class UnrecognisedKernels:
             total = sum(sums.total_ns for sums in beyond)
             yield self.meta.finding(
                 Status.INFO,
-                f"{total / 1e6:,.1f} ms of communication are in kernels without nccl or rccl in "
+                f"{duration(total)} of communication are in kernels without nccl or rccl in "
                 "their names, which other tools take for computation.",
                 title="Communication beyond NCCL and RCCL",
                 evidence=(_table(beyond, "library"),),
@@ -75,4 +78,4 @@ def _table(sums: list[KernelSum], label: str) -> Table:
     )
 
 
-RULE = UnrecognisedKernels()
+RULE: Rule = UnrecognisedKernels()

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.series import Period, period_of, slow_places
-from dsprof.analysis.step_columns import StepColumns, step_columns
+from dsprof.analysis.run.series import Period, period_of, slow_places
+from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import growing_part, milliseconds, named, part_columns
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.steps.parts import growing_part, part_columns
 
 _ROWS = 16
 
@@ -39,11 +41,12 @@ class PeriodicSlowStep:
 
     meta = RuleMeta(
         id="periodic-slow-step",
-        title="No step comes back that takes far longer",
-        failing_title="Every so many steps one takes far longer",
-        why="A checkpoint, an evaluation or a garbage collection every n steps costs its n-th in "
-        "each of them.",
+        title="No periodic slow steps",
+        failing_title="Slow steps recur periodically",
+        why="A checkpoint, an evaluation or a garbage collection every n steps adds 1/n of its "
+        "time to each step.",
         category="steps",
+        order=420,
         needs=(Steps,),
     )
     thresholds = Thresholds()
@@ -71,8 +74,8 @@ class PeriodicSlowStep:
         return self.meta.finding(
             Status.INFO,
             f"{count} of {len(slow)} steps take far longer than those around them, in no period; "
-            f"that is {share:.0%} of the time.",
-            title="Now and then a step takes far longer",
+            f"that is {percent(share)} of the time.",
+            title="Single steps take far longer",
             cause="Unknown: the slow steps follow no period.",
             action="Look at these steps in the timeline, and at what else runs on the hosts then.",
             evidence=(_table(columns, slow),),
@@ -99,8 +102,8 @@ class PeriodicSlowStep:
         return self.meta.finding(
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
-            f"takes {milliseconds(excess_ns)} longer: {milliseconds(cost_ns)} per step "
-            f"({share:.0%}).",
+            f"takes {duration(excess_ns)} longer: {duration(cost_ns)} per step "
+            f"({percent(share)}).",
             severity=Severity.MEDIUM if fault else Severity.NONE,
             cause=cause,
             action=action,
@@ -162,4 +165,4 @@ def _table(columns: StepColumns, chosen: np.ndarray) -> Table:
     )
 
 
-RULE = PeriodicSlowStep()
+RULE: Rule = PeriodicSlowStep()

@@ -9,11 +9,13 @@ import numpy as np
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.series import Change, change_of
-from dsprof.analysis.step_columns import StepColumns, step_columns
+from dsprof.analysis.run.series import Change, change_of
+from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import PARTS, growing_part, milliseconds, named, part_columns
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.steps.parts import PARTS, growing_part, part_columns
 
 _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
 
@@ -44,6 +46,7 @@ class StepTimeChange:
         failing_title="Steps take longer from one step on",
         why="What made steps longer at one moment can be found by looking at that moment.",
         category="steps",
+        order=400,
         needs=(Run, Steps),
     )
     thresholds = Thresholds()
@@ -68,8 +71,8 @@ class StepTimeChange:
         more_ns = change.after - change.before
         share = more_ns / change.before
         text = (
-            f"From step {at} on a step takes {milliseconds(change.after)}, before "
-            f"{milliseconds(change.before)} ({share:+.0%})."
+            f"From step {at} on a step takes {duration(change.after)}, before "
+            f"{duration(change.before)} ({percent(share, sign='+')})."
         )
         evidence = (_table(columns, after, at),)
         if work := columns.work_changed(~after, after, thresholds.work_share):
@@ -147,4 +150,4 @@ def _table(columns: StepColumns, after: np.ndarray, at: int) -> Table:
     )
 
 
-RULE = StepTimeChange()
+RULE: Rule = StepTimeChange()

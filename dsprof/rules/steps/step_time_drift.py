@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.series import change_of, drift_of, fits_better_as_line, is_steady_rise
-from dsprof.analysis.step_columns import StepColumns, step_columns
+from dsprof.analysis.run.series import change_of, drift_of, fits_better_as_line, is_steady_rise
+from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
-from dsprof.rules.wording import PARTS, growing_part, milliseconds, named, part_columns
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.steps.parts import PARTS, growing_part, part_columns
 
 _PART_OF_THE_LINE = 0.375
 """From the first quarter to the last, three quarters of the line are gone; half of these."""
@@ -41,6 +43,7 @@ class StepTimeDrift:
         failing_title="Steps get longer and longer",
         why="What grows with every step (a list, a cache, a log, heat) goes on growing.",
         category="steps",
+        order=410,
         needs=(Steps,),
     )
     thresholds = Thresholds()
@@ -67,8 +70,9 @@ class StepTimeDrift:
         first, last = np.arange(count) < count // 4, np.arange(count) >= count - count // 4
         share = more_ns / max(start_ns, 1.0)
         text = (
-            f"A step took {milliseconds(start_ns)} at first and takes "
-            f"{milliseconds(start_ns + more_ns)} now ({share:+.0%} in {count:,} steps)."
+            f"A step took {duration(start_ns)} at first and takes "
+            f"{duration(start_ns + more_ns)} now ({percent(share, sign='+')} in "
+            f"{count:,} steps)."
         )
         if columns.work_changed(first, last, thresholds.work_share):
             return self.meta.finding(
@@ -112,4 +116,4 @@ def _table(columns: StepColumns) -> Table:
     )
 
 
-RULE = StepTimeDrift()
+RULE: Rule = StepTimeDrift()

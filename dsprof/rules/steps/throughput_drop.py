@@ -9,7 +9,9 @@ from statistics import median, quantiles
 
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.rule import Column, Finding, RuleMeta, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import percent
+from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.log import Throughput
 
 _ROWS = 32
@@ -34,6 +36,7 @@ class ThroughputDrop:
         failing_title="Throughput drops during the run",
         why="A run that slows down takes longer than its first steps promise.",
         category="steps",
+        order=430,
         needs=(Logs,),
     )
     thresholds = Thresholds()
@@ -62,7 +65,7 @@ class ThroughputDrop:
             return self.meta.finding(Status.PASS, f"{text}.")
         return self.meta.finding(
             Status.FAIL,
-            f"{text}: {drop:.0%} fewer.",
+            f"{text}: {percent(drop)} fewer.",
             severity=Severity.MEDIUM,
             cause="Longer inputs, a data loader that falls behind, hotter devices at lower clocks, "
             "or memory pressure.",
@@ -120,4 +123,4 @@ def _table(reports: Sequence[Throughput]) -> Table:
     return Table(columns, rows, caption="Some of the reports, the first left out")
 
 
-RULE = ThroughputDrop()
+RULE: Rule = ThroughputDrop()

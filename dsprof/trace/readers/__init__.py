@@ -1,33 +1,31 @@
-"""The kinds of files that are read; one more is its file and a line here."""
+"""The readers: each module or package here that has a `READER`, and those of plugins."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 
-from dsprof.trace.readers.chakra_graph import ChakraGraphReader
-from dsprof.trace.readers.execution_trace import ExecutionTraceReader
-from dsprof.trace.readers.flight import FlightReader
-from dsprof.trace.readers.inspector import InspectorReader
-from dsprof.trace.readers.kineto import KinetoReader
-from dsprof.trace.readers.log import LogReader
-from dsprof.trace.readers.native import NativeReader
-from dsprof.trace.readers.nsys import NsysReader
+from dsprof import plugins
+from dsprof.plugins import folders_in, in_folder
+from dsprof.trace.readers.plugin_reader import accepted
 from dsprof.trace.readers.reader import START_BYTES, Reader
-from dsprof.trace.readers.snapshot import SnapshotReader
 from dsprof.trace.source import read_start
 
-READERS: tuple[Reader, ...] = (
-    NativeReader(),
-    KinetoReader(),
-    NsysReader(),
-    InspectorReader(),
-    ExecutionTraceReader(),
-    FlightReader(),
-    SnapshotReader(),
-    ChakraGraphReader(),
-    LogReader(),
+READERS: tuple[Reader, ...] = tuple(
+    sorted(
+        (
+            reader
+            for folder in (__name__, *folders_in(__name__))
+            for reader in in_folder(folder, "READER")
+        ),
+        key=attrgetter("order"),
+    )
 )
-"""The first that recognises a file reads it; and where two files tell the same, the first tells."""
+"""The first that recognises a file reads it; and where two files tell the same, the first tells.
+
+Those of plugins come after these.
+"""
 
 _LONGEST_PREAMBLE_BYTES = 1 << 22
 
@@ -45,5 +43,22 @@ def reader_of(path: Path) -> Reader | None:
     return found
 
 
+def place_of(reader: Reader) -> int:
+    """Return how much a reader's files tell beside others of their rank: less is more."""
+    if reader in READERS:
+        return READERS.index(reader)
+    return len(READERS) + plugin_readers().index(reader)
+
+
+@lru_cache(maxsize=1)
+def plugin_readers() -> tuple[Reader, ...]:
+    """Load the readers of other packages, once a process."""
+    taken = {reader.name for reader in READERS}
+    found = plugins.load(plugins.group("readers"), accepted, attrgetter("name"), taken)
+    return tuple(sorted(found, key=attrgetter("order")))
+
+
 def _recognised(start: bytes) -> Reader | None:
-    return next((reader for reader in READERS if reader.recognises(start)), None)
+    """Ask the built-in readers first: most files need no plugin to be looked for."""
+    first = next((reader for reader in READERS if reader.recognises(start)), None)
+    return first or next((one for one in plugin_readers() if one.recognises(start)), None)

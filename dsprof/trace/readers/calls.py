@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.trace.format import GroupArgs, StepArgs
-from dsprof.trace.table import Collectives, CollectivesBuilder, IntArray
+from dsprof.trace.columns import IntArray
+from dsprof.trace.schema import Group, Step
+from dsprof.trace.table import Collectives, CollectivesBuilder
 
 UNNAMED = "not named"
 """The operation of a communication kernel whose name does not tell it."""
@@ -55,13 +56,13 @@ class GroupTable:
     """The groups of a rank: one row for each pair of a name and the ranks that it stands for."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, str], GroupArgs] = {}
+        self._groups: dict[tuple[str, str], Group] = {}
 
     def number(self, name: str, label: str, ranks: list[int], size: int) -> int:
         """Return the number of a group, a new one where it is new."""
         key = name, ",".join(map(str, ranks))
         if (group := self._groups.get(key)) is None:
-            group = GroupArgs(
+            group = Group(
                 id=len(self._groups) + 1,
                 key=f"{name}:{key[1]}",
                 label="world" if label == "default_pg" else label or name,
@@ -72,7 +73,7 @@ class GroupTable:
             self._groups[key] = group
         return group.id
 
-    def by_number(self) -> dict[int, GroupArgs]:
+    def by_number(self) -> dict[int, Group]:
         """Return all groups."""
         return {group.id: group for group in self._groups.values()}
 
@@ -80,9 +81,9 @@ class GroupTable:
 class CallRows:
     """Turns calls, in the order of their starts, into rows; numbers them in each group."""
 
-    def __init__(self, steps: Sequence[StepArgs] = ()) -> None:
+    def __init__(self, steps: Sequence[Step] = ()) -> None:
         # A step before all others, so that every time has one that began before it.
-        self._steps = [StepArgs(-1, -_FOREVER, -_FOREVER), *steps]
+        self._steps = [Step(-1, -_FOREVER, -_FOREVER), *steps]
         self._builder = CollectivesBuilder()
         self._numbers: dict[int, int] = {}
         self._rows = 0

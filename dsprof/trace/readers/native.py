@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsprof.trace.format import Header
 from dsprof.trace.reader import read_header, read_trace
-from dsprof.trace.readers.reader import Facts, OneRankReader
+from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
+from dsprof.trace.schema import Header
 from dsprof.trace.table import RankTrace
 
 
@@ -15,6 +15,7 @@ class NativeReader(OneRankReader):
 
     name = "dsprof trace"
     tells = Facts.TIMELINE
+    order = 10
 
     def recognises(self, start: bytes) -> bool:
         """Say whether the first line is a trace header, of whatever version."""
@@ -28,3 +29,6 @@ class NativeReader(OneRankReader):
     def read_trace(self, path: Path) -> RankTrace:
         """Read the whole file, cut anywhere."""
         return read_trace(path)
+
+
+READER: Reader = NativeReader()

@@ -149,7 +149,7 @@ class _Machine:
             self._top(dict).update(zip(keys, items[1::2], strict=True))
         elif op in _RUNNING:
             raise _RefusedError(
-                "a pickle that would import a class or call a function; plain data alone is read"
+                "a pickle that would import a class or call a function; only plain data is read"
             )
         else:
             raise ValueError(op)

@@ -9,7 +9,7 @@ from enum import Flag
 from pathlib import Path
 from typing import Protocol
 
-from dsprof.trace.format import Header
+from dsprof.trace.schema import Header
 from dsprof.trace.table import RankTrace
 
 START_BYTES = 1 << 16
@@ -43,6 +43,7 @@ class Reader(Protocol):
 
     name: str  # what the files are called, for messages
     tells: Facts
+    order: int  # the lower is asked first; plugins after all that is built in
 
     def recognises(self, start: bytes) -> bool:
         """Say whether a file that begins with `start` is of this kind; its name plays no part."""

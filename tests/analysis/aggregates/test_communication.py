@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
-from dsprof.trace.format import CounterArgs, CounterRow, SiteArgs
+from dsprof.trace.schema import CounterRow, Site, StepCounters
 from tests.factories.trace import (
     MS,
     captured,
@@ -102,7 +102,7 @@ def test_counters_join_the_rows():
     )
     trace = one_step(
         sync("all_reduce", 0, 2, step=0),
-        counters=[CounterArgs(0, [counted]), CounterArgs(7, [counted])],
+        counters=[StepCounters(0, [counted]), StepCounters(7, [counted])],
     )
     ((_, row),) = rows(trace)
     assert (row.calls, row.nbytes, row.rank_steps) == (4, 4 * MIB, 1)
@@ -111,7 +111,7 @@ def test_counters_join_the_rows():
 
 
 def test_the_commonest_calling_site_comes_first():
-    sites = {1: SiteArgs(1, "rare.py", 3), 2: SiteArgs(2, "common.py", 9)}
+    sites = {1: Site(1, "rare.py", 3), 2: Site(2, "common.py", 9)}
     comm = [sync("all_reduce", at, 1, step=0, site=site) for at, site in ((0, 1), (5, 2), (9, 2))]
     ((_, row),) = rows(one_step(*comm, sites=sites))
     assert row.sites == (("common.py:9", 2), ("rare.py:3", 1))

@@ -7,7 +7,7 @@ import pytest
 from dsprof.analysis.aggregates import endings as module
 from dsprof.analysis.aggregates.endings import Ending, Endings
 from dsprof.analysis.summary import RankClock
-from dsprof.trace.format import Trailer
+from dsprof.trace.schema import Trailer
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
     MS,
@@ -103,3 +103,9 @@ def test_a_group_is_kept_once() -> None:
 
 def test_files_of_other_tools_do_not_say_how_they_ended() -> None:
     assert not Endings.collect(rank_trace(is_foreign=True), RankClock()).ranks
+
+
+@pytest.mark.parametrize(("hook", "is_whole"), [("plugin counts", True), ("c10d", False)])
+def test_a_broken_hook_of_a_plugin_takes_nothing_from_the_record(hook: str, is_whole: bool) -> None:
+    trailer = Trailer(reason="exit", failed_hooks={hook: "ValueError: broken"})
+    assert ending(rank_trace(trailer=trailer)).is_whole is is_whole

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.trace.format import EngineConfig
+from dsprof.trace.schema import EngineConfig
 from tests.factories.trace import engine, rank_trace, step, summary
 
 

@@ -90,6 +90,6 @@ def test_data_that_is_loaded_after_a_stop_is_not_its_cost():
 
 
 def test_merging_in_any_grouping_is_the_same():
-    one, two, three = (HostWaits({Stop("x"): StopSums(n, n)}, n + 1, 10 * n) for n in range(3))
-    joined = HostWaits({Stop("x"): StopSums(3, 3)}, 6, 30)
+    one, two, three = (HostWaits({Stop("x"): StopSums(n, n)}, n + 1, n, 10 * n) for n in range(3))
+    joined = HostWaits({Stop("x"): StopSums(3, 3)}, 6, 3, 30)
     assert one.merge(two).merge(three) == one.merge(two.merge(three)) == joined

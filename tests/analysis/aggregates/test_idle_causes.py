@@ -80,6 +80,21 @@ def test_what_is_launched_after_a_stop_is_the_price_of_the_stop():
     assert causes(stop, call("aten::mm", 11, 39, "cpu_op")) == {NAMES[SYNCHRONISATION]: 40 * MS}
 
 
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("cudaHostAlloc", "cuda_runtime"),
+        ("enumerate(DataLoader)#x", "user_annotation"),
+        ("aten::copy_", "cpu_op"),
+    ],
+)
+def test_threads_that_launch_nothing_keep_no_device_waiting(name, category):
+    launch = call("cudaLaunchKernel", 0, 0.005)
+    beside = kineto.span(category, name, 10, 40, tid=9)
+    assert causes(launch, beside) == {UNRECORDED: 40 * MS}
+    assert UNRECORDED not in causes(launch, beside | {"tid": 7})
+
+
 def test_what_a_loader_allocates_is_an_allocation():
     found = causes(
         call("enumerate(DataLoader)#x", 10, 40, "user_annotation"), call("cudaHostAlloc", 20, 5)

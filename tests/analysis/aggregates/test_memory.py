@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.memory import Memory
-from dsprof.trace.format import MemoryArgs
+from dsprof.trace.schema import MemorySample
 from tests.factories.trace import rank_trace, summary
 
 
 def test_extremes_are_over_all_samples_and_columns_over_step_ends():
     samples = [
-        MemoryArgs("step", 2, step=1, rss_bytes=70, shm_free_bytes=5, device={"a": 3}),
-        MemoryArgs("step", 1, step=0, rss_bytes=50, shm_free_bytes=9, device={"a": 8}),
-        MemoryArgs("writer", 3, rss_bytes=60, peak_rss_bytes=95, host_available_bytes=7),
+        MemorySample("step", 2, step=1, rss_bytes=70, shm_free_bytes=5, device={"a": 3}),
+        MemorySample("step", 1, step=0, rss_bytes=50, shm_free_bytes=9, device={"a": 8}),
+        MemorySample("writer", 3, rss_bytes=60, peak_rss_bytes=95, host_available_bytes=7),
     ]
     memory = summary(rank_trace(memory=samples))[Memory].ranks[0]
     assert (memory.peak_rss_bytes, memory.last_rss_bytes) == (95, 60)
@@ -20,7 +20,7 @@ def test_extremes_are_over_all_samples_and_columns_over_step_ends():
 
 
 def test_what_could_not_be_read_is_none():
-    memory = summary(rank_trace(memory=[MemoryArgs("step", 1)]))[Memory].ranks[0]
+    memory = summary(rank_trace(memory=[MemorySample("step", 1)]))[Memory].ranks[0]
     assert memory.peak_rss_bytes is None
     assert memory.host_total_bytes is None
     assert memory.device_last == {}

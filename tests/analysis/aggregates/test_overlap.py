@@ -35,6 +35,14 @@ def test_synchronous_calls_are_counted_and_not_judged():
     assert (found.sync_calls, found.async_calls, found.bounds) == (1, 0, None)
 
 
+@pytest.mark.parametrize("untimed", [0, 1])
+def test_one_rank_without_times_leaves_the_overlap_of_all_unknown(untimed):
+    traces = [rank_trace(0), rank_trace(1)]
+    traces[untimed].header.device = "cuda"
+    assert not summary(*traces)[Overlap].is_timed
+    assert summary(rank_trace(0), rank_trace(1))[Overlap].is_timed
+
+
 def test_unwaited_calls_and_devices_are_marked():
     found = overlap(issued("all_reduce", 0, 9, step=0), head=header(device="cuda"))
     assert found.unwaited_calls == 1

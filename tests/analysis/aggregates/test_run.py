@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.trace.format import Trailer
+from dsprof.trace.schema import Trailer
 from tests.factories.trace import MS, header, rank_trace, step, summary, zero_rank
 
 

@@ -32,6 +32,12 @@ def test_parts_of_every_step_and_of_the_total_add_up():
     assert steps.total.exposed_ns == 4 * (7 + 4) * MS // 2
 
 
+def test_calls_and_bytes_are_those_of_one_rank():
+    steps = summary(zero_rank(0), zero_rank(1))[Steps]
+    assert {(part.calls, part.nbytes) for part in steps.parts.values()} == {(1, 1 << 20)}
+    assert (steps.total.calls, steps.total.nbytes) == (4, 4 << 20)
+
+
 def test_time_outside_phases_and_waits_is_other():
     # 100 ms: phases 0-40 and 50-90, a wait at 85-95 that leaves the phase behind.
     trace = rank_trace(

@@ -102,6 +102,7 @@ def begin(name: str, rank: int, folder: Path) -> None:
     """Become one rank of a case, which must not outlive a test that was given up."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.update({"DSPROF": "1", "DSPROF_OUT": str(folder)})
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -124,7 +125,7 @@ def begin(name: str, rank: int, folder: Path) -> None:
 def is_proven(folder: Path) -> bool:
     """Say whether the traces so far show who waits for whom, or what differs."""
     from dsprof.analysis.aggregates.endings import Endings
-    from dsprof.analysis.endings import find_hang, was_alive_meanwhile
+    from dsprof.analysis.run.endings import find_hang, was_alive_meanwhile
     from dsprof.analysis.summarise import summarise
     from dsprof.errors import TraceError
     from dsprof.trace.run import find_run

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.allreduce_for_sharded_gradients import RULE
-from dsprof.rules.rule import Severity, Status
-from dsprof.trace.format import EngineConfig
+from dsprof.trace.schema import EngineConfig
 from tests.factories.trace import engine, issued, judged, rank_trace, said, span, step, zero_rank
 
 MIB = 1 << 20
@@ -86,7 +86,7 @@ def test_parameters_fetched_by_all_reduce_fail():
 
     finding = said(RULE, *ranks(stage=3, op="reduce_scatter_tensor", extra=fetches))
     assert finding.status is Status.FAIL
-    assert finding.title == "All-reduce where an all-gather would do"
+    assert finding.title == "All-reduce is used where an all-gather would suffice"
     assert [row[0] for row in finding.evidence[0].rows] == ["all_reduce", "all_gather"]
     key = "stage3_use_all_reduce_for_fetch_params"
     assert finding.config_patch == {"zero_optimization": {key: False}}
@@ -97,7 +97,7 @@ def test_reduces_asked_for_and_kept_from_are_an_intent_missed(key):
     zero = {"use_multi_rank_bucket_allreduce": False, key: False}
     finding = said(RULE, *ranks(zero=zero))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
-    assert finding.title == "All-reduce where reduces to the owners were asked for"
+    assert finding.title == "All-reduce is used where reduces to the owners were configured"
     assert finding.summary.startswith("Intent missed")
     assert finding.config_patch == {"zero_optimization": {key: True}}
 

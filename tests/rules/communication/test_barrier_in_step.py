@@ -2,24 +2,24 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.communication.barrier_in_step import RULE
-from dsprof.rules.rule import Status
-from dsprof.trace.format import SiteArgs
+from dsprof.trace.schema import Site
 from tests.factories.trace import group, header, said, sync, zero_rank
 
 
 def ranks(*barrier_ms: float, every: int = 1, **fields):
     """A run in whose steps each rank is held by a barrier for so long."""
 
-    def loop(held_ms: float):
+    def loop(blocked_ms: float):
         def extra(number, start):
             if number % every:
                 return []
-            return [sync("barrier", start + 91, held_ms, nbytes=0, step=number, site=7)]
+            return [sync("barrier", start + 91, blocked_ms, nbytes=0, step=number, site=7)]
 
         return extra
 
-    sites = {7: SiteArgs(id=7, file="train.py", line=12)}
+    sites = {7: Site(id=7, file="train.py", line=12)}
     return [
         zero_rank(rank, extra=loop(ms), sites=sites, **fields) for rank, ms in enumerate(barrier_ms)
     ]
@@ -28,7 +28,7 @@ def ranks(*barrier_ms: float, every: int = 1, **fields):
 def test_a_barrier_in_each_step_fails_with_its_line():
     finding = said(RULE, *ranks(3, 4))
     assert finding.status is Status.FAIL
-    assert "1 barrier a step and rank, held 3.50 ms (3.5% of the step)" in finding.summary
+    assert "1 barrier a step and rank: blocked time 3.50 ms (3.5 % of the step)" in finding.summary
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 3.25, 1.25 * 3.25))
     assert "train.py:12" in finding.evidence[0].rows[0]
 
@@ -37,7 +37,13 @@ def test_a_barrier_that_waits_for_a_late_rank_saves_nothing():
     finding = said(RULE, *ranks(8, 0.1))
     assert finding.status is Status.INFO
     assert finding.saving_ms_per_step is None
-    assert "rank that comes late" in finding.cause
+    assert "waiting for a late rank" in finding.cause
+
+
+@pytest.mark.parametrize(("slowest", "waits"), [(6.9, False), (7.1, True)])
+def test_a_barrier_is_a_wait_if_it_holds_four_times_as_long_as_its_last_rank(slowest, waits):
+    finding = said(RULE, *ranks(slowest, 1))
+    assert ("waiting for a late rank" in finding.cause) is waits
 
 
 def test_waiting_for_one_late_rank_is_not_promised():

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.communication_bound_step import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import header, said, zero_rank
 
 
@@ -19,7 +19,7 @@ def test_a_large_share_fails():
     finding = said(RULE, *ranks(30))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "30.0 ms per step" in finding.summary
-    assert "30%" in finding.summary
+    assert "30 %" in finding.summary
     assert finding.config_patch is None
 
 
@@ -35,7 +35,7 @@ def test_a_rank_that_left_no_trace_may_be_what_the_others_wait_for():
 def test_a_small_share_passes():
     finding = said(RULE, *ranks(19))
     assert finding.status is Status.PASS
-    assert "(19%). The limit is 20%." in finding.summary
+    assert "(19 %). The limit is 20 %." in finding.summary
 
 
 def test_the_share_to_fail_is_a_threshold():
@@ -61,7 +61,8 @@ def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     assert finding.status is Status.INFO
     assert finding.ranks == (1,)
     assert finding.title == "Exposed communication is mostly waiting for a late rank"
-    assert "12% of the step waits for rank 1, 10% is transfer." in finding.summary
+    assert "12 % of the step waits for rank 1, 10 % is transfer." in finding.summary
+    assert finding.action.startswith("Look at what rank 1 does before its collectives")
 
 
 def waiting(*shares):
@@ -85,7 +86,7 @@ def test_half_of_the_ranks_can_be_late():
 def test_what_the_last_rank_waits_is_the_network_s(least, severity):
     finding = said(RULE, *waiting(60, 60, 60, least))
     assert (finding.status, finding.severity) == (Status.FAIL, severity)
-    assert f"{least}% of the step is transfer, the rest waits" in finding.summary
+    assert f"{least} % of the step is transfer, the rest waits" in finding.summary
     assert finding.summary.endswith("waits for rank 3.")
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.fp32_gradients import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import captured, engine, group, header, said, sync, zero_rank
 
 MIB = 1 << 20

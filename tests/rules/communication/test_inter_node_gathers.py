@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Finding, Status
 from dsprof.rules.communication.inter_node_gathers import RULE
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED
-from dsprof.rules.rule import Finding, Status
 from dsprof.trace.table import RankTrace
 from tests.factories.memory import GIB, MIB, on_device
 from tests.factories.nodes import of, on_nodes
@@ -52,7 +52,7 @@ def test_the_copy_must_fit_into_the_devices(reserved, fits):
         trace.memory = on_device(counters).memory
     finding = said(RULE, *traces)
     assert (finding.config_patch is not None) is fits
-    assert "takes 1.86 GiB of each rank" in finding.action
+    assert "takes 1.86 GiB on each rank" in finding.action
 
 
 def test_a_setting_that_is_there_is_not_advised_again():

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from dsprof.diagnosis.arrivals import arrivals
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.late_rank import RULE
-from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.table import RankTrace
 from tests.factories import kineto
@@ -24,8 +24,8 @@ def test_the_rank_with_the_shortest_communication_is_late():
     finding = said(RULE, arriving(0, 60), arriving(1, 88))
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
     assert finding.summary == (
-        "Rank 1 delays the others by 28.0 ms per step (28%): it arrives last in 2 of 2 "
-        "collectives. 14% of the step (mean over ranks) is exposed waiting."
+        "Rank 1 delays the others by 28.0 ms per step (28 %): it arrives last in 2 of 2 "
+        "collectives. 14 % of the step (mean over ranks) is exposed waiting."
     )
     assert finding.severity is Severity.MEDIUM
 
@@ -89,7 +89,7 @@ def test_kernels_that_take_longer_are_told_from_a_device_that_waits_for_its_host
     slow = said(RULE, arriving(0, 60), arriving(1, 88, compute=78))
     assert "computing kernels take" in slow.cause
     held = said(RULE, arriving(0, 60), arriving(1, 88))
-    assert "Its device has nothing to do for" in held.cause
+    assert "Its device is idle for" in held.cause
     assert "data loading" in held.action
 
 

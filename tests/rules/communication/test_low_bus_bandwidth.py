@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dsprof.analysis.aggregates.costs import Costs
-from dsprof.analysis.clocks import align, clock_samples
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
+from dsprof.analysis.alignment.clocks import align, clock_samples
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.environment import EnvSnapshot
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.low_bus_bandwidth import RULE
-from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
 from tests.factories import machines
 from tests.factories.baseline import baseline, cost
@@ -53,7 +53,7 @@ def against(made, *traces, **thresholds):
     """What the rule says where a baseline was given: 100 us and 1 ns a byte in the factory's."""
     traces = [*traces]
     alignment = align(map(clock_samples, traces))
-    run = summarise_traces(traces, alignment).with_part(Costs(made))
+    run = summarise_traces(traces, alignment).with_part(BaselineCosts(made))
     given = replace(RULE.thresholds, **thresholds)
     (finding,) = judge(run, [RULE], {RULE.meta.id: given})
     return finding
@@ -84,7 +84,7 @@ def test_transfers_slower_than_the_baseline_fail():
     assert finding.status is Status.FAIL
     assert finding.severity is Severity.MEDIUM
     assert "all_reduce of 3.81 MiB in world (across 2 hosts) moves 0.2 GB/s" in finding.summary
-    assert "reach 0.2 GB/s, 20% of the 0.976 GB/s of the baseline" in finding.summary
+    assert "reach 0.2 GB/s, 20 % of the 0.976 GB/s of the baseline" in finding.summary
     (row,) = finding.evidence[0].rows
     assert row[0] == "all_reduce"
     assert row[5] == 10  # of twelve steps two are warm-up
@@ -102,7 +102,7 @@ def test_on_cpus_of_one_host_no_link_is_to_blame():
 def test_transfers_at_the_speed_of_the_baseline_pass():
     finding = against(ACROSS, *ranks(took_ms=4.1))
     assert finding.status is Status.PASS
-    assert "reach 100%" in finding.summary
+    assert "reach 100 %" in finding.summary
 
 
 def test_other_programs_that_slow_most_calls_are_no_slow_link():

@@ -8,10 +8,10 @@ import pytest
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.summarise import summarise
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.mismatched_collective import RULE
-from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace
@@ -23,7 +23,7 @@ def check(folder: Path, *calls: Mapping[str, Any]) -> Finding:
     """Judge ranks that each made one call, of the same number."""
     for rank, call in enumerate(calls):
         make.write(folder, rank, make.document([call], {"0": range(len(calls))}))
-    [finding] = judge(summarise(find_run([folder]), [Arrivals, Flights, Endings]), [RULE])
+    [finding] = judge(summarise(find_run([folder]), [Arrivals, FlightRecorders, Endings]), [RULE])
     return finding
 
 

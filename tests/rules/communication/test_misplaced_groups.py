@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.misplaced_groups import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.nodes import MIB, of, on_nodes
 from tests.factories.trace import rank_trace, said
 
@@ -20,7 +20,7 @@ def run(hosts, groups, took: float = 5):
 def test_groups_that_are_apart_though_a_node_has_room_fail():
     finding = said(RULE, *run(IN_ORDER, APART))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
-    assert "2 groups of 2 for tensor parallel span 2 nodes, where 1 would do" in finding.summary
+    assert "2 groups of 2 for tensor parallel span 2 nodes, but fit into 1" in finding.summary
     assert "innermost dimension" in finding.action
     (table,) = finding.evidence
     assert table.rows == (("tensor parallel", 2, 2, 2, 1, MIB, pytest.approx(5.0)),)
@@ -28,7 +28,7 @@ def test_groups_that_are_apart_though_a_node_has_room_fail():
 
 def test_ranks_dealt_in_turn_are_a_fault_of_the_launcher():
     finding = said(RULE, *run(IN_TURN, TOGETHER))
-    assert "in turn" in finding.cause
+    assert "round-robin" in finding.cause
     assert "--map-by slot" in finding.action
 
 
@@ -36,7 +36,7 @@ def test_a_size_that_does_not_divide_a_node_is_said():
     groups = [of(n + 1, range(3 * n, 3 * n + 3), "tensor") for n in range(4)]
     finding = said(RULE, *run([host for host in "abc" for _ in range(4)], groups))
     assert "3 does not divide the 4 of a host" in finding.cause
-    assert finding.action == "Choose a size that divides the ranks of a host."
+    assert finding.action == "Choose a group size that divides the number of ranks of a host."
     hosts = ["a", "a", "a", "b", "c", "c"]
     finding = said(RULE, *run(hosts, [of(1, range(3), "tensor"), of(2, range(3, 6), "tensor")]))
     assert finding.action == "Give all hosts the same number of ranks."

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.communication.reduction_every_micro_step import RULE
-from dsprof.rules.rule import Status
-from dsprof.trace.format import BucketLayout
+from dsprof.trace.schema import BucketLayout
 from tests.factories.engines import interleaved
 from tests.factories.trace import captured, said, sync, zero_rank
 
@@ -70,7 +70,7 @@ def test_steps_that_were_skipped_are_no_accumulation():
     trace.collectives.micro_step[5] = 1
     finding = said(RULE, trace)
     assert finding.status is Status.NOT_APPLICABLE
-    assert "steps were skipped" in finding.summary
+    assert "skipped steps" in finding.summary
 
 
 def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design():
@@ -125,7 +125,7 @@ def test_engines_that_take_turns_are_judged_each_by_its_stage():
     finding = said(RULE, interleaved((1, 2), accumulating=2))
     assert finding.status is Status.INFO
     assert finding.summary.startswith("Engine 2: Gradients are reduced 2 times a step, over 2")
-    assert "ZeRO-2 keeps one share" in finding.cause
+    assert "ZeRO-2 keeps one shard" in finding.cause
     finding = said(RULE, interleaved((2, 0), accumulating=2))
     assert finding.status is Status.FAIL
     assert finding.summary.startswith("Engine 2:")

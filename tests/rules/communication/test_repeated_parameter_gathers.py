@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.repeated_parameter_gathers import RULE
 from dsprof.rules.memory.counters import RETRIES
-from dsprof.rules.rule import Severity, Status
-from dsprof.trace.format import MemoryArgs, ParameterLayout
+from dsprof.trace.schema import MemorySample, ParameterLayout
 from tests.factories.trace import captured, engine, fetch, header, said, sync, zero_rank
 
 MIB = 1 << 20
@@ -13,7 +13,7 @@ REUSE = "stage3_max_reuse_distance"
 LOW = {REUSE: 0}
 
 
-def rank(held_ms: float = 6, again: float = 1.0, library: str = "", config=None, **fields):
+def rank(blocked_ms: float = 6, again: float = 1.0, library: str = "", config=None, **fields):
     """A rank that gathers a million elements in forward, and `again` times as many in backward."""
     flights, fetches = [], []
     for number in range(6):
@@ -26,7 +26,9 @@ def rank(held_ms: float = 6, again: float = 1.0, library: str = "", config=None,
                 fetches.append(
                     fetch(key, at, 1, elements=int(1e6 * times), library=library, **told)
                 )
-                flights.append(sync("all_gather", at, held_ms, fetch=key, nbytes=4 * MIB, **told))
+                flights.append(
+                    sync("all_gather", at, blocked_ms, fetch=key, nbytes=4 * MIB, **told)
+                )
 
     def extra(number, start):
         return [one for one in flights if one.args.step == number]
@@ -38,7 +40,8 @@ def test_a_limit_below_the_default_fails_with_a_patch():
     finding = said(RULE, rank(config=engine(3, **LOW)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.config_patch == {"zero_optimization": {REUSE: 1_000_000_000}}
-    assert "50% of the parameters that a step gathers (4.00 MiB)" in finding.summary
+    assert finding.cause.startswith(f"{REUSE} is 0 elements in the configuration")
+    assert "50 % of the parameters that a step gathers (4.00 MiB)" in finding.summary
     assert finding.saving_bytes_per_step == 4 * MIB
     low, high = finding.saving_ms_per_step
     assert low < 6 < high <= 2 * low
@@ -47,6 +50,7 @@ def test_a_limit_below_the_default_fails_with_a_patch():
 def test_the_limit_of_gathering_ahead_lets_nothing_go():
     finding = said(RULE, rank(config=engine(3, stage3_max_live_parameters=0)))
     assert (finding.status, finding.config_patch) == (Status.INFO, None)
+    assert "elements in the configuration" not in finding.cause
 
 
 @pytest.mark.parametrize(
@@ -76,14 +80,14 @@ def test_frozen_parameters_are_gathered_too():
 
 
 def test_where_memory_is_short_the_limit_is_meant():
-    memory = [MemoryArgs("step", n, step=n, device={RETRIES: 2 * n}) for n in range(2)]
+    memory = [MemorySample("step", n, step=n, device={RETRIES: 2 * n}) for n in range(2)]
     finding = said(RULE, rank(config=engine(3, **LOW), memory=memory))
     assert (finding.status, finding.config_patch) == (Status.INFO, None)
     assert finding.saving_ms_per_step is None
 
 
 def test_what_backward_hardly_waits_for_promises_no_time():
-    finding = said(RULE, rank(held_ms=0.2, config=engine(3, **LOW)))
+    finding = said(RULE, rank(blocked_ms=0.2, config=engine(3, **LOW)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
     assert finding.saving_ms_per_step is None
 

@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.communication.scalar_collectives import RULE
-from dsprof.rules.rule import Status
 from tests.factories.trace import group, header, said, sync, zero_rank
 
 
 def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, stage=2, **fields):
     """A run in whose steps each rank sends `calls` numbers, each held so long."""
 
-    def loop(held_ms: float):
+    def loop(blocked_ms: float):
         def extra(number, start):
             given = {"nbytes": 8, "step": number, "phase": "", **fields}
             op = given.pop("op", "all_reduce")
-            return [sync(op, start + 91 + i, held_ms, **given) for i in range(calls)]
+            return [sync(op, start + 91 + i, blocked_ms, **given) for i in range(calls)]
 
         return extra
 
@@ -26,7 +26,7 @@ def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, stage=2, **fi
 def test_numbers_in_each_step_fail_and_one_is_left():
     finding = said(RULE, *ranks(0.5, 0.6))
     assert finding.status is Status.FAIL
-    assert "4 collectives of at most 4 KiB a step and rank, held 2.20 ms" in finding.summary
+    assert "4 collectives of at most 4 KiB a step and rank: blocked time 2.20 ms" in finding.summary
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
 
 
@@ -34,14 +34,14 @@ def test_tensors_are_to_be_joined_and_not_to_be_sent_less_often():
     """As gradients of biases, which a loop averages by itself between backward and step."""
     finding = said(RULE, *ranks(0.5, 0.6, nbytes=2048, dtype="float32"))
     assert finding.status is Status.FAIL
-    assert finding.title == "Small tensors are sent one by one in every step"
+    assert finding.title == "Small tensors are sent separately in every step"
     assert "Join them" in finding.action
     assert "every so many steps" not in finding.action
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
 
 
 def test_the_size_of_a_tensor_is_a_threshold():
-    assert "every so many" in said(RULE, *ranks(0.5, 0.6, nbytes=256)).action
+    assert "every N steps" in said(RULE, *ranks(0.5, 0.6, nbytes=256)).action
     assert "Join them" in said(RULE, *ranks(0.5, 0.6, nbytes=256), number_bytes=255).action
 
 

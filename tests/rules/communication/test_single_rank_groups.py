@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.single_rank_groups import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import group, header, said, sync, zero_rank
 
 
-def rank(held_ms: float = 2, calls: int = 3, size: int = 1, role: str = "", **fields):
+def rank(blocked_ms: float = 2, calls: int = 3, size: int = 1, role: str = "", **fields):
     """A rank that calls collectives in a second group of `size`."""
 
     def extra(number, start):
         told = {"group": 2, "step": number, **fields}
-        return [sync("all_reduce", start + 3 * i, held_ms, **told) for i in range(calls)]
+        return [sync("all_reduce", start + 3 * i, blocked_ms, **told) for i in range(calls)]
 
     own = group(size, id=2, key="own", label="own", role=role)
     return zero_rank(extra=extra, groups={1: group(2), 2: own})
@@ -21,13 +21,13 @@ def rank(held_ms: float = 2, calls: int = 3, size: int = 1, role: str = "", **fi
 def test_calls_of_the_program_that_cost_fail():
     finding = said(RULE, rank())
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
-    assert "3 collectives a step and rank in a group of one rank" in finding.summary
+    assert "3 collectives a step and rank in a single-rank group" in finding.summary
     assert "3.00 MiB" in finding.summary
     assert finding.saving_ms_per_step == (4.5, 7.5), "a quarter to each side of what they hold"
 
 
 @pytest.mark.parametrize(
-    "fields", [{"held_ms": 0.1}, {"role": "expert_data"}, {"requested": "all_reduce"}]
+    "fields", [{"blocked_ms": 0.1}, {"role": "expert_data"}, {"requested": "all_reduce"}]
 )
 def test_cheap_calls_and_those_of_a_library_are_mentioned(fields):
     finding = said(RULE, rank(**fields))

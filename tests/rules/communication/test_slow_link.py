@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dsprof.analysis.clocks import Alignment
+from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
+from dsprof.findings.finding import Status
 from dsprof.rules.communication.slow_link import RULE
-from dsprof.rules.rule import Status
 from dsprof.rules.runner import judge
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import group, header, issued, rank_trace, said, step, sync

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.communication.small_collectives import RULE
-from dsprof.rules.rule import Status
 from tests.factories.trace import flush, group, rank_trace, said, step, sync, zero_rank
 
 KIB = 1 << 10

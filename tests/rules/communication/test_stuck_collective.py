@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.summarise import summarise
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.stuck_collective import RULE
-from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import flight as make
@@ -22,7 +22,7 @@ Dumps = Mapping[int, Mapping[str, Any]]
 def check(folder: Path, dumps: Dumps) -> list[Finding]:
     for rank, dump in dumps.items():
         make.write(folder, rank, dump)
-    return judge(summarise(find_run([folder]), [Flights, Endings]), [RULE])
+    return judge(summarise(find_run([folder]), [FlightRecorders, Endings]), [RULE])
 
 
 def world(*calls: Sequence[Mapping[str, Any]]) -> Dumps:
@@ -49,6 +49,14 @@ def test_a_rank_that_does_not_come_is_named_with_where_it_was_last(tmp_path: Pat
     assert "/home/me/train.py:40 train" in groups.rows[0]
 
 
+def test_the_last_call_is_the_latest_that_has_a_frame(tmp_path: Path) -> None:
+    ahead = [make.call(seq, done=True) for seq in (1, 2, 3)] + [make.call(4)]
+    calls = [make.call(2, done=True, line=77), make.call(1, done=True, line=11)]
+    [finding] = check(tmp_path, world(ahead, [*calls, make.call(3, done=True)], ahead))
+    assert finding.ranks == (1,)
+    assert finding.action.endswith("at /home/me/train.py:77 train.")
+
+
 def test_a_rank_whose_dump_is_empty_is_behind_by_its_counters(tmp_path: Path) -> None:
     waiting = make.document([make.call(8)], status={"0": (8, 7)})
     empty = make.document([], status={"0": (7, 7)})
@@ -70,6 +78,19 @@ def test_a_rank_that_waits_for_its_peer_in_a_pipeline_may_be_its_victim(tmp_path
     finding = next(one for one in check(tmp_path, dumps) if one.ranks == (1,))
     assert finding.confidence == "low"
     assert finding.cause.startswith("Rank 1 itself waits in recv with rank 0")
+
+
+def test_a_receive_from_anyone_names_no_peer(tmp_path: Path) -> None:
+    groups = {"0": range(4), "1": [1, 3]}
+    receive = make.call(1, "recv 1<--1", group="0", is_p2p=True, p2p_seq_id=1)
+    waits = make.call(2, group="1")
+    dumps = {
+        1: make.document([make.call(1, done=True), receive], groups),
+        3: make.document([make.call(1, done=True), waits], groups),
+    }
+    finding = next(one for one in check(tmp_path, dumps) if one.ranks == (1,))
+    assert finding.cause.startswith("Rank 1 itself waits in recv")
+    assert "with rank" not in finding.cause
 
 
 ZERO = "/x/deepspeed/runtime/zero"

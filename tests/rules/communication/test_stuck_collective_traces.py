@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dsprof.diagnosis.build import diagnosis_of
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication import mismatched_collective
 from dsprof.rules.communication.stuck_collective import RULE
-from dsprof.rules.rule import Finding, Severity, Status
-from dsprof.trace.format import GroupArgs, SiteArgs, Trailer
+from dsprof.trace.schema import Group, Site, Trailer
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
     alive,
@@ -21,6 +21,7 @@ from tests.factories.trace import (
     group,
     hanging,
     header,
+    heartbeat,
     issued,
     judged,
     rank_trace,
@@ -52,7 +53,7 @@ def before(last: int = 3, group: int = 1) -> list[Any]:
 
 def rank(number: int, comm: Sequence[Any], until: float = END, **fields: Any) -> RankTrace:
     given: dict[str, Any] = {"groups": {1: group(RANKS)}, "memory": [alive(until)]}
-    given["sites"] = {1: SiteArgs(1, "train.py", 40, "train")}
+    given["sites"] = {1: Site(1, "train.py", 40, "train")}
     return rank_trace(number, RANKS, comm=[*before(), *comm], **(given | fields))
 
 
@@ -63,6 +64,25 @@ def waits(seq: int = 4, at: float = 1000, **fields: Any) -> Any:
 def without(*absent: int, **fields: Any) -> list[RankTrace]:
     """All ranks but `absent` wait in all-reduce 4."""
     return [rank(n, [] if n in absent else [waits()], **fields) for n in range(RANKS)]
+
+
+@pytest.mark.parametrize(("in_flight", "is_idle"), [(0, True), (2, False)])
+def test_the_last_heartbeat_tells_what_the_rank_had_in_flight(
+    in_flight: int, is_idle: bool
+) -> None:
+    beats = [heartbeat(END - 5000, 7), heartbeat(END, in_flight, 900)]
+    finding = said(RULE, *without(2, memory=[], heartbeats=beats, **KILLED))
+    assert "Rank 2 was still alive 41.0 s after" in finding.cause
+    assert ("entered, with no collective in flight: it was" in finding.cause) == is_idle
+    [row] = [row for row in finding.evidence[-1].rows if row[0] == 2]
+    assert row[-2:] == (in_flight, 900_000_000)
+
+
+def test_a_heartbeat_before_the_last_record_says_nothing_of_the_end() -> None:
+    early = [heartbeat(50)]
+    finding = said(RULE, *without(2, heartbeats=early, **KILLED))
+    assert "with no collective in flight" not in finding.cause
+    assert "in flight" not in [column.label for column in finding.evidence[-1].columns]
 
 
 @pytest.mark.parametrize("end", [CTRL_C, EXIT, KILLED], ids=["ctrl-c", "exit", "killed"])
@@ -126,6 +146,16 @@ def test_who_waits_for_another_rank_is_not_the_root() -> None:
     assert finding.summary.startswith("Rank 3 never entered broadcast 1 of group pair 2-3")
 
 
+def test_a_collective_that_all_have_entered_is_not_where_a_rank_is_missing() -> None:
+    """Ranks 0 and 1 both entered theirs earlier; rank 2 is absent from that of all."""
+    groups = {1: group(RANKS), 2: pair(0, 1)}
+    both = hanging("all_reduce", 500, seq=1, group=2)
+    calls = [[both, waits()], [both, waits()], [], [waits()]]
+    finding = said(RULE, *(rank(n, comm, groups=groups, **KILLED) for n, comm in enumerate(calls)))
+    assert finding.ranks == (2,)
+    assert finding.summary.startswith("Rank 2 never entered all_reduce 4 of group world")
+
+
 def test_ranks_that_wait_for_each_other_are_deadlocked() -> None:
     groups = {1: group(RANKS), 2: pair(0, 1), 3: pair(1, 2), 4: pair(0, 2)}
     comm = {n: [hanging("all_reduce", 1000, seq=1, group=n + 2)] for n in range(3)}
@@ -135,7 +165,7 @@ def test_ranks_that_wait_for_each_other_are_deadlocked() -> None:
     assert "Rank 0 waits in all_reduce 1 of group pair 0-1 (1.00 MiB) for rank 1" in finding.summary
 
 
-def pair(*ranks: int) -> GroupArgs:
+def pair(*ranks: int) -> Group:
     number = {(0, 1): 2, (1, 2): 3, (0, 2): 4}.get(ranks, 2)
     label = f"pair {ranks[0]}-{ranks[1]}"
     return group(RANKS, id=number, key=label, label=label, ranks=list(ranks))
@@ -226,6 +256,19 @@ def healthy() -> list[list[RankTrace]]:
     only_counted = {"counters": [counters(9, calls=8)], **KILLED}
     window = [rank(n, [waits(12)] if n != 2 else [], **only_counted) for n in range(RANKS)]
     return [short, never_awaited, switched_off, missed, broken, window]
+
+
+@pytest.mark.parametrize(
+    ("config", "is_proven"),
+    [({}, True), ({"every": 1}, True), ({"every": 5}, False), ({"start_step": 2}, False),
+     ({"steps": 4}, False), ({"start_step": 0}, True)],
+)  # fmt: skip
+def test_only_a_killed_rank_that_recorded_all_steps_proves_what_it_never_called(
+    config: dict[str, Any], is_proven: bool
+) -> None:
+    heads = [header(n, RANKS, config=config) for n in range(RANKS)]
+    traces = [rank(n, [] if n == 2 else [waits()], head=heads[n], **KILLED) for n in range(RANKS)]
+    assert ("Rank 2 never entered" in said(RULE, *traces).summary) is is_proven
 
 
 @pytest.mark.parametrize("traces", healthy())
@@ -332,7 +375,7 @@ def test_a_killed_run_leads_with_that() -> None:
     killed = headline(*(rank(n, [], 900, **KILLED, **steps_of()) for n in range(RANKS)))
     assert killed.startswith("Ranks 0, 1, 2, 3 ended without a trailer after step 3: killed")
     assert "Last completed collective: all_reduce 3 of world on ranks 0, 1, 2, 3." in killed
-    assert "No collective was awaited." in killed
+    assert "No collective in flight was recorded." in killed
 
 
 def test_ctrl_c_between_steps_is_in_the_headline() -> None:

@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.unbatched_point_to_point import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import captured, engine, group, said, sync, zero_rank
 
 
-def rank(ops=("send", "recv") * 3, held_ms=1.0, backend="nccl", config=None, number=0, **fields):
+def rank(ops=("send", "recv") * 3, blocked_ms=1.0, backend="nccl", config=None, number=0, **fields):
     """A rank that sends and receives in each step, outside a batch if no other is said."""
 
     def extra(step, start):
-        return [sync(op, start + 2 * i, held_ms, step=step, **fields) for i, op in enumerate(ops)]
+        return [
+            sync(op, start + 2 * i, blocked_ms, step=step, **fields) for i, op in enumerate(ops)
+        ]
 
     own = group(2)
     own.backend = backend
@@ -21,8 +23,14 @@ def rank(ops=("send", "recv") * 3, held_ms=1.0, backend="nccl", config=None, num
 def test_single_transfers_that_cost_fail():
     finding = said(RULE, rank())
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
-    assert "6 sends and receives a step and rank are launched one by one" in finding.summary
+    assert "6 sends and receives a step and rank are launched separately" in finding.summary
     assert "batch_isend_irecv" in finding.action
+
+
+def test_the_transfers_are_listed_under_the_names_that_were_called():
+    finding = said(RULE, rank(requested="isend"))
+    assert {row[0] for row in finding.evidence[0].rows} == {"isend"}
+    assert {row[0] for row in said(RULE, rank()).evidence[0].rows} == {"recv", "send"}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +45,7 @@ def test_one_direction_on_each_rank_is_nothing_to_batch():
     assert said(RULE, *traces).status is Status.PASS
     finding = said(RULE, *traces, rank(number=2))
     assert "6 sends and receives a step and rank" in finding.summary
-    assert "they hold it 6.0 ms" in finding.summary
+    assert "blocked time 6.00 ms" in finding.summary
 
 
 def test_those_of_deepspeeds_pipeline_are_by_design():
@@ -49,7 +57,7 @@ def test_those_of_deepspeeds_pipeline_are_by_design():
 
 
 def test_what_costs_little_is_mentioned():
-    assert said(RULE, rank(held_ms=0.1)).status is Status.INFO
+    assert said(RULE, rank(blocked_ms=0.1)).status is Status.INFO
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi", ""])

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dsprof.findings.finding import Finding, Status
 from dsprof.rules.communication.unexplained_traffic import RULE
-from dsprof.rules.rule import Finding, Status
-from dsprof.trace.format import BucketLayout, EngineConfig, ParameterLayout, SiteArgs
+from dsprof.trace.schema import BucketLayout, EngineConfig, ParameterLayout, Site
 from dsprof.trace.table import RankTrace
 from tests.factories.engines import (
     ELEMENTS,
@@ -103,7 +103,7 @@ def test_another_number_format_is_named():
 def test_parameters_without_a_gradient_are_named():
     finding = said(RULE, rank(nbytes=WHOLE * 3 // 4))
     assert finding.status is Status.INFO
-    assert rows(finding)["gradients"]["cause"] == "25.0% of the parameters had no gradient"
+    assert rows(finding)["gradients"]["cause"] == "25 % of the parameters had no gradient"
 
 
 def test_fewer_bytes_than_were_flushed_are_unexplained():
@@ -174,7 +174,7 @@ def test_gradients_that_the_program_reduces_again_fail_with_the_line():
     def again(step: int, start: float):
         yield sync("all_reduce", start + 95, 1, nbytes=2 * WHOLE, step=step, site=7, elements=0)
 
-    trace = rank(2, extra=again, sites={7: SiteArgs(7, "train.py", 40, "average")})
+    trace = rank(2, extra=again, sites={7: Site(7, "train.py", 40, "average")})
     own = trace.collectives.site == 7
     trace.collectives.elements[own] = ELEMENTS
     finding = said(RULE, trace)
@@ -244,7 +244,7 @@ def test_skipped_steps_of_float16_are_named():
     table.step[(table.phase == table.code("step")) & (table.step == 3)] = -1
     finding = said(RULE, trace)
     assert finding.status is Status.INFO
-    assert "25% of the steps were skipped" in rows(finding)["parameters after the step"]["cause"]
+    assert "25 % of the steps were skipped" in rows(finding)["parameters after the step"]["cause"]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_engines_that_take_turns_are_judged_each_by_its_own():
     finding = said(RULE, in_turn(parameters=2 * ELEMENTS))
     assert finding.status is Status.INFO
     assert rows(finding)["gradients (engine 1)"]["verdict"] == "as asked"
-    assert "50.0% of the parameters" in rows(finding)["gradients (engine 2)"]["cause"]
+    assert "50 % of the parameters" in rows(finding)["gradients (engine 2)"]["cause"]
 
 
 def test_of_two_engines_one_may_be_known():
@@ -328,6 +328,15 @@ def test_a_reference_model_that_sends_nothing_is_not_spoken_of():
     (finding,) = judged(RULE, trace)
     assert finding.status is Status.PASS
     assert not [name for name in rows(finding) if "engine 3" in name]
+
+
+def test_of_an_engine_that_trains_and_reduces_nothing_nothing_is_known():
+    trace = interleaved()
+    table = trace.collectives
+    table.on_wire[(table.engine == 2) & (table.phase == table.code("backward"))] = False
+    assert "no reduction of gradients was recorded" in " ".join(
+        f.summary for f in judged(RULE, trace)
+    )
 
 
 def test_parameters_gathered_to_generate_are_not_of_the_training():
@@ -403,7 +412,7 @@ def test_a_communication_hook_of_ddp_is_named():
 def test_models_that_train_in_turn_have_no_hook():
     both = [BucketLayout(0, 1, [WHOLE]), BucketLayout(1, 1, [WHOLE])]
     cause = rows(said(RULE, ddp(layouts=both)))["gradients"]["cause"]
-    assert cause == "50% of the layout was not reduced"
+    assert cause == "50 % of the layout was not reduced"
 
 
 def test_buckets_that_fit_no_layout_leave_it_open():
@@ -472,4 +481,4 @@ def test_a_loop_that_reduces_its_own_gradients_asked_for_nothing():
     trace.collectives.flush[:] = 0
     finding = said(RULE, trace)
     assert finding.status is Status.NOT_APPLICABLE
-    assert "no engine of DeepSpeed, no DDP, no FSDP" in finding.summary
+    assert "no DeepSpeed engine, DDP or FSDP" in finding.summary

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.batch_size_mismatch import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.ds_config import ran, read, without_engine
 
 

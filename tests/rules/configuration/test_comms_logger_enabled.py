@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.comms_logger_enabled import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.environment import judge, rank_trace
 
 ZERO = {"zero_optimization": {"stage": 2}}
@@ -31,7 +31,7 @@ def test_enabled_logger_fails():
 def test_block_that_says_disabled_enables(block):
     (finding,) = with_block(block)
     assert finding.status is Status.FAIL
-    assert "the block alone turns it on" in finding.summary
+    assert "the presence of the block turns it on" in finding.summary
 
 
 @pytest.mark.parametrize(

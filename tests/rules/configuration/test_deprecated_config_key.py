@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.configuration.deprecated_config_key import RULE
-from dsprof.rules.rule import Status
 from tests.factories.ds_config import ran, read, rows, without_engine, zero
 
 
 def test_old_names_are_information_with_the_new_one():
     (finding,) = read(RULE, {**zero(2, cpu_offload=True), "bfloat16": {"enabled": True}})
     assert finding.status is Status.INFO
+    assert "zero_optimization.cpu_offload and bfloat16 are deprecated" in finding.summary
     assert rows([finding]) == {
         "zero_optimization.cpu_offload": 'offload_optimizer: {"device": "cpu"}',
         "bfloat16": "bf16",

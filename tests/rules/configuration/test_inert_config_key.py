@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.inert_config_key import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.ds_config import ran, read, rows, with_status, without_engine, zero
 
 MISSED = [

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.configuration.overridden_config_value import RULE
-from dsprof.rules.rule import Status
 from tests.factories.ds_config import ran, read, rows, without_engine, zero
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.rejected_config import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.ds_config import ran, read, rows, without_engine, zero
 
 REMOVED = [
@@ -72,6 +72,38 @@ REFUSED = {
         **zero(1, overlap_comm=True),
         "managed_gradient_accumulation": False,
     },
+    "optimizer.type=auto": {**zero(3, reduce_scatter=False), "optimizer": {"type": "auto"}},
+    "prescale_gradients=auto": {**zero(), "prescale_gradients": "auto"},
+    "bf16": {"bf16": "auto"},
+    "fp16.enabled=bfloat16": {**zero(), "fp16": {"enabled": True}, "bfloat16": {"enabled": True}},
+    "scheduler.params": {**zero(), "scheduler": {"type": "WarmupLR"}},
+    "scheduler.params.total_num_steps": {
+        **zero(),
+        "scheduler": {"type": "WarmupDecayLR", "params": {}},
+    },
+    "data_types.param_dtype": {**zero(), "data_types": {"param_dtype": "bf16"}},
+    "data_types.grad_accum_dtype": {**zero(0), "data_types": {"grad_accum_dtype": "bf16"}},
+    "zero_optimization.offload_param.nvme_path": zero(3, offload_param={"device": "nvme"}),
+    "zero_optimization.zenflow.offload": zero(
+        2, offload_optimizer={"device": "cpu"}, zenflow={"offload": True}
+    ),
+    "zero_optimization.zenflow.select_interval": zero(
+        2, offload_optimizer={"device": "cpu"}, zenflow={"select_interval": 4}
+    ),
+    "zero_optimization.zero_quantized_weights": {
+        **zero(3, zero_quantized_weights=True),
+        "torch_autocast": {"enabled": True},
+    },
+    "optimizer.params": {
+        **zero(2, offload_optimizer={"device": "cpu"}, zenflow={}),
+        "optimizer": {"type": "AdamW"},
+    },
+    "fp16.loss_scale_window": {**zero(), "fp16": {"enabled": True, "loss_scale_window": 0}},
+    "fp16.min_loss_scale": {**zero(), "fp16": {"min_loss_scale": True}},
+    "compile.passes": {**zero(), "compile": {"passes": ["z2"]}},
+    "sequence_parallel_size": {**zero(), "sequence_parallel_size": 0},
+    "weight_quantization.bits": {**zero(), "weight_quantization": {"bits": 8}},
+    "tensor_parallel.dtype": {**zero(), "tensor_parallel": {"dtype": "bf16"}},
 }
 ACCEPTED = [
     zero(1, allgather_bucket_size=100, stage3_max_live_parameters=1e9),
@@ -99,10 +131,14 @@ ACCEPTED = [
     {**zero(1, overlap_comm="no"), "managed_gradient_accumulation": False},
     {**zero(2, leaf_module=None, offload_optimizer=None), "gradient_allreduce_op": "SUM"},
     {**zero(0), "scheduler": {"type": "StepLR", "params": {"step_size": 1}}},
+    {**zero(), "optimizer": {"params": {"max_grad_norm": 1.0}}},  # of no optimizer
+    zero(3, overlap_comm="auto", reduce_scatter="auto"),
+    {**zero(), "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}},
+    {**zero(), "fp16": {"loss_scale_window": 0}},
+    {**zero(), "compile": {"passes": ["z1"]}, "expert_parallel": None, "vocabulary_size": 100},
 ]
 FILLED_IN = [
     {**zero(2, compute_grad_norm=False), "gradient_clipping": "auto"},
-    {"bf16": "auto"},
 ]
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dsprof.findings.finding import Status
 from dsprof.rules.configuration.unfilled_auto_value import RULE
-from dsprof.rules.rule import Status
 from tests.factories.ds_config import ran, read, rows, without_engine, zero
 
 

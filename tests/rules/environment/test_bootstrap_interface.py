@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.bootstrap_interface import RULE
 from dsprof.rules.environment.values import select
-from dsprof.rules.rule import Severity, Status
 from tests.factories.environment import judge, rank_trace
 
 HOST = ["docker0 down", "eth0 up 25000 Mbit/s", "eth01 up", "mlx5_0:1 InfiniBand 400 Gb/sec"]
@@ -36,6 +36,8 @@ def test_values_select_as_nccl_does(value, selected):
 def test_gloo_knows_no_prefixes():
     assert select("eth", ["eth0"], has_prefixes=False) == ()
     assert select("eth0", ["eth0", "eth01"], has_prefixes=False) == ("eth0",)
+    assert select("=eth0", ["eth0"], has_prefixes=False) == ()
+    assert select("^eth0", ["eth0", "eth1"], has_prefixes=False) == ()
 
 
 @pytest.mark.parametrize(

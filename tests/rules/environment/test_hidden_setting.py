@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dsprof.findings.finding import Status
 from dsprof.rules.environment.hidden_setting import RULE
-from dsprof.rules.rule import Status
 from tests.factories.environment import judge, rank_trace
 
 FILE = {"/etc/nccl.conf": {"NCCL_CROSS_NIC": "1"}}

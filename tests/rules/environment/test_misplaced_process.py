@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.misplaced_process import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories import machines
 from tests.factories.environment import judge, rank_trace
 
@@ -65,6 +65,12 @@ def test_a_rank_bound_to_the_other_socket_fails():
 )
 def test_the_device_of_a_rank_is_the_visible_one_of_its_number(variables, fails):
     assert bool(judge(RULE, gpus(5, "0", **variables))) is fails
+
+
+def test_ranks_of_both_sockets_are_listed_by_the_node_of_their_device():
+    far = judge(RULE, gpus(5, "0"), gpus(0, "1"))
+    assert far == judge(RULE, gpus(0, "1"), gpus(5, "0"))
+    assert far[0].ranks == (0, 5)
 
 
 def test_ranks_beside_their_devices_or_unbound_pass():

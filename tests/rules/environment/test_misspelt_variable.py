@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.misspelt_variable import RULE, Thresholds
 from dsprof.rules.knowledge.variables import known_names
-from dsprof.rules.rule import Severity, Status
 from tests.factories.environment import facts_of, judge, rank_trace
 
 

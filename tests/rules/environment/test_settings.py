@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis.here import ENVIRONMENT_RULES
-from dsprof.machine import Adapter
+from dsprof.diagnosis.local_environment import environment_rules
+from dsprof.environment.machine import Adapter
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.environment.platform import QUESTIONS
-from dsprof.rules.environment.settings import SettingsRule, asked_of, table
+from dsprof.rules.environment.settings_rule import SettingsRule, asked_of, table
 from dsprof.rules.environment.values import matches
-from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge as judge_run
 from tests.factories import machines
 from tests.factories.environment import facts_of, judge, rank_trace
@@ -167,7 +167,7 @@ def test_official_profiles_raise_no_alarm(machine, variables):
     given = machine | {"libraries": ["/lib/libnccl.so.2", "/lib/libnccl-net.so"]}
     trace = rank_trace(0, TWO_HOSTS | variables, **given, network_devices=interfaces)
     run = RunSummary([facts_of(trace)])
-    findings = [finding for rule in ENVIRONMENT_RULES for finding in judge_run(run, [rule])]
+    findings = [finding for rule in environment_rules() for finding in judge_run(run, [rule])]
     alarms = (Status.FAIL, Status.UNKNOWN, Status.ERROR)
     unknown_in_part = ("misplaced-process",)  # these machines tell of no CPUs
     assert [
@@ -327,6 +327,12 @@ def test_a_small_shared_memory_without_nccl_is_information():
     machine = machines.pcie_ethernet() | {"limits": SMALL}
     (finding,) = found("host-setting", machine, {}, backend="gloo", device="cpu")
     assert finding.status is Status.INFO
+
+
+def test_the_settings_of_nccl_are_judged_where_it_is_one_of_two_backends():
+    machine = machines.h100_infiniband() | {"limits": SMALL}
+    (finding,) = found("host-setting", machine, {}, backend="cpu:gloo,cuda:nccl")
+    assert finding.status is Status.FAIL
 
 
 def test_cards_that_may_have_no_gpudirect_are_information():

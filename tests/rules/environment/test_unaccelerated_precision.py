@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.aggregates.costs import Costs
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.baseline import Product
 from dsprof.environment import EnvSnapshot
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.unaccelerated_precision import RULE
-from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
-from dsprof.trace.format import ModelArgs
+from dsprof.trace.schema import Model
 from tests.factories.baseline import baseline, machine
 from tests.factories.trace import engine, header, said, summary, sync, zero_rank
 
@@ -45,7 +45,7 @@ def measured(trace, **gflops: float):
         Product(precision=name, width=width, time_ns=2 * width**3 / rate)
         for name, rate in gflops.items()
     )
-    run = summary(trace).with_part(Costs(baseline(products=products)))
+    run = summary(trace).with_part(BaselineCosts(baseline(products=products)))
     (finding,) = judge(run, [RULE])
     return finding
 
@@ -74,7 +74,7 @@ def test_a_baseline_of_a_cpu_with_other_instructions_is_not_used():
         products=(product, Product(precision="bf16", width=512, time_ns=8e6)),
         machine=machine(precision={"cpu_bf16": "yes"}),
     )
-    run = summary(on_cpu()).with_part(Costs(other))
+    run = summary(on_cpu()).with_part(BaselineCosts(other))
     (finding,) = judge(run, [RULE])
     assert finding.evidence == ()
     assert "20 to 100 times" in finding.summary
@@ -82,6 +82,8 @@ def test_a_baseline_of_a_cpu_with_other_instructions_is_not_used():
 
 def test_conversion_fails_only_where_fp32_was_measured_to_be_faster():
     assert said(RULE, on_cpu("bf16", AVX512)).status is Status.INFO
+    assert "has AVX-512, but neither" in said(RULE, on_cpu("bf16", AVX512)).cause
+    assert "finds no instructions for bf16" in said(RULE, on_cpu("bf16", AVX2)).cause
     slower = measured(on_cpu("bf16", AVX512), fp32=120, bf16=30)
     assert (slower.status, slower.severity) == (Status.FAIL, Severity.MEDIUM)
     assert measured(on_cpu("bf16", AVX512), fp32=120, bf16=110).status is Status.INFO
@@ -180,10 +182,10 @@ def test_fsdp_computes_in_what_it_gathers():
 @pytest.mark.parametrize(
     ("model", "status"),
     [
-        (ModelArgs(0, "DDP", dtype="bfloat16"), Status.FAIL),
-        (ModelArgs(0, "DDP", dtype="float32", autocast="bfloat16"), Status.FAIL),
-        (ModelArgs(0, "DDP", dtype="float32"), Status.PASS),
-        (ModelArgs(0, "DDP", dtype="int8"), Status.UNKNOWN),
+        (Model(0, "DDP", dtype="bfloat16"), Status.FAIL),
+        (Model(0, "DDP", dtype="float32", autocast="bfloat16"), Status.FAIL),
+        (Model(0, "DDP", dtype="float32"), Status.PASS),
+        (Model(0, "DDP", dtype="int8"), Status.UNKNOWN),
     ],
 )
 def test_ddp_computes_in_the_dtype_of_its_parameters_or_of_autocast(model, status):

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.machine import Adapter
+from dsprof.environment.machine import Adapter
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.unequal_hosts import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories import machines
 from tests.factories.environment import judge, rank_trace
 
@@ -47,6 +47,7 @@ def test_a_host_that_is_other_fails(other, severity, says):
     assert (finding.status, finding.severity) == (Status.FAIL, Severity(severity))
     assert finding.ranks == (2,)
     assert says in finding.summary
+    assert "more differences" not in finding.summary
 
 
 @pytest.mark.parametrize(

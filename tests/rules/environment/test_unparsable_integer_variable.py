@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.unparsable_integer_variable import RULE
 from dsprof.rules.environment.values import strtoll
 from dsprof.rules.knowledge.variables import integer_variables
-from dsprof.rules.rule import Severity, Status
 from tests.factories.environment import judge, rank_trace
 
 

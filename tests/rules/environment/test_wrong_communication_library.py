@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.wrong_communication_library import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories import machines
 from tests.factories.environment import judge, rank_trace
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from dsprof.ds_config import read_config
+from dsprof.config.deepspeed import read_config
 from dsprof.errors import DsprofError
+from dsprof.findings.finding import Status
 from dsprof.rules.configuration.rejected_config import RULE
 from dsprof.rules.knowledge.deepspeed import NEWEST
 from dsprof.rules.knowledge.releases import release
-from dsprof.rules.rule import Status
 from tests.factories.ds_config import read, rows
 from tests.shared_data import folder
 

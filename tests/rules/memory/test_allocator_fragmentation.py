@@ -7,9 +7,9 @@ import pytest
 
 from dsprof.analysis.summarise import summarise
 from dsprof.environment import EnvSnapshot
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.memory.allocator_fragmentation import RULE
 from dsprof.rules.memory.counters import RESERVED, RETRIES, STUCK
-from dsprof.rules.rule import Finding, Severity, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
@@ -83,7 +83,7 @@ def test_a_snapshot_of_holes_fails(tmp_path):
     finding = snapshot(tmp_path, make.segment(3000, -2000), make.segment(-5000))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.ranks == (3,)
-    assert "1.95 of 9.77 GiB reserved on rank 3 (20.0%) are stuck" in finding.summary
+    assert "1.95 of 9.77 GiB reserved on rank 3 (20 %) are stuck" in finding.summary
 
 
 def test_cached_segments_are_no_fragments(tmp_path):
@@ -96,6 +96,7 @@ def test_cached_segments_are_no_fragments(tmp_path):
 def test_a_request_that_would_have_fit_is_severe(tmp_path):
     finding = snapshot(tmp_path, make.segment(900, -600), oom=512, free=10)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.confidence == "high"
     assert "a request of 0.50 GiB failed" in finding.summary
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.memory.communication_buffer_pressure import RULE
 from dsprof.rules.memory.counters import PEAK_RESERVED, RETRIES
-from dsprof.rules.rule import Finding, Severity, Status
-from dsprof.trace.format import BucketLayout
+from dsprof.trace.schema import BucketLayout
 from dsprof.trace.table import RankTrace
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import engine, fetch, flush, rank_trace, said, step, sync
@@ -61,7 +61,7 @@ def test_parameters_that_stay_until_backward_are_named_where_memory_is_short() -
     finding = said(RULE, zero_3(retries=2))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert held(finding) == {"parameters gathered by ZeRO-3": LAYERS * LAYER}
-    assert "1.00 GiB, 50% of the reserved memory" in finding.summary
+    assert "1.00 GiB, 50 % of the reserved memory" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"stage3_max_reuse_distance": 0}}
 
 
@@ -81,7 +81,7 @@ def test_where_there_was_room_it_is_a_remark() -> None:
     finding = said(RULE, zero_3())
     assert finding.status is Status.INFO
     assert finding.config_patch is None
-    assert finding.action.startswith("Nothing need be done")
+    assert finding.action.startswith("No change is needed")
 
 
 def test_a_small_share_passes_with_the_figures() -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Finding, Status
 from dsprof.rules.memory.device_out_of_memory import RULE
-from dsprof.rules.rule import Finding, Status
 from dsprof.rules.runner import judge
 from tests.factories import logs as make
 from tests.factories.trace import summary
@@ -60,6 +60,41 @@ def test_a_neighbour_is_blamed_with_less_confidence_where_pieces_would_do() -> N
     assert (either.title, either.confidence) == (CROWDED, "medium")
     unlisted = said(make.out_of_memory(process="49.00 GiB"))
     assert (unlisted.title, unlisted.confidence) == (CROWDED, "medium")
+
+
+def of_ranks(*texts: str) -> Finding:
+    [finding] = judge(
+        summary(*make.read([f"[rank{n}]: {text}" for n, text in enumerate(texts)])), [RULE]
+    )
+    assert finding.ranks == tuple(range(len(texts)))
+    return finding
+
+
+def test_of_several_ranks_the_worst_is_in_the_summary_and_all_are_in_the_table() -> None:
+    held = ("20.00 GiB", "30.00 GiB", "25.00 GiB")
+    finding = of_ranks(
+        *(make.out_of_memory(others=f"Process 77 has {one} memory in use. ") for one in held)
+    )
+    assert "takes 30.0 GiB of 80.0 GiB on rank 1's device" in finding.summary
+    assert [row[-1] for row in finding.evidence[0].rows] == [n << 30 for n in (20, 30, 25)]
+    pieces = ("2.00 GiB", "4.00 GiB", "3.00 GiB")
+    parted = of_ranks(*(make.out_of_memory(unallocated=one) for one in pieces))
+    assert parted.summary.startswith("Rank 1 ran out of device memory")
+
+
+def test_one_rank_whose_memory_is_not_stated_makes_all_less_certain() -> None:
+    stated = make.out_of_memory()
+    unstated = stated.replace(" of which 100.00 MiB is free", "")
+    assert of_ranks(stated, stated).confidence == "high"
+    finding = of_ranks(stated, unstated)
+    assert (finding.title, finding.confidence) == (NEEDY, "medium")
+    assert [row[4] for row in finding.evidence[0].rows] == [100 << 20, None]
+
+
+def test_a_device_without_a_free_byte_is_full_and_not_unknown() -> None:
+    finding = said(make.out_of_memory(free="0 bytes"))
+    assert finding.confidence == "high"
+    assert finding.evidence[0].rows[0][4] == 0
 
 
 @pytest.mark.parametrize(("allowed", "title"), [("40.00 GiB", LIMITED), ("79.90 GiB", NEEDY)])

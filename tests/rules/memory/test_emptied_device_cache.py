@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.summarise import summarise
+from dsprof.findings.finding import Finding, Status
 from dsprof.rules.memory.counters import FREED, RETRIES
 from dsprof.rules.memory.emptied_device_cache import RULE
-from dsprof.rules.rule import Finding, Status
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.memory.host_memory_pressure import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.memory import GIB, on_host
 from tests.factories.trace import engine, header, judged, rank_trace, said
 

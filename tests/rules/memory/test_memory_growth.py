@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.memory.counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 from dsprof.rules.memory.memory_growth import RULE
-from dsprof.rules.rule import Status
 from tests.factories.memory import GIB, MIB, on_device, on_host
 from tests.factories.trace import header, judged, rank_trace, said
 
@@ -46,6 +46,16 @@ def test_ranks_of_one_host_use_up_the_same_memory():
     assert "used up in 512 steps" in together.summary
     elsewhere = host(*series, rank=1, head=header(1, host="other"))
     assert "used up in 1,024 steps" in said(RULE, host(*series), elsewhere).summary
+
+
+def test_ranks_are_named_in_order_and_the_worst_first_in_the_summary():
+    def growing(rank: int):
+        grows = [(1 + rank) * leaking(step) for step in range(42)]
+        return device(*grows, rank=rank)
+
+    finding = said(RULE, growing(1), growing(0))
+    assert finding.ranks == (0, 1)
+    assert "16.0 MiB more are in use with each step on rank 1" in finding.summary
 
 
 def test_both_are_reported():

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.memory.offload_bound_step import RULE
-from dsprof.rules.rule import Status
 from tests.factories.trace import copy, header, said, zero_rank
 
 UNPINNED = {"offload_optimizer": {"device": "cpu", "pin_memory": False}}
@@ -18,7 +18,7 @@ def rank(took_ms: float = 30, zero=None, **fields):
 def test_memory_that_is_not_pinned_fails_with_a_patch():
     finding = said(RULE, rank(zero=UNPINNED, head=CUDA))
     assert finding.status is Status.FAIL
-    assert "30.0 ms per step (30%)" in finding.summary
+    assert "30.0 ms per step (30 %)" in finding.summary
     assert finding.config_patch == {
         "zero_optimization": {"offload_optimizer": {"pin_memory": True}}
     }

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.memory.counters import PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.oversized_bucket import RULE
-from dsprof.rules.rule import Status
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import engine, judged, rank_trace, said
 
@@ -36,7 +36,7 @@ def test_where_memory_is_short_that_is_a_fault():
 def test_where_memory_is_short_a_large_share_can_be_smaller():
     finding = said(RULE, run(3000 * MILLION, retries=3, overlap_comm=True))
     assert finding.status is Status.FAIL
-    assert "19% of the reserved memory" in finding.summary
+    assert "19 % of the reserved memory" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 125 * MILLION}}
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.device_idle import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
 from tests.factories.trace import MS, rank_trace, said
@@ -12,7 +12,7 @@ from tests.factories.trace import MS, rank_trace, said
 def test_an_idle_device_fails():
     finding = said(RULE, busy(compute=40, comm=20, world_size=1))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert "40% of the measured steps" in finding.summary
+    assert "40 % of the measured steps" in finding.summary
 
 
 def test_a_device_with_next_to_nothing_to_do_is_severe():
@@ -27,6 +27,16 @@ def test_waiting_in_a_collective_is_not_idle():
     assert said(RULE, busy(compute=10, comm=85, world_size=1)).status is Status.PASS
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_what_may_be_start_up_is_not_severe(steps):
+    marked = [kineto.step(n, 0, 1000) for n in range(steps)]
+    events = [*marked, kineto.kernel("gemm", 0, 1), kineto.kernel("gemm", 999, 1)]
+    finding = said(RULE, rank(events, world_size=1))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.confidence == "low"
+    assert "start-up may be part of this" in finding.summary
+
+
 def steps_of(*compute: float):
     """Steps of 100 ms with so much work each."""
     events = [kineto.step(n, 100 * n, 100) for n in range(len(compute))]
@@ -37,15 +47,15 @@ def test_start_up_and_warm_up_are_named_apart():
     early = kineto.kernel("init", -2000, 1)
     finding = said(RULE, rank([early, *steps_of(5, 5, 96, 96)], world_size=1))
     assert finding.status is Status.PASS
-    assert "idle 4% of the measured steps" in finding.summary
-    assert "Excluded: 2,200 ms of start-up and warm-up, 100% idle" in finding.summary
+    assert "idle 4 % of the measured steps" in finding.summary
+    assert "Excluded: 2.20 s of start-up and warm-up, 100 % idle" in finding.summary
 
 
 def test_a_busy_warm_up_hides_no_idle_steps():
     busy_before = kineto.kernel("init", -2000, 2000)
     finding = said(RULE, rank([busy_before, *steps_of(95, 95, 40, 43)], world_size=1))
     assert finding.status is Status.FAIL
-    assert "idle 58% of the measured steps" in finding.summary
+    assert "idle 58 % of the measured steps" in finding.summary
 
 
 def test_files_that_are_whole_are_judged_beside_a_sample():
@@ -65,10 +75,10 @@ def test_traces_without_a_device_do_not_apply():
 @pytest.mark.parametrize(
     ("call", "doing", "action"),
     [
-        ("hipFree", "allocating and freeing memory (99%", "empty_cache"),
-        ("cudaMemcpyAsync", "blocked in copies (99%", "pinned memory"),
-        ("enumerate(DataLoader)#x", "waiting for the data loader (99%", "num_workers"),
-        ("cuModuleLoadData", "compiling and loading kernels (99%", "warm-up"),
+        ("hipFree", "allocating and freeing memory (99 %", "empty_cache"),
+        ("cudaMemcpyAsync", "blocked in copies (99 %", "pinned memory"),
+        ("enumerate(DataLoader)#x", "waiting for the data loader (99 %", "num_workers"),
+        ("cuModuleLoadData", "compiling and loading kernels (99 %", "warm-up"),
     ],
 )
 def test_what_the_host_did_meanwhile_is_named_and_helped(call, doing, action):
@@ -82,5 +92,5 @@ def test_what_the_host_did_meanwhile_is_named_and_helped(call, doing, action):
 
 def test_without_a_record_of_the_host_no_cause_is_claimed():
     finding = said(RULE, rank(steps_of(4, 4, 4, 4), world_size=1))
-    assert "nothing recorded (100%" in finding.summary
+    assert "nothing recorded (100 %" in finding.summary
     assert finding.confidence == "low"

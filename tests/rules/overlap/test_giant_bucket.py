@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.overlap.giant_bucket import RULE
-from dsprof.rules.rule import Status
-from dsprof.trace.format import BucketLayout
+from dsprof.trace.schema import BucketLayout
 from tests.factories.device_run import device_rank
 from tests.factories.trace import (
     captured,
@@ -22,14 +22,14 @@ from tests.factories.trace import (
 MIB = 1 << 20
 
 
-def ranks(*held_ms: float, buckets=(64,), held_from=60, **fields):
+def ranks(*blocked_ms: float, buckets=(64,), held_from=60, **fields):
     """Ranks that reduce buckets of so many MiB after a backward of 30 ms, in steps of 100 ms."""
-    return [_rank(rank, ms, buckets, held_from, **fields) for rank, ms in enumerate(held_ms)]
+    return [_rank(rank, ms, buckets, held_from, **fields) for rank, ms in enumerate(blocked_ms)]
 
 
-def _rank(rank, held_ms, buckets, at, library="DDP", capacity_mib=1000, config=None, **given):
+def _rank(rank, blocked_ms, buckets, at, library="DDP", capacity_mib=1000, config=None, **given):
     steps, comm, flushes, spans = [], [], [], []
-    each = held_ms / len(buckets)
+    each = blocked_ms / len(buckets)
     for number in range(6):
         start = 100 * number
         steps.append(step(number, start, start + 100))
@@ -50,7 +50,7 @@ def _rank(rank, held_ms, buckets, at, library="DDP", capacity_mib=1000, config=N
 def test_a_giant_of_ddp_fails_with_its_argument():
     finding = said(RULE, *ranks(20, 20))
     assert finding.status is Status.FAIL
-    assert "bucket_cap_mb is 1000: one reduction of 64.0 MiB carries 100%" in finding.summary
+    assert "bucket_cap_mb is 1000: one reduction of 64.0 MiB carries 100 %" in finding.summary
     assert "bucket_cap_mb=8" in finding.action
     assert finding.config_patch is None
     assert finding.saving_ms_per_step == pytest.approx((10 * 7 / 8, 20 * 7 / 8))
@@ -112,7 +112,7 @@ def test_what_is_no_giant_passes(fields):
 def test_what_costs_little_passes_with_its_figures():
     finding = said(RULE, *ranks(3, 3))
     assert finding.status is Status.PASS
-    assert "3.0 ms (3%)" in finding.summary
+    assert "3.00 ms (3 %)" in finding.summary
 
 
 def test_zero_on_a_cpu_is_by_design():

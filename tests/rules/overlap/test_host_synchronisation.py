@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.host_synchronisation import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories import kineto
 from tests.factories.device import rank as device_profile
 from tests.factories.device_run import device_rank, synchronisations
@@ -16,7 +16,7 @@ def test_stops_in_each_step_fail():
     finding = said(RULE, rank())
     assert finding.status is Status.FAIL
     assert "waits for the device 3 times per step" in finding.summary
-    assert "for 7.50 ms per step (7.5%)" in finding.summary
+    assert "for 7.50 ms per step (7.5 %)" in finding.summary
     assert finding.config_patch is None
 
 
@@ -38,10 +38,10 @@ def test_without_times_of_a_device_it_does_not_apply():
     assert said(RULE, untimed).status is Status.NOT_APPLICABLE
 
 
-def reading(gap: float = 20):
-    """Four steps of 100 ms in which `.item()` is called three times and leaves gaps."""
+def reading(gap: float = 20, steps: int = 4):
+    """Steps of 100 ms in which `.item()` is called three times and leaves gaps."""
     events = []
-    for number in range(4):
+    for number in range(steps):
         at = 100 * number
         events += [kineto.step(number, at, 100), kineto.kernel("gemm", at, 30)]
         events.append(kineto.kernel("gemm", at + 30 + gap, 65 - gap))
@@ -56,10 +56,28 @@ def test_a_profile_shows_item():
     finding = said(RULE, reading())
     assert finding.status is Status.FAIL
     assert "waits for the device 3 times per step" in finding.summary
-    assert "for 20.00 ms per step" in finding.summary
+    assert "for 20.0 ms per step" in finding.summary
     assert finding.evidence[0].rows == (("cudaStreamSynchronize", "aten::item", "", 3.0, 6.0),)
     assert "cudaStreamSynchronize in aten::item blocks longest" in finding.summary
     assert said(RULE, reading(gap=0)).status is Status.PASS
+
+
+def test_without_marked_steps_the_record_is_judged():
+    events = [kineto.kernel("gemm", 0, 10), kineto.kernel("gemm", 90, 10)]
+    events.append(kineto.span("cuda_runtime", "cudaStreamSynchronize", 5, 70))
+    finding = said(RULE, device_profile(events, world_size=1))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "1 time, 70.0 ms in total" in finding.summary
+    assert "80 % of the time recorded" in finding.summary
+    assert finding.confidence == "low"
+    short = [*events[:2], kineto.span("cuda_runtime", "cudaStreamSynchronize", 5, 1)]
+    assert said(RULE, device_profile(short, world_size=1)).status is Status.PASS
+
+
+def test_a_single_step_is_judged_without_confidence():
+    finding = said(RULE, reading(steps=1))
+    assert finding.status is Status.FAIL
+    assert finding.confidence == "low"
 
 
 def copying(name: str = "cudaMemcpyAsync"):
@@ -79,7 +97,7 @@ def test_one_copy_that_blocks_for_half_a_step_fails():
         finding = said(RULE, copying(name))
         assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
         assert f"{name} in aten::to, under log blocks longest" in finding.summary
-        assert "60.00 ms in total" in finding.summary
+        assert "60.0 ms in total" in finding.summary
 
 
 def test_thresholds_move_the_verdict():

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.aggregates.overlap import Overlap
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.low_comm_overlap import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories import device, kineto
 from tests.factories.trace import (
     captured,
@@ -40,9 +40,9 @@ def test_hidden_communication_passes():
 def test_waits_that_no_setting_explains_are_mentioned():
     finding = said(RULE, gathering(wait=2))
     assert finding.status is Status.INFO
-    assert "10% of asynchronous communication is hidden" in finding.summary
+    assert "10 % of asynchronous communication is hidden" in finding.summary
     assert "18.0 ms" in finding.summary
-    assert "is for parameters, all_gather: started 2.0 ms before it was waited" in finding.summary
+    assert "is for parameters, all_gather: started 2.00 ms before it was waited" in finding.summary
     assert "20.0 ms in flight" in finding.summary
     assert finding.evidence[1].rows[0][:2] == ("parameters, all_gather", 1.0)
 
@@ -120,6 +120,7 @@ def test_synchronous_by_design_is_informed():
     finding = said(RULE, zero_rank())
     assert finding.status is Status.INFO
     assert "Intent missed" not in finding.summary
+    assert finding.evidence[0].rows[0] == ("synchronous", None, 1.0)
     (row,) = finding.evidence[1].rows
     assert row[0] == "the last bucket of a backward, all_reduce in backward"
 
@@ -129,7 +130,7 @@ def test_calls_of_fsdp_are_not_the_program_s():
     assert "async_op=True" in mine.action
     unit = {"library": "FSDP2", "module": "layers.0", "elements": 10}
     finding = said(RULE, zero_rank(engine=None, fetches=[fetch(9, 310, 1, step=3, **unit)]))
-    assert finding.action.startswith("Nothing need be done")
+    assert finding.action.startswith("No change is needed")
     assert "FSDP2 communicates by synchronous calls" in finding.cause
 
 
@@ -160,9 +161,9 @@ def test_a_pass_says_what_is_hidden_and_what_is_not():
     finding = said(RULE, gathering(wait=11), overlap=0.5)
     assert finding.status is Status.PASS
     assert finding.summary.startswith(
-        "55% of asynchronous communication is hidden; the exposed part"
+        "55 % of asynchronous communication is hidden; the exposed part"
     )
-    assert "9.0 ms per step (9%)" in finding.summary
+    assert "9.00 ms per step (9 %)" in finding.summary
 
 
 def test_an_overlap_on_both_sides_of_the_threshold_is_unknown():
@@ -172,7 +173,7 @@ def test_an_overlap_on_both_sides_of_the_threshold_is_unknown():
 
     finding = said(RULE, zero_rank(comm_ms=1, extra=gather))
     assert finding.status is Status.UNKNOWN
-    assert "between 0% and 65%" in finding.summary
+    assert "between 0 % and 65 %" in finding.summary
 
 
 def test_counters_alone_do_not_tell():
@@ -194,7 +195,7 @@ def test_transfers_that_nothing_hides_fail_on_a_device():
     finding = said(RULE, *profiled(80, 80))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.confidence == "medium"
-    assert "0% of communication is hidden; the exposed part takes 15.0 ms per step" in (
+    assert "0 % of communication is hidden; the exposed part takes 15.0 ms per step" in (
         finding.summary
     )
     assert said(RULE, *profiled(40, 40)).severity is Severity.HIGH

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dsprof.findings.finding import Status
 from dsprof.rules.overlap.low_compute_share import RULE
-from dsprof.rules.rule import Status
 from tests.factories.device import busy
 from tests.factories.trace import captured, copy, header, said, span, zero_rank
 
@@ -24,21 +24,21 @@ def test_a_loop_that_does_something_else_fails():
 def test_waits_are_told_and_left_to_rules_of_their_own():
     finding = said(RULE, zero_rank(comm_ms=35))
     assert finding.status is Status.INFO
-    assert "Ranks compute for 55% of the step" in finding.summary
-    assert "35% exposed communication, 10% outside" in finding.summary
+    assert "Ranks compute for 55 % of the step" in finding.summary
+    assert "35 % exposed communication, 10 % outside" in finding.summary
     shares = {row[0]: row[2] for row in finding.evidence[0].rows}
     assert abs(sum(shares.values()) - 1) < 1e-9
 
 
 def test_copies_are_a_part():
     copies = [copy(100 * n, 30, step=n) for n in range(6)]
-    assert "30% copies" in said(RULE, zero_rank(copies=copies)).summary
+    assert "30 % copies" in said(RULE, zero_rank(copies=copies)).summary
 
 
 def test_enough_computation_passes_with_the_parts():
     finding = said(RULE, zero_rank(comm_ms=5))
     assert finding.status is Status.PASS
-    assert "85% of the step" in finding.summary
+    assert "85 % of the step" in finding.summary
 
 
 def test_what_was_not_measurable_is_unknown():

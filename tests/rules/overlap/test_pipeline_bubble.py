@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
+from dsprof.findings.finding import Status
 from dsprof.rules.overlap.pipeline_bubble import RULE
-from dsprof.rules.rule import Status
 from tests.factories.trace import captured, engine, header, said, sync, zero_rank
 
 
@@ -22,8 +22,8 @@ def rank(stages: int = 4, batches: int = 4, waited_ms: float = 30, **fields):
 def test_too_few_micro_batches_fail():
     finding = said(RULE, rank())
     assert finding.status is Status.FAIL
-    assert "With 4 stages and 4 micro-batches the bubble is 43%" in finding.summary
-    assert "wait 30% of the step" in finding.summary
+    assert "With 4 stages and 4 micro-batches the bubble is 43 %" in finding.summary
+    assert "wait 30 % of the step" in finding.summary
     assert "12 micro-batches or more" in finding.action
 
 
@@ -51,7 +51,7 @@ def test_a_run_that_follows_the_advice_passes(stages, batches):
 
 def test_the_bubble_asked_for_is_the_threshold():
     assert (
-        "27 micro-batches or more (a bubble of 10%)"
+        "27 micro-batches or more (a bubble of 10 %)"
         in said(RULE, rank(batches=16), bubble_share=0.1).action
     )
     assert said(RULE, rank(batches=16), bubble_share=0).status is Status.FAIL
@@ -60,7 +60,7 @@ def test_the_bubble_asked_for_is_the_threshold():
 def test_waits_that_were_not_measured_leave_the_schedule():
     finding = said(RULE, rank(head=header(device="cuda", backend="nccl")))
     assert finding.status is Status.INFO
-    assert finding.summary.endswith("43% of the schedule.")
+    assert finding.summary.endswith("43 % of the schedule.")
 
 
 def test_no_pipeline_is_not_applicable():

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.prefetch_misses import RULE
-from dsprof.rules.rule import Severity, Status
 from tests.factories.trace import captured, engine, fetch, header, issued, said, zero_rank
 
 PREFETCH = "stage3_prefetch_bucket_size"
@@ -34,8 +34,8 @@ def rank(missed_mib: float = 4, ahead_mib: float = 1, wait_ms: float = 9, **fiel
 def test_a_small_prefetch_bucket_fails():
     finding = said(RULE, rank(zero={PREFETCH: 1000}))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert "80% of the bytes" in finding.summary
-    assert "9.0 ms per step (9%)" in finding.summary
+    assert "80 % of the bytes" in finding.summary
+    assert "9.00 ms per step (9 %)" in finding.summary
     assert finding.config_patch == {"zero_optimization": {PREFETCH: 50_000_000}}
     assert {row[0] for row in finding.evidence[0].rows} == {
         "parameters gathered when needed, all_gather in forward",

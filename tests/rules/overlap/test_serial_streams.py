@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dsprof.findings.finding import Status
 from dsprof.rules.overlap.serial_streams import RULE
-from dsprof.rules.rule import Status
 from tests.factories.device import busy, rank, sampled
 from tests.factories.kineto import kernel, step
 from tests.factories.trace import rank_trace, said
@@ -17,7 +17,7 @@ def one_stream(comm: float, compute: float = 50, stream: int = 7):
 def test_much_communication_on_the_stream_that_computes_fails():
     finding = said(RULE, one_stream(50))
     assert finding.status is Status.FAIL
-    assert "100% of communication runs on streams that also compute; 50%" in finding.summary
+    assert "100 % of communication runs on streams that also compute; 50 %" in finding.summary
 
 
 def test_less_of_it_is_information_and_little_passes():

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.findings.finding import Status
 from dsprof.rules.overlap.unhidden_reduction import RULE
-from dsprof.rules.rule import Status
 from tests.factories.device_run import device_rank, synchronisations
 from tests.factories.trace import engine, header, said, zero_rank
 
 
-def rank(stage: int = 2, buckets: int = 4, held_ms: float = 20, **zero):
-    return device_rank(engine=engine(stage, **zero), buckets=buckets, held_ms=held_ms)
+def rank(stage: int = 2, buckets: int = 4, blocked_ms: float = 20, **zero):
+    return device_rank(engine=engine(stage, **zero), buckets=buckets, blocked_ms=blocked_ms)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_release_at_fault_is_left_before_anything_overlaps():
 
 
 def test_short_reductions_and_one_bucket_pass():
-    assert said(RULE, rank(held_ms=2)).status is Status.PASS
+    assert said(RULE, rank(blocked_ms=2)).status is Status.PASS
     assert said(RULE, rank(buckets=1, overlap_comm=True)).status is Status.PASS
 
 

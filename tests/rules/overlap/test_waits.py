@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.aggregates.awaits import Awaited, Awaits
+from dsprof.analysis.aggregates.wait_causes import Awaited, WaitCauses
 from dsprof.rules.overlap.waits import longest_wait, longest_waits, name_of
 from tests.factories.trace import flush, issued, rank_trace, step, summary, sync
 
@@ -22,8 +22,8 @@ def test_words_for_what_was_waited_for():
     assert named() == "all_reduce"
 
 
-def awaits(*comm) -> Awaits:
-    return summary(rank_trace(steps=[step(0, 0, 100)], comm=comm))[Awaits]
+def awaits(*comm) -> WaitCauses:
+    return summary(rank_trace(steps=[step(0, 0, 100)], comm=comm))[WaitCauses]
 
 
 def test_the_longest_wait_in_a_sentence():
@@ -32,7 +32,7 @@ def test_the_longest_wait_in_a_sentence():
     )
     assert longest_wait(found) == "Most, 30.0 ms a step, is for barrier: the call itself waits."
     assert longest_wait(found, only_async=True) == (
-        "Most, 15.0 ms a step, is for send: started 5.0 ms before it was waited for, and 20.0 ms "
+        "Most, 15.0 ms a step, is for send: started 5.00 ms before it was waited for, and 20.0 ms "
         "in flight."
     )
     assert longest_waits(found).rows[1][3:] == pytest.approx((15, 5, 20))
@@ -42,7 +42,7 @@ def test_ddp_waits_for_all_its_buckets_at_the_last():
     comm = issued("all_reduce", 40, 60, wait=45, waited=60, step=0, flush=1)
     flushes = [flush(1, 40, 20, library="DDP", bucket=3, step=0)]
     trace = rank_trace(steps=[step(0, 0, 100)], comm=[comm], flushes=flushes)
-    found = summary(trace)[Awaits]
+    found = summary(trace)[WaitCauses]
     assert "bucket 3 of DDP" in longest_wait(found)
     assert "which DDP waits for together" in longest_wait(found)
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.aggregates.run import Run
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.quality.data_quality import RULE
-from dsprof.rules.rule import Severity, Status
 from dsprof.rules.runner import judge
-from dsprof.trace.format import Trailer
+from dsprof.trace.schema import Trailer
 from tests.factories.trace import MS, captured, header, issued, judged, said, summary, zero_rank
 
 
@@ -65,7 +65,8 @@ def test_a_rank_that_ended_badly_is_named():
     assert finding.ranks == (1,)
     assert finding.summary == (
         "Rank 1 ended without a trailer after step 5: killed, crashed, or still running. Last "
-        "completed collective: all_reduce 6 of world on rank 1. No collective was awaited."
+        "completed collective: all_reduce 6 of world on rank 1. No collective in flight was "
+        "recorded."
     )
 
 
@@ -124,7 +125,7 @@ def test_lost_parts_are_counted(traces, text):
     [
         ({"unmatched_waits": 7}, "7 waits could not be matched"),
         ({"budget_spent": True}, "The trace reached budget_mb"),
-        ({"hooks_ns": 60 * MS}, "Recording took about 5.0% of the time in steps (estimate)"),
+        ({"hooks_ns": 60 * MS}, "Recording took about 5 % of the time in steps (estimate)"),
         ({"given_up": 3}, "3 collectives not followed: too many others"),
         ({"failed_hooks": {"c10d": "it broke"}}, "hook c10d switched itself off: it broke"),
     ],
@@ -159,7 +160,7 @@ def test_cost_below_the_threshold_is_not_mentioned():
     ("changes", "text"),
     [
         ({"strangers": ("old.json: of an earlier run",)}, "Skipped 1 file: old.json"),
-        ({"clock_bound_ns": 3 * MS}, "aligned to 3.0 ms"),
+        ({"clock_bound_ns": 3 * MS}, "aligned to 3.00 ms"),
         ({"clock_bound_ns": None, "clock_method": "wall clocks"}, "by wall clocks"),
     ],
     ids=["strangers", "bound", "wall clocks"],

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dsprof.findings.finding import Status
 from dsprof.rules.quality.unrecognised_kernels import RULE
-from dsprof.rules.rule import Status
 from tests.factories import kineto
 from tests.factories.device import busy, rank
 from tests.factories.trace import judged, rank_trace, said
@@ -18,7 +18,7 @@ def ranks(*events):
 def test_long_kernels_of_no_family_are_mentioned():
     finding = said(RULE, *ranks(STRANGE))
     assert finding.status is Status.INFO
-    assert "2 long kernels, 6.0 ms" in finding.summary
+    assert "2 long kernels, 6.00 ms" in finding.summary
     assert finding.evidence[0].rows == (("ours_exchange(float*)", 2, 6_000_000),)
 
 

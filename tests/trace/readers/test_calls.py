@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.trace.format import StepArgs
 from dsprof.trace.readers.calls import Call, CallRows
+from dsprof.trace.schema import Step
 
 
 def call(start_ns: int, group: int = 1, seq: int = -1, nbytes: int = 8) -> Call:
@@ -27,7 +27,7 @@ def test_a_number_that_the_tool_gave_is_kept_and_counted_on_from() -> None:
 
 
 def test_each_call_is_in_the_step_around_its_start() -> None:
-    rows = CallRows([StepArgs(4, 10, 20), StepArgs(7, 30, 40)])
+    rows = CallRows([Step(4, 10, 20), Step(7, 30, 40)])
     rows.add([call(at) for at in (9, 10, 19, 20, 30, 40)])
     assert rows.build().step.tolist() == [-1, 4, 4, -1, 7, -1]
 

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dsprof.trace.readers.calls import GroupTable
-from dsprof.trace.readers.chakra_nodes import COLLECTIVES, GraphCalls
-from dsprof.trace.readers.protobuf import fields
+from dsprof.trace.readers.chakra.nodes import COLLECTIVES, GraphCalls
+from dsprof.trace.readers.chakra.protobuf import fields
 from tests.factories import chakra as make
 from tests.trace.readers.test_exports_fuzz import fuzz, read
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dsprof.analysis.aggregates.flights import Flights
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.snapshots import Snapshots
-from dsprof.analysis.flights import group_states, mismatches
+from dsprof.analysis.run.flight_recorders import group_states, mismatches
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
+from dsprof.findings.finding import Status
 from dsprof.rules import RULES
-from dsprof.rules.rule import Status
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run, is_diagnosis
 from tests.factories import flight, snapshot
@@ -32,7 +32,7 @@ WHOLE = {
     "json": json.dumps(DUMP).encode(),
     "snapshot": pickle.dumps(SNAPSHOT, 4),
 }
-PARTS = [Flights, Snapshots]
+PARTS = [FlightRecorders, Snapshots]
 
 fuzz = settings(
     max_examples=int(os.environ.get("DSPROF_FUZZ", "100")),
@@ -58,8 +58,8 @@ def read(path: Path, data: bytes) -> bool:
         assert message.startswith(str(path))
         assert "\n" not in message
         return False
-    group_states(summary[Flights])
-    list(mismatches(summary[Flights]))
+    group_states(summary[FlightRecorders])
+    list(mismatches(summary[FlightRecorders]))
     needy = [rule for rule in RULES if set(rule.meta.needs) <= set(PARTS)]
     assert Status.ERROR not in {finding.status for finding in judge(summary, needy)}
     return True
@@ -141,7 +141,7 @@ def test_one_list_in_many_places_is_cut_short(path: Path, monkeypatch: pytest.Mo
     sizes = [[1] * 50_000] * 50_000
     entry = flight.call(1, input_sizes=sizes, output_sizes=sizes, frames=[{}] * 100_000)
     assert read(path, pickle.dumps(flight.document([entry] * 100)))
-    monkeypatch.setattr("dsprof.trace.readers.snapshot._MOST_BLOCKS", 1000)
+    monkeypatch.setattr("dsprof.trace.readers.memory_snapshot._MOST_BLOCKS", 1000)
     path.write_bytes(pickle.dumps(snapshot.document([snapshot.segment(*[3, -1] * 100)] * 9)))
     [one] = summarise(find_run([path]), PARTS)[Snapshots].ranks.values()
     assert one.segments == 9

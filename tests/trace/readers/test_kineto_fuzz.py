@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
-from dsprof.trace.format import Header
 from dsprof.trace.run import find_run, is_diagnosis, read_rank
+from dsprof.trace.schema import Header
 from dsprof.trace.table import RankTrace
 from tests.factories import kineto as make
 

@@ -7,13 +7,13 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
-from dsprof.rules.rule import Status
+from dsprof.findings.finding import Status
 from dsprof.trace.log import CollectiveTimeout, LastWork
 from dsprof.trace.readers import reader_of
-from dsprof.trace.readers.log import LogReader
-from dsprof.trace.readers.log_lines import LONGEST_LINE_BYTES
-from dsprof.trace.readers.log_prefix import nccl_message, without_launcher
-from dsprof.trace.readers.nccl_messages import form_of
+from dsprof.trace.readers.logs import LogReader
+from dsprof.trace.readers.logs.lines import LONGEST_LINE_BYTES
+from dsprof.trace.readers.logs.nccl_messages import form_of
+from dsprof.trace.readers.logs.prefix import nccl_message, without_launcher
 from dsprof.trace.run import find_run, read_run
 from tests.factories import kineto
 from tests.factories import logs as make

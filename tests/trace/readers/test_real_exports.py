@@ -12,7 +12,7 @@ from dsprof.analysis.summarise import summarise
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import TraceError
-from dsprof.rules.rule import Status
+from dsprof.findings.finding import Status
 from dsprof.trace.run import find_run, read_rank
 from dsprof.trace.table import RankTrace
 from tests.shared_data import folder

@@ -12,11 +12,12 @@ import pytest
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device
-from dsprof.analysis.lateness import lateness
+from dsprof.analysis.run.lateness import lateness
 from dsprof.analysis.summarise import summarise
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.rules.rule import Finding, Severity, Status
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import duration, percent
 from dsprof.trace.run import find_run
 from tests.shared_data import traces
 
@@ -110,7 +111,7 @@ def test_the_late_rank_is_named(name: str, late: int) -> None:
 
 def test_waiting_for_a_late_rank_leads_the_verdict() -> None:
     diagnosis = judged("torchrec_sst_long_a2a_optimizer")
-    assert diagnosis.verdict.startswith("Rank 2 delays the others by 1,013.1 ms per step")
+    assert diagnosis.verdict.startswith("Rank 2 delays the others by 1.01 s per step")
 
 
 @pytest.mark.parametrize("name", ["torchrec_resnet18", "hta_nccl_data"])
@@ -136,7 +137,7 @@ def test_a_verdict_about_the_device_and_the_steps_are_of_one_window() -> None:
     idle = rule(diagnosis, "device-idle")
     total = diagnosis.steps.total
     assert idle.status is Status.PASS
-    assert f"idle {total.idle_ns / total.total_ns:.0%} of the measured steps" in idle.summary
+    assert f"idle {percent(total.idle_ns / total.total_ns)} of the measured steps" in idle.summary
 
 
 def test_a_sample_of_few_ranks_supports_no_claim() -> None:
@@ -214,7 +215,7 @@ def test_a_wait_has_one_figure(run: str) -> None:
     diagnosis = judged(f"torchrec_sst_long_a2a_optimizer{run}")
     caused_ns = diagnosis.arrivals.rows[0].caused_ns
     assert rule(diagnosis, "late-rank").evidence[0].rows[0][:2] == (2, caused_ns)
-    assert f"others by {caused_ns / 1e6:,.1f} ms per step" in diagnosis.verdict
+    assert f"others by {duration(caused_ns)} per step" in diagnosis.verdict
 
 
 @pytest.mark.parametrize("run", ["_3", "_5_qcomm"])

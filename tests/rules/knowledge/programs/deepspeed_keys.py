@@ -12,11 +12,12 @@ from typing import Any
 
 from deepspeed.comm.config import CommsLoggerConfig
 from deepspeed.compile.config import CompileConfig
+from deepspeed.inference.config import WeightQuantConfig
 from deepspeed.monitor.config import CometConfig, CSVConfig, TensorBoardConfig, WandbConfig
 from deepspeed.runtime import config as deepspeed_config
 from deepspeed.runtime.config import DeepSpeedConfig, HybridEngineConfig
 from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
-from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+from deepspeed.runtime.tensor_parallel.config import TPConfig, TPTrainingConfig
 from deepspeed.runtime.zenflow.zenflow_config import ZenFlowConfig
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
@@ -28,6 +29,7 @@ from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
 
 MODELS = {
     "bf16": DeepSpeedBF16Config,
+    "bfloat16": DeepSpeedBF16Config,
     "comet": CometConfig,
     "comms_logger": CommsLoggerConfig,
     "compile": CompileConfig,
@@ -35,9 +37,12 @@ MODELS = {
     "fp16": DeepSpeedFP16Config,
     "hybrid_engine": HybridEngineConfig,
     "tensor_parallel": TPTrainingConfig,
+    "tensor_parallel.tensor_parallel": TPConfig,
+    "tensor_parallel.tp": TPConfig,
     "tensorboard": TensorBoardConfig,
     "timers.throughput": DeepSpeedThroughputTimerConfig,
     "wandb": WandbConfig,
+    "weight_quantization": WeightQuantConfig,
     "zero_optimization": DeepSpeedZeroConfig,
     "zero_optimization.leaf_module": DeepSpeedZeroLeafModuleConfig,
     "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,

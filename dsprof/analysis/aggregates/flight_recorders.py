@@ -1,0 +1,147 @@
+"""What the flight recorders of all ranks held when they were dumped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.flight import FlightDump, FlightEntry
+from dsprof.trace.table import RankTrace
+
+CALLS_KEPT = 100
+"""Of the calls of a group that are no longer in flight, the last ones are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective as one rank called it; elements are over all its tensors.
+
+    Only traces tell what follows `is_of_zero3`; `until_ns` is the end, or the last moment at which
+    the call is known to have been in flight.
+    """
+
+    op: str
+    elements: tuple[int, int]  # of input and output
+    dtype: str
+    created_ns: int
+    is_in_flight: bool
+    frame: str
+    is_of_zero3: bool = False
+    step: int = -1
+    nbytes: int | None = None
+    until_ns: int = 0
+    has_failed: bool = False  # its wait ended in an exception
+
+    @property
+    def in_flight_ns(self) -> int:
+        """How long the call is known to have been in flight."""
+        return max(self.until_ns - self.created_ns, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RankFlight:
+    """The collectives of one group on one rank, by their number in the group.
+
+    `enqueued` and `completed` are the numbers of the last ones, -1 where nothing tells them.
+    """
+
+    enqueued: int
+    completed: int
+    calls: dict[int, Call]
+    p2p_in_flight: tuple[FlightEntry, ...]
+
+    @property
+    def in_flight(self) -> list[int]:
+        """Numbers of the collectives that have not ended."""
+        return sorted(seq for seq, call in self.calls.items() if call.is_in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedRank:
+    """One rank's dump, group by group."""
+
+    backend: str
+    world_size: int
+    knows_completion: bool
+    groups: dict[str, RankFlight]
+    labels: dict[str, str]
+    members: dict[str, tuple[int, ...]]
+    last_frame: str  # where the newest call came from
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRecorders(Aggregate):
+    """The dumps by rank, of the ranks that left one."""
+
+    ranks: dict[int, DumpedRank]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> FlightRecorders:
+        """Sort one rank's dump by groups."""
+        if (dump := trace.flight) is None:
+            return cls({})
+        entries: defaultdict[str, list[FlightEntry]] = defaultdict(list)
+        for entry in dump.entries:
+            entries[entry.group].append(entry)
+        framed = [entry for entry in dump.entries if entry.frame]
+        last = max(framed, key=lambda entry: entry.created_ns, default=None)
+        rank = DumpedRank(
+            backend=dump.backend,
+            world_size=trace.header.world_size,
+            knows_completion=dump.knows_completion,
+            groups={name: _rank_flight(dump, name, entries[name]) for name in dump.groups},
+            labels={name: group.label for name, group in dump.groups.items()},
+            members={name: group.ranks for name, group in dump.groups.items()},
+            last_frame=last.frame if last else "",
+        )
+        return cls({trace.rank: rank})
+
+    def merge(self, other: FlightRecorders) -> FlightRecorders:
+        """Put the ranks side by side."""
+        return FlightRecorders(self.ranks | other.ranks)
+
+
+def _rank_flight(dump: FlightDump, name: str, entries: Iterable[FlightEntry]) -> RankFlight:
+    group = dump.groups[name]
+    p2p = [entry for entry in entries if entry.is_p2p]
+    # A group's counters are of what was called last: of sends, they number something else.
+    enqueued, completed = (-1, -1) if p2p else (group.last_enqueued, group.last_completed)
+    calls: dict[int, Call] = {}
+    for entry in entries:
+        if not entry.is_p2p:
+            call = _call(entry, dump.knows_completion and entry.seq > completed)
+            calls[entry.seq] = _coalesced(call) if entry.seq in calls else call
+    in_flight = [seq for seq, call in calls.items() if call.is_in_flight]
+    if completed < 0 and dump.knows_completion and calls:
+        completed = min(in_flight) - 1 if in_flight else max(calls)
+    ended = sorted(set(calls).difference(in_flight))[-CALLS_KEPT:]
+    return RankFlight(
+        enqueued=max(enqueued, max(calls, default=-1)),
+        completed=completed if dump.knows_completion else -1,
+        calls={seq: calls[seq] for seq in (*ended, *in_flight)},
+        p2p_in_flight=tuple(e for e in p2p if dump.knows_completion and _is_in_flight(e)),
+    )
+
+
+def _call(entry: FlightEntry, may_be_in_flight: bool) -> Call:
+    return Call(
+        op=entry.op,
+        elements=(sum(map(prod, entry.input_sizes)), sum(map(prod, entry.output_sizes))),
+        dtype=entry.dtype,
+        created_ns=entry.created_ns,
+        is_in_flight=may_be_in_flight and _is_in_flight(entry),
+        frame=entry.frame,
+        is_of_zero3=entry.is_of_zero3,
+    )
+
+
+def _is_in_flight(entry: FlightEntry) -> bool:
+    return entry.state != "completed" and not entry.is_retired
+
+
+def _coalesced(call: Call) -> Call:
+    """Stand for several calls of one number, of which sizes are not compared."""
+    return replace(call, op="coalesced", elements=(0, 0), dtype="")

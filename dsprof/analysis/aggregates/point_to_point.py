@@ -1,0 +1,62 @@
+"""Sends and receives between two ranks: batched or one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.collectives import family
+from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
+from dsprof.analysis.rank.steps import detailed_steps, in_steps
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.table import RankTrace
+
+FAMILIES = ("send", "recv")
+
+
+class PointToPointKind(NamedTuple):
+    """What transfers of one row have in common."""
+
+    family: str  # "send" or "recv"
+    backend: str
+    requested: str
+    is_batched: bool  # launched together with others
+
+
+@dataclass(frozen=True, slots=True)
+class PointToPoint(Aggregate):
+    """Sums by kind, in measured steps in full detail."""
+
+    rows: dict[PointToPointKind, BlockedTime]
+    both_ways: dict[PointToPointKind, BlockedTime]  # single ones, of ranks that do both
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> PointToPoint:
+        """Sort the transfers of one rank."""
+        table, steps = trace.collectives, detailed_steps(trace)
+        codes = [code for code, word in enumerate(table.words) if family(word) in FAMILIES]
+        mine = np.isin(table.op, codes) & in_steps(table.step, steps) & table.on_wire
+        batched = np.asarray(table.coalesced > 0, np.bool_)
+        columns: list[IntArray | BoolArray] = [table.op, table.group, table.requested, batched]
+        rows: dict[PointToPointKind, BlockedTime] = {}
+        for index, held in blocked_rows(trace, np.flatnonzero(mine), columns, len(steps)):
+            group = trace.groups.get(int(table.group[index]))
+            kind = PointToPointKind(
+                family(table.words[table.op[index]]),
+                group.backend if group is not None else "",
+                table.words[table.requested[index]],
+                bool(batched[index]),
+            )
+            rows[kind] = rows[kind].beside(held) if kind in rows else held
+        single = {kind: held for kind, held in rows.items() if not kind.is_batched}
+        both = {kind.family for kind in single} == set(FAMILIES)
+        return cls(rows, single if both else {})
+
+    def merge(self, other: PointToPoint) -> PointToPoint:
+        """Add up rows of the same kind."""
+        return PointToPoint(
+            add_rows(self.rows, other.rows), add_rows(self.both_ways, other.both_ways)
+        )

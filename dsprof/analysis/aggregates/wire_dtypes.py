@@ -1,0 +1,60 @@
+"""What went over the wire for gradients and parameters: in which phase and number format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
+from dsprof.analysis.collectives import family
+from dsprof.analysis.rank.blocked_time import BlockedTime, between_ranks, blocked_rows
+from dsprof.analysis.rank.steps import detailed_steps
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.table import RankTrace
+
+
+class WireKind(NamedTuple):
+    """What collectives of one row have in common."""
+
+    purpose: Purpose
+    family: str  # all_reduce, whatever the spelling of the op
+    phase: str
+    dtype: str
+    is_async: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WireDtypes(Aggregate):
+    """Sums by kind, of groups of two or more ranks, in measured steps in full detail."""
+
+    rows: dict[WireKind, BlockedTime]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> WireDtypes:
+        """Sort the collectives of one rank."""
+        table, steps = trace.collectives, detailed_steps(trace)
+        chosen = between_ranks(trace, steps)
+        purpose = purposes(trace)
+        columns: list[IntArray | BoolArray] = [purpose, table.op, table.phase, table.dtype]
+        columns.append(table.is_async)
+        rows: dict[WireKind, BlockedTime] = {}
+        for index, held in blocked_rows(trace, chosen, columns, len(steps)):
+            kind = WireKind(
+                PURPOSES[purpose[index]],
+                family(table.words[table.op[index]]),
+                table.words[table.phase[index]],
+                table.words[table.dtype[index]],
+                bool(table.is_async[index]),
+            )
+            rows[kind] = rows[kind].beside(held) if kind in rows else held
+        return cls(rows)
+
+    def merge(self, other: WireDtypes) -> WireDtypes:
+        """Add up rows of the same kind."""
+        return WireDtypes(add_rows(self.rows, other.rows))
+
+    def chosen(self, wanted: Callable[[WireKind], bool]) -> dict[WireKind, BlockedTime]:
+        """Return the rows of the kinds that are wanted."""
+        return {kind: held for kind, held in self.rows.items() if wanted(kind)}

@@ -1,0 +1,248 @@
+"""The same collective on all its ranks: the n-th of a group on one is the n-th on every other.
+
+Numbers count from where a recording begins. Ranks whose recordings begin at different moments are
+told by their times, for no rank leaves a synchronising collective before all have entered it; then
+the numbers of one are shifted. Collectives that some rank present has not are at the edge of a
+recording, and no mismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+
+import numpy as np
+
+from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.pace import Pace
+from dsprof.trace.columns import BoolArray
+
+_AGREEING = 0.9
+"""Share of collectives whose times must fit, for numbers to be taken for matched."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A process group, without the list of its ranks: there may be thousands."""
+
+    label: str
+    size: int  # 0: not known
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Columns, one row a collective; times in ns of the run's time line."""
+
+    group: Array
+    seq: Array
+    step: Array
+    op: Array  # place in FAMILIES of the aggregate
+    nbytes: Array
+    arrive: Array
+    done: Array  # the latest moment of completion
+    held_from: Array  # the caller made no progress from here...
+    held_until: Array  # ...to here
+    isolated: BoolArray  # nothing but its transfer kept it in flight, once all had come
+    bound_ns: Array  # its times may be later by so much, on the clock of its own host
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    def take(self, chosen: Array | BoolArray) -> Rows:
+        """Return some of the rows."""
+        return Rows(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class RankArrivals:
+    """One rank; `stride` is 1 if no collective was left out, n if one in n was kept."""
+
+    node: tuple[str, str]  # host and boot
+    bound_ns: int | None  # of its clock; None: not known
+    rows: Rows
+    stride: int = 1
+    is_numbered: bool = True  # its program counted; else a profiler did from its window's start
+    before_ns: int | None = None  # of measured steps, until their first forward began
+    pace: Pace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Collectives of one group that all its ranks present have; matrices are ranks x collectives.
+
+    Where clocks are not known, the ranks are set by the ends of each collective: `by_ends`.
+    """
+
+    group: GroupFacts
+    ranks: tuple[int, ...]
+    seq: Array  # as the rank with the most rows counted
+    step: Array
+    op: Array
+    nbytes: Array
+    arrive: Array
+    done: Array
+    held_from: Array
+    held_until: Array
+    isolated: BoolArray
+    doubt_ns: Array  # below it, a difference between this rank and the last is not interpreted
+    stride: int
+    nodes: int  # how many its ranks are on
+    unplaced: tuple[int, ...]  # ranks whose numbers fit nobody's
+    by_ends: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every member of the group is there."""
+        return bool(self.group.size) and len(self.ranks) == self.group.size
+
+    def in_steps(self, numbers: Sequence[int]) -> Matched:
+        """Return the collectives of some steps."""
+        chosen = np.isin(self.step, numbers)
+        names = ["op", "nbytes", "arrive", "done", "held_from", "held_until", "isolated"]
+        names += ["doubt_ns"]
+        columns = {name: getattr(self, name)[:, chosen] for name in names}
+        return replace(self, seq=self.seq[chosen], step=self.step[chosen], **columns)
+
+    @property
+    def agrees(self) -> BoolArray:
+        """Say of which collectives all ranks name the same operation."""
+        return np.asarray((self.op == self.op[:1]).all(axis=0), np.bool_)
+
+
+def match(ranks: Mapping[int, RankArrivals], groups: Mapping[int, GroupFacts]) -> list[Matched]:
+    """Match the collectives of each group that at least two ranks have."""
+    split = {rank: _by_group(arrivals.rows) for rank, arrivals in ranks.items()}
+    found = []
+    for number, facts in groups.items():
+        members = {rank: split[rank][number] for rank in sorted(split) if number in split[rank]}
+        if len(members) > 1 and (matched := _match_group(facts, members, ranks)) is not None:
+            found.append(matched)
+    return found
+
+
+def _by_group(rows: Rows) -> dict[int, Rows]:
+    """Split rows by group, each ascending by number; numbers that come twice tell nothing."""
+    found = {}
+    for number in np.unique(rows.group):
+        mine = rows.take(rows.group == number)
+        _, first, counts = np.unique(mine.seq, return_index=True, return_counts=True)
+        found[int(number)] = mine.take(first[counts == 1])
+    return found
+
+
+def _match_group(
+    facts: GroupFacts, members: Mapping[int, Rows], ranks: Mapping[int, RankArrivals]
+) -> Matched | None:
+    reference = max(members, key=lambda rank: (len(members[rank]), -rank))
+    shifts = {rank: _shift(reference, rank, members, ranks) for rank in members}
+    placed = [rank for rank in members if shifts[rank] is not None]
+    if len(placed) < 2:
+        return None
+    numbers = {rank: members[rank].seq + (shifts[rank] or 0) for rank in placed}
+    common = reduce(np.intersect1d, numbers.values())
+    if not len(common):
+        return None
+    rows = [members[rank].take(np.isin(numbers[rank], common)) for rank in placed]
+    return _aligned(facts, placed, rows, common, ranks, tuple(sorted(members.keys() - placed)))
+
+
+def _aligned(
+    facts: GroupFacts,
+    placed: Sequence[int],
+    rows: Sequence[Rows],
+    common: Array,
+    ranks: Mapping[int, RankArrivals],
+    unplaced: tuple[int, ...],
+) -> Matched:
+    stack = {f.name: np.stack([getattr(one, f.name) for one in rows]) for f in fields(Rows)}
+    times = {name: stack[name] for name in ("arrive", "done", "held_from", "held_until")}
+    by_ends = any(ranks[rank].bound_ns is None for rank in placed)
+    if by_ends:
+        ends = times["done"]
+        times = {name: column - ends for name, column in times.items()}
+    doubt = _doubt(times["arrive"], times["done"], [ranks[rank] for rank in placed], by_ends)
+    doubt = doubt + _placement(times["arrive"], stack["bound_ns"])
+    return Matched(
+        group=facts,
+        ranks=tuple(placed),
+        seq=common,
+        step=stack["step"].max(axis=0),
+        op=stack["op"],
+        nbytes=stack["nbytes"],
+        isolated=stack["isolated"],
+        doubt_ns=doubt,
+        stride=max(ranks[rank].stride for rank in placed),
+        nodes=len({ranks[rank].node for rank in placed}),
+        unplaced=unplaced,
+        by_ends=by_ends,
+        **times,
+    )
+
+
+def _doubt(arrive: Array, done: Array, ranks: Sequence[RankArrivals], by_ends: bool) -> Array:
+    """Return by how much the arrival of each rank and that of the last may be wrongly compared."""
+    if by_ends:
+        # Ends differ by less than the shortest call took: what is below it tells nothing.
+        return np.broadcast_to((done - arrive).min(axis=0), arrive.shape)
+    nodes = {node: code for code, node in enumerate(sorted({rank.node for rank in ranks}))}
+    if len(nodes) == 1:
+        return np.zeros_like(arrive)
+    node = np.array([nodes[rank.node] for rank in ranks], np.int64)
+    bound = np.array([rank.bound_ns or 0 for rank in ranks], np.int64)
+    last = np.argmax(arrive, axis=0)
+    same = node[:, None] == node[last][None, :]
+    return np.where(same, 0, bound[:, None] + bound[last][None, :]).astype(np.int64)
+
+
+def _placement(arrive: Array, bound_ns: Array) -> Array:
+    """Return the doubt about when a device was where it was, for each rank against the last."""
+    last = np.argmax(arrive, axis=0)
+    return np.maximum(bound_ns, np.take_along_axis(bound_ns, last[None, :], axis=0))
+
+
+def _shift(
+    reference: int, rank: int, members: Mapping[int, Rows], ranks: Mapping[int, RankArrivals]
+) -> int | None:
+    """Return what to add to the numbers of `rank`; None if nothing makes them fit."""
+    one, other = members[reference], members[rank]
+    here, there = ranks[reference], ranks[rank]
+    if rank == reference:
+        return 0
+    clocks_known = here.bound_ns is not None and there.bound_ns is not None
+    if here.is_numbered and there.is_numbered and not clocks_known:
+        return 0
+    doubt = 0 if here.node == there.node else (here.bound_ns or 0) + (there.bound_ns or 0)
+    if _fits(one, other, 0, doubt):
+        return 0
+    if max(here.stride, there.stride) > 1 or not len(one) or not len(other):
+        return None
+    shift = _likely_shift(one, other)
+    return shift if _fits(one, other, shift, doubt) else None
+
+
+def _likely_shift(one: Rows, other: Rows) -> int:
+    """Return the difference in number between most collectives of `other` and the nearest end."""
+    ends, order = np.sort(one.done), np.argsort(one.done, kind="stable")
+    after = np.clip(np.searchsorted(ends, other.done), 1, max(len(ends) - 1, 1))
+    before = np.minimum(after, len(ends) - 1) - 1
+    before = np.maximum(before, 0)
+    after = np.minimum(after, len(ends) - 1)
+    is_before = other.done - ends[before] <= ends[after] - other.done
+    nearest = order[np.where(is_before, before, after)]
+    shifts, counts = np.unique(one.seq[nearest] - other.seq, return_counts=True)
+    return int(shifts[np.argmax(counts)])
+
+
+def _fits(one: Rows, other: Rows, shift: int, doubt_ns: int) -> bool:
+    """Say whether, so shifted, neither leaves before the other has entered."""
+    _, mine, theirs = np.intersect1d(
+        one.seq, other.seq + shift, assume_unique=True, return_indices=True
+    )
+    if not len(mine):
+        return False
+    fits = (one.arrive[mine] <= other.done[theirs] + doubt_ns) & (
+        other.arrive[theirs] <= one.done[mine] + doubt_ns
+    )
+    return float(np.mean(fits)) >= _AGREEING

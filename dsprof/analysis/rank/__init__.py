@@ -1,0 +1,1 @@
+"""Facts from the trace of one rank."""

@@ -1,0 +1,74 @@
+"""The traffic that DDP and FSDP ask for, from how they lay out a model: buckets and units.
+
+Neither has a configuration that is written down. Their layout says what one reduction carries; how
+often a step reduces is the program's choice (`no_sync`), so it is taken as recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dsprof.analysis.rank.intent import Demand, Expected, Kind, Span
+from dsprof.trace.schema import BucketLayout, Fetch, Flush
+
+_PADDING = 0.1
+"""FSDP2 fills the first dimension of each parameter up to equal shares: how much is not known."""
+
+
+class Sharing(NamedTuple):
+    """What multiplies the traffic of FSDP's units, all steps together."""
+
+    reductions: int
+    micro_steps: int
+    ranks: int  # that share the gradients of a unit
+    has_replicas: bool  # shards are all-reduced among groups of such ranks
+    gradient_bytes: float  # of an element on the wire: mixed precision decides
+    parameter_bytes: float
+
+
+def asked_by_ddp(
+    layouts: Iterable[BucketLayout], reductions: int
+) -> Iterator[tuple[Demand, Expected]]:
+    """Yield what the models of one rank ask for, all their buckets in each reduction."""
+    latest = {layout.model: layout for layout in layouts}
+    nbytes = reductions * sum(sum(layout.nbytes) for layout in latest.values())
+    calls = reductions * sum(len(layout.nbytes) for layout in latest.values())
+    if nbytes:
+        demand = Demand("gradients", ("all_reduce",), "DDP, every bucket in each reduction")
+        yield demand, Expected(Span(calls, calls), Span(nbytes, nbytes))
+
+
+def asked_by_fsdp(
+    flushes: Iterable[Flush], fetches: Iterable[Fetch], sharing: Sharing
+) -> Iterator[tuple[Demand, Expected]]:
+    """Yield what the units of one rank ask for: one reduction of each, one or two gathers."""
+    elements, parameters = _units(flushes)
+    padded = round(elements * (1 + _PADDING)) + sharing.ranks * parameters
+    times = sharing.reductions * sharing.gradient_bytes
+    among_replicas = 1 / sharing.ranks if sharing.has_replicas and sharing.ranks else 0.0
+    low, high = (round(n * times * (1 + among_replicas)) for n in (elements, padded))
+    families = ("reduce_scatter", "all_reduce")
+    yield from _asked("gradients", families, "FSDP, every unit in each reduction", low, high)
+    elements, _ = _units(fetch for fetch in fetches if fetch.kind != "release")
+    once = elements * sharing.micro_steps * sharing.parameter_bytes
+    why = "FSDP, every unit in forward, and in backward if it was resharded"
+    low, high = round(once), round(2 * (1 + _PADDING) * once)
+    yield from _asked("parameters", ("all_gather",), why, low, high)
+
+
+def _asked(
+    kind: Kind, families: tuple[str, ...], why: str, low: int, high: int
+) -> Iterator[tuple[Demand, Expected]]:
+    if low:
+        yield Demand(kind, families, why), Expected(None, Span(low, high))
+
+
+def _units(records: Iterable[Flush | Fetch]) -> tuple[int, int]:
+    """Return elements and parameters of the modules that FSDP treats as one."""
+    units = {
+        (one.module, one.elements): getattr(one, "parameters", 0)
+        for one in records
+        if one.library.startswith("FSDP")
+    }
+    return sum(elements for _, elements in units), sum(units.values())

@@ -1,0 +1,178 @@
+"""Intervals on a rank's host clock: unions, intersections, and what of them lies in a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dsprof.analysis.collectives import family
+from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.table import Collectives, RankTrace
+
+Array = npt.NDArray[np.int64]
+
+WAIT_OVERHEAD_NS = 100_000
+"""A wait for a collective that is already complete takes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Disjoint intervals in ascending order: `starts[i] <= t < ends[i]`, in ns."""
+
+    starts: Array
+    ends: Array
+
+    @classmethod
+    def union(cls, starts: IntArray, ends: IntArray) -> Intervals:
+        """Join intervals that overlap or touch; empty and reversed ones vanish."""
+        some = ends > starts
+        starts, ends = starts[some].astype(np.int64), ends[some].astype(np.int64)
+        order = np.argsort(starts, kind="stable")
+        starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        opens = np.ones(len(starts), np.bool_)
+        opens[1:] = starts[1:] > reach[:-1]
+        closes = np.append(opens[1:], True) if len(starts) else opens
+        return cls(starts[opens], reach[closes])
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return Intervals.union(
+            np.concatenate([self.starts, other.starts]), np.concatenate([self.ends, other.ends])
+        )
+
+    def __and__(self, other: Intervals) -> Intervals:
+        first = np.searchsorted(other.ends, self.starts, side="right")
+        counts = np.maximum(np.searchsorted(other.starts, self.ends, side="left") - first, 0)
+        mine = np.repeat(np.arange(len(counts)), counts)
+        theirs = np.arange(len(mine)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        return Intervals.union(
+            np.maximum(self.starts[mine], other.starts[theirs]),
+            np.minimum(self.ends[mine], other.ends[theirs]),
+        )
+
+    def __sub__(self, other: Intervals) -> Intervals:
+        bounds = np.iinfo(np.int64)
+        outside = Intervals(np.append(bounds.min, other.ends), np.append(other.starts, bounds.max))
+        return self & outside
+
+    def holding(self, moments: Array) -> Intervals:
+        """Return the intervals in which any of the moments is."""
+        moments = np.sort(moments)
+        first = np.searchsorted(moments, self.starts)
+        some = np.searchsorted(moments, self.ends) > first
+        return Intervals(self.starts[some], self.ends[some])
+
+    @property
+    def length_ns(self) -> int:
+        """The time that is covered."""
+        return int((self.ends - self.starts).sum())
+
+    def within(self, starts: IntArray, ends: IntArray) -> Array:
+        """Return how many ns of each window `[starts[i], ends[i])` are covered."""
+        return self._before(ends) - self._before(starts)
+
+    def next_start(self, times: IntArray) -> Array:
+        """Return where the first interval starts that is not over at each time; `times` if none."""
+        index = np.searchsorted(self.ends, times, side="right")
+        some = index < len(self.starts)
+        found = self.starts[np.minimum(index, len(self.starts) - 1)] if len(self.starts) else times
+        return np.where(some, found, times).astype(np.int64)
+
+    def _before(self, times: IntArray) -> Array:
+        """Return how many ns are covered before each time."""
+        covered = np.concatenate([[0], np.cumsum(self.ends - self.starts)])
+        index = np.searchsorted(self.starts, times, side="right")
+        last_end = self.ends[np.maximum(index - 1, 0)] if len(self.ends) else np.zeros_like(times)
+        beyond = np.where(index > 0, np.maximum(last_end - times, 0), 0)
+        return np.asarray(covered[index] - beyond, np.int64)
+
+
+def blocked(rows: Collectives) -> tuple[Array, Array]:
+    """Return start and end of the time in which each collective held its caller.
+
+    A synchronous one holds it from issue to the end of its wait, or to its return where no wait
+    was seen. An asynchronous one holds it in `wait()`; where it was waited for more than once, the
+    time blocked is placed at the first wait, for later waits find it complete. Without a wait the
+    interval is empty.
+    """
+    sync_end = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
+    start = np.where(rows.is_async, rows.wait_ns, rows.issue_ns).astype(np.int64)
+    async_end = np.minimum(rows.waited_ns, rows.wait_ns.astype(np.int64) + rows.blocked_ns)
+    return start, np.maximum(start, np.where(rows.is_async, async_end, sync_end))
+
+
+def completion(rows: Collectives) -> tuple[Array, Array]:
+    """Return the bounds between which each collective completed; 0 where that was not seen.
+
+    A collective is complete at the latest when it was first seen done, or when the synchronous
+    call returned; and not before it was last seen pending. A wait that blocked shows the moment,
+    unless only bounds of the wait are known.
+    """
+    returned = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
+    latest = np.where(rows.done_ns > 0, rows.done_ns, np.where(rows.is_async, 0, returned))
+    held = (rows.done_ns == rows.waited_ns) & (rows.blocked_ns > WAIT_OVERHEAD_NS)
+    exact = ~rows.is_async | (held & ~rows.is_estimated)
+    seen_pending = np.maximum(rows.pending_ns, rows.issue_ns)
+    earliest = np.where(exact, latest, np.minimum(seen_pending, latest))
+    return earliest.astype(np.int64), latest.astype(np.int64)
+
+
+def unseen(rows: Collectives) -> BoolArray:
+    """Say of which collectives it is not known how long they held anyone."""
+    unwaited = rows.is_async & (rows.waits == 0)
+    unknown = rows.is_untimed | unwaited
+    unknown &= ~_ends_with_a_later_one(rows, unwaited)
+    # What a backend launches together has one wait, or one stall, for all of it.
+    known_batches = rows.coalesced[~unknown & (rows.coalesced > 0)]
+    return np.asarray(unknown & ~np.isin(rows.coalesced, known_batches), np.bool_)
+
+
+def without_size(rows: Collectives) -> BoolArray:
+    """Say of which collectives it is not known how much they sent; a barrier sends nothing."""
+    barriers = [code for code, word in enumerate(rows.words) if family(word) == "barrier"]
+    return np.asarray((rows.tensors == 0) & ~np.isin(rows.op, barriers), np.bool_)
+
+
+def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:
+    """Say which collectives a library issues in a row, to wait for the last of them alone.
+
+    So does DeepSpeed up to 0.18 with the parameters that ZeRO-3 gathers after the step: a group's
+    collectives end in order, and the wait for the last one holds the caller for all of them. Only
+    of calls of a library above c10d: of others a wait in C++ may have gone unseen.
+    """
+    asked = np.flatnonzero(rows.is_async & (rows.request > 0))
+    found = np.zeros(len(rows), np.bool_)
+    if not unwaited[asked].any():
+        return found
+    kinds = (rows.thread, rows.group, rows.requested, rows.step, rows.phase)
+    asked = asked[np.lexsort((rows.id[asked], *(kind[asked] for kind in kinds)))]
+    places = np.arange(len(asked))
+    waited = np.where(unwaited[asked], len(asked), places)  # places of those with a wait
+    last = np.minimum(np.minimum.accumulate(waited[::-1])[::-1], len(asked) - 1)
+    is_one = np.logical_and.reduce([kind[asked] == kind[asked[last]] for kind in kinds])
+    found[asked] = is_one & unwaited[asked] & ~unwaited[asked[last]]
+    return found
+
+
+def exposed(trace: RankTrace) -> Intervals:
+    """Return when the rank made no progress because it waited for communication.
+
+    Threads that wait at the same time count once.
+    """
+    return Intervals.union(*blocked(trace.collectives))
+
+
+def copies(trace: RankTrace) -> Intervals:
+    """Return when the rank was in a function that copies between host and device."""
+    starts = np.fromiter((copy.start_ns for copy in trace.copies), np.int64, len(trace.copies))
+    ends = np.fromiter((copy.end_ns for copy in trace.copies), np.int64, len(trace.copies))
+    return Intervals.union(starts, ends)
+
+
+def phases(trace: RankTrace) -> Intervals:
+    """Return when the rank was in a phase of the training loop."""
+    spans = [span for span in trace.spans if not span.is_annotation]
+    starts = np.fromiter((span.start_ns for span in spans), np.int64, len(spans))
+    ends = np.fromiter((span.end_ns for span in spans), np.int64, len(spans))
+    return Intervals.union(starts, ends)

@@ -1,0 +1,45 @@
+"""Which collectives were in flight for no other reason than their own transfer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsprof.analysis.rank.intervals import Array, blocked, completion
+from dsprof.trace.columns import BoolArray
+from dsprof.trace.table import RankTrace
+
+_HELD_SHARE = 0.9
+"""Of its time in flight, in which its rank did nothing else: what computes meanwhile slows it."""
+_TIGHTNESS = 10
+"""How many times longer than the doubt about its end a call must take."""
+
+
+def isolated(trace: RankTrace) -> BoolArray:
+    """Say which rows of a trace have a known end, held their rank, and were in flight alone.
+
+    Of the last rank to enter such a collective, the time in flight is that of the transfer. A
+    profiler sees no waits: of its kernels it is only asked that no other communicates meanwhile.
+    """
+    rows = trace.collectives
+    start = rows.issue_ns.astype(np.int64)
+    if trace.device is not None:
+        return alone(start, rows.done_ns.astype(np.int64))
+    earliest, done = completion(rows)
+    held_from, held_until = blocked(rows)
+    held = np.minimum(held_until, done) - np.maximum(held_from, start)
+    flight = done - start
+    is_known = (done > 0) & ((done - earliest) * _TIGHTNESS <= flight)
+    return np.asarray(is_known & (held >= _HELD_SHARE * flight) & alone(start, done), np.bool_)
+
+
+def alone(starts: Array, ends: Array) -> BoolArray:
+    """Say which intervals no other overlaps; those that end before they start are none."""
+    found = np.zeros(len(starts), np.bool_)
+    some = np.flatnonzero(ends > starts)
+    order = some[np.argsort(starts[some], kind="stable")]
+    if len(order):
+        reach = np.maximum.accumulate(ends[order])
+        begins_after = np.append(True, starts[order][1:] >= reach[:-1])
+        ends_before = np.append(starts[order][1:] >= ends[order][:-1], True)
+        found[order] = begins_after & ends_before
+    return found

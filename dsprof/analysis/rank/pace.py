@@ -1,0 +1,102 @@
+"""Where in a step a rank loses time, where neither forward nor kernels were recorded.
+
+Marks are its collectives and, on the host clock, begin and end of its backward and optimizer step.
+Waits are left out. A rank whose computation is slow is slow between marks, too; one that is held up
+by input, or by what its host does between steps, comes late to the first and keeps pace with the
+others from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.rank.intervals import Array, exposed
+from dsprof.analysis.rank.steps import detailed_steps, is_timed, on_host_clock, places
+from dsprof.trace.table import RankTrace
+
+_LEAST_SHARE = 0.1
+"""Of a rank's own time that must lie between marks, to compare how quick ranks are there."""
+_KEEPS_PACE = 0.2
+"""Of the growth before the first mark: a rank that grows less behind it is not slow."""
+_SLOW_ALIKE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Mean of a measured step of one rank in ns, without waits; the parts make up the step."""
+
+    before_ns: int  # from its begin until the first mark
+    between_ns: int  # from there until the last one
+    after_ns: int
+
+    @property
+    def working_ns(self) -> int:
+        """From the first mark to the end of the step."""
+        return self.between_ns + self.after_ns
+
+
+def pace(trace: RankTrace) -> Pace | None:
+    """Return the pace of a rank; None where no measured step shows all."""
+    steps, (numbers, times) = detailed_steps(trace), _marks(trace)
+    place, known = places(numbers, steps)
+    place, times = place[known], times[known]
+    if not is_timed(trace) or not len(times):
+        return None
+    first = np.full(len(steps), np.iinfo(np.int64).max)
+    last = np.full(len(steps), np.iinfo(np.int64).min)
+    np.minimum.at(first, place, times)
+    np.maximum.at(last, place, times)
+    windows = {step.step: (step.start_ns, step.end_ns) for step in trace.steps}
+    begin, end = np.array([windows[number] for number in steps.tolist()], np.int64).T
+    used = np.bincount(place, minlength=len(steps)) > 0
+    begin, end = begin[used], end[used]
+    first, last = np.clip(first[used], begin, end), np.clip(last[used], begin, end)
+    waits = exposed(trace)
+    parts = ((begin, first), (first, last), (last, end))
+    means = (int(np.mean(stop - start - waits.within(start, stop))) for start, stop in parts)
+    return Pace(*means)
+
+
+def _marks(trace: RankTrace) -> tuple[Array, Array]:
+    """Return steps and times of the marks; phases are the host's, and say nothing of a device."""
+    rows = trace.collectives
+    issued = rows.on_wire & ~rows.is_untimed & ~rows.is_open
+    phases = [span for span in trace.spans if not span.is_annotation and on_host_clock(trace)]
+    numbers = np.array([span.step for span in phases], np.int64)
+    begun = np.array([span.start_ns for span in phases], np.int64)
+    ended = np.array([span.end_ns for span in phases], np.int64)
+    return (
+        np.concatenate([rows.step[issued], numbers, numbers]),
+        np.concatenate([rows.issue_ns[issued], begun, ended]),
+    )
+
+
+def others_pace(paces: Mapping[int, Pace | None], others: Sequence[int]) -> Pace | None:
+    """Return the median of some ranks, part by part; None where one of them has none."""
+    known = [found for rank in others if (found := paces.get(rank)) is not None]
+    if not known or len(known) < len(others):
+        return None
+    columns = zip(*((one.before_ns, one.between_ns, one.after_ns) for one in known), strict=True)
+    return Pace(*(int(np.median(column)) for column in columns))
+
+
+def is_slow(mine: Pace, usual: Pace, least_ns: float) -> bool | None:
+    """Say whether a rank works slower (True) or is held up before it begins (False).
+
+    None: neither explains `least_ns` of a step, or the times do not tell.
+    """
+    later, longer = mine.before_ns - usual.before_ns, mine.working_ns - usual.working_ns
+    if longer >= least_ns:
+        return True
+    # What follows the last mark may be the optimizer, which a longer batch does not slow.
+    is_shown = usual.between_ns >= _LEAST_SHARE * (usual.before_ns + usual.working_ns)
+    if later + longer < least_ns or not is_shown or not usual.between_ns:
+        return None
+    growth = mine.before_ns / max(usual.before_ns, 1) - 1
+    behind = mine.between_ns / usual.between_ns - 1
+    if behind >= _SLOW_ALIKE * growth:
+        return True
+    return False if later >= least_ns and behind <= _KEEPS_PACE * growth else None

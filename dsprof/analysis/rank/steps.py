@@ -1,0 +1,142 @@
+"""Which steps count, and which rows of a trace belong to them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.profile import covered_steps
+from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.device import DeviceActivity
+from dsprof.trace.schema import Header, Step
+from dsprof.trace.table import RankTrace
+from dsprof.trace.writer import Window
+
+HOST = "cpu"
+"""The `device` of a header whose collectives ran on the host's clock."""
+
+
+def warmup_steps(recorded: int) -> int:
+    """Return how many of the first steps are left out of totals and rules.
+
+    The first steps allocate buffers, compile kernels and import modules. Two are left out where at
+    least four were recorded, else one, but never the only one.
+    """
+    return 2 if recorded >= 4 else min(1, max(recorded - 1, 0))
+
+
+def choose_measured(numbers: Array, counted: Array) -> Array:
+    """Choose the steps that totals and rules take, of those recorded (both ascending).
+
+    Steps in full detail and steps that were only counted are never mixed: the counted ones are
+    taken where there are no others. A capture window that ends within the warm-up has a warm-up of
+    its own, so that something of it is left.
+    """
+    detailed = np.setdiff1d(numbers, counted)
+    pool = detailed if len(detailed) else numbers
+    late = np.intersect1d(pool, numbers[warmup_steps(len(numbers)) :])
+    return late if len(late) else pool[warmup_steps(len(pool)) :]
+
+
+def measured_steps(trace: RankTrace) -> Array:
+    """Return the numbers of the steps of this rank that totals and rules take, ascending."""
+    numbers = np.unique(np.array([step.step for step in trace.steps], np.int64))
+    return choose_measured(numbers, counted_steps(trace))
+
+
+def detailed_steps(trace: RankTrace) -> Array:
+    """Return the measured steps of which the trace holds everything: all of them, or none."""
+    return np.setdiff1d(measured_steps(trace), counted_steps(trace))
+
+
+def counted_steps(trace: RankTrace) -> Array:
+    """Return the numbers of the steps that are not in full detail, ascending.
+
+    These are outside the capture window, or came when the budget was spent. Where only a profiler
+    timed the device, those that it did not see are among them.
+    """
+    window = _window(trace.header)
+    outside = {step.step for step in trace.steps if not window.holds(step.step)}
+    counted = outside | {counters.step for counters in trace.counters}
+    if (seen := profiled_steps(trace)) and not counted >= seen:
+        counted |= {step.step for step in trace.steps} - seen
+    return np.array(sorted(counted), np.int64)
+
+
+def kernels(trace: RankTrace) -> DeviceActivity | None:
+    """Return the kernels that say what the time of steps went into; None where dsprof says it."""
+    if trace.device is not None:
+        return None if trace.is_sampled else trace.device
+    return trace.activity if profiled_steps(trace) else None
+
+
+def profiled_steps(trace: RankTrace) -> set[int]:
+    """Return the steps that only the profiler beside the trace timed; none after warm-up: none."""
+    if is_timed(trace):
+        return set()
+    seen = covered_steps(trace)
+    numbers = sorted({step.step for step in trace.steps})
+    return seen if seen & set(numbers[warmup_steps(len(numbers)) :]) else set()
+
+
+def device_steps(trace: RankTrace) -> list[Step]:
+    """Return the measured steps of which a profiler saw the device, in order."""
+    wanted = set(detailed_steps(trace).tolist())
+    if trace.device is None:
+        wanted &= covered_steps(trace)
+    return sorted((s for s in trace.steps if s.step in wanted), key=lambda step: step.start_ns)
+
+
+def device_windows(trace: RankTrace, device: DeviceActivity) -> tuple[Array, Array]:
+    """Return starts and ends of what verdicts about a device are about.
+
+    These are the measured steps that a profiler saw; the whole record where there are none.
+    """
+    steps = device_steps(trace)
+    if not steps:
+        return device.start_ns.min(keepdims=True), device.end_ns.max(keepdims=True)
+    starts, ends = ([getattr(s, name) for s in steps] for name in ("start_ns", "end_ns"))
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def in_steps(step: IntArray, numbers: Array) -> BoolArray:
+    """Say which rows have a step among `numbers` (ascending)."""
+    return places(step, numbers)[1]
+
+
+def places(step: IntArray, numbers: Array) -> tuple[npt.NDArray[np.intp], BoolArray]:
+    """Return where in `numbers` (ascending) the step of each row is, and whether it is there."""
+    if not len(numbers):
+        return np.zeros(len(step), np.intp), np.zeros(len(step), np.bool_)
+    index = np.minimum(np.searchsorted(numbers, step), len(numbers) - 1)
+    return index, np.asarray(numbers[index] == step, np.bool_)
+
+
+def measured_rows(trace: RankTrace) -> Array:
+    """Return the indices of the collectives that belong to measured steps."""
+    return np.flatnonzero(in_steps(trace.collectives.step, measured_steps(trace)))
+
+
+def _window(header: Header) -> Window:
+    """Return the capture window; a step without collectives has no counters that would tell."""
+    get = header.config.get
+    start, steps, every = get("start_step", 0), get("steps"), get("every", 1)
+    whole = isinstance(start, int) and isinstance(every, int) and every > 0
+    if whole and (steps is None or isinstance(steps, int)):
+        return Window(start, steps, every)
+    return Window()
+
+
+def is_timed(trace: RankTrace) -> bool:
+    """Say whether the trace shows the time lost to communication."""
+    return trace.is_device_timed or on_host_clock(trace)
+
+
+def on_host_clock(trace: RankTrace) -> bool:
+    """Say whether waits on the host clock show the time lost to communication.
+
+    On a CPU they do. On an accelerator collectives run on streams: the call returns before the
+    work is done, and the stall falls where nothing is written yet.
+    """
+    return trace.header.device == HOST

@@ -1,0 +1,1 @@
+"""Facts about the whole run, from merged aggregates."""

@@ -1,0 +1,51 @@
+"""Why ranks wait for communication: for one that arrives later, or for the transfer itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.run.lateness import lateness
+from dsprof.analysis.summary import RunSummary
+
+_COVERED = 0.5  # of the exposed time, that matched collectives must explain
+_MAIN = 0.5  # of the waits, that one rank must cause to be named
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Shares of the measured steps; together they are the exposed share.
+
+    Every rule that explains exposed time reads it, so that no millisecond has two causes.
+    """
+
+    waiting: float  # for a rank that arrives later
+    transfer: float  # after the last arrival
+    latest: int | None  # the rank that causes most of the waits, if one does
+
+
+def attribution(run: RunSummary) -> Attribution | None:
+    """Split the exposed time as that of the matched collectives; None where that is not known.
+
+    A missing rank may be the late one. Of communication that runs behind computation both parts
+    are taken to be hidden alike.
+    """
+    steps = run[Steps]
+    share = steps.exposed_share
+    if share is None or not steps.measured or run[Run].missing_ranks:
+        return None
+    late = lateness(run[Arrivals].matched, steps.measured)
+    waited_ns, transfer_ns = int(late.waited_ns.clip(0).sum()), int(late.transfer_ns.sum())
+    held_ns = waited_ns + transfer_ns
+    exposed_ns = share * sum(steps.measured_ns().values())
+    if not held_ns or held_ns < _COVERED * exposed_ns:
+        return None
+    caused_ns = late.caused_ns.sum(axis=1)
+    place = int(np.argmax(caused_ns))
+    is_main = caused_ns[place] > _MAIN * caused_ns.sum()
+    waiting = share * waited_ns / held_ns
+    return Attribution(waiting, share - waiting, late.ranks[place] if is_main else None)

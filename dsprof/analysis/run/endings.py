@@ -1,0 +1,225 @@
+"""What ranks waited for when their run ended: the ends of traces, compared as dumps are."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dsprof.analysis.aggregates.endings import Ending, Endings, PairCall
+from dsprof.analysis.aggregates.flight_recorders import (
+    Call,
+    DumpedRank,
+    FlightRecorders,
+    RankFlight,
+)
+from dsprof.analysis.collectives import SYNCHRONISING
+from dsprof.analysis.run.flight_recorders import GroupState, Mismatch, group_states, mismatches
+
+_MOST_MISFITS = 0.1
+"""Where more calls do not fit in time, it is the numbers that do not."""
+
+LEAST_WAIT_NS = 1_000_000_000
+"""Twice what a killed rank has not written yet: a longer wait is no matter of the moment."""
+
+_LOST_NS = LEAST_WAIT_NS // 2
+
+_OTHER_SIDE = {"send": "recv", "recv": "send"}
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Calls that could not end: `mismatched` where ranks called different things, else `held_up`.
+
+    `flights` are the ends of the traces in the terms of dumps.
+    """
+
+    flights: FlightRecorders
+    held_up: tuple[GroupState, ...]
+    mismatched: tuple[Mismatch, ...]
+
+
+def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
+    """Return what ranks waited in for `least_wait_ns` or longer, or until an exception.
+
+    A shorter wait is no proof: of a run that is killed in good health, each rank wrote up to
+    another moment.
+    """
+    flights = _flights(endings)
+    states = [*group_states(flights), *_pair_states(endings)]
+    held_up = [state for state in states if _is_held_up(state, endings, least_wait_ns)]
+    absent = {rank for state in held_up for rank in state.absent}
+    # They wait elsewhere, perhaps for each other: that came to be written a moment later.
+    elsewhere = [state for state in states if state not in held_up and absent & {*state.waiting}]
+    held_up += [state for state in elsewhere if _is_held_up(state, endings, least_wait_ns // 2)]
+    mismatched = [m for m in mismatches(flights) if any(_is_within(m, s) for s in held_up)]
+    rest = [s for s in held_up if not any(_is_within(m, s) for m in mismatched)]
+    return Hang(flights, tuple(rest), tuple(mismatched))
+
+
+def roots(hang: Hang) -> tuple[int, ...]:
+    """Return the ranks that others wait for and that wait for nothing themselves."""
+    absent = {rank for state in hang.held_up for rank in state.absent}
+    waiting = {rank for state in hang.held_up for rank in state.waiting}
+    called = {r for one in hang.mismatched for _, ranks in one.values for r in ranks}
+    return tuple(sorted(absent - waiting - called))
+
+
+def deadlocked(hang: Hang) -> tuple[int, ...]:
+    """Return the ranks that wait, over others, for themselves."""
+    waits_in: defaultdict[int, list[GroupState]] = defaultdict(list)
+    for state in hang.held_up:
+        for rank in state.waiting if state.absent else ():
+            waits_in[rank].append(state)
+    return tuple(sorted(rank for rank in waits_in if rank in _awaited_by(rank, waits_in)))
+
+
+def _awaited_by(rank: int, waits_in: Mapping[int, Sequence[GroupState]]) -> set[int]:
+    found, pending = set[int](), [rank]
+    while pending:
+        for state in waits_in.get(pending.pop(), ()):
+            new = set(state.absent) - found
+            found |= new
+            pending += new
+    return found
+
+
+def was_alive_meanwhile(ending: Ending, state: GroupState) -> bool:
+    """Say whether a rank wrote on while others waited, so that its call would have been written."""
+    since_ns = state.call.created_ns if state.call else 0
+    return ending.trailer is not None or ending.alive_ns >= since_ns + _LOST_NS
+
+
+def _flights(endings: Endings) -> FlightRecorders:
+    """Return the ranks of which all calls are known, in the terms of dumps."""
+    most = {key: _most_completed(key, endings) for key in endings.groups}
+    for key in _misnumbered(endings):
+        del most[key]
+    return FlightRecorders(
+        {
+            rank: _dump(ending, endings, most)
+            for rank, ending in endings.ranks.items()
+            if ending.is_whole
+        }
+    )
+
+
+def _most_completed(key: str, endings: Endings) -> float:
+    """Return the number of the last collective that every rank with a trailer has called."""
+    members = [endings.ranks[rank] for rank in endings.groups[key].ranks if rank in endings.ranks]
+    closed = [member for member in members if member.is_whole and member.trailer is not None]
+    calls = [member.groups[key].enqueued if key in member.groups else 0 for member in closed]
+    return min(calls, default=math.inf)
+
+
+def _corrected(view: RankFlight, most_completed: float) -> RankFlight:
+    """Take for in flight what cannot have completed: some rank never called it.
+
+    A Work that an error ends, because a peer is gone, calls itself completed.
+    """
+    calls = {
+        number: replace(call, is_in_flight=True)
+        for number, call in view.calls.items()
+        if number > most_completed and call.op in SYNCHRONISING
+    }
+    if not calls:
+        return view
+    completed = min(view.completed, min(calls) - 1)
+    return replace(view, completed=completed, calls=view.calls | calls)
+
+
+def _dump(ending: Ending, endings: Endings, most_completed: Mapping[str, float]) -> DumpedRank:
+    groups = {
+        key: view if ending.is_on_device else _corrected(view, most_completed[key])
+        for key, view in ending.groups.items()
+        if key in most_completed
+    }
+    return DumpedRank(
+        backend=ending.backend,
+        world_size=ending.world_size,
+        knows_completion=not ending.is_on_device,
+        groups=groups,
+        labels={key: endings.groups[key].label for key in groups},
+        members={key: endings.groups[key].ranks for key in groups},
+        last_frame=ending.last_frame,
+    )
+
+
+def _misnumbered(endings: Endings) -> Iterator[str]:
+    """Yield groups whose calls were numbered from different moments on.
+
+    No rank leaves a synchronising collective before all have entered it, by their clocks.
+    """
+    ranks = [ending for ending in endings.ranks.values() if not ending.is_on_device]
+    bounds = [ending.bound_ns for ending in ranks]
+    doubt_ns = 2 * max((bound or 0 for bound in bounds), default=0)
+    for key in endings.groups if None not in bounds else ():
+        views = [ending.groups[key] for ending in ranks if key in ending.groups]
+        fits = [*_fits(views, doubt_ns)]
+        if fits.count(False) > _MOST_MISFITS * len(fits):
+            yield key
+
+
+def _fits(views: Sequence[RankFlight], doubt_ns: int) -> Iterator[bool]:
+    calls: defaultdict[int, list[Call]] = defaultdict(list)
+    for view in views:
+        for number, call in view.calls.items():
+            if call.op in SYNCHRONISING and not call.is_in_flight:
+                calls[number].append(call)
+    for same in calls.values():
+        yield max(c.created_ns for c in same) <= min(c.until_ns for c in same) + doubt_ns
+
+
+def _pair_states(endings: Endings) -> Iterator[GroupState]:
+    """Yield sends and receives as groups of two: the n-th here meets the n-th there."""
+    for rank, ending in endings.ranks.items():
+        seen = set[tuple[str, int]]()
+        for one in ending.pairs_open:
+            side = (one.call.op, one.peer)
+            if not ending.is_whole or side in seen:
+                continue
+            state = _pair_state(rank, one, endings)
+            if one.call.is_in_flight or _is_unanswered(state, endings):
+                seen.add(side)
+                yield state
+
+
+def _is_unanswered(state: GroupState, endings: Endings) -> bool:
+    """Say whether a receive that calls itself complete cannot be: its sender never sent."""
+    sender = endings.ranks.get(state.members[1])
+    is_receive = state.call is not None and state.call.op == "recv"
+    is_closed = sender is not None and sender.trailer is not None
+    return is_receive and is_closed and bool(state.absent)
+
+
+def _pair_state(rank: int, one: PairCall, endings: Endings) -> GroupState:
+    peer = endings.ranks.get(one.peer)
+    calls = peer.pairs.get((one.group, _OTHER_SIDE[one.call.op], rank), 0) if peer else 0
+    is_known = peer is not None and peer.is_whole
+    return GroupState(
+        name=one.group,
+        label=endings.groups[one.group].label,
+        members=(rank, one.peer),
+        in_flight=0,
+        p2p_in_flight=1,
+        seq=one.number,
+        call=one.call,
+        waiting=(rank,),
+        absent=(one.peer,) if is_known and calls < one.number else (),
+        unknown=() if is_known else (one.peer,),
+        waited_ns=one.call.in_flight_ns,
+        failed=(rank,) if one.call.has_failed else (),
+    )
+
+
+def _is_held_up(state: GroupState, endings: Endings, least_wait_ns: int) -> bool:
+    if not state.waiting or not (state.failed or state.waited_ns >= least_wait_ns):
+        return False
+    # That a device has ended a collective is not always seen: only who called it is known.
+    on_device = any(endings.ranks[rank].is_on_device for rank in state.waiting)
+    return bool(state.absent) or not on_device
+
+
+def _is_within(mismatch: Mismatch, state: GroupState) -> bool:
+    return mismatch.name == state.name and mismatch.seq <= state.seq and not state.p2p_in_flight

@@ -1,0 +1,203 @@
+"""Who keeps whom waiting: dumps of flight recorders, compared group by group.
+
+The n-th collective of a group on one rank belongs to the n-th on every other. Sends and receives
+are numbered on each rank by itself, so nothing is concluded from them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.flight_recorders import Call, FlightRecorders, RankFlight
+
+ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
+"""Some ranks may leave these before all have come."""
+_EQUAL_SIZES = frozenset(
+    {"all_reduce", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "_all_gather_base"}
+    | {"_reduce_scatter_base", "all_reduce_sparse", "allreduce_coalesced", "all_reduce_coalesced"}
+)
+"""With these every rank must give and take as much as the others."""
+_UNCOMPARED = frozenset({"coalesced", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """Where a group stands; `seq` is the number of its first collective that cannot end.
+
+    `absent` ranks have not called it, `waiting` ones have. `unfinished` ranks have not ended
+    `unfinished_by` collectives that another rank has. `unknown` ranks left no dump. Of a trace it
+    is known how long the first of the waiting ranks waited, and whose wait ended in an exception.
+    """
+
+    name: str
+    label: str
+    members: tuple[int, ...]
+    in_flight: int  # collectives that some rank has not ended
+    p2p_in_flight: int  # sends and receives
+    seq: int = -1
+    call: Call | None = None
+    waiting: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    unfinished: tuple[int, ...] = ()
+    unfinished_by: int = 0
+    waited_ns: int = 0
+    failed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A collective that ranks called in different ways; `odd` are those that differ from most."""
+
+    name: str
+    label: str
+    seq: int
+    what: str  # "operation", "size" or "dtype"
+    values: tuple[tuple[str, tuple[int, ...]], ...]
+    odd: tuple[int, ...]  # empty where no value is that of most
+    frames: dict[int, str]
+    is_of_zero3: bool = False  # on some rank
+
+
+def group_states(flights: FlightRecorders) -> list[GroupState]:
+    """Return the state of every group, those first that began to wait first."""
+    states = [_state(flights, name, members) for name, members in _members(flights).items()]
+    return sorted(states, key=lambda state: state.call.created_ns if state.call else 1 << 63)
+
+
+def culprits(states: Iterable[GroupState]) -> list[int]:
+    """Return the absent ranks that wait for nobody themselves; all of them if each one waits."""
+    absent = {rank for state in states for rank in state.absent}
+    waiting = {rank for state in states if state.absent for rank in state.waiting}
+    return sorted(absent - waiting or absent)
+
+
+def mismatches(flights: FlightRecorders) -> Iterator[Mismatch]:
+    """Yield the first mismatch of each group."""
+    for name, members in _members(flights).items():
+        views = _views(flights, name, members)
+        for seq in sorted({seq for view in views.values() for seq in view.calls}):
+            calls = {rank: v.calls[seq] for rank, v in views.items() if seq in v.calls}
+            if found := _mismatch(calls):
+                what, values = found
+                frames = {rank: call.frame for rank, call in calls.items() if call.frame}
+                label = _label(flights, name)
+                by_zero3 = any(call.is_of_zero3 for call in calls.values())
+                odd = odd_ranks(values)
+                yield Mismatch(name, label, seq, what, values, odd, frames, by_zero3)
+                break
+
+
+def _members(flights: FlightRecorders) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each group; gloo's dumps do not say them."""
+    told: dict[str, tuple[int, ...]] = {}
+    seen: defaultdict[str, set[int]] = defaultdict(set)
+    for rank, dump in flights.ranks.items():
+        for name, members in dump.members.items():
+            told[name] = told.get(name) or members
+            seen[name].add(rank)
+            if not members and dump.labels[name] == "default_pg":
+                seen[name].update(range(dump.world_size))
+    return {name: members or tuple(sorted(seen[name])) for name, members in told.items()}
+
+
+def _views(flights: FlightRecorders, name: str, members: Iterable[int]) -> dict[int, RankFlight]:
+    nothing = RankFlight(-1, -1, {}, ())
+    dumped = {rank: flights.ranks[rank] for rank in members if rank in flights.ranks}
+    return {rank: dump.groups.get(name, nothing) for rank, dump in dumped.items()}
+
+
+def _label(flights: FlightRecorders, name: str) -> str:
+    return next((d.labels[name] for d in flights.ranks.values() if d.labels.get(name)), name)
+
+
+def _state(flights: FlightRecorders, name: str, members: tuple[int, ...]) -> GroupState:
+    views = _views(flights, name, members)
+    lagging, by = _unfinished(views)
+    seq = _first_stuck(views)
+    calls = {rank: view.calls[seq] for rank, view in views.items() if seq in view.calls}
+    waiting = tuple(
+        rank for rank, view in views.items() if view.enqueued >= seq > view.completed and seq >= 0
+    )
+    return GroupState(
+        name=name,
+        label=_label(flights, name),
+        members=members,
+        in_flight=len({seq for view in views.values() for seq in view.in_flight}),
+        p2p_in_flight=sum(len(view.p2p_in_flight) for view in views.values()),
+        seq=seq,
+        call=min(calls.values(), key=lambda call: call.created_ns, default=None),
+        waiting=waiting,
+        absent=tuple(rank for rank, view in views.items() if waiting and view.enqueued < seq),
+        unknown=tuple(rank for rank in members if rank not in views),
+        unfinished=lagging,
+        unfinished_by=by,
+        waited_ns=max((calls[rank].in_flight_ns for rank in waiting if rank in calls), default=0),
+        failed=tuple(rank for rank in waiting if rank in calls and calls[rank].has_failed),
+    )
+
+
+def _first_stuck(views: Mapping[int, RankFlight]) -> int:
+    """Return the first collective that lacks a rank, else the first that no rank has ended."""
+    if not views:
+        return -1
+    least = min(view.enqueued for view in views.values())
+    lacking = [seq for view in views.values() for seq in view.in_flight if seq > least]
+    lacking += [v.enqueued for v in views.values() if not v.in_flight and v.enqueued > least]
+    if lacking and any(view.calls for view in views.values()):
+        return max(min(lacking), least + 1) if least >= 0 else min(lacking)
+    stuck = [seq for view in views.values() for seq in view.in_flight]
+    return min(stuck, default=-1)
+
+
+def _unfinished(views: Mapping[int, RankFlight]) -> tuple[tuple[int, ...], int]:
+    """Return the ranks that have not ended what another has, and how many collectives at most."""
+    furthest = max((view.completed for view in views.values()), default=-1)
+    behind = {
+        rank: sum(seq <= furthest and view.calls[seq].op not in ROOTED for seq in view.in_flight)
+        for rank, view in views.items()
+    }
+    lagging = {rank: count for rank, count in behind.items() if count}
+    return tuple(sorted(lagging)), max(lagging.values(), default=0)
+
+
+def _mismatch(
+    calls: Mapping[int, Call],
+) -> tuple[str, tuple[tuple[str, tuple[int, ...]], ...]] | None:
+    """Compare the calls of one number: operations, then sizes, then types."""
+    if any(call.op in _UNCOMPARED for call in calls.values()):
+        return None
+    ops = by_value({rank: call.op for rank, call in calls.items()})
+    if len(ops) > 1:
+        return "operation", ops
+    types = by_value({rank: call.dtype for rank, call in calls.items() if call.dtype})
+    if len(types) > 1:
+        return "dtype", types
+    if not ops or ops[0][0] not in _EQUAL_SIZES:
+        return None
+    sizes = by_value({rank: _elements(call) for rank, call in calls.items()})
+    return ("size", sizes) if len(sizes) > 1 else None
+
+
+def _elements(call: Call) -> str:
+    given, taken = call.elements
+    return f"{given:,} elements" if given == taken else f"{given:,} to {taken:,} elements"
+
+
+def by_value(values: Mapping[int, str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the ranks of each value, those of most ranks first."""
+    ranks: defaultdict[str, list[int]] = defaultdict(list)
+    for rank in sorted(values):
+        ranks[values[rank]].append(rank)
+    ordered = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1]))
+    return tuple((value, tuple(those)) for value, those in ordered)
+
+
+def odd_ranks(values: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[int, ...]:
+    """Return the ranks that differ from most; none where no value is that of most."""
+    most, *others = values
+    if len(most[1]) <= max(len(ranks) for _, ranks in others):
+        return ()
+    return tuple(sorted(rank for _, ranks in others for rank in ranks))

@@ -1,0 +1,188 @@
+"""Waiting for the last arrival, apart from transfer: by rank and step, and who was last.
+
+For collective i with arrivals a_r, and H_r the time in which it held rank r without progress:
+wait_r = | H_r and [a_r, max a) |. The rest of H_r is transfer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.alignment.matching import Matched
+from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.run.outliers import chance_of, low_outliers
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Matrices are ranks x steps in ns; -1 in `waited_ns` where nothing of a step was matched.
+
+    `steps` holds -1 for what belongs to no step.
+    """
+
+    ranks: tuple[int, ...]
+    steps: Array
+    waited_ns: Array  # for the last arrival
+    caused_ns: Array  # by arriving last: mean wait of the others
+    transfer_ns: Array
+    lasts: Array  # of each rank: collectives to which it came last, beyond doubt
+    met: Array  # of each rank: collectives matched
+    stride: int = 1
+    doubt_ns: int = 0  # below it, who came later was not asked: of the group with most, a median
+
+    @property
+    def collectives(self) -> int:
+        """How many a rank took part in at most."""
+        return int(self.met.max(initial=0))
+
+
+def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) -> Lateness:
+    """Add up the waits of all groups, in the steps `wanted`, or in all and what is in none."""
+    matched = [one if wanted is None else one.in_steps(wanted) for one in matched]
+    ranks = sorted({rank for one in matched for rank in one.ranks})
+    steps = np.unique(np.concatenate([one.step for one in matched] or [np.zeros(0, np.int64)]))
+    shape = len(ranks), len(steps)
+    waited, caused, transfer = (np.zeros(shape, np.int64) for _ in range(3))
+    seen = np.zeros(shape, np.bool_)
+    lasts, met = np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64)
+    for one in matched:
+        row = np.searchsorted(ranks, one.ranks)
+        step = np.searchsorted(steps, one.step)
+        split = split_waits(one)
+        np.add.at(waited, (row[:, None], step[None, :]), split.waited_ns * one.stride)
+        np.add.at(transfer, (row[:, None], step[None, :]), split.transfer_ns * one.stride)
+        np.add.at(caused, (row[split.last], step), split.caused_ns * one.stride)
+        np.add.at(lasts, row[split.last], (split.caused_ns > 0).astype(np.int64))
+        met[row] += len(one.seq)
+        seen[row[:, None], step[None, :]] = True
+    waited[~seen] = -1
+    stride = max((one.stride for one in matched), default=1)
+    doubt = max((_doubt(one) for one in matched), default=0)
+    return Lateness(tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, doubt)
+
+
+def _doubt(one: Matched) -> int:
+    doubts = one.doubt_ns.max(axis=0)
+    return int(np.median(doubts)) if doubts.size else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The collectives of one group: matrices are ranks x collectives."""
+
+    last: Array  # row of the rank that came last to each
+    waited_ns: Array
+    transfer_ns: Array
+    caused_ns: Array  # of each collective: mean wait of those who were not last
+
+
+def split_waits(one: Matched) -> Split:
+    """Split the time that each collective held each rank."""
+    last = np.argmax(one.arrive, axis=0)
+    latest = one.arrive.max(axis=0)
+    until = np.minimum(one.held_until, latest)
+    waited = np.maximum(until - np.maximum(one.held_from, one.arrive), 0)
+    waited[latest - one.arrive <= one.doubt_ns] = 0
+    held = np.maximum(one.held_until - one.held_from, 0)
+    caused = waited.sum(axis=0) // max(len(one.ranks) - 1, 1)
+    return Split(last, waited, np.maximum(held - waited, 0), caused)
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """Each step in which one rank waited far less than the others is a vote for that rank.
+
+    Costs are means over all steps, of how much longer the others waited than the rank: the median
+    of them, and the least.
+    """
+
+    ranks: tuple[int, ...]
+    votes: Array  # of each rank
+    cast: int  # steps in which some rank got a vote
+    steps: int
+    median_ns: Array
+    least_ns: Array
+
+    @property
+    def leader(self) -> int:
+        """Place of the rank with the most votes, of several the one that costs most."""
+        return int(np.lexsort((-self.median_ns, -self.votes))[0])
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """Ranks with at least two thirds of the votes: several if a large group has several."""
+        most = 3 * self.votes >= 2 * max(self.cast, 1)
+        return tuple(rank for rank, is_late in zip(self.ranks, most, strict=True) if is_late)
+
+    @property
+    def chance(self) -> float:
+        """How likely some rank gets so many votes where all are alike."""
+        return chance_of(int(self.votes.max(initial=0)), self.cast, len(self.ranks))
+
+
+def vote(late: Lateness, least_gap_ns: float) -> Votes:
+    """Let the steps vote in which all ranks have matched collectives."""
+    columns = np.flatnonzero((late.waited_ns >= 0).all(axis=0))
+    count = len(late.ranks)
+    votes, median, least = (np.zeros(count, np.int64) for _ in range(3))
+    cast = 0
+    for column in columns:
+        waited = late.waited_ns[:, column]
+        found = low_outliers(waited, least_gap_ns, late.doubt_ns)
+        votes += found
+        cast += bool(found.any())
+        others = _of_others(waited)
+        median += np.maximum(others[0] - waited, 0)
+        least += np.maximum(others[1] - waited, 0)
+    shared = max(len(columns), 1)
+    return Votes(late.ranks, votes, cast, len(columns), median // shared, least // shared)
+
+
+class Together(NamedTuple):
+    """Ranks that come late together; `cost_ns` is how much longer the others wait than they do."""
+
+    ranks: tuple[int, ...]
+    steps: int  # in which they, and nobody else, waited far less than the others
+    of: int
+    cost_ns: int  # mean over all steps
+
+
+def together(late: Lateness, least_gap_ns: float) -> Together | None:
+    """Return the same two or more ranks, at most half, that waited far less in most steps.
+
+    Waits are split at their largest gap: two late ranks hide each other from a test for one.
+    """
+    columns = np.flatnonzero((late.waited_ns >= 0).all(axis=0))
+    found: Counter[tuple[int, ...]] = Counter()
+    for column in columns:
+        waited = late.waited_ns[:, column]
+        order = np.argsort(waited, kind="stable")
+        gaps = np.diff(waited[order])
+        place = int(np.argmax(gaps)) + 1 if len(gaps) else 0
+        is_wide = place and gaps[place - 1] >= max(least_gap_ns, late.doubt_ns)
+        if is_wide and 2 <= place <= len(order) // 2:
+            found[tuple(sorted(order[:place].tolist()))] += 1
+    if not found:
+        return None
+    places, steps = found.most_common(1)[0]
+    if 3 * steps < 2 * len(columns):
+        return None
+    mine = np.isin(np.arange(len(late.ranks)), places)
+    waited = late.waited_ns[:, columns]
+    cost_ns = int(waited[~mine].mean() - waited[mine].mean())
+    return Together(tuple(late.ranks[one] for one in places), steps, len(columns), cost_ns)
+
+
+def _of_others(values: Array) -> tuple[Array, Array]:
+    """Return, for each of at least two values, the median and the least of all others."""
+    order = np.argsort(values, kind="stable")
+    ordered, place = values[order], np.empty(len(values), np.int64)
+    place[order] = np.arange(len(values))
+    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2  # middles of one less
+    median = (ordered[low + (place <= low)] + ordered[high + (place <= high)]) // 2
+    return median, np.where(place == 0, ordered[1], ordered[0])

@@ -1,0 +1,159 @@
+"""What changes within a run: drift, slow steps that come back, the step where something changed.
+
+Functions of a column of step times. Medians and ranks throughout, so that a few wild steps decide
+nothing; effects are measured against the scatter that is left.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from dsprof.trace.columns import BoolArray
+
+Floats = npt.NDArray[np.float64]
+
+_MAD_TO_SIGMA = 1.4826
+_BASELINE = 21  # steps in the running median
+_BINS = 300
+_ON_GRID = 0.8
+_LEAST_PERIOD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Slow steps at `first`, `first + period`...; places in the column."""
+
+    period: int
+    first: int
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From place `at` on the level is another; `p` is the chance of it in a steady run."""
+
+    at: int
+    before: float
+    after: float
+    scatter: float  # sigma of what is left
+    p: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A straight line through the column; `z` of Mann and Kendall's test."""
+
+    start: float
+    end: float
+    scatter: float
+    z: float
+
+
+def slow_places(times: Floats, share: float) -> BoolArray:
+    """Say which times are above the running median by 5 sigma and by `share` of the median."""
+    above = times - running_median(times, _BASELINE)
+    least = max(5 * sigma(above), share * float(np.median(times)) if len(times) else 0.0)
+    return np.asarray(above > least, np.bool_)
+
+
+def period_of(slow: BoolArray) -> Period | None:
+    """Return the period of at least three slow places; None if they have none.
+
+    Four fifths of them lie on a grid, and four fifths of the grid from the first on are slow.
+    """
+    places = np.flatnonzero(slow)
+    if len(places) < 3:
+        return None
+    period = int(np.median(np.diff(places)))
+    if period < _LEAST_PERIOD:
+        return None
+    phases, counts = np.unique(places % period, return_counts=True)
+    phase = int(phases[np.argmax(counts)])
+    on_grid = places[places % period == phase]
+    expected = len(range(int(on_grid[0]), len(slow), period))
+    if len(on_grid) < max(3, _ON_GRID * len(places)) or len(on_grid) < _ON_GRID * expected:
+        return None
+    return Period(period, int(on_grid[0]), tuple(on_grid.tolist()))
+
+
+def change_of(times: Floats) -> Change | None:
+    """Return where the level changes most, by Pettitt's test; None for fewer than 4 times.
+
+    U_t = 2 sum of the first t ranks - t (n + 1), K = max |U|, p = 2 exp(-6 K^2 / (n^3 + n^2)).
+    Source: Pettitt, Applied Statistics 28 (1979), 126-135.
+    """
+    count = len(times)
+    if count < 4:
+        return None
+    ranks = _ranks(times)
+    u = 2 * np.cumsum(ranks)[:-1] - np.arange(1, count) * (count + 1)
+    at = int(np.argmax(np.abs(u))) + 1
+    p = min(1.0, 2 * math.exp(-6 * float(np.abs(u).max()) ** 2 / (count**3 + count**2)))
+    before, after = float(np.median(times[:at])), float(np.median(times[at:]))
+    left = np.concatenate([times[:at] - before, times[at:] - after])
+    return Change(at, before, after, sigma(left), p)
+
+
+def drift_of(times: Floats) -> Drift | None:
+    """Return the line of Theil and Sen, and Mann and Kendall's z; None for fewer than 4 times.
+
+    Long columns are taken as at most 300 medians of neighbours.
+    """
+    if len(times) < 4:
+        return None
+    width = -(-len(times) // _BINS)
+    bins = [float(np.median(times[i : i + width])) for i in range(0, len(times), width)]
+    y = np.array(bins)
+    count = len(y)
+    i, j = np.triu_indices(count, 1)
+    slope = float(np.median((y[j] - y[i]) / (j - i)))
+    middle = float(np.median(y - slope * np.arange(count)))
+    s = float(np.sign(y[j] - y[i]).sum())
+    z = (
+        (s - math.copysign(1, s)) / math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+        if s
+        else 0
+    )
+    left = y - middle - slope * np.arange(count)
+    return Drift(middle, middle + slope * (count - 1), sigma(left), z)
+
+
+def is_steady_rise(times: Floats) -> bool:
+    """Say whether each quarter of the column lies above the one before."""
+    quarters = [float(np.median(part)) for part in np.array_split(times, 4) if len(part)]
+    return all(one < other for one, other in pairwise(quarters))
+
+
+def fits_better_as_line(times: Floats, change: Change, drift: Drift) -> bool:
+    """Say whether a line leaves less than a step does: mean absolute deviation."""
+    places = np.arange(len(times))
+    line = drift.start + (drift.end - drift.start) * places / max(len(times) - 1, 1)
+    step = np.where(places < change.at, change.before, change.after)
+    return float(np.abs(times - line).mean()) < float(np.abs(times - step).mean())
+
+
+def running_median(times: Floats, width: int) -> Floats:
+    """Return the median of the `width` times around each; at the ends, of the first or last."""
+    if len(times) <= width:
+        return np.full(len(times), np.median(times) if len(times) else 0.0)
+    middles = np.median(np.lib.stride_tricks.sliding_window_view(times, width), axis=1)
+    return np.pad(middles, (width // 2, width - 1 - width // 2), mode="edge")
+
+
+def sigma(values: Floats) -> float:
+    """Return the standard deviation of normal values with the same median absolute deviation."""
+    if not len(values):
+        return 0.0
+    return _MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
+
+
+def _ranks(times: Floats) -> Floats:
+    """Return the ranks from 1 on, equal times the mean of theirs."""
+    _, place, counts = np.unique(times, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[place.reshape(-1)].astype(np.float64)

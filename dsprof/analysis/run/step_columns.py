@@ -1,0 +1,92 @@
+"""Steps as columns, to find what changes within a run and in which part of which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.rank.steps import warmup_steps
+from dsprof.analysis.run.series import Floats
+from dsprof.trace.columns import BoolArray
+
+PARTS = ("compute_ns", "exposed_ns", "copies_ns", "idle_ns", "other_ns")
+_WORK = ("micro_steps", "calls", "nbytes")
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """All steps after warm-up, mean over the ranks; a part not measurable in each step is absent.
+
+    `own_ns` is the time of each rank without waits, -1 in steps that do not show it.
+    """
+
+    number: npt.NDArray[np.int64]
+    total_ns: Floats
+    parts: dict[str, Floats]
+    work: dict[str, Floats]
+    own_ns: dict[int, Floats]
+    forwards: Floats | None  # None where a step does not show them
+
+    def growth(self, one: BoolArray, other: BoolArray) -> dict[str, float]:
+        """Return by how much the median of each part is more in steps `other` than in `one`."""
+        return {name: _more(column, one, other) for name, column in self.parts.items()}
+
+    def work_changed(self, one: BoolArray, other: BoolArray, share: float) -> list[str]:
+        """Return which kinds of work differ by more than `share`."""
+        changed = []
+        for name, column in self.work.items():
+            before, after = float(np.median(column[one])), float(np.median(column[other]))
+            if abs(after - before) > share * max(before, after):
+                changed.append(name)
+        return changed
+
+    def ranks_behind(self, one: BoolArray, other: BoolArray, least_ns: float) -> tuple[int, ...]:
+        """Return the ranks whose own time grows by `least_ns`; none if that of all does."""
+        found = []
+        for rank, column in self.own_ns.items():
+            before, after = one & (column >= 0), other & (column >= 0)
+            if before.any() and after.any() and _more(column, before, after) >= least_ns:
+                found.append(rank)
+        return tuple(found) if len(found) < len(self.own_ns) else ()
+
+
+def step_columns(steps: Steps) -> StepColumns:
+    """Return the steps after warm-up as columns."""
+    numbers = steps.numbers[warmup_steps(len(steps.numbers)) :]
+    rows = [steps.parts[number] for number in numbers]
+    parts = {}
+    for name in PARTS:
+        values = [getattr(row, name) for row in rows]
+        if values and all(value is not None for value in values):
+            parts[name] = np.array(values, np.float64)
+    work = {name: np.array([getattr(row, name) for row in rows], np.float64) for name in _WORK}
+    number = np.array(numbers, np.int64)
+    total = np.array([row.total_ns for row in rows], np.float64)
+    passes = [row.forwards for row in rows]
+    forwards = None if None in passes else np.array(passes, np.float64)
+    return StepColumns(number, total, parts, work, _own_ns(steps, numbers), forwards)
+
+
+def _own_ns(steps: Steps, numbers: Sequence[int]) -> dict[int, Floats]:
+    wanted = np.array(numbers, np.int64)
+    found = {}
+    for rank, row in steps.ranks.items():
+        if row.exposed_ns is None or not len(wanted):
+            continue
+        column = np.full(len(wanted), -1.0)
+        place = np.searchsorted(wanted, row.number)
+        inside = place < len(wanted)
+        inside[inside] = wanted[place[inside]] == row.number[inside]
+        if row.on_device:
+            inside &= ~row.counted
+        column[place[inside]] = (row.total_ns - row.exposed_ns)[inside]
+        found[rank] = column
+    return found
+
+
+def _more(column: Floats, one: BoolArray, other: BoolArray) -> float:
+    return float(np.median(column[other]) - np.median(column[one]))

@@ -1,0 +1,114 @@
+"""How fast collectives are once all ranks have come: by operation, group and size.
+
+The last rank to enter waits for nobody, so its time in flight is that of the transfer. It is the
+shortest of all ranks', each by its own clock: no clocks are compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.aggregates.arrivals import FAMILIES, Arrivals
+from dsprof.analysis.alignment.matching import GroupFacts, Matched
+from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, busbw_factor
+from dsprof.analysis.rank.intervals import Array
+from dsprof.events import ROLES
+from dsprof.trace.columns import BoolArray
+
+
+class Path(NamedTuple):
+    """What transfers of one row have in common; `nodes` are hosts on which the group has ranks."""
+
+    op: str
+    group: str
+    group_size: int
+    nodes: int
+    size_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The call of median speed among `calls` undisturbed ones.
+
+    `quick_algbw` (bytes a second) is reached by a quarter of them: other programs slow some calls,
+    a link all.
+    """
+
+    path: Path
+    calls: int
+    nbytes: int
+    time_ns: int
+    quick_algbw: float
+
+    @property
+    def algbw(self) -> float:
+        """Bytes a second."""
+        return self.nbytes / self.time_ns * 1e9
+
+    @property
+    def busbw(self) -> float:
+        """Bytes a second that the links carried."""
+        return self.algbw * self._factor
+
+    @property
+    def quick_busbw(self) -> float:
+        """Bytes a second that the links carried in the quicker calls."""
+        return self.quick_algbw * self._factor
+
+    @property
+    def _factor(self) -> float:
+        return busbw_factor(self.path.op, self.path.group_size) or 0.0
+
+
+def transfers(arrivals: Arrivals, steps: Sequence[int] | None = None) -> list[Transfer]:
+    """Return the speeds of collectives that all ranks of their group recorded, in some steps."""
+    sizes: defaultdict[Path, list[Array]] = defaultdict(list)
+    times: defaultdict[Path, list[Array]] = defaultdict(list)
+    for one in arrivals.matched:
+        if one.is_whole:
+            chosen = one if steps is None else one.in_steps(steps)
+            nodes = len({arrivals.ranks[rank].node for rank in one.ranks})
+            for path, nbytes, time_ns in _by_path(chosen, nodes):
+                sizes[path].append(nbytes)
+                times[path].append(time_ns)
+    rows = (_row(path, np.concatenate(sizes[path]), np.concatenate(times[path])) for path in sizes)
+    return sorted(rows, key=lambda row: (row.path.group, row.path.op, row.nbytes))
+
+
+def _by_path(one: Matched, nodes: int) -> Iterable[tuple[Path, Array, Array]]:
+    nbytes, time_ns, fair = of_the_last(one)
+    sizes = np.searchsorted(SIZE_EDGES_BYTES, nbytes, "right")
+    for op, size in sorted(set(zip(one.op[0, fair].tolist(), sizes[fair].tolist(), strict=True))):
+        chosen = fair & (one.op[0] == op) & (sizes == size)
+        path = Path(FAMILIES[op], _name(one.group), one.group.size, nodes, SIZE_CLASSES[size])
+        if busbw_factor(path.op, path.group_size):
+            yield path, nbytes[chosen], time_ns[chosen]
+
+
+def of_the_last(one: Matched) -> tuple[Array, Array, BoolArray]:
+    """Return bytes and time of each call on its last rank, and which are fair to judge."""
+    flight = one.done - one.arrive
+    last = np.argmin(flight, axis=0)
+    calls = np.arange(flight.shape[1])
+    nbytes, time_ns = one.nbytes[last, calls], flight[last, calls]
+    fair = one.isolated[last, calls] & one.agrees & (nbytes > 0) & (time_ns > 0)
+    return nbytes, time_ns, fair
+
+
+def _row(path: Path, nbytes: Array, time_ns: Array) -> Transfer:
+    speeds = nbytes / time_ns * 1e9
+    order = np.argsort(speeds, kind="stable")
+    middle, quick = order[len(order) // 2], order[len(order) * 3 // 4]
+    sizes = int(nbytes[middle]), int(time_ns[middle])
+    return Transfer(path, len(order), *sizes, quick_algbw=float(speeds[quick]))
+
+
+def _name(group: GroupFacts) -> str:
+    """Return the label of a group; groups of one role that have numbers for names are alike."""
+    is_numbered = group.label.startswith("group ")
+    return ROLES.get(group.role, group.label) if is_numbered else group.label

@@ -1,0 +1,107 @@
+"""What programs and plugins may import of dsprof; every other module may change in any release.
+
+Within an `API_VERSION` names are added and stay, with their meaning, arguments and fields. A name
+that goes is deprecated for two releases first. docs/plugins.md shows the use.
+
+Each name is imported when it is first used: this module itself costs nothing. `Hook` and `Target`
+import torch; nothing else does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsprof import load
+    from dsprof.analysis.aggregates.communication import Communication
+    from dsprof.analysis.aggregates.engines import Engines
+    from dsprof.analysis.aggregates.environment import EnvironmentFacts
+    from dsprof.analysis.aggregates.memory import Memory
+    from dsprof.analysis.aggregates.run import Run
+    from dsprof.analysis.aggregates.steps import Steps
+    from dsprof.analysis.aggregates.traffic import Traffic
+    from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
+    from dsprof.diagnosis.model import Diagnosis
+    from dsprof.errors import DsprofError, TraceError
+    from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+    from dsprof.hooks.base import Hook, Target
+    from dsprof.reports.base import Options, Renderer
+    from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+    from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
+    from dsprof.trace.schema import Header, Step, Trailer
+    from dsprof.trace.table import CollectivesBuilder, RankTrace
+
+API_VERSION = 1
+
+_HOMES = {
+    "dsprof": ("load",),
+    "dsprof.analysis.aggregates.communication": ("Communication",),
+    "dsprof.analysis.aggregates.engines": ("Engines",),
+    "dsprof.analysis.aggregates.environment": ("EnvironmentFacts",),
+    "dsprof.analysis.aggregates.memory": ("Memory",),
+    "dsprof.analysis.aggregates.run": ("Run",),
+    "dsprof.analysis.aggregates.steps": ("Steps",),
+    "dsprof.analysis.aggregates.traffic": ("Traffic",),
+    "dsprof.analysis.summary": ("Aggregate", "RankClock", "RunSummary"),
+    "dsprof.diagnosis.model": ("Diagnosis",),
+    "dsprof.errors": ("DsprofError", "TraceError"),
+    "dsprof.findings.finding": ("Column", "Finding", "Severity", "Status", "Table"),
+    "dsprof.hooks.base": ("Hook", "Target"),
+    "dsprof.reports.base": ("Options", "Renderer"),
+    "dsprof.rules.rule": ("NoThresholds", "Rule", "RuleMeta"),
+    "dsprof.trace.schema": ("Header", "Step", "Trailer"),
+    "dsprof.trace.readers.reader": ("Facts", "OneRankReader", "Reader"),
+    "dsprof.trace.table": ("CollectivesBuilder", "RankTrace"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "API_VERSION",
+    "Aggregate",
+    "CollectivesBuilder",
+    "Column",
+    "Communication",
+    "Diagnosis",
+    "DsprofError",
+    "Engines",
+    "EnvironmentFacts",
+    "Facts",
+    "Finding",
+    "Header",
+    "Hook",
+    "Memory",
+    "NoThresholds",
+    "OneRankReader",
+    "Options",
+    "RankClock",
+    "RankTrace",
+    "Reader",
+    "Renderer",
+    "Rule",
+    "RuleMeta",
+    "Run",
+    "RunSummary",
+    "Severity",
+    "Status",
+    "Step",
+    "Steps",
+    "Table",
+    "Target",
+    "TraceError",
+    "Traffic",
+    "Trailer",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

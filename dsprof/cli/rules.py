@@ -1,0 +1,82 @@
+"""`dsprof rules`: which rules there are, and what each is about."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from dsprof._version import __version__
+from dsprof.cli.output import print_bytes
+from dsprof.config.settings import did_you_mean, in_one_line
+from dsprof.errors import DsprofError, escaped
+
+if TYPE_CHECKING:
+    from dsprof.rules.rule import Rule
+
+
+class RulesCommand:
+    """Lists the rules, or prints the page of one."""
+
+    name = "rules"
+    help = "list the rules, or explain one"
+    description = """\
+List the rules that judge a run, by category: what each needs of a trace, its
+thresholds, and the package that it comes from.
+
+  dsprof rules
+  dsprof rules --explain late-rank"""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument("--explain", metavar="ID", help="print the page of this rule")
+
+    def run(self, arguments: Namespace) -> int:
+        """Print the list or the page."""
+        from dsprof.rules import all_rules
+
+        rules = all_rules()
+        shown = _listed(rules) if arguments.explain is None else _page(rules, arguments.explain)
+        print_bytes("".join(f"{escaped(line)}\n" for line in shown).encode())
+        return 0
+
+
+def _listed(rules: Iterable[Rule]) -> Iterator[str]:
+    category = attrgetter("meta.category")
+    for name, group in groupby(sorted(rules, key=category), category):
+        yield name
+        for rule in group:
+            yield f"  {rule.meta.id}: {rule.meta.failing_title}"
+            yield f"      needs {', '.join(kind.__name__ for kind in rule.meta.needs)}"
+            if thresholds := _thresholds(rule):
+                yield f"      thresholds {thresholds}"
+            yield f"      from {rule.meta.package or f'dsprof {__version__}'}"
+        yield ""
+
+
+def _thresholds(rule: Rule) -> str:
+    values = rule.thresholds
+    return ", ".join(f"{one.name}={getattr(values, one.name)}" for one in fields(values))
+
+
+def _page(rules: Iterable[Rule], name: str) -> Iterator[str]:
+    """Return the lines of a rule's page; of a plugin without one, what its `RuleMeta` says.
+
+    Raises:
+        DsprofError: there is no such rule.
+    """
+    from dsprof.rules.page import page_of
+
+    by_id = {rule.meta.id: rule for rule in rules}
+    if name not in by_id:
+        near = did_you_mean(name, by_id)
+        raise DsprofError(f"there is no rule '{in_one_line(name)}'{near}")
+    rule = by_id[name]
+    page = page_of(rule)
+    if page:
+        yield from page.splitlines()
+    else:
+        yield from (f"# {name}", "", rule.meta.why, "", *_listed([rule]))

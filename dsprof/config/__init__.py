@@ -1,0 +1,206 @@
+"""Config: defaults < YAML file < DSPROF_* variables < enable(**options).
+
+A mistake anywhere is a ConfigError that lists all mistakes, each with its place. Recording reads
+the top level of the YAML file; `dsprof report` also reads its section `rules:`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, get_origin, get_type_hints
+
+from dsprof.config.files import ConfigFile
+from dsprof.config.settings import Bounds, Setting, checked, did_you_mean, raise_all, without_none
+
+SWITCH = "DSPROF"
+CONFIG_VARIABLE = "DSPROF_CONFIG"
+PLUGINS_VARIABLE = "DSPROF_PLUGINS"
+PREFIX = "DSPROF_"
+MIRROR_PREFIX = "PYTHON_"
+"""DeepSpeed's launchers forward only some prefixes to other nodes; this one is among them."""
+
+
+def _option(default: Any, text: str, minimum: int | None = None) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text, "minimum": minimum})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What is recorded, and where it is written; `metadata["help"]` of a field describes it."""
+
+    out: str = _option("dsprof-out", "folder for the trace files")
+    interception: Literal["auto", "dispatcher", "native", "process_group"] = _option(
+        "auto",
+        "where collectives are seen: dispatcher sees all of them, process_group costs less and "
+        "misses those issued from C++, auto goes from the second to the first when it must, with "
+        "kernels in C++ where dsprof build has made them, native sees what dispatcher sees by such "
+        "kernels from the start",
+    )
+    start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
+    steps: int | None = _option(
+        None, "number of steps recorded from there on; all where none is given", minimum=1
+    )
+    every: int = _option(1, "record only each n-th of these steps in detail", minimum=1)
+    budget_mb: int = _option(
+        256, "megabytes of trace that a rank may write, after them counters only", minimum=1
+    )
+    hooks: tuple[str, ...] = _option((), "hooks of plugins to switch on, by their names")
+    anonymize: bool = _option(False, "replace the names of hosts, users and folders")
+
+
+_OFF = ("0", "no", "off", "false")
+
+FIELDS = MappingProxyType({field.name: field for field in dataclasses.fields(Config)})
+VARIABLES = MappingProxyType({PREFIX + name.upper(): name for name in FIELDS})
+
+
+def is_switched_on(variables: Mapping[str, str]) -> bool:
+    """Say whether DSPROF (or its mirror) asks for recording; 0, no, off and false do not."""
+    return unmirrored(variables).get(SWITCH, "").lower() not in ("", *_OFF)
+
+
+def has_plugins(variables: Mapping[str, str]) -> bool:
+    """Say whether plugins may be loaded: DSPROF_PLUGINS=0, or no, off, false, leaves them out."""
+    return unmirrored(variables).get(PLUGINS_VARIABLE, "").lower() not in _OFF
+
+
+def mirrored(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the PYTHON_DSPROF* mirrors of all DSPROF* in `variables`."""
+    return {MIRROR_PREFIX + name: value for name, value in variables.items() if _is_ours(name)}
+
+
+def unmirrored(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return all DSPROF* of `variables`; where one is not set its mirror stands in."""
+    own = {name: value for name, value in variables.items() if _is_ours(name)}
+    names = {name: name.removeprefix(MIRROR_PREFIX) for name in variables.keys() - own.keys()}
+    mirrors = {ours: variables[name] for name, ours in names.items() if _is_ours(ours)}
+    return mirrors | own
+
+
+def load_config(variables: Mapping[str, str], options: Mapping[str, Any]) -> Config:
+    """Build the configuration of a recording from os.environ and the options of `enable`.
+
+    Raises:
+        ConfigError: something in the file, the variables or the options is wrong; it lists all.
+    """
+    settings = find_settings(variables, options)
+    return Config(**{name: setting.value for name, setting in settings.items()})
+
+
+def find_settings(
+    variables: Mapping[str, str],
+    options: Mapping[str, Any] = MappingProxyType({}),
+    schema: Mapping[str, type] | None = None,
+) -> dict[str, Setting]:
+    """Find the effective value of each field of `Config`, and where it was set.
+
+    With `schema`, as for `load_thresholds`, the file's thresholds are checked as well.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
+    mistakes: list[str] = []
+    ours = unmirrored(variables)
+    path = options.get("config") or ours.get(CONFIG_VARIABLE)
+    found = {name: Setting(field.default, "default") for name, field in FIELDS.items()}
+    if path:
+        file = ConfigFile(path, mistakes)
+        found |= checked(file.options(FIELDS), Config, mistakes)
+        if schema is not None:
+            _check_thresholds(file, schema, mistakes)
+    found |= checked(_from_variables(ours, mistakes), Config, mistakes)
+    found |= checked(_from_options(options, mistakes), Config, mistakes)
+    raise_all(mistakes)
+    # No shell has seen a file, nor the variables of a container.
+    out = os.path.expanduser(found["out"].value)
+    return found | {"out": dataclasses.replace(found["out"], value=out)}
+
+
+def load_thresholds(path: str | os.PathLike[str], schema: Mapping[str, type]) -> dict[str, Any]:
+    """Read the section `rules:` (rule id -> threshold -> value) of a configuration file.
+
+    `schema` gives the frozen dataclass of each rule's thresholds. The result holds an instance of
+    it for every rule that the file names. The rest of the file is checked as well.
+
+    Raises:
+        ConfigError: something in the file is wrong; it lists all.
+    """
+    mistakes: list[str] = []
+    file = ConfigFile(path, mistakes)
+    checked(file.options(FIELDS), Config, mistakes)
+    thresholds = _check_thresholds(file, schema, mistakes)
+    raise_all(mistakes)
+    return {rule: schema[rule](**values) for rule, values in thresholds.items()}
+
+
+def _check_thresholds(
+    file: ConfigFile, schema: Mapping[str, type], mistakes: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the thresholds that fit, rule by rule, and add what is wrong to `mistakes`."""
+    fitting = {
+        rule: checked(found, schema[rule], mistakes, _bounds_of_threshold)
+        for rule, found in file.thresholds(schema)
+    }
+    return {
+        rule: {name: setting.value for name, setting in found.items()}
+        for rule, found in fitting.items()
+    }
+
+
+def _bounds_of_threshold(field: dataclasses.Field[Any]) -> Bounds:
+    """No threshold is negative, and no share is more than the whole unless the field says so."""
+    largest = 1 if field.name.endswith("_share") else None
+    return 0, field.metadata.get("maximum", largest)
+
+
+def _is_ours(name: str) -> bool:
+    return name == SWITCH or name.startswith(PREFIX)
+
+
+def _from_variables(variables: Mapping[str, str], mistakes: list[str]) -> dict[str, Setting]:
+    """Read DSPROF_*; an empty variable counts as not set."""
+    found = {}
+    for variable, text in variables.items():
+        if variable in VARIABLES and text:
+            name = VARIABLES[variable]
+            found[name] = Setting(parsed(name, text), variable, reprlib.repr(text))
+        elif variable not in (SWITCH, CONFIG_VARIABLE, PLUGINS_VARIABLE, *VARIABLES):
+            near = did_you_mean(variable, [CONFIG_VARIABLE, PLUGINS_VARIABLE, *VARIABLES])
+            mistakes.append(f"environment: unknown variable '{variable}'{near}")
+    return found
+
+
+def _from_options(options: Mapping[str, Any], mistakes: list[str]) -> dict[str, Setting]:
+    found = {}
+    for name, value in options.items():
+        if name in FIELDS:
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
+            found[name] = Setting(value, f"option {name}", reprlib.repr(value))
+        elif name != "config":
+            near = did_you_mean(name, ["config", *FIELDS])
+            mistakes.append(f"options: unknown option '{name}'{near}")
+    return found
+
+
+_WORDS = {"true": True, "yes": True, "on": True, "1": True}
+_WORDS |= {"false": False, "no": False, "off": False, "0": False}
+
+
+def parsed(name: str, text: str) -> Any:
+    """Turn text into what the field `name` takes, or leave it for the check to refuse."""
+    kind = get_type_hints(Config)[name]
+    if text == "null" and kind is not without_none(kind):
+        return None
+    if get_origin(kind) is tuple:
+        return [item.strip() for item in text.split(",")]
+    if kind is bool:
+        return _WORDS.get(text.lower(), text)
+    if without_none(kind) is int and re.fullmatch(r"[-+]?\d{1,18}", text):
+        return int(text)
+    return text

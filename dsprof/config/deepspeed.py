@@ -1,0 +1,167 @@
+"""Reads a DeepSpeed configuration file: its values, and the lines on which its keys stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dsprof.errors import ConfigError
+from dsprof.files.inputs import read_input
+from dsprof.redaction.known_settings import top_level_keys
+
+_LARGEST_BYTES = 1 << 20  # some 1,000 times what configurations have
+_DEEPEST = 100
+_TOKEN = re.compile(
+    r"""(?P<text>"(?:[^"\\]|\\.)*") | (?P<mark>[{}\[\]:,]) | (?P<space>\s+)
+    | (?P<comment>(?:\#|//)[^\n]*|/\*.*?\*/) | (?P<word>(?:"|/\*).*|[^\s{}\[\]:,"]+)""",
+    re.VERBOSE | re.DOTALL,
+)  # what opens and never closes is one word to the end: looked for once, not from each place again
+
+
+_EXPECTED = frozenset(("train_batch_size", "train_micro_batch_size_per_gpu"))
+_EXPECTED |= {"zero_optimization", "optimizer", "fp16", "bf16"}
+_OTHER = (
+    "does not look like a DeepSpeed configuration; expected a JSON object with keys such as "
+    f"{', '.join(sorted(_EXPECTED))}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A configuration as it stands in a file."""
+
+    values: dict[str, Any]
+    lines: dict[str, int]  # of keys, sections and names joined by dots
+    is_json: bool  # otherwise Hjson, which DeepSpeed reads and transformers does not
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    line: int
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Read JSON, or as much of Hjson as comments and trailing commas.
+
+    Raises:
+        ConfigError: there is no such file, it is no configuration, or a key stands in it twice.
+    """
+    text = _text(path)
+    tokens = list(_tokens(text))
+    try:
+        _check_depth(tokens)
+        values, is_json = _parsed(text, tokens)
+        json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except ValueError as error:
+        raise ConfigError(f"{path}: {_unreadable(tokens, error)}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: {_OTHER}")
+    first: dict[tuple[str, ...], int] = {}
+    for names, line in _keys(tokens):
+        if names in first:
+            raise ConfigError(
+                f"{path}: line {line}: {'.'.join(names)} is set a second time "
+                f"(first on line {first[names]}); DeepSpeed refuses that: delete one"
+            )
+        first[names] = line
+    lines = {".".join(names): line for names, line in first.items()}
+    return ConfigFile(values, lines, is_json)
+
+
+def _unreadable(tokens: Iterable[_Token], error: ValueError) -> str:
+    """Say what is wrong with an object, or that there is none: then it is another kind of file."""
+    solid = (token.text for token in tokens if token.kind not in ("space", "comment"))
+    return f"cannot be read as JSON: {error}" if next(solid, "") == "{" else _OTHER
+
+
+def _is_like_a_key(key: str) -> bool:
+    return bool(key in top_level_keys() or get_close_matches(key, top_level_keys(), 1, 0.86))
+
+
+def _wrapped(values: Mapping[str, Any]) -> str:
+    """Say which object of another program's file is a configuration."""
+    for key, value in values.items():
+        if isinstance(value, dict) and _EXPECTED.intersection(value):
+            return f'; "{key}" looks like one: save that object as its own file'
+    return ""
+
+
+def check_keys(path: Path, values: Mapping[str, Any]) -> None:
+    """Check that one key at least is DeepSpeed's, or nearly.
+
+    Raises:
+        ConfigError: the file is another program's.
+    """
+    if values and not any(map(_is_like_a_key, values)):
+        raise ConfigError(f"{path}: {_OTHER}{_wrapped(values)}")
+
+
+def _text(path: Path) -> str:
+    try:
+        data = read_input(path, _LARGEST_BYTES)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file in UTF-8") from None
+
+
+def _parsed(text: str, tokens: Iterable[_Token]) -> tuple[Any, bool]:
+    try:
+        return json.loads(text), True
+    except ValueError as error:
+        try:
+            return json.loads(_plain(tokens)), False
+        except ValueError:
+            raise error from None
+
+
+def _check_depth(tokens: Iterable[_Token]) -> None:
+    steps = {"{": 1, "[": 1, "}": -1, "]": -1}
+    depth = accumulate(steps.get(token.text, 0) for token in tokens)
+    if max(depth, default=0) > _DEEPEST:
+        raise ValueError(f"nested more than {_DEEPEST} deep")
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    line = 1
+    for found in _TOKEN.finditer(text):
+        yield _Token(found.lastgroup or "", found[0], line)
+        line += found[0].count("\n")
+
+
+def _plain(tokens: Iterable[_Token]) -> str:
+    """Leave comments out, and commas before a closing bracket."""
+    kept: list[str] = []
+    for token in tokens:
+        if token.kind in ("space", "comment"):
+            continue
+        if token.text in ("}", "]") and kept[-1:] == [","]:
+            kept.pop()
+        kept.append(token.text)
+    return " ".join(kept)
+
+
+def _keys(tokens: Iterable[_Token]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the path and the line of each key; of lists, what they hold is passed over."""
+    solid = [token for token in tokens if token.kind not in ("space", "comment")]
+    path: list[str | None] = []  # the key of each open object, "" of the first; None: a list
+    key: str | None = None
+    for token, following in zip(solid, [*solid[1:], _Token("", "", 0)], strict=True):
+        if token.kind == "text" and following.text == ":":
+            key = json.loads(token.text)
+            if None not in path:
+                yield (*(name for name in path[1:] if name is not None), key or ""), token.line
+        elif token.text in ("{", "["):
+            path.append(key or "" if token.text == "{" else None)
+            key = None
+        elif token.text in ("}", "]") and path:
+            path.pop()

@@ -1,0 +1,155 @@
+"""Settings: values with their places, checked against the fields of a dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from dsprof.errors import ConfigError
+
+_MISTAKES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it was set: "default", a variable, an option or `file:line:column`."""
+
+    value: Any
+    origin: str
+    written: str = ""  # how it was written there, for messages
+
+
+Bounds = tuple[float | None, float | None]
+"""Least and largest value; None: any."""
+
+
+def declared(field: dataclasses.Field[Any]) -> Bounds:
+    """Return the bounds that a field carries in its metadata."""
+    return field.metadata.get("minimum"), field.metadata.get("maximum")
+
+
+def checked(
+    settings: Mapping[str, Setting],
+    schema: type,
+    mistakes: list[str],
+    bounds_of: Callable[[dataclasses.Field[Any]], Bounds] = declared,
+) -> dict[str, Setting]:
+    """Return the settings that fit the dataclass `schema`; the others become `mistakes`.
+
+    Every key of `settings` must be a field of `schema`.
+    """
+    kinds = get_type_hints(schema)
+    bounds = {field.name: bounds_of(field) for field in dataclasses.fields(schema)}
+    fitting = {}
+    for name, setting in settings.items():
+        place = f"{setting.origin}: '{name}' must be"
+        try:
+            value = _fit(setting.value, kinds[name])
+        except ValueError:
+            mistakes.append(f"{place} {_description(kinds[name])}, got {_shown(setting.written)}")
+            continue
+        if beyond := _beyond(value, bounds[name]):
+            mistakes.append(f"{place} {beyond}, got {_shown(setting.written)}")
+            continue
+        fitting[name] = dataclasses.replace(setting, value=value)
+    return fitting
+
+
+def raise_all(mistakes: list[str]) -> None:
+    """Raise what was found wrong, if anything was.
+
+    Raises:
+        ConfigError: it lists all mistakes, up to a number that can be read.
+    """
+    if not mistakes:
+        return
+    left = len(mistakes) - _MISTAKES_SHOWN
+    more = [f"and {left} more mistakes"] if left > 1 else mistakes[_MISTAKES_SHOWN:]
+    raise ConfigError(*mistakes[:_MISTAKES_SHOWN], *more)
+
+
+_HARMLESS = re.compile(
+    r"[-+.:\d]{1,12}|\d+e\d{1,3}|True|False|None|a (?:list|mapping)|.*, which YAML.*"
+)
+
+
+def _shown(written: str) -> str:
+    """Return a wrong value for a message: a number or a word of YAML; other text may be secret."""
+    return written if _HARMLESS.fullmatch(written) else "other text"
+
+
+def in_one_line(text: str) -> str:
+    """Return text as it is written, or quoted and cut if it would not fit a message."""
+    return text if text.isprintable() and len(text) <= 40 else reprlib.repr(text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown `name`: the nearest known one, or all."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    return f" - did you mean '{near[0]}'?" if near else f"; known are {', '.join(names) or 'none'}"
+
+
+def _beyond(value: Any, bounds: Bounds) -> str:
+    """Return which bound a number exceeds, in words; "" if none."""
+    low, high = bounds
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return ""
+    if low is not None and value < low:
+        return f"at least {low}"
+    return f"at most {high}" if high is not None and value > high else ""
+
+
+_DESCRIPTIONS = {
+    bool: "true or false",
+    int: "a whole number in plain digits",
+    float: "a number",
+    str: "text",
+}
+
+
+def _fit(value: Any, kind: Any) -> Any:
+    """Return `value` as `kind`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return None if value is None else _fit(value, without_none(kind))
+    if origin is Literal and isinstance(value, str) and value in arguments:
+        return value
+    if origin in (list, tuple) and isinstance(value, (list, tuple)):
+        return origin(_fit(item, arguments[0]) for item in value)
+    if kind is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    # Not isinstance: True is an int for Python, and not for people.
+    if type(value) is kind and kind is not float:
+        return value
+    raise ValueError
+
+
+def _description(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return f"{_description(without_none(kind))} or null"
+    if origin is Literal:
+        return f"one of {', '.join(arguments)}"
+    if origin in (list, tuple):
+        return f"a list, each item {_description(arguments[0])}"
+    return _DESCRIPTIONS[kind]
+
+
+def without_none(kind: Any) -> Any:
+    """Return `X` of `X | None`, and any other type as it is."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    return next(member for member in get_args(kind) if member is not NoneType)

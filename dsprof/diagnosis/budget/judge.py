@@ -1,0 +1,89 @@
+"""Which limits of a budget a run breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsprof.diagnosis.budget.limits import SEVERITIES, Budget
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.per_step import bytes_of, rank_steps
+from dsprof.findings.finding import Finding, Status
+from dsprof.findings.wording import reason
+
+_UNDECIDED = (Status.UNKNOWN, Status.ERROR)
+_HUNG = ("stuck-collective", "mismatched-collective", "collective-timeout")
+_ENDS = "data-quality"
+
+
+def broken(budget: Budget, diagnosis: Diagnosis) -> list[str]:
+    """Return one line for each limit that is broken, or that could not be decided."""
+    return [
+        *_unended(budget, diagnosis),
+        *_figures(budget, diagnosis),
+        *_findings(budget, diagnosis.findings),
+        *_undecided(budget, diagnosis.findings),
+    ]
+
+
+def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
+    """A run that hung, crashed or was killed breaks every budget, whatever the figures before."""
+    failing = [one for one in diagnosis.findings if one.status is Status.FAIL]
+    said = {one.rule: one.summary for one in reversed(failing) if one.rule in _HUNG}
+    quality = diagnosis.quality
+    if quality.is_recorded and (quality.unclean_ranks or quality.exceptions):
+        said[_ENDS] = next((one.summary for one in failing if one.rule == _ENDS), "")
+    for rule, why in said.items():
+        if rule not in budget.may_be_unknown:
+            yield (
+                f"{rule}: the run hung, crashed or was killed, and {rule} is not in "
+                f"may_be_unknown: {why}"
+            )
+
+
+def _figures(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
+    measured = _measured(diagnosis)
+    for name, limit in budget.figures.items():
+        value = measured[name]
+        if value is None:
+            if name not in budget.may_be_unknown:
+                yield f"{limit.origin}: {name} could not be measured, and is not in may_be_unknown"
+        elif value > limit.value:
+            yield f"{limit.origin}: {name} is {_exceeds(value, limit.value)}"
+
+
+def _exceeds(value: float, limit: float) -> str:
+    """Show two numbers, a share with as many digits as tell it from its limit."""
+    short = f"{value:.3g}", f"{limit:.3g}"
+    full = f"{value:,.12g}", f"{limit:,.12g}"
+    return ", more than ".join(short if value < 1 and short[0] != short[1] else full)
+
+
+def _measured(diagnosis: Diagnosis) -> dict[str, float | None]:
+    """Return the figures of one rank's step; without measured steps none is known."""
+    rows, steps = diagnosis.communication, rank_steps(diagnosis)
+    nbytes = bytes_of(rows)
+    has_steps = diagnosis.steps.measured_steps > 0
+    return {
+        "bytes_per_step": nbytes / steps if has_steps and nbytes is not None else None,
+        "operations_per_step": sum(row.calls for row in rows) / steps if has_steps else None,
+        "exposed_share": diagnosis.steps.exposed_share,
+    }
+
+
+def _findings(budget: Budget, findings: list[Finding]) -> Iterator[str]:
+    failing = [one for one in findings if one.status is Status.FAIL]
+    for severity, limit in budget.findings.items():
+        counted = SEVERITIES[: SEVERITIES.index(severity) + 1]
+        rules = [one.rule for one in failing if one.severity.value in counted]
+        if len(rules) > limit.value:
+            which = "critical" if severity == "critical" else f"{severity} or graver"
+            yield f"{limit.origin}: findings {which}: {len(rules)}, more than {limit.value}: " + (
+                ", ".join(rules)
+            )
+
+
+def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[str]:
+    for one in findings:
+        if one.status in _UNDECIDED and one.rule not in budget.may_be_unknown:
+            why = reason(one.summary)
+            yield f"{one.rule}: verdict unknown, and not listed in may_be_unknown: {why}"

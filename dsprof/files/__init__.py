@@ -1,0 +1,1 @@
+"""Files that are given to us by name, or that we write."""

@@ -1,0 +1,86 @@
+"""Finding: what a rule says of a run, with its evidence as typed tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, Literal
+
+import msgspec
+
+Cell = str | int | float | bool | None
+
+ColumnKind = Literal["text", "count", "bytes", "ns", "ms", "share", "rate"]
+"""How a column is shown: `ns` and `bytes` scaled, `share` as per cent, `rate` in bytes/s."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """Heading of a table column; `kind` carries the unit, so no number is without one."""
+
+    label: str
+    kind: ColumnKind = "text"
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Evidence as typed data: renderers decide how it looks. Each row has one cell a column."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a table that no renderer could show: one may come from a file.
+
+        Raises:
+            ValueError: a row has not one cell a column.
+        """
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError("a row of a table has not one cell a column")
+
+
+class Status(str, Enum):
+    """Outcome of a rule."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INFO = "info"  # true and worth knowing, but no setting would better it
+    NOT_APPLICABLE = "not-applicable"
+    UNKNOWN = "unknown"  # an input is missing
+    ERROR = "error"  # the rule itself broke
+
+
+class Severity(str, Enum):
+    """How much a failed rule matters."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    NONE = "none"
+
+
+def worst(severities: Iterable[Severity]) -> Severity:
+    """Return the gravest of `severities`; the enumeration lists them from the gravest down."""
+    return min(severities, key=list(Severity).index)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """What one rule has to say about one run."""
+
+    rule: str
+    title: str
+    status: Status
+    summary: str  # one sentence with the figures
+    severity: Severity = Severity.NONE
+    category: str = ""
+    cause: str = ""  # why it is so
+    action: str = ""  # what to do, imperative
+    evidence: tuple[Table, ...] = ()
+    ranks: tuple[int, ...] = ()  # () means all
+    config_patch: dict[str, Any] | None = None  # DeepSpeed keys to merge into the user's file
+    saving_ms_per_step: tuple[float, float] | None = None  # low, high
+    exposed_per_saving: float = 1.0  # mean over ranks; of a late rank less, of computation nothing
+    saving_from: str = ""  # whose exposed time: "gradients", "parameters" or "" for any
+    saving_bytes_per_step: int | None = None
+    confidence: Literal["", "low", "medium", "high"] = ""
+    docs: str = ""  # page of the rule, relative to docs/

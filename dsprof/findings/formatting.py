@@ -1,0 +1,113 @@
+"""Numbers as words: every renderer says the same figure in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from dsprof.findings import wording
+from dsprof.findings.finding import Cell, ColumnKind
+from dsprof.findings.wording import BINARY_UNITS, TIME_UNITS, Units, percent, scaled, shortened
+
+NOT_MEASURABLE = "not measurable"
+NOT_KNOWN = "not known"
+LONGEST_TEXT = 1000  # in a cell: paths are long, a value of 100,000 characters hides the rest
+NOTHING = "\N{EN DASH}"
+
+
+def duration(ns: float | None) -> str:
+    """Nanoseconds in the unit that keeps about three figures."""
+    return _measured(ns, TIME_UNITS)
+
+
+def size(n_bytes: float | None) -> str:
+    """Bytes in binary units, as memory and buckets are counted."""
+    return _measured(n_bytes, BINARY_UNITS)
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """Bytes per second in decimal units, as nccl-tests and links are rated."""
+    return _measured(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+
+
+def share(part: float | None) -> str:
+    """A part of one, as per cent."""
+    return NOT_MEASURABLE if part is None else percent(part)
+
+
+def count(number: float | None) -> str:
+    """How many: whole numbers in full, others with about three figures."""
+    return NOT_MEASURABLE if number is None else wording.count(number)
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return wording.plural(number, noun)
+
+
+def ranks(numbers: Iterable[int], at_most: int = 12) -> str:
+    """Ranks as ranges, `0-3, 7`; beyond `at_most` ranges the rest is counted."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    words = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:at_most]]
+    left = sum(b - a + 1 for a, b in runs[at_most:])
+    return ", ".join(words) + (f" and {left} more" if left else "")
+
+
+def named_ranks(numbers: Iterable[int]) -> str:
+    """Ranks as what they are: `rank 3`, `ranks 0-3, 7`."""
+    members = set(numbers)
+    return f"rank{'' if len(members) == 1 else 's'} {ranks(members)}"
+
+
+def interval(low: float, high: float, unit: str) -> str:
+    """An estimate between two bounds, no more exact than it is: `30 to 48 ms`."""
+    ends = [f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in (low, high)]
+    if ends[0] == "0.0" != ends[1]:
+        return f"up to {ends[1]} {unit}"
+    return f"{' to '.join(dict.fromkeys(ends))} {unit}"
+
+
+def cell(value: Cell, kind: ColumnKind) -> str:
+    """A table cell as its column's kind asks; what is null says so."""
+    if value is None:
+        return NOTHING if kind == "text" else NOT_MEASURABLE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return shortened(value, LONGEST_TEXT)
+    return _NUMBERS[kind](value)
+
+
+def percentages(parts: Sequence[float]) -> list[float]:
+    """Per cent of the sum with one decimal, adding up to exactly 100.0; all zero where it is 0.
+
+    What rounding leaves over goes to the parts with the largest remainders.
+    """
+    total = sum(parts)
+    if total <= 0:
+        return [0.0] * len(parts)
+    tenths = [part * 1000 / total for part in parts]
+    floors = [int(value) for value in tenths]
+    by_remainder = sorted(range(len(parts)), key=lambda i: floors[i] - tenths[i])
+    for i in by_remainder[: 1000 - sum(floors)]:
+        floors[i] += 1
+    return [value / 10 for value in floors]
+
+
+def _measured(value: float | None, units: Units) -> str:
+    return NOT_MEASURABLE if value is None else scaled(value, units)
+
+
+_NUMBERS: dict[ColumnKind, Callable[[float], str]] = {
+    "text": str,
+    "count": count,
+    "bytes": size,
+    "ns": duration,
+    "ms": lambda value: duration(value * 1e6),
+    "share": share,
+    "rate": rate,
+}

@@ -1,0 +1,106 @@
+"""Words that several rules use for the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_MOST_NAMED = 12
+
+FILL_HOSTS = (
+    "Let the launcher fill a host before the next (mpirun --map-by slot, srun --distribution=block,"
+    " one torchrun a host)."
+)
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Name ranks, the first twelve one by one: `3, 7 and 12 more`."""
+    shown = ", ".join(map(str, ranks[:_MOST_NAMED]))
+    return shown if len(ranks) <= _MOST_NAMED else f"{shown} and {len(ranks) - _MOST_NAMED} more"
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Name ranks as what they are: `rank 3`, `ranks 3, 7`."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
+
+
+def ranks_do(ranks: Sequence[int], verb: str) -> str:
+    """Begin a sentence on ranks: `Rank 3 delays`, `Ranks 3, 7 delay`."""
+    who = named(ranks)
+    return f"{who[0].upper()}{who[1:]} {verb}{'s' if len(ranks) == 1 else ''}"
+
+
+def shortened(text: str, at_most: int = 60) -> str:
+    """Cut what somebody wrote to a length that a sentence bears, and say how long it is."""
+    return text if len(text) <= at_most else f"{text[:at_most]}… ({len(text):,} characters)"
+
+
+def remarks(rows: Iterable[tuple[str, str]]) -> str:
+    """Join names and remarks to a sentence, the first twelve: the evidence holds all."""
+    said = [f"{name}: {remark}" for name, remark in rows]
+    if len(said) > _MOST_NAMED:
+        said[_MOST_NAMED:] = [f"and {len(said) - _MOST_NAMED:,} more"]
+    text = "; ".join(said)
+    return text if text.endswith("?") else f"{text}."
+
+
+def reason(summary: str) -> str:
+    """Return why a verdict is unknown, for a line that begins with that word."""
+    rest = summary.removeprefix("Unknown").lstrip(":. ")
+    return rest or summary
+
+
+Units = Sequence[tuple[float, str]]
+"""How large units are, and what they are called, the largest first."""
+
+BINARY_UNITS: Units = (
+    (2**40, "TiB"),
+    (2**30, "GiB"),
+    (2**20, "MiB"),
+    (2**10, "KiB"),
+    (1, "B"),
+)
+
+TIME_UNITS: Units = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+
+
+def size(nbytes: float) -> str:
+    """Show bytes in the binary unit that keeps about three figures: `1.50 MiB`."""
+    return scaled(nbytes, BINARY_UNITS)
+
+
+def duration(ns: float) -> str:
+    """Show nanoseconds in the unit that keeps about three figures: `2.31 s`."""
+    return scaled(ns, TIME_UNITS)
+
+
+def scaled(value: float, units: Units) -> str:
+    """Show a value in the largest unit that it reaches, one of the smallest as it is."""
+    scale, unit = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
+    number = value / scale
+    is_whole = scale == 1 and float(number).is_integer()
+    return f"{f'{number:,.0f}' if is_whole else figures(number)} {unit}"
+
+
+def figures(value: float) -> str:
+    """Show a number with about three figures."""
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def percent(part: float, sign: str = "-") -> str:
+    """Show a part of one: `6.6 %`, without decimals from 10 % on; `sign` as in a format."""
+    value = part * 100
+    if 0 < abs(value) < 0.05:
+        return "< 0.1 %"
+    number = f"{value:{sign},.{0 if abs(value) >= 9.95 else 1}f}"
+    return f"{number.removesuffix('.0')} %"
+
+
+def count(number: float) -> str:
+    """Say how many: whole numbers in full, others with about three figures."""
+    return f"{number:,.0f}" if float(number).is_integer() else figures(number)
+
+
+def plural(number: float, noun: str, several: str = "") -> str:
+    """Say how many of what: `1 rank`, `2 ranks`, `0.50 ranks`."""
+    return f"{count(number)} {noun if number == 1 else several or f'{noun}s'}"

@@ -1,0 +1,1 @@
+"""What happens in the training process between the hooks and the writer."""

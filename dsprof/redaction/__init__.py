@@ -1,0 +1,311 @@
+"""What may be written of a text that people or other programs wrote: no credential.
+
+Two ways, for two kinds of text. A setting is written if it is on a list of known ones and its value
+has the shape that such values have (`plain_value`); of others the name is written. Free text, such
+as the message of an exception, loses what is known to be a credential by its form or by the word
+before it (`redact_text`). docs/privacy.md says what is written and what is not.
+
+Patterns are compiled at first use, by re: an import pays nothing for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+REDACTED = "<redacted>"
+
+_SECRET_NAME = (
+    r"token(?!s|iz|[_-]?(?:dim|ids|count|len|size|limit|budget|type|emb|per|drop))"
+    r"|secret|passw|passphrase|passcode|credential|mnemonic|(?<!by)pwd"
+    r"|(?:api|access|account|private|shared|signing|encryption|auth|ssh|master|license|experiment)"
+    r"[_-]?key(?!s?[_-]?(?:cache|size))"
+    r"|(?:^|[^a-z0-9])(?:key|keys|apikey|jwt|auth|authorization|pass|pw|psw|pat|sas|sig|signature"
+    r"|dsn|cookie|otp|pin(?!_?memory)|bearer|netrc|kubeconfig)(?:[^a-z0-9]|$)"
+    r"|(?:ssh|user|db|root|admin|login|mail|smtp|http|proxy|key|store)pass(?:[^a-z0-9]|$)"
+)
+"""What names of credentials contain, in lower case with words apart. Counts are called `tokens`."""
+
+_QUOTE = r"\\{0,3}[\"']"
+_QUOTED = "|".join(
+    rf"{mark}(?:[^{mark}\\\n]|\\.)*{mark}"
+    rf"|\\{{1,3}}{mark}(?:[^{mark}\\\n]|\\[^{mark}\n])*\\{{1,3}}{mark}"
+    rf"|\\{{0,3}}{mark}[^{mark}\n]*"  # which the end of the text cut off
+    for mark in "\"'"
+)
+
+_PASSWORD = r"(?:passw(?:or)?[dt]|passphrase|passcode|(?<![\w$])pwd)(?![\w-])"
+_FOLLOWING = (
+    r"(?:is|was|are|be|been|has|have|had|must|may|can|cannot|could|should|would|will|does|did|do"
+    r"|not|no|none|null|true|false|and|or|but|if|when|as|than|for|of|to|from|in|on|at|by|with"
+    r"|without|via|per|it|this|that|the|an?|your?|again|here|too|only|still|now|please|auth\w*"
+    r"|access\w*|argument|based|callback|change|checks?|contains|database|empty|entry|expires"
+    r"|failures?|fields?|files?|given|hash|hashes|incorrect|input|invalid|length|line|login|manager"
+    r"|mismatch|missing|option|policy|prompt|protection|reset|rotation|rules?|set|storage|store"
+    r"|strength|string|to[ ]be|unknown|unset|use|valid|value|variable|verification|weak|wrong"
+    r"|correct|[a-z]+(?:ed|ing|[ai]ble))(?![\w-])"
+)
+"""What follows "password" in sentences, and is none."""
+
+_TOKEN = (
+    r"\b(?:token|secret|credentials?|(?:api|access|auth|secret|private|license|signing)[ _-]?key)"
+    r"(?![\w-])"
+)
+_LETTER_AND_DIGIT = r"(?=[A-Za-z_.~+/-]{0,99}\d)(?=[\d_.~+/-]{0,99}[A-Za-z])"
+_MIXED_CASE = r"(?=[\da-z_.~+/-]{0,99}[A-Z])(?=[\dA-Z_.~+/-]{0,99}[a-z])"
+_QUANTITY = r"\d[\d.,x]*[a-z/%]{0,9}(?![\w-])"
+_PROGRAMS = "|".join(  # and the option by which they take a password
+    rf"(?:{programs})\b[^\n;|]{{0,200}}?[\s\"']{option}"
+    for programs, option in (
+        (r"sshpass|mysql\w*|mariadb\w*|mongo\w*|(?:docker|podman|registry|az|oc)[ ]login", "-p"),
+        ("redis-cli", "-a"),
+        (r"ldap\w+", "-w"),
+        ("plink|pscp|psftp", "-pw"),
+        ("openssl", "-pass(?:in|out)?[ ]+pass:"),
+    )
+)
+_AFTER_OPTION = rf"(?:[ =]+|(?:{_QUOTE}), *)?(?:{_QUOTE})?"
+_IS = r"(?:[ ]+(?:is|was|set[ ]to|changed[ ]to|to)|[ ]*(?::|=|->))[ ]+"
+
+_IN_TEXT: tuple[tuple[str, str], ...] = (
+    # A private key, to its end or to that of the text.
+    (r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[\s\S]*?(?:-----END [A-Z0-9 ]*-----|\Z)", REDACTED),
+    # User and password in an address.
+    (r"(?<=[:/]/)[^\s@:/\"'<>]{0,256}:[^\s\"'<>]{0,256}@(?=[\w\[/])", f"{REDACTED}@"),
+    (r"(?<=://)(?!<redacted>)[^/\s\"'<>]{1,256}@(?=[\w\[])", f"{REDACTED}@"),
+    (
+        r"(?<![\w.:@+-])[\w.+-]+:[^\s:/@\"'<>]+@(?=[A-Za-z\d][\w-]*[.:][\w-]|localhost\b)",
+        f"{REDACTED}@",
+    ),
+    # Headers of HTTP, to the end of the line or of the string that they are in.
+    (
+        rf"(?i)(\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{1, 40}(?:key|token))"
+        rf"(?:{_QUOTE})?\s*[:=]\s*(?:{_QUOTE})?)(?!\s*<redacted>)[^\r\n\"'\\]+"
+        r"(?:(?<==)\"[^\r\n\"]*\"[^\r\n\"'\\]*)*",
+        rf"\1{REDACTED}",
+    ),
+    (r"(?i)\b(bearer|negotiate)(\s+)(?!<redacted>)[\w.~+/=-]{6,}", rf"\1\2{REDACTED}"),
+    (r"\b(Basic)(\s+)(?=[A-Za-z+/]*[\d=+/A-Z])[A-Za-z0-9+/]{8,}={0,2}", rf"\1\2{REDACTED}"),
+    (
+        r"\b(basic)(\s+)(?=[A-Za-z+/]*\d)(?=[\da-z+/]*[A-Z])[A-Za-z0-9+/]{12,}={0,2}",
+        rf"\1\2{REDACTED}",
+    ),
+    # name=value, "name": "value", --name value, Name: value.
+    (
+        r"(?i)(\b(?:passw(?:or)?d|passphrase|mnemonic|secret"
+        r"|(?:api|access|account|private|shared)[ ]key(?:[ ]id)?)\s*:\s+)"
+        r"(?!<redacted>|(?:true|false|none|null)(?![\w-]))[^\s,;&\"'<>]+(?:[ ][^\s,;&\"'<>]+)*",
+        rf"\1{REDACTED}",
+    ),
+    (r"(?i)(\bpwd\s*[=:]\s*)(?![/~<\s])[^\s,;&\"'<>]+", rf"\1{REDACTED}"),  # not $PWD, a folder
+    (
+        r"(?i)([?&;](?:key|code|auth|sv|se|sp|sr|skoid)=)(?!<redacted>)[^\s&\"'<>]+",
+        rf"\1{REDACTED}",
+    ),
+    # By form: the keys of clouds, code hosts, model hubs, payment, chat and mail.
+    (
+        r"\b(?:A3T[A-Z0-9]|AKIA|ASIA|AGPA|AROA|AIPA|ANPA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
+        r"|\bya29\.[\w-]{8,}|\bGOCSPX-[\w-]{8,}"
+        r"|\b(?:hf|gh[oprsu]|github_pat|wandb_v\d|npm|dckr_pat|shp(?:at|ca|pa|ss)|whsec|lin_api"
+        r"|r8|sbp|pscale_(?:tkn|pw|oauth)|figd|pnu|rdme|glsa|tfp|nvapi|ntn)_[\w-]{12,}"
+        r"|\b(?:glpat|gldt|glrt|glptt|nvapi|sk|pk|rk|pypi|dop_v1|doo_v1|xox[abeoprs]|xapp|pat|sq0[a-z]{3}"
+        r"|PMAK|NRAK|NRJS|hvs|hvb|sntrys|tskey)"
+        r"[-_.](?=[\w-]{0,99}\d)[\w.-]{12,}"
+        r"|\b(?:sk|pk|rk)_(?:live|test)_\w{8,}|\bdapi[0-9a-f]{16,}|\bSG\.[\w-]{8,}\.[\w-]{8,}"
+        r"|\bLTAI[A-Za-z0-9]{12,}|(?<!\d)\d{8,10}:AA[\w-]{20,}|\bAGE-SECRET-KEY-\w{8,}"
+        r"|\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,}|\bATATT3[\w=-]{16,}|\bAKCp\w{16,}"
+        r"|\beyJ[\w-]{8,}(?:\.[\w-]*){0,4}"
+        r"|\b(?:fw|gsk|rpa|tgp_v\d|secret_[a-z]{2,8})_(?=\w{0,99}\d)(?=\w{0,99}[A-Z])\w{16,}"
+        r"|\bapi_org_[A-Za-z]{20,}|\blsv2_[a-z]{2}_[0-9a-f]{16,}\w*|\b(?:local-|key-|SK)[0-9a-f]{32,}"
+        r"|\b(?:pplx|xai|xkeysib)-(?=[\w-]{0,99}\d)[\w-]{16,}|\.atlasv1\.[\w-]{16,}"
+        r"|(?<![\w~])[\w~]{3}\dQ~[\w~.-]{24,}|\bMUNGE:[\w+/=]+"
+        r"|\$(?:apr1|[156y]|2[aby])\$[\w./$]{16,}|(?<=:thin:)[^\s@]{1,256}(?=@)"
+        r"|\bhooks\.slack\.com/services/[\w/]{16,}|\bdiscord(?:app)?\.com/api/webhooks/[\w/-]{16,}",
+        REDACTED,
+    ),
+    # A long run of random digits and letters that is no part of a path or of a name.
+    (r"(?<![\w.-])(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{32,}(?![\w-])", REDACTED),
+    (
+        r"(?<=/)(?=[A-Za-z+]*\d)(?=[\d+a-z]*[A-Z])(?=[\d+A-Z]*[a-z])[A-Za-z0-9+]{40,}(?![\w.-])",
+        REDACTED,
+    ),
+    (
+        r"(?<![\w/.:-])(?=[A-Za-z+/]*\d)(?=[\d+/a-z]*[A-Z])(?=[\d+/A-Z]*[a-z])[A-Za-z0-9+/]{40,}"
+        r"={0,2}(?![\w/.-])",
+        REDACTED,
+    ),
+)
+"""Patterns and what stands in their place, in this order."""
+
+_BY_WORDS: tuple[tuple[str, str], ...] = (
+    # Command lines: curl -u user:password, sshpass -p password.
+    (
+        rf"((?<![\w-])(?:-[A-Za-z]{{0,5}}[uU]|--(?:proxy-)?user){_AFTER_OPTION}"
+        r"[A-Za-z_][\w.@+\\-]{0,63}:)(?![/<])[^\s,\"']+",
+        rf"\1{REDACTED}",
+    ),
+    (rf"(?i)(\b(?:{_PROGRAMS}){_AFTER_OPTION})(?!<redacted>)[^\s,\"'=]+", rf"\1{REDACTED}"),
+    # Sentences: the password (for admin) is X, password X, invalid token "X".
+    (
+        rf"(?i)((?:{_PASSWORD}(?:[ ](?:for|of)(?:[ ][\w.@'\"-]{{1,64}}){{1,2}}?)?|\bsecret){_IS}"
+        rf"|{_PASSWORD}[ ]+|identified[ ]by[ ]+)(?!<redacted>|[=:-]|{_FOLLOWING})"
+        rf"(?:{_QUOTED}|`[^`\n]*`|(?<!pwd[ ])[^\s,;&\"'<>()\[\]]+|[A-Za-z\d][^\s,;&\"'<>()\[\]]*)",
+        rf"\1{REDACTED}",
+    ),
+    (rf"(?im)^([ \t-]*pass:[ ]+)(?![\d<\[{{]|{_FOLLOWING})\S+[ \t]*$", rf"\1{REDACTED}"),
+    (
+        rf"(?i)({_TOKEN}(?:[ ](?:provided|given|used|supplied|value))?"
+        rf"(?:{_IS}[\"'`(]?|[ ]+[\"'`(])){_LETTER_AND_DIGIT}(?!{_QUANTITY})"
+        r"[\w.~+-][\w.~+/-]{5,}={0,2}(?![\w=])",
+        rf"\1{REDACTED}",
+    ),
+    (
+        rf"((?i:{_TOKEN})[ ]+){_LETTER_AND_DIGIT}{_MIXED_CASE}"
+        r"[\w.~+-][\w.~+/-]{7,}={0,2}(?![\w=])",
+        rf"\1{REDACTED}",
+    ),
+)
+"""The same, of texts that hold one of these."""
+_WORDS = (
+    "pass",
+    "pwd",
+    "secret",
+    "token",
+    "key",
+    "credential",
+    "identified",
+    " -",
+    "'-",
+    '"-',
+    "\t-",
+)
+
+_BEFORE_VALUE = (
+    rf"(?<![\w.-])(?:(?P<option>--?[\w.-]{{1,80}})(?:[ \t]+(?!-)|(?:{_QUOTE}), *(?={_QUOTE}))"
+    rf"|(?P<name>[\w.-]{{1,80}})(?P<quoted>{_QUOTE})?\]? *(?P<sign>[=-]>|:=|==|[=:]|%3[ADad]) *)"
+    rf"|\({_QUOTE}(?P<first>[\w.-]{{1,80}}){_QUOTE}, *(?={_QUOTE})"  # of a pair
+)
+_VALUE = (
+    rf"(?!<redacted>|(?i:true|false|none|null)(?![\w-]))(?:[A-Za-z]{{0,2}}(?:{_QUOTED})"
+    r"|[\[({][^\])}\n]*|<[^<>\s]*>"
+    r"|[^\s,;&\"'<>(){}\[\]]+)"
+)
+_ORDINARY = frozenset(("key", "keys", "auth", "pass", "pat", "pin", "signature"))
+"""Words that stand before a colon in sentences, too."""
+
+_FILE = r"\.(?:ya?ml|jsonl?|py|cpp|txt|log|toml|cfg|conf|ini|sh|gz|zip|md|html|pt|bin)$"
+_OF_DICTS = frozenset(("auth", "pass", "pin"))
+"""Those of them that are secrets as quoted names."""
+
+_RANDOM = (
+    r"(?<![\w/.-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{16,}"
+    r"|(?<![\w/.-])(?=[A-Za-z+]*\d)(?=[\d+]*[A-Za-z])[A-Za-z0-9+]{32,}"
+    r"|(?<![\w/.+-])[A-Za-z0-9+/]{12,}={1,2}$"
+    r"|^(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[\w-]{32,}$"
+)
+_UUID = r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
+
+_NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|\d+(?:\.\d{1,9})?(?:[eE][+-]?\d{1,3})?)[A-Za-z%]{0,3}"
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"
+_DEVICE = rf"(?:GPU-|MIG-GPU-|MIG-){_UUID[2:-2]}(?:/\d+/\d+)?"
+_BETWEEN = r" ?[,:;|=^+>()#\[\]{}] ?"
+_ITEM = rf"|{_DEVICE}|{_NUMBER}|{_NAME}|\*"
+_PATH = r"(?:~|\.{1,2})?/[\w.+@~%=, #*()\[\]-]*(?:/[\w.+@~%=, #*()\[\]-]*)*"
+_WHOLE = rf"{_PATH}(?::(?:{_PATH})?)*|[0-9a-fA-F:.]{{2,45}}(?:%\w+)?"  # of addresses, the latter
+_LONGEST_VALUE = 16_384  # lists of libraries, of nodes
+
+
+def plain_value(value: str) -> bool:
+    """Whether `value` is one that a known setting may have, and nothing that is a credential.
+
+    Such are numbers with a unit, names, devices, addresses and paths, and lists of them.
+    """
+    if len(value) > _LONGEST_VALUE or not _has_known_shape(" ".join(value.split())):
+        return False
+    return redact_text(value) == value and not re.search(_RANDOM, re.sub(_UUID, "", value))
+
+
+def _has_known_shape(value: str) -> bool:
+    if re.fullmatch(_WHOLE, value):
+        return True
+    items = re.split(_BETWEEN, value)
+    names_secret = any(is_secret_name(item) for item in items[:-1])  # the next one
+    return not names_secret and all(re.fullmatch(_ITEM, item) for item in items)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting of this name holds a credential, however the name is spelt."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return any(re.search(_SECRET_NAME, spelt.lower()) for spelt in (words, name))
+
+
+def written_name(name: str) -> str:
+    """Return the name of an unknown setting if it is a name at all, not a credential itself."""
+    is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", name)
+    return name if is_name and plain_value(name) else REDACTED
+
+
+@lru_cache(maxsize=4096)  # a page says the same of many ranks
+def redact_text(text: str) -> str:
+    """Return free text without what looks like a credential."""
+    lower = text.lower()
+    by_words = _BY_WORDS if any(word in lower for word in _WORDS) else ()
+    for pattern, replacement in (*_IN_TEXT, *by_words):
+        text = re.sub(pattern, replacement, text)
+    return _without_assigned(text)
+
+
+def _without_assigned(text: str) -> str:
+    """Replace the value after a secret name: name=value, "name": "value", --name value."""
+    parts, end = list[str](), 0
+    for found in re.finditer(_BEFORE_VALUE, text):
+        if found.start() < end or not _announces_secret(found):
+            continue
+        if value := re.compile(_VALUE).match(text, found.end()):  # may be as long as the text
+            parts += [text[end : found.end()], REDACTED]
+            end = value.end()
+    return "".join([*parts, text[end:]]) if parts else text
+
+
+def _announces_secret(found: re.Match[str]) -> bool:
+    name = found["option"] or found["name"] or found["first"]
+    ordinary = _ORDINARY - _OF_DICTS if found["quoted"] or found["first"] else _ORDINARY
+    is_word = (found["sign"] == ":" or found["first"]) and name.lower() in ordinary
+    is_error = name.endswith(("Error", "Exception", "Warning"))  # KeyError: 'weight'
+    is_place = found["sign"] == ":" and re.search(_FILE, name)  # key.yaml:1:1
+    is_none = is_word or is_error or is_place or name.lower() == "pwd"  # which a pattern knows
+    return is_secret_name(name) and not is_none
+
+
+def map_text(value: Any, change: Callable[[str], str]) -> Any:
+    """Return `value` with `change` applied to every string in it.
+
+    It takes what descriptions and diagnoses are made of: structs of msgspec, frozen dataclasses,
+    tuples, lists and dicts. What does not change is the same object.
+    """
+    if isinstance(value, str):
+        return change(value) if type(value) is str else value  # a member of an enum
+    if isinstance(value, dict):
+        return {map_text(key, change): map_text(part, change) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return _map_items(value, change)
+    fields = getattr(value, "__struct_fields__", getattr(value, "__dataclass_fields__", ()))
+    parts = {name: getattr(value, name) for name in fields}
+    new = {name: map_text(part, change) for name, part in parts.items()}
+    changed = {name: part for name, part in new.items() if part is not parts[name]}
+    if not changed:
+        return value
+    import msgspec  # late: doctor says when it is broken
+
+    replace = msgspec.structs.replace if isinstance(value, msgspec.Struct) else dataclasses.replace
+    return replace(value, **changed)
+
+
+def _map_items(items: Any, change: Callable[[str], str]) -> Any:
+    if not items or isinstance(items[0], (int, float)):  # columns of figures are long
+        return items
+    parts = [map_text(part, change) for part in items]
+    return type(items)(*parts) if hasattr(items, "_fields") else type(items)(parts)

@@ -1,0 +1,1 @@
+"""What rules ask of hardware: which accelerators, which precision, which peak."""

@@ -1,0 +1,29 @@
+"""The parts of a step, as rules on series of steps name and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dsprof.analysis.run.series import Floats
+from dsprof.analysis.run.step_columns import StepColumns
+
+PARTS = {
+    "compute_ns": "forward, backward and optimizer step",
+    "exposed_ns": "waits for communication",
+    "copies_ns": "copies between host and device",
+    "idle_ns": "idle time of the device",
+    "other_ns": "time outside all phases",
+}
+"""Parts of a step in a sentence."""
+
+
+def part_columns(columns: StepColumns) -> dict[str, Floats]:
+    """Return the whole step and its parts, named for a table."""
+    parts = {PARTS[name]: column for name, column in columns.parts.items()}
+    return {"whole step": columns.total_ns, **parts}
+
+
+def growing_part(growth: Mapping[str, float], whole_ns: float, share: float) -> str:
+    """Return the part that explains most of a growth of `whole_ns`; "" if less than `share`."""
+    part = max(growth, key=lambda name: growth[name], default="")
+    return part if part and growth[part] >= share * whole_ns else ""

@@ -1,0 +1,219 @@
+"""Writes what follows from `dsprof.trace.schema`, where it has to be fast, typed or read by people.
+
+    python -m dsprof.trace.generate
+
+A test says when the files are older than the schema. Only a checkout has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from dsprof.events import Scope
+from dsprof.trace import schema
+from dsprof.trace.schema import Collective, Mark
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parent.parent
+_BY = (
+    '"""{what}\n\nWritten by `python -m dsprof.trace.generate`: edit `dsprof.trace.schema`.\n"""\n'
+)
+_COLUMNS = {str: "IntArray", int: "IntArray", bool: "BoolArray"}
+
+
+class Field(msgspec.Struct):
+    """A field of a record as it was declared."""
+
+    name: str
+    type: Any
+    marks: set[Mark]
+    doc: str
+    default: str  # as Python writes it, "" where a value must be given
+
+
+def fields(record: type[Any]) -> Iterator[Field]:
+    """Yield the fields of a record in their order."""
+    hints = get_type_hints(record, include_extras=True)
+    for one in msgspec.structs.fields(record):
+        kind, *extras = get_args(hints[one.name])
+        marks = {extra for extra in extras if isinstance(extra, Mark)}
+        doc = next(reversed([extra for extra in extras if isinstance(extra, str)]), "")
+        yield Field(one.name, kind, marks, doc, _default(one))
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default is not msgspec.NODEFAULT:
+        return repr(field.default)
+    factory: Any = field.default_factory
+    return "" if factory is msgspec.NODEFAULT else repr(factory())
+
+
+def structs() -> list[type[Any]]:
+    """Return all records and their parts, in the order of the schema."""
+    return [
+        one
+        for one in vars(schema).values()
+        if isinstance(one, type) and issubclass(one, msgspec.Struct) and _is_ours(one)
+    ]
+
+
+def _is_ours(one: type[Any]) -> bool:
+    return one.__module__ == schema.__name__
+
+
+# -- settled.py -----------------------------------------------------------------------------------
+
+
+def settled() -> str:
+    """Return the source that turns records of hooks into those of the file."""
+    wanted = [one for one in structs() if any(_changes(fields(one)))]
+    names = ",\n    ".join(sorted(one.__name__ for one in wanted))
+    return "\n".join(
+        [
+            _BY.format(what="Turns records of hooks into those of the file: a copy, relative."),
+            "from __future__ import annotations\n",
+            "from collections.abc import Callable",
+            "from typing import Any\n",
+            "from dsprof.events import OUTSIDE",
+            f"from dsprof.trace.schema import (\n    {names},\n)\n\n",
+            *("\n".join(_settle(one)) + "\n\n" for one in wanted),
+            "SETTLED: dict[type[Any], Callable[[Any, int], Any]] = {",
+            *(f"    {one.__name__}: {_function(one)}," for one in wanted),
+            "}",
+            '"""What a hook may still hold is copied. Other records are written as they are."""\n',
+        ]
+    )
+
+
+def _function(record: type[Any]) -> str:
+    name = record.__name__
+    return "settled" + "".join(
+        f"_{letter.lower()}" if letter.isupper() else letter for letter in name
+    )
+
+
+def _settle(record: type[Any]) -> Iterator[str]:
+    yield f"def {_function(record)}(given: Any, start_ns: int) -> {record.__name__}:"
+    yield f'    """Return a `{record.__name__}` of the file."""'
+    yield f"    record: {record.__name__} = given.__copy__()"
+    yield from (f"    {line}" for line in _changes(fields(record)))
+    yield "    return record"
+
+
+def _changes(of: Iterable[Field]) -> Iterator[str]:
+    for one in of:
+        if Mark.LIVE in one.marks:
+            default = "OUTSIDE" if one.type is Scope else one.default.replace("'", '"')
+            yield f"record.{one.name} = {default}"
+        elif Mark.INSTANT in one.marks:
+            if one.default:
+                yield f"if record.{one.name}:"
+                yield f"    record.{one.name} -= start_ns"
+            else:
+                yield f"record.{one.name} -= start_ns"
+
+
+# -- columns.py -----------------------------------------------------------------------------------
+
+
+def columns() -> str:
+    """Return the source of the columns that a reader makes of collectives."""
+    written = [one for one in fields(Collective) if Mark.LIVE not in one.marks]
+    by_type = {kind: [one.name for one in written if one.type is kind] for kind in _COLUMNS}
+    words, numbers, flags = by_type[str], by_type[int], by_type[bool]
+    return "\n".join(
+        [
+            _BY.format(what="The columns of collectives; strings are codes into `words`."),
+            "from __future__ import annotations\n",
+            "from dataclasses import dataclass\n",
+            "import numpy as np",
+            "import numpy.typing as npt\n",
+            "IntArray = npt.NDArray[np.int64]",
+            "BoolArray = npt.NDArray[np.bool_]\n",
+            *(_tuple(f"{name}", of) for name, of in
+              (("WORDS", words), ("NUMBERS", numbers), ("FLAGS", flags))),
+            "\n\n@dataclass(slots=True)",
+            "class Columns:",
+            '    """One row a collective, in the order of the file."""\n',
+            "    words: list[str]",
+            "    op: IntArray",
+            *(f"    {one.name}: {_COLUMNS[one.type]}" for one in written),
+            "",
+        ]
+    )  # fmt: skip
+
+
+def _tuple(name: str, values: Iterable[str]) -> str:
+    inside = "".join(f'    "{value}",\n' for value in values)
+    return f"{name} = (\n{inside})"
+
+
+# -- docs/trace-format.md -------------------------------------------------------------------------
+
+
+def page(text: str) -> str:
+    """Return docs/trace-format.md with tables of now between its marks."""
+    for name, table in {"lines": _lines(), "records": _records()}.items():
+        begin, end = f"<!-- {name}: written by dsprof.trace.generate -->\n", f"<!-- end {name} -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{table}\n{end}{rest.split(end, 1)[1]}"
+    return text
+
+
+def _lines() -> str:
+    rows = [f"| `{kind.cat}` | {_what(kind)} | {kind.when} |" for kind in schema.KINDS]
+    return "\n".join(["| `cat` | what | when |", "| --- | --- | --- |", *rows, ""])
+
+
+def _what(kind: schema.Kind) -> str:
+    return kind.what or str(kind.record.__doc__).split("\n", 1)[0].rstrip(".")
+
+
+def _records() -> str:
+    cats: dict[Any, list[str]] = {}
+    for kind in schema.KINDS:
+        cats.setdefault(kind.record, []).append(f"`{kind.cat}`")
+    return "\n".join(_record(one, cats.get(one, [])) for one in structs())
+
+
+def _record(record: type[Any], cats: list[str]) -> str:
+    of = f"{' and '.join(cats)}: " if cats else ""
+    doc = " ".join((record.__doc__ or "").split())
+    rows = [
+        f"| `{one.name}` | {_type(one)} | {f'`{one.default}`' if one.default else ''} | {one.doc} |"
+        for one in fields(record)
+        if Mark.LIVE not in one.marks
+    ]
+    head = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
+    return "\n".join([f"### {of}{record.__name__}", "", doc, "", *head, *rows, ""])
+
+
+def _type(field: Field) -> str:
+    unit = next((mark.value for mark in field.marks), "")
+    return unit or _name(field.type).replace("|", "or")
+
+
+def _name(kind: Any) -> str:
+    if get_origin(kind) in (Union, UnionType):
+        return " | ".join(map(_name, get_args(kind)))
+    return str(kind) if get_args(kind) else "None" if kind is type(None) else str(kind.__name__)
+
+
+def files() -> dict[Path, str]:
+    """Return what each file should hold."""
+    document = _ROOT / "docs" / "trace-format.md"
+    return {
+        _HERE / "settled.py": settled(),
+        _HERE / "columns.py": columns(),
+        document: page(document.read_text("utf-8")),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.write_text(text, "utf-8")

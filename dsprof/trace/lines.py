@@ -1,0 +1,43 @@
+"""The native trace: Chrome Trace Event JSON, an array with one line for each record.
+
+The field `cat` says which kind of line it is; Perfetto shows the file as it is. `ts` and `dur` are
+microseconds since the start of the trace (three decimals: nanoseconds). `args` is the record, as
+`dsprof.trace.schema` declares it; docs/trace-format.md describes the file for other readers.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import msgspec
+
+from dsprof.trace.schema import COMM, KINDS, OPEN, Kind
+
+
+class Line(msgspec.Struct, gc=False, omit_defaults=True, tag_field="cat"):
+    """What every line has."""
+
+    args: Any
+    name: str = ""
+    ph: str = "X"
+    pid: int = 0  # the rank
+    tid: int = 0
+    ts: float = 0.0
+    dur: float = 0.0
+
+
+def _line(kind: Kind) -> Any:
+    fields = [("args", kind.record)]
+    options: Any = {"tag": kind.cat, "gc": False, "omit_defaults": True}
+    return msgspec.defstruct(f"{kind.cat}_line", fields, bases=(Line,), module=__name__, **options)
+
+
+LINES: dict[str, Any] = {kind.cat: _line(kind) for kind in KINDS}
+"""The type of each kind of line, by its `cat`."""
+
+COMM_LINE, OPEN_LINE = LINES[COMM], LINES[OPEN]
+
+AnyLine = reduce(or_, LINES.values())
+"""What a decoder takes."""

@@ -1,0 +1,1 @@
+"""Graphs in Chakra's schema: protobuf, and torch's execution traces in JSON."""

@@ -1,0 +1,35 @@
+"""The header of a record that tells an order and no times: execution traces and Chakra graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dsprof.errors import TraceError
+from dsprof.trace.schema import SCHEMA_VERSION, Header
+
+MOST_RANKS = 1 << 20
+_LARGEST_PID = 1 << 32
+
+
+def graph_header(
+    path: Path, run_key: str, rank: int, world_size: int, pid: object, **fields: Any
+) -> Header:
+    """Return the header of one rank; `fields` are the others that the record tells.
+
+    Raises:
+        TraceError: there can be no such rank.
+    """
+    if not rank < MOST_RANKS or world_size > MOST_RANKS:
+        raise TraceError(f"{path}: rank {rank} of {world_size} cannot be: the file is damaged")
+    defaults: dict[str, Any] = {"started_epoch_ns": 0, "device": ""}
+    return Header(
+        schema_version=SCHEMA_VERSION,
+        run_key=run_key,
+        rank=rank,
+        world_size=world_size,
+        host="",
+        pid=pid if isinstance(pid, int) and 0 <= pid < _LARGEST_PID else 0,
+        started_monotonic_ns=0,
+        **(defaults | fields),
+    )

@@ -1,0 +1,85 @@
+"""What is the same of all events of one name, found out once; asked for each event of a profile."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY
+from dsprof.trace.readers.calls import UNNAMED
+from dsprof.trace.readers.host_calls import kind_of
+from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
+from dsprof.trace.readers.kineto.events import (
+    CPU_COLLECTIVES,
+    DEVICE_CATEGORIES,
+    KERNEL,
+    STEP_PREFIX,
+)
+from dsprof.trace.readers.kineto.host import ISSUED
+from dsprof.trace.table import Vocabulary
+
+UNUSED, STEP, CALL, SPAN, HOST_CALL = range(5)
+"""What events of the host are.
+
+`CALL` is torch's record of a collective, `SPAN` one of a CPU backend; `HOST_CALL` and above are
+calls that may keep a device idle, by their kind.
+"""
+
+_MOST_NAMES = 1 << 16
+
+
+class HostUses(dict[str, int]):
+    """What is read of the host's events by their names; fills itself, within bounds."""
+
+    def __missing__(self, name: str) -> int:
+        if len(self) >= _MOST_NAMES:
+            self.clear()
+        use = self[name] = _use(name)
+        return use
+
+
+def _use(name: str) -> int:
+    if name.startswith(STEP_PREFIX):
+        return STEP
+    if name.startswith(CPU_COLLECTIVES):
+        return SPAN
+    if name == ISSUED:
+        return CALL
+    return HOST_CALL + kind if (kind := kind_of(name)) else UNUSED
+
+
+class DeviceKind(NamedTuple):
+    """What is the same of all kernels or copies of one name; `name` and `library` are words."""
+
+    name: int
+    library: int
+    kind: int
+    is_usual: bool
+
+
+class DeviceKinds(dict[tuple[str, str, bool], int]):
+    """Numbers what is seen by name, category and whether a collective is named; fills itself.
+
+    `rows` describes by number; `operations` has the collective that the name tells, of those that
+    communicate.
+    """
+
+    def __init__(self, words: Vocabulary) -> None:
+        super().__init__()
+        self.rows: list[DeviceKind] = []
+        self.operations: dict[int, str] = {}
+        self._words = words
+
+    def __missing__(self, key: tuple[str, str, bool]) -> int:
+        number = self[key] = len(self.rows)
+        self.rows.append(kind := self._describe(*key))
+        if kind.kind == COMMUNICATION:
+            self.operations[number] = operation_of(key[0]) or UNNAMED
+        return number
+
+    def _describe(self, name: str, category: str, is_named: bool) -> DeviceKind:
+        if DEVICE_CATEGORIES[category] != KERNEL:
+            return DeviceKind(self._words[name], self._words[""], COPY, False)
+        library = library_of(name) or ("named by the profiler" if is_named else "")
+        kind = COMMUNICATION if library else COMPUTE
+        usual = kind == COMMUNICATION and is_usual(name)
+        return DeviceKind(self._words[name], self._words[library], kind, usual)

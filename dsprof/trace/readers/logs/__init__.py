@@ -1,0 +1,141 @@
+"""Reads logs of training: what NCCL, RCCL, torch and DeepSpeed say of themselves, rank by rank."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dsprof.errors import TraceError
+from dsprof.trace.log import RankLog, joined
+from dsprof.trace.readers.logs.lines import MarkedLines
+from dsprof.trace.readers.logs.printed_config import engine_of
+from dsprof.trace.readers.logs.scan import MARKS, LoggedRank, LogScan
+from dsprof.trace.readers.reader import Facts, Reader
+from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
+from dsprof.trace.source import Source, size_of
+from dsprof.trace.table import CollectivesBuilder, RankTrace
+
+_SIGNS = re.compile(
+    rb"[NR]CCL (?:INFO|WARN|CALL|TRACE|version) |NCCL_DEBUG=|comm op: |Comm\. Op +Message Size"
+    rb"|out of memory\. Tried to allocate|atchdog caught collective|atchdog at work"
+    rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
+    rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)|RunningAvgSamplesPerSec="
+    rb"|Setting OMP_NUM_THREADS environment variable for each process",
+    re.M,
+)
+_NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that stand in no object
+_LEFT_OUT = (
+    "{name} names more processes or facts than are kept of one log: {lines:,} lines are left out; "
+    "give the log of fewer ranks"
+)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class _LogFile:
+    """What one file came to; never changed, for it is kept."""
+
+    ranks: tuple[LoggedRank, ...]
+    world_size: int
+    checksum: int
+    is_nccl: bool
+    deepspeed: str
+    config: dict[str, Any]  # of DeepSpeed, as the user wrote it
+    left_out: int
+
+
+class LogReader:
+    """Reads one log, of any number of ranks."""
+
+    name = "log"
+    tells = Facts.LOG
+    order = 90
+
+    def recognises(self, start: bytes) -> bool:
+        """Say whether it is text in which a library that is known speaks."""
+        if start[:1] == b"{":  # JSON, or a log that begins with some
+            start = b"\n".join(_NO_JSON.findall(start))
+        return start[:1] != b"\x80" and _SIGNS.search(start) is not None
+
+    def read_headers(self, path: Path) -> Sequence[Header]:
+        """Read the file: only its end tells which ranks it is of."""
+        return [trace.header for trace in self.read_traces(path)]
+
+    def read_traces(self, path: Path) -> Iterable[RankTrace]:
+        """Read the file, one trace a rank, in which nothing but the log is told."""
+        found = _scan(path, _version_of(path))
+        return [_trace(path, found, one) for one in found.ranks]
+
+
+def _version_of(path: Path) -> tuple[int, int]:
+    """Return what changes when the file does."""
+    archive = next((one for one in (path, *path.parents) if os.path.isfile(one)), path)
+    try:
+        status = os.stat(archive)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be opened: {error.strerror}") from None
+    return status.st_mtime_ns, status.st_size
+
+
+def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
+    header = Header(
+        schema_version=SCHEMA_VERSION,
+        run_key=f"log {found.checksum:08x}",
+        rank=one.rank,
+        world_size=found.world_size,
+        host=one.host,
+        pid=one.pid,
+        started_epoch_ns=0,
+        started_monotonic_ns=0,
+        backend="nccl" if found.is_nccl else "",
+        versions={"deepspeed": found.deepspeed} if found.deepspeed else {},
+        device="cuda" if found.is_nccl or one.log.out_of_memory else "",
+    )
+    is_first = one is found.ranks[0]
+    has_engine = found.config and is_first  # one rank prints it
+    left_out = (
+        is_first and found.left_out and _LEFT_OUT.format(name=path.name, lines=found.left_out)
+    )
+    return RankTrace(
+        path=str(path),
+        header=header,
+        engines={1: engine_of(found.config)} if has_engine else {},
+        collectives=CollectivesBuilder().build(),
+        trailer=Trailer(reason="end of the log"),
+        log=joined(RankLog(), one.log),
+        notes=[Note(note) for note in (one.note, is_first and left_out) if note],
+        nbytes=size_of(path),
+    )
+
+
+@lru_cache(maxsize=256)  # headers and traces are asked for one after the other
+def _scan(path: Path, _version: tuple[int, int]) -> _LogFile:
+    scan = LogScan()
+    with Source(path) as source:
+        lines = MarkedLines(source, MARKS)
+        for line in lines:
+            lines.takes_all = scan.take(line)
+    named = _RANK_IN_NAME.search(path.name)
+    ranks, world_size = scan.ranks(int(named[1]) if named else -1)
+    if not ranks:
+        raise TraceError(
+            f"{path}: a log in which neither NCCL nor RCCL, torch's allocator or watchdog, nor "
+            "DeepSpeed says anything; set NCCL_DEBUG=INFO to see how ranks connect"
+        )
+    return _LogFile(
+        tuple(ranks),
+        world_size,
+        lines.checksum,
+        scan.is_nccl,
+        scan.deepspeed,
+        scan.config.written,
+        scan.left_out,
+    )
+
+
+READER: Reader = LogReader()

@@ -1,0 +1,120 @@
+"""Tables of bandwidth benchmarks in logs: nccl-tests, all_reduce_bench.py, DeepSpeed's ds_bench.
+
+Early releases of all_reduce_bench.py print three lines a trial: `duration: … sec`,
+`algo throughput: … bps` of twice the payload, and `busbw: … Gbps`. Bandwidths are kept in bytes/s:
+nccl-tests and all_reduce_bench.py print 10^9 bytes, ds_bench 10^9 bits or bytes as its heading
+says. What stands before a table tells the operation, the ranks and their devices.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dsprof.trace.log import Measured, RankLog
+
+MARKS = (
+    *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"#  Rank ", b"- hardware: "),
+    *(b"average bandwidth of ", b"Performance of ", b" duration: ", b"algo throughput: "),
+)
+"""What a line must hold to begin a table, or to say what it is of."""
+
+_UNITS: dict[str, int] = {unit: 1024**i for i, unit in enumerate(("B", "K", "M", "G", "T"))}
+_FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
+_NCCL_TESTS = re.compile(
+    r"^\s*(?P<size>\d{1,16})\s+\d{1,16}\s+\w+\s+\w+\s+(?:-?\d{1,7}\s+)?"
+    rf"{_FLOAT}\s+{_FLOAT}\s+(?P<busbw>\d{{1,12}}(?:\.\d{{1,12}})?)\s+(?P<wrong>\d{{1,16}}|N/A|\d[\d.]*e[+-]\d+)(?:\s|$)"
+)
+_ALL_REDUCE_BENCH = re.compile(
+    rf"^\|\s*(?P<size>\d{{1,4}})(?P<unit>[KMGT]?)iB \|\s*(?P<busbw>{_FLOAT})GBps \|"
+)
+_DS_BENCH = re.compile(
+    rf"^\s*(?P<size>\d{{1,16}}(?:\.\d{{1,4}})?)(?: ?(?P<unit>[KMGT]?)B)?\s+\S+\s+"
+    rf"{_FLOAT}(?: ?[um]?s)?\s+{_FLOAT}\s+(?P<busbw>{_FLOAT})\s*$"
+)
+_TRIAL = re.compile(
+    rf"^\s*(?P<name>duration|algo throughput|busbw): (?P<value>{_FLOAT}) +"
+    r"(?:sec|bps,.*|Gbps)\s*$"
+)
+_HEADING = re.compile(r"algbw\s+busbw|\| payload \||BusBW \((?P<unit>G[bB]ps)\)")
+_OPERATION = re.compile(
+    r"(?:average bandwidth of|Performance of|Collective test starting:) (?P<op>[a-z2_]{3,40}?)"
+    r"(?:_perf)?(?: (?:over|on) (?P<ranks>\d{1,7}) (?:ranks|devices))?\b"
+)
+_NODE = re.compile(r"^[A-Za-z][\w.-]{0,99}:(?: |$)(?!\d[\d.]* +(?:sec|bps|Gbps))")
+"""pdsh, the launcher of DeepSpeed on several nodes, puts the name of the node before a line."""
+_RANK = re.compile(
+    r"^#\s+Rank\s+(?P<rank>\d+) (?:Group\s+\d+ )?Pid\s+\d+ on\s+(?P<host>\S{1,255}) device\s+\d+ "
+    r"\[[0-9a-fA-Fx:.]+\] (?P<name>.{1,99})"
+)
+_HARDWARE = re.compile(r"- hardware: \w+\(name='(?P<name>[^']{1,99})'")
+_MOST_ROWS = 256
+
+
+class BenchmarkTables:
+    """Collects the rows of all tables of one file."""
+
+    def __init__(self) -> None:
+        self._op = ""
+        self._ranks = 0
+        self._hosts: set[str] = set()
+        self._device = ""
+        self._trial: dict[str, float] = {}
+        self._is_open = False
+        self._unit = 1e9 / 8  # of ds_bench
+
+    def take(self, line: str, log: RankLog) -> bool:
+        """Take a line; say whether a table is open, whose rows come next."""
+        text = _NODE.sub("", line)
+        if row := self._row(text):
+            if len(log.measured) < _MOST_ROWS:
+                log.measured.append(row)
+        elif heading := _HEADING.search(text):
+            self._is_open = True
+            self._unit = 1e9 if heading["unit"] == "GBps" else 1e9 / 8
+        elif not (text.startswith("#") and self._is_open) and text.strip(" -|:"):
+            self._is_open = False
+        self._learn(text)
+        return self._is_open
+
+    def _row(self, text: str) -> Measured | None:
+        if found := _TRIAL.match(text):
+            return self._of_trial(found["name"], float(found["value"]))
+        if not self._is_open:
+            return None
+        if found := _NCCL_TESTS.match(text):
+            wrong = int(found["wrong"]) if found["wrong"].isdigit() else 0
+            return self._measured(int(found["size"]), float(found["busbw"]) * 1e9, wrong)
+        if found := _ALL_REDUCE_BENCH.match(text):
+            return self._measured(_bytes(found), float(found["busbw"]) * 1e9)
+        if found := _DS_BENCH.match(text):
+            return self._measured(_bytes(found), float(found["busbw"]) * self._unit)
+        return None
+
+    def _of_trial(self, name: str, value: float) -> Measured | None:
+        self._trial[name] = value
+        if name != "busbw" or len(self._trial) < 3:
+            return None
+        sent_bits = self._trial["duration"] * self._trial["algo throughput"]
+        self._trial, self._op = {}, self._op or "all_reduce"
+        return self._measured(round(sent_bits / 8 / 2), value * 1e9 / 8)
+
+    def _measured(self, nbytes: int, busbw: float, wrong: int = 0) -> Measured:
+        return Measured(self._op, nbytes, busbw, self._ranks, len(self._hosts), self._device, wrong)
+
+    def _learn(self, text: str) -> None:
+        if found := _RANK.match(text):
+            if int(found["rank"]) == 0:  # of the next benchmark of the file
+                self._ranks, self._hosts = 0, set()
+            self._ranks += 1
+            self._hosts.add(found["host"])
+            self._device = found["name"].strip()
+        elif found := _HARDWARE.search(text):
+            self._device = found["name"]
+        elif found := _OPERATION.search(text):
+            self._op = found["op"]
+            self._hosts = set() if found["ranks"] else self._hosts
+            self._ranks = int(found["ranks"] or self._ranks)
+
+
+def _bytes(found: re.Match[str]) -> int:
+    return round(float(found["size"]) * _UNITS[found["unit"] or "B"])

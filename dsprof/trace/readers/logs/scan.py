@@ -1,0 +1,296 @@
+"""Goes through the lines of a log and finds out which rank wrote each.
+
+A line belongs to the rank that a launcher or the writer put before it, or to the process that
+NCCL names, whose rank is the one that it has in the largest communicator. Lines of nobody belong
+to the lowest rank of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dsprof.trace.log import CollectiveTimeout, RankLog, Room, Throughput
+from dsprof.trace.readers.logs import benchmark_tables
+from dsprof.trace.readers.logs.benchmark_tables import BenchmarkTables
+from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText
+from dsprof.trace.readers.logs.nccl_messages import understand
+from dsprof.trace.readers.logs.prefix import LARGEST_RANK, Said, nccl_message, without_launcher
+from dsprof.trace.readers.logs.printed_config import PrintedConfig
+from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
+
+MARKS = (
+    *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog ", b"rank      :"),
+    *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
+    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
+    *benchmark_tables.MARKS,
+)
+"""What a line must hold to be looked at."""
+
+_ELASTIC_RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")
+_ALLOCATOR = re.compile(
+    # What torch advises is not what is set.
+    r"(?<!try setting )\bPYTORCH_(?:\w+_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?([\w:,.\[\]-]{3,200})"
+)
+_NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(\n]{3,100})")
+_NO_PROVIDER = re.compile(
+    r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
+    r"(?:output empty list|returned -61\b)"
+)
+_THROUGHPUT = re.compile(
+    r"global_step=(?P<step>\d{1,15}), RunningAvgSamplesPerSec=[\d.e+-]{1,30}, "
+    r"CurrSamplesPerSec=(?P<rate>\d[\d.e+-]{0,30})"
+    r"(?:, MemAllocated=(?P<memory>[\d.]{1,12})GB, MaxMemAllocated=(?P<most>[\d.]{1,12})GB)?"
+)
+_NUMBERED = (
+    "a log does not say which ranks its processes were ({count}): they are numbered by host and "
+    "device"
+)
+_ORIGIN_UNKNOWN = (
+    "a log does not say which rank wrote some of its lines (a device out of memory, a collective "
+    "that timed out): they count for rank {rank}"
+)
+_MOST_PROCESSES = 1 << 12
+"""Each takes a hundred kilobytes until it is judged."""
+_MOST_LOGGERS = 1 << 12
+_MOST_FACTS = 1 << 18
+"""Of all processes of a file: each takes a few hundred bytes."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Whoever wrote lines: a process of NCCL, a rank, or nobody known."""
+
+    log: RankLog = field(default_factory=RankLog)
+    host: str = ""
+    pid: int = 0
+    device: int = -1
+    rank: int = -1  # as a launcher says
+    places: dict[int, int] = field(default_factory=dict)  # size of a communicator -> rank in it
+
+    @property
+    def order(self) -> tuple[str, int, int]:
+        """How writers whose ranks nobody says are put in order."""
+        return self.host, self.device, self.pid
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRank:
+    """What the log says of one rank, and of the process that was it; `note` is for the user."""
+
+    rank: int
+    host: str
+    pid: int
+    log: RankLog
+    note: str = ""
+
+
+class LogScan:
+    """Goes through the lines of one file."""
+
+    def __init__(self) -> None:
+        self._writers: dict[tuple[str, int], _Writer] = {}
+        self._comms: dict[int, CommsLoggerText] = {}
+        self._version: tuple[int, ...] = ()
+        self._table: CommsLoggerText | None = None
+        self._room = Room(_MOST_FACTS)
+        self._benchmarks = BenchmarkTables()
+        self._measured = RankLog()
+        self._strange_lines = 0
+        self._elastic_rank = -1  # of the block in torchrun's list of failures
+        self.config = PrintedConfig()
+        self.is_nccl = False
+
+    @property
+    def deepspeed(self) -> str:
+        """The release of DeepSpeed, "" if the log does not tell it."""
+        return ".".join(map(str, self._version))
+
+    @property
+    def left_out(self) -> int:
+        """Lines of processes beyond those that are kept, and facts that found no room."""
+        return self._strange_lines + self._room.refused
+
+    def take(self, line: str) -> bool:
+        """Take a line; say whether the next one is wanted whatever it holds."""
+        rank, text = without_launcher(line)
+        is_taken = self.config.take(text)
+        is_wanted = False if is_taken else self._take(rank, line, text)
+        return is_wanted or self.config.is_open
+
+    def _take(self, rank: int, line: str, text: str) -> bool:
+        if self._table is not None and self._table.row(text):
+            return True
+        self._table = None
+        if said := nccl_message(text):
+            self._nccl(rank, said)
+            return False
+        if "Comm. Op" in text:
+            # Only before lines of calls does the rank stand that prints both; it counts them again.
+            comms = self._comms_logger(min(self._comms, default=-1) if rank < 0 else rank)
+            self._table = comms if comms.heading(text) else None
+            return self._table is not None
+        is_open = self._benchmarks.take(text, self._measured)
+        self._torch(rank, line, text)
+        return is_open
+
+    def _nccl(self, rank: int, said: Said) -> None:
+        self.is_nccl = True
+        writer = self._writer(rank, said)
+        place = understand(said, writer.log)
+        if place and place.rank < place.of <= LARGEST_RANK and len(writer.places) < 64:
+            writer.places[place.of] = place.rank
+
+    def _torch(self, rank: int, line: str, text: str) -> None:
+        if match := _ELASTIC_RANK.match(text):
+            self._elastic_rank = int(match[1])
+            self._writer(self._elastic_rank).log.say("torchrun", "failed")
+        elif match := VERSION.search(text):
+            self._version = tuple(map(int, match.groups()))
+        elif "comm op: " in text:
+            self._comms_logger(rank_of_writer(line) if rank < 0 else rank).line(text)
+        elif "verflow detected" in text or "OVERFLOW!" in text:
+            self._writer(rank).log.say("loss scale", "lowered after an overflow")
+        elif match := _ALLOCATOR.search(text):
+            self._writer(rank).log.allocator_settings = match[1]
+        elif match := _THROUGHPUT.search(text):
+            log = self._writer(rank).log
+            if report := _report(match):
+                log.report(report)
+        elif match := _NO_PROVIDER.search(text):
+            self._writer(rank).log.say("libfabric failure", f"no {match['name']} device found")
+        elif match := _NCCL_ERROR.search(text):
+            self._writer(rank).log.warn(f"NCCL error: {match['what'].strip()}")
+        if found := out_of_memory(text):
+            writer = self._writer(self._elastic_rank if rank < 0 else rank)
+            writer.log.add(RankLog(out_of_memory=[found]))
+        elif "atchdog " in text and (ended := gave_up(text)):
+            log = self._writer(rank_of_writer(line) if rank < 0 else rank).log
+            if isinstance(ended, CollectiveTimeout):
+                log.add(RankLog(timeouts=[ended]))
+            else:
+                log.add(RankLog(last_works=[ended]))
+
+    def _comms_logger(self, rank: int) -> CommsLoggerText:
+        if (comms := self._comms.get(rank)) is None:
+            comms = CommsLoggerText(self._room)
+            if len(self._comms) < _MOST_LOGGERS:
+                self._comms[rank] = comms
+            else:
+                self._strange_lines += 1
+        return comms
+
+    def _writer(self, rank: int, said: Said | None = None) -> _Writer:
+        process = said is not None and said.pid
+        key = (said.host, said.pid) if said and process else ("", -1 - max(rank, -1))
+        writer = self._writers.get(key)
+        if writer is None:
+            writer = _Writer(RankLog(room=self._room))
+            if len(self._writers) < _MOST_PROCESSES:
+                self._writers[key] = writer
+            else:
+                self._strange_lines += 1
+            if said:
+                writer.host, writer.pid = said.host, said.pid
+        if said and said.device >= 0 and writer.device < 0:
+            writer.device = said.device
+        writer.rank = rank if rank >= 0 else writer.rank
+        return writer
+
+    def ranks(self, rank_in_name: int) -> tuple[list[LoggedRank], int]:
+        """Return what the file says of each rank, and how many ranks there were, 0 if not known.
+
+        `rank_in_name` is the rank that the name of the file tells, -1 if it tells none.
+        """
+        for rank, comms in self._comms.items():
+            comms.version = self._version
+            comms.tell(self._writer(rank).log)
+        if self._measured.measured:
+            self._writer(-1).log.add(self._measured)
+        nobody = self._writers.pop(("", 0), None)
+        writers = list(self._writers.values())
+        world_size = _world_size(writers)
+        placed, unplaced = _placed(writers, world_size)
+        notes: dict[int, str] = {}
+        free = (rank for rank in range(len(writers)) if rank not in placed)
+        for writer in sorted(unplaced, key=lambda writer: writer.order):
+            is_named = len(writers) == 1 and rank_in_name >= 0
+            rank = rank_in_name if is_named else next(free)
+            placed[rank] = [writer]
+            if not is_named and not notes:
+                notes[rank] = _NUMBERED.format(count=len(unplaced))
+        if nobody is not None and not placed:
+            rank = max(rank_in_name, 0)
+            if rank_in_name < 0:
+                notes[rank] = "a log does not say which rank wrote it; it counts for rank 0"
+            placed[rank] = []
+        if nobody is not None:
+            lowest = min(placed)
+            if len(placed) > 1 and _tells_more(nobody.log, writers):
+                notes.setdefault(lowest, _ORIGIN_UNKNOWN.format(rank=lowest))
+            placed[lowest].append(nobody)
+        found = [_rank(rank, placed[rank], notes.get(rank, "")) for rank in sorted(placed)]
+        _share([one.log for one in found], nobody)
+        return found, world_size if max(placed, default=0) < world_size else 0
+
+
+def _report(match: re.Match[str]) -> Throughput | None:
+    try:
+        numbers = [float(match[name] or -1) for name in ("rate", "memory", "most")]
+    except ValueError:
+        return None
+    return Throughput(int(match["step"]), *numbers)
+
+
+def _world_size(writers: Iterable[_Writer]) -> int:
+    """Return the size of the largest communicator, 0 if there are several of that size."""
+    largest = max((size for writer in writers for size in writer.places), default=0)
+    holders: dict[int, tuple[str, int]] = {}
+    for writer in writers:
+        if largest in writer.places:
+            # A rank that was started again is another process in the same place.
+            place = writer.host, writer.device
+            if holders.setdefault(writer.places[largest], place) != place:
+                return 0
+    return largest
+
+
+def _placed(
+    writers: Iterable[_Writer], world_size: int
+) -> tuple[dict[int, list[_Writer]], list[_Writer]]:
+    """Return the writers of each rank, and those whose rank nobody says."""
+    placed: dict[int, list[_Writer]] = {}
+    unplaced = []
+    for writer in writers:
+        rank = writer.places.get(world_size, writer.rank)
+        if rank < 0:
+            unplaced.append(writer)
+        else:
+            placed.setdefault(rank, []).append(writer)
+    return placed, unplaced
+
+
+def _tells_more(log: RankLog, writers: Iterable[_Writer]) -> bool:
+    """Say whether lines of nobody hold a failure that is in no line of a rank."""
+    known = [one for writer in writers for one in (*writer.log.out_of_memory, *writer.log.timeouts)]
+    return any(one not in known for one in (*log.out_of_memory, *log.timeouts))
+
+
+def _rank(rank: int, writers: Iterable[_Writer], note: str) -> LoggedRank:
+    log, host, pid = RankLog(), "", 0
+    for writer in writers:
+        log.add(writer.log)
+        host, pid = writer.host or host, writer.pid or pid
+    log.host = host
+    return LoggedRank(rank, host, pid, log, note)
+
+
+def _share(logs: list[RankLog], nobody: _Writer | None) -> None:
+    """Give all ranks what one line says for all: the version of NCCL, the allocator's settings."""
+    versions = {version for log in logs for version in log.values("version")}
+    for log in logs:
+        if len(versions) == 1 and not log.values("version"):
+            log.say("version", min(versions))
+        if nobody is not None and not log.allocator_settings:
+            log.allocator_settings = nobody.log.allocator_settings

@@ -1,0 +1,254 @@
+"""Reads `torch.cuda.memory._dump_snapshot()`: pickles of plain data, of one process.
+
+A snapshot does not say its rank; its name may. The history (`_record_memory_history`) is a ring:
+what it holds is set against the end, where the segments tell what is allocated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsprof.errors import TraceError
+from dsprof.trace.readers.pickles import load_plain
+from dsprof.trace.readers.plain import caller, items, mapping, number, rank_in_name, text
+from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
+from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
+from dsprof.trace.snapshot import MemorySnapshot, Peak, ReturnedSegments
+from dsprof.trace.source import Source
+from dsprof.trace.table import CollectivesBuilder, RankTrace
+
+RUN_KEY = "memory snapshot"
+_MOST_SEGMENTS = 200_000
+_MOST_BLOCKS = 1_000_000  # of all segments: one list may stand in many of them
+_MOST_EVENTS = 2_000_000
+_MOST_FRAMES = 200  # of a call stack
+_HOLDERS_KEPT = 10
+_LARGEST_DEVICE = 1 << 10
+_SMALL_PAGE, _LARGE_PAGE = 2 << 20, 20 << 20  # of expandable segments of either pool
+
+
+class SnapshotReader(OneRankReader):
+    """Reads one memory snapshot."""
+
+    name = "memory snapshot"
+    tells = Facts.SNAPSHOT
+    order = 70
+
+    def recognises(self, start: bytes) -> bool:
+        """Say whether a pickle begins as a snapshot does."""
+        marks = (b"total_size", b"segment_type", b"device_traces", b"allocator_settings")
+        return start[:1] == b"\x80" and b"segments" in start and any(m in start for m in marks)
+
+    def read_header(self, path: Path) -> Header:
+        """Find out whose snapshot it is.
+
+        Raises:
+            TraceError: it cannot be read.
+        """
+        return _header(max(rank_in_name(path), 0), _document(path)[0])
+
+    def read_trace(self, path: Path) -> RankTrace:
+        """Read a snapshot; of several devices the one with most memory.
+
+        Raises:
+            TraceError: it cannot be read.
+        """
+        document, nbytes = _document(path)
+        rank = rank_in_name(path)
+        note = f"{path.name} does not name its rank; rank 0 is assumed"
+        return RankTrace(
+            path=str(path),
+            header=_header(max(rank, 0), document),
+            collectives=CollectivesBuilder().build(),
+            trailer=Trailer(reason="dump"),
+            notes=[] if rank >= 0 else [Note(note)],
+            snapshot=_snapshot(document),
+            nbytes=nbytes,
+        )
+
+
+def _document(path: Path) -> tuple[dict[Any, Any], int]:
+    with Source(path) as source:
+        document = mapping(load_plain(source.read_whole(), str(path), source.most_parts))
+        nbytes = source.nbytes
+    if not isinstance(document.get("segments"), (list, tuple)):
+        raise TraceError(f"{path}: no memory snapshot: it holds no segments")
+    return document, nbytes
+
+
+def _header(rank: int, document: dict[Any, Any]) -> Header:
+    started_ns = next((1000 * number(e.get("time_us")) for e in _events(document, 0)), 0)
+    return Header(
+        schema_version=SCHEMA_VERSION,
+        run_key=RUN_KEY,
+        rank=rank,
+        world_size=0,
+        host="",
+        pid=0,
+        started_epoch_ns=started_ns if 0 < started_ns < 1 << 62 else 0,
+        started_monotonic_ns=0,
+        device="cuda",
+    )
+
+
+def _snapshot(document: dict[Any, Any]) -> MemorySnapshot:
+    devices: defaultdict[int, list[dict[Any, Any]]] = defaultdict(list)
+    for segment in map(mapping, items(document["segments"], _MOST_SEGMENTS)):
+        devices[number(segment.get("device"))].append(segment)
+    sizes = {device: sum(map(_total, segments)) for device, segments in devices.items()}
+    device = max(sizes, key=sizes.__getitem__, default=0)
+    return _layout(device, devices[device], document)
+
+
+def _layout(
+    device: int, segments: Sequence[dict[Any, Any]], document: dict[Any, Any]
+) -> MemorySnapshot:
+    left = _MOST_BLOCKS
+    sums: Counter[str] = Counter()
+    largest = 0
+    for segment in segments:
+        blocks = [mapping(block) for block in items(segment.get("blocks"), left)]
+        left -= len(blocks)
+        free = [_size(block) for block in blocks if block.get("state") == "inactive"]
+        largest = max(largest, *free, 0)
+        total, active = _total(segment), min(_size(segment, "active_size"), _total(segment))
+        cached = _returnable(segment, total, active, free)
+        sums += Counter(
+            reserved=total,
+            active=active,
+            cached=cached,
+            stuck=total - active - cached,
+            expandable=total if segment.get("is_expandable") is True else 0,
+            private=total if _is_private(segment) else 0,
+            partly=int(0 < active < total),
+            requested=sum(map(_requested, blocks)),
+        )
+    events = list(_events(document, device))
+    failed = next((i for i in reversed(range(len(events))) if _action(events[i]) == "oom"), None)
+    oom = None if failed is None else events[failed]
+    return MemorySnapshot(
+        device=device,
+        reserved_bytes=sums["reserved"],
+        active_bytes=sums["active"],
+        cached_bytes=sums["cached"],
+        stuck_bytes=sums["stuck"],
+        largest_free_bytes=largest,
+        expandable_bytes=sums["expandable"],
+        private_bytes=sums["private"],
+        segments=len(segments),
+        partly_used=sums["partly"],
+        peak=_peak(events, sums["requested"]),
+        oom_bytes=_size(oom) if oom else 0,
+        oom_device_free_bytes=_size(oom, "device_free") if oom and "device_free" in oom else None,
+        changed_since_oom=failed is not None and any(_action(e) in _STEPS for e in events[failed:]),
+        returned=_returned(events),
+    )
+
+
+def _action(event: dict[Any, Any]) -> str:
+    return text(event.get("action"))
+
+
+def _returned(events: Sequence[dict[Any, Any]]) -> ReturnedSegments:
+    """Count the segments that the allocator gave back, as they were or page by page."""
+    places = [i for i, event in enumerate(events) if _action(event) in _RETURNS]
+    stacks = [items(events[i].get("frames"), _MOST_FRAMES) for i in places]
+    return ReturnedSegments(
+        segments=len(places),
+        nbytes=sum(_size(events[i]) for i in places),
+        flushes=sum(i - 1 != before for before, i in zip([-2, *places], places, strict=False)),
+        requested=sum(any(map(_empties, frames)) for frames in stacks),
+        traced=sum(bool(frames) for frames in stacks),
+    )
+
+
+def _empties(frame: Any) -> bool:
+    return text(mapping(frame).get("name")).endswith("empty_cache")
+
+
+def _returnable(segment: dict[Any, Any], total: int, active: int, free: Iterable[int]) -> int:
+    """Return what the allocator can give back of a segment."""
+    if not active:
+        return total
+    if segment.get("is_expandable") is not True:
+        return 0
+    page = _SMALL_PAGE if segment.get("segment_type") == "small" else _LARGE_PAGE
+    return min(sum(size // page * page for size in free), total - active)
+
+
+def _is_private(segment: dict[Any, Any]) -> bool:
+    return any(number(part) for part in items(segment.get("segment_pool_id"), 2))
+
+
+def _total(segment: dict[Any, Any]) -> int:
+    return _size(segment, "total_size")
+
+
+def _size(thing: dict[Any, Any], name: str = "size") -> int:
+    return max(number(thing.get(name)), 0)
+
+
+def _requested(block: dict[Any, Any]) -> int:
+    if block.get("state") != "active_allocated":
+        return 0
+    return _size(block, "requested_size") or _size(block)
+
+
+def _events(document: dict[Any, Any], device: int) -> Iterator[dict[Any, Any]]:
+    """Yield the history of a device."""
+    traces = items(document.get("device_traces"), _LARGEST_DEVICE)
+    if 0 <= device < len(traces):
+        yield from map(mapping, items(traces[device], _MOST_EVENTS))
+
+
+_STEPS = {"alloc": 1, "free_requested": -1}
+
+
+_RETURNS = ("segment_free", "segment_unmap")
+
+
+def _peak(events: Sequence[dict[Any, Any]], last_bytes: int) -> Peak | None:
+    """Find the moment at which most was requested, counting back from the end."""
+    steps = [_STEPS.get(_action(event), 0) * _size(event) for event in events]
+    if not any(steps):
+        return None
+    level = start = max(last_bytes - sum(steps), 0)
+    most, at = level, -1
+    for i, step in enumerate(steps):
+        level += step
+        if level > most:
+            most, at = level, i
+    live = _live(events[: at + 1])
+    by_caller: Counter[str] = Counter()
+    for holder, size in live.values():
+        by_caller[holder] += size
+    known = sum(by_caller.values())
+    return Peak(
+        requested_bytes=most,
+        last_bytes=start + sum(steps),
+        holders=tuple(by_caller.most_common(_HOLDERS_KEPT)),
+        before_bytes=max(most - known, 0),
+        events=len(events),
+    )
+
+
+def _live(events: Iterable[dict[Any, Any]]) -> dict[int, tuple[str, int]]:
+    """Return what was allocated in these events and not freed, by address."""
+    live: dict[int, tuple[str, int]] = {}
+    callers: dict[int, str] = {}
+    for event in events:
+        address = number(event.get("addr"))
+        if event.get("action") == "alloc":
+            frames = event.get("frames")
+            if id(frames) not in callers:
+                callers[id(frames)] = caller(frames) or "no Python frame"
+            live[address] = callers[id(frames)], _size(event)
+        elif event.get("action") == "free_requested":
+            live.pop(address, None)
+    return live
+
+
+READER: Reader = SnapshotReader()

@@ -1,0 +1,230 @@
+"""Reads what the NCCL Inspector writes: JSON objects, one a collective, of one process.
+
+A record says how long a collective took on the device, never when: without its verbose mode there
+are no times of the day. Up to version 4.2 each record names its communicator; from 4.3 on a
+`dump_stats` record names that of the records behind it. Source: NVIDIA/nccl,
+plugins/profiler/inspector/README.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.trace.readers.calls import Call, CallRows, GroupTable
+from dsprof.trace.readers.kineto.chrome import UNDECODABLE
+from dsprof.trace.readers.pieces import BETWEEN_OBJECTS, Pieces
+from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
+from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
+from dsprof.trace.source import Source, check_damage
+from dsprof.trace.table import RankTrace
+
+RUN_KEY = "NCCL Inspector"
+_MARK = re.compile(rb'"inspector_output_format_version"\s*:')
+_MOST_RANKS = 1 << 20
+_LONGEST_NS = 10**16  # four months
+_SHARES = frozenset({"AllGather", "ReduceScatter", "AlltoAll", "AllToAll"})
+"""NCCL counts the share of one rank in these; the total array is as many times larger."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class _Communicator(msgspec.Struct, frozen=True):
+    id: str = ""
+    rank: _Count = 0
+    n_ranks: _Count = 0
+    nnodes: _Count = 0
+
+
+class _Writer(msgspec.Struct):
+    inspector_output_format_version: str = ""
+    dump_timestamp_us: _Count = 0
+    hostname: str = ""
+    pid: _Count = 0
+
+
+class _Collective(msgspec.Struct):
+    coll: str = ""
+    coll_sn: _Count = 0
+    coll_msg_size_bytes: _Count = 0
+    coll_exec_time_us: _Count = 0
+
+
+class _PointToPoint(msgspec.Struct):
+    p2p: str = ""
+    p2p_sn: _Count = 0
+    p2p_msg_size_bytes: _Count = 0
+    p2p_exec_time_us: _Count = 0
+
+
+class _Lost(msgspec.Struct):
+    coll_dropped_total: _Count = 0
+    p2p_dropped_total: _Count = 0
+
+
+class _Record(msgspec.Struct):
+    header: _Communicator | None = None
+    metadata: _Writer | None = None
+    coll_perf: _Collective | None = None
+    p2p_perf: _PointToPoint | None = None
+    dump_stats: _Lost | None = None
+
+
+class InspectorReader(OneRankReader):
+    """Reads the file of one process."""
+
+    name = "NCCL Inspector dump"
+    tells = Facts.TIMELINE
+    order = 40
+
+    def recognises(self, start: bytes) -> bool:
+        """Say whether a file begins with an object that the Inspector signed."""
+        bare = start.lstrip(b"\xef\xbb\xbf \r\n\t")
+        return bare[:1] == b"{" and _MARK.search(bare) is not None
+
+    def read_header(self, path: Path) -> Header:
+        """Read all records: the largest communicator, whose rank counts, may come last.
+
+        Raises:
+            TraceError: the file cannot be read, or holds no record.
+        """
+        with Source(path) as source:
+            dump = _Dump(source, str(path))
+            for _ in dump:
+                pass
+        return dump.header(path)
+
+    def read_trace(self, path: Path) -> RankTrace:
+        """Read one file, cut anywhere.
+
+        Raises:
+            TraceError: the file cannot be read, or holds no record.
+        """
+        rows = CallRows()
+        with Source(path) as source:
+            dump = _Dump(source, str(path))
+            rows.add(dump)
+            trace = RankTrace(str(path), dump.header(path), rows.build())
+            trace.nbytes = source.nbytes
+        trace.groups = dump.groups.by_number()
+        trace.broken_lines = dump.broken
+        trace.knows_durations = True
+        trace.trailer = Trailer(reason="exit")
+        trace.is_sampled = dump.lost > 0
+        trace.notes = [Note(text) for text in dump.notes(path)]
+        return trace
+
+
+class _Dump:
+    """The collectives of an open file, and what was seen beside them."""
+
+    def __init__(self, source: Source, where: str) -> None:
+        self._where = where
+        self._whole = 0
+        self._pieces = Pieces(source, BETWEEN_OBJECTS)
+        self._decode = msgspec.json.Decoder(_Record).decode
+        self._here = self._largest = _Communicator()
+        self._writer = _Writer()
+        self._end_ns = 0
+        self._started_us = 0
+        self._undecodable = 0
+        self._dropped: dict[_Communicator, int] = {}
+        self.groups = GroupTable()
+
+    def __iter__(self) -> Iterator[Call]:
+        """Yield the collectives, set one behind the other: when each ran is not in the file.
+
+        Raises:
+            TraceError: most records are broken.
+        """
+        for piece in self._pieces:
+            try:
+                record = self._decode(piece)
+            except UNDECODABLE:
+                self._undecodable += 1
+                check_damage(self._where, self._undecodable, self._whole)
+                continue
+            self._whole += 1
+            self._note(record)
+            if record.coll_perf is not None:
+                yield self._collective(record.coll_perf)
+            elif record.p2p_perf is not None:
+                yield self._point_to_point(record.p2p_perf)
+
+    @property
+    def broken(self) -> int:
+        """Records that could not be read."""
+        return self._undecodable + self._pieces.too_long
+
+    @property
+    def lost(self) -> int:
+        """Records that the Inspector itself dropped."""
+        return sum(self._dropped.values())
+
+    def header(self, path: Path) -> Header:
+        """Say who wrote the file: its rank in the largest communicator counts as its rank."""
+        who, writer = self._largest, self._writer
+        if not who.n_ranks:
+            raise TraceError(f"{path}: a dump of the NCCL Inspector without a single whole record")
+        if not who.rank < who.n_ranks <= _MOST_RANKS:
+            raise TraceError(
+                f"{path}: rank {who.rank} of {who.n_ranks} cannot be: the file is damaged"
+            )
+        return Header(
+            schema_version=SCHEMA_VERSION,
+            run_key=RUN_KEY,
+            rank=who.rank,
+            world_size=who.n_ranks,
+            host=writer.hostname,
+            pid=writer.pid,
+            started_epoch_ns=self._started_us * 1000,
+            started_monotonic_ns=0,
+            backend="nccl",
+            device="cuda",
+            versions={"NCCL Inspector": writer.inspector_output_format_version},
+        )
+
+    def notes(self, path: Path) -> Iterator[str]:
+        """Say what the file cannot tell."""
+        yield (
+            "NCCL Inspector tells how long collectives took, not when they ran, and by default "
+            "leaves out messages below 8 KiB"
+        )
+        if self.lost:
+            yield f"NCCL Inspector dropped {self.lost:,} records of {path.name}: its ring was full"
+
+    def _note(self, record: _Record) -> None:
+        if record.metadata is not None:
+            self._writer = record.metadata
+            self._started_us = self._started_us or record.metadata.dump_timestamp_us
+        if record.header is not None:
+            self._here = record.header
+            self._largest = max(self._largest, record.header, key=lambda one: one.n_ranks)
+        if record.dump_stats is not None:
+            stats = record.dump_stats
+            self._dropped[self._here] = stats.coll_dropped_total + stats.p2p_dropped_total
+
+    def _collective(self, one: _Collective) -> Call:
+        share = self._here.n_ranks if one.coll in _SHARES else 1
+        nbytes = min(one.coll_msg_size_bytes * share, 2**60)
+        return self._call(one.coll, nbytes, one.coll_exec_time_us, one.coll_sn)
+
+    def _point_to_point(self, one: _PointToPoint) -> Call:
+        nbytes = min(one.p2p_msg_size_bytes, 2**60)
+        return self._call(one.p2p, nbytes, one.p2p_exec_time_us, one.p2p_sn)
+
+    def _call(self, op: str, nbytes: int, took_us: int, seq: int) -> Call:
+        here = self._here
+        label = "communicator" + (f" on {here.nnodes} nodes" if here.nnodes > 1 else "")
+        group = self.groups.number(here.id, label, [], here.n_ranks)
+        start_ns = self._end_ns
+        self._end_ns = min(start_ns + took_us * 1000, _LONGEST_NS)
+        return Call(op, group, 0, nbytes, "", 0, start_ns, self._end_ns, seq)
+
+
+READER: Reader = InspectorReader()

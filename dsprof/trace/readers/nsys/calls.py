@@ -1,0 +1,90 @@
+"""What hosts did beside their devices, from the runtime calls of an nsys export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from dsprof.trace.device import LAUNCH, HostWork
+from dsprof.trace.readers.enclosing import outer
+from dsprof.trace.readers.host_calls import bare, kind_of
+from dsprof.trace.readers.nsys.sqlite import Tables
+
+_IntArray = npt.NDArray[np.int64]
+
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_THREAD_BITS = 24
+_LONG_NS = 10_000
+"""Shorter calls hold nobody up, and shorter gaps of a device are not looked into."""
+_LONGEST_NS = 10**16  # four months: later times are damage
+_MOST_ROWS = 5_000_000
+_MOST_NAMES = 10_000
+
+
+def host_work(tables: Tables) -> dict[int, HostWork]:
+    """Return the calls of each process by its global id; times are those of the file."""
+    if not tables.has(RUNTIME, "start", "end", "globalTid", "nameId"):
+        return {}
+    names = _names(tables)
+    kinds = {code: kind for code, name in names.items() if (kind := kind_of(name))}
+    rows = _rows(tables, kinds)
+    launching = _launching(tables, kinds)
+    processes = rows[2] >> _THREAD_BITS << _THREAD_BITS
+    return {
+        int(process): _work(rows[:, processes == process], names, kinds, launching)
+        for process in np.unique([*processes, *(launching >> _THREAD_BITS << _THREAD_BITS)])
+    }
+
+
+def _work(
+    rows: _IntArray, names: Mapping[int, str], kinds: Mapping[int, int], launching: _IntArray
+) -> HostWork:
+    start, end, thread, code = rows
+    codes, places = np.unique(code, return_inverse=True)
+    kind = np.array([kinds[one] for one in codes.tolist()], np.int64)[places]
+    none = np.zeros(len(code), np.int64)
+    return HostWork(
+        words=["", *(names[one] for one in codes.tolist())],
+        name=places.astype(np.int64) + 1,
+        kind=kind,
+        start_ns=start,
+        end_ns=end,
+        operator=none,
+        annotation=none,
+        launches=np.isin(thread, launching),
+        operators=outer(rows[:2, kind == LAUNCH]),
+    )
+
+
+def _names(tables: Tables) -> dict[int, str]:
+    """Return the names of runtime calls by their codes."""
+    if not tables.has("StringIds", "id", "value"):
+        return {}
+    query = (
+        f"SELECT id, substr(value, 1, 200) FROM StringIds "
+        f"WHERE id IN (SELECT DISTINCT nameId FROM {RUNTIME}) LIMIT {_MOST_NAMES}"
+    )
+    return {code: bare(str(name)) for code, name in tables.rows(query) if type(code) is int}
+
+
+def _rows(tables: Tables, kinds: Mapping[int, int]) -> _IntArray:
+    """Return rows of starts, ends, threads and codes, of long calls of known kinds."""
+    query = (
+        f'SELECT start, "end", globalTid, nameId FROM {RUNTIME} '
+        f"WHERE nameId IN ({','.join(map(str, kinds))}) "
+        f'AND "end" - start >= {_LONG_NS} LIMIT {_MOST_ROWS}'
+    )
+    whole = (row for row in tables.rows(query) if all(type(value) is int for value in row))
+    sound = [row for row in whole if -_LONGEST_NS < row[0] <= row[1] < _LONGEST_NS]
+    table: _IntArray = np.array(sound, np.int64).reshape(-1, 4).T
+    return table
+
+
+def _launching(tables: Tables, kinds: Mapping[int, int]) -> _IntArray:
+    """Return the threads that launch work of a device."""
+    codes = ",".join(str(code) for code, kind in kinds.items() if kind == LAUNCH)
+    query = f"SELECT DISTINCT globalTid FROM {RUNTIME} WHERE nameId IN ({codes}) LIMIT 100000"
+    threads = [thread for (thread,) in tables.rows(query) if type(thread) is int]
+    return np.array(threads, np.int64)

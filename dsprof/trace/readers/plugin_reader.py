@@ -1,0 +1,97 @@
+"""Readers of other packages: what they raise makes one file unreadable, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.plugins import note, reason
+from dsprof.trace.readers.reader import Facts, Reader
+from dsprof.trace.schema import Header
+from dsprof.trace.table import RankTrace
+
+
+@dataclass(slots=True)
+class PluginReader:
+    """A reader that may raise anything, and may return anything."""
+
+    reader: Reader
+    package: str
+    name: str
+    tells: Facts
+    order: int
+
+    def recognises(self, start: bytes) -> bool:
+        """Ask the plugin; if it fails the file is none of its own, and the report says so."""
+        try:
+            return self.reader.recognises(start) is True
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it runs code of others
+            note(
+                f"Reader {self.name} of package {self.package} failed to recognise a file: "
+                f"{reason(error)}."
+            )
+            return False
+
+    def read_headers(self, path: Path) -> Sequence[Header]:
+        """Read which ranks the file is of.
+
+        Raises:
+            TraceError: the plugin cannot read it.
+        """
+        with self._named(path):
+            return [_checked(header) for header in self.reader.read_headers(path)]
+
+    def read_traces(self, path: Path) -> Iterable[RankTrace]:
+        """Read the file, one trace a rank.
+
+        Raises:
+            TraceError: the plugin cannot read it.
+        """
+        with self._named(path):
+            for trace in self.reader.read_traces(path):
+                if not isinstance(trace, RankTrace):
+                    raise TypeError(f"a trace must be a RankTrace, got {type(trace).__name__}")
+                trace.header = _checked(trace.header)
+                trace.plugin = f"reader {self.name} of package {self.package}"
+                yield trace
+
+    @contextmanager
+    def _named(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except (TraceError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            who = f"reader {self.name} of package {self.package}"
+            raise TraceError(f"{path}: {who} failed: {reason(error)}") from error
+
+
+def accepted(reader: Any, package: str) -> Reader:
+    """Return what a plugin calls a reader, if it is one.
+
+    Raises:
+        Exception: it is none, with the reason.
+    """
+    if isinstance(reader, type):
+        raise TypeError("it is a class; name an instance in the entry point")
+    if not all(map(callable, (reader.recognises, reader.read_headers, reader.read_traces))):
+        raise TypeError("recognises, read_headers and read_traces must be methods")
+    if not isinstance(reader.name, str) or not isinstance(reader.tells, Facts):
+        raise TypeError("its name must be text and what it tells must be Facts")
+    order = getattr(reader, "order", 1000)
+    if type(order) is not int:
+        raise TypeError("its order must be a whole number")
+    return PluginReader(reader, package, reader.name, reader.tells, order)
+
+
+def _checked(header: Any) -> Header:
+    """Return a header as it would be read back from a file."""
+    if not isinstance(header, Header):
+        raise TypeError(f"a header must be a Header, got {type(header).__name__}")
+    return msgspec.convert(msgspec.to_builtins(header), Header)

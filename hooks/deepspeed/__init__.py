@@ -1,0 +1,1 @@
+"""Hooks on DeepSpeed: engines, ZeRO's flushes and fetches, its communication layer."""

@@ -1,0 +1,220 @@
+"""Steps and phases of DeepSpeed engines, each engine on its own.
+
+`_backward_prologue` and `_backward_epilogue` mark the backward phase also where the user calls
+`loss.backward()` himself; `engine.backward` adds the reduction that follows it at stages 0 and 1.
+A pipeline engine runs a schedule of instructions instead: see `deepspeed_pipeline`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dsprof.hooks.base import After, Before, Hook, Target, nothing
+from dsprof.hooks.call_sites import Sites
+from dsprof.hooks.deepspeed.config import describe
+from dsprof.hooks.deepspeed.pipeline import INSTRUCTIONS, Schedule
+from dsprof.hooks.torch.models import Models
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Phase
+
+_ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
+_PIPELINE = ("deepspeed.runtime.pipe.engine", "PipelineEngine")
+_DUAL_PIPE = ("deepspeed.runtime.pipe.dualpipev", "DualPipeVEngine")
+_BACKWARD, _SINCE_BACKWARD = "phases of loss.backward()", "0.16.9"
+_HYBRID = ("deepspeed.runtime.hybrid_engine", "DeepSpeedHybridEngine")
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where one engine stands in its training."""
+
+    number: int
+    schedule: Schedule
+    micro_step: int = 0
+    had_backward: bool = False  # in this micro-step
+    in_step: bool = False  # in a call that ends a step or a micro-step
+    stepped: bool = False  # and the optimizer has been called in it
+    backward: Phase | None = None  # begun by `_backward_prologue`
+
+
+class DeepSpeedEngineHook(Hook):
+    """Follows every engine through forward, backward and step."""
+
+    name = "deepspeed.engine"
+    targets = (
+        Target(*_ENGINE, "__init__", "its trial optimizer step is no training step"),
+        Target(*_ENGINE, "forward", "phase forward"),
+        Target(*_ENGINE, "backward", "phase backward, reduction at its end included"),
+        Target(
+            *(*_ENGINE, "_backward_prologue", "start of loss.backward()"),
+            *(_BACKWARD, _SINCE_BACKWARD),
+        ),
+        Target(
+            *(*_ENGINE, "_backward_epilogue", "end of loss.backward()"),
+            *(f"ends of {_BACKWARD}", _SINCE_BACKWARD),
+        ),
+        Target(*_ENGINE, "step", "phase step; ends a micro-step"),
+        Target(*_ENGINE, "_take_model_step", "ends an optimizer step"),
+        Target(*_PIPELINE, "train_batch", "ends an optimizer step"),
+        Target(*_PIPELINE, "_exec_schedule", "begins the count of micro-batches"),
+        Target(*_PIPELINE, INSTRUCTIONS, "a phase for each instruction"),
+        Target(
+            *(*_DUAL_PIPE, INSTRUCTIONS, "a phase for each instruction"),
+            *("phases of DualPipeV", "0.19.8"),
+        ),
+        Target(*_HYBRID, "generate", "phase generate"),
+    )
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._engines: weakref.WeakKeyDictionary[Any, Progress] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
+        self._sites = Sites.of(recorder)
+
+    def wrap(self, target: Target, original: Any) -> Any:
+        if target.name == "__init__":
+            return self._wrap_init(original)
+        if target.name == INSTRUCTIONS:
+            return {kind: self._wrap_instruction(kind, run) for kind, run in original.items()}
+        before, after = self._around[target.name]
+        return self.around(original, before, after)
+
+    @property
+    def _around(self) -> dict[str, tuple[Before, After]]:
+        return {
+            "forward": (functools.partial(self._begin, "forward"), self._end),
+            "backward": (functools.partial(self._begin, "backward"), self._end),
+            "_backward_prologue": (self._open, nothing),
+            "_backward_epilogue": (self._progress, self._close),
+            "step": (self._begin_step, self._end_step),
+            "_take_model_step": (self._progress, self._took_step),
+            "train_batch": (self._begin_batch, self._end_batch),
+            "_exec_schedule": (self._begin_schedule, nothing),
+            "generate": (functools.partial(self._begin, "generate"), self._end),
+        }
+
+    def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        hook, recorder = self, self.recorder
+
+        @functools.wraps(original)
+        def init(*args: Any, **kwargs: Any) -> None:
+            try:
+                recorder.step_source = recorder.step_source or "deepspeed"
+                recorder.loop.has_engine = True
+            except Exception as error:
+                hook.fail(error)
+            original(*args, **kwargs)
+
+        return init
+
+    def _wrap_instruction(self, kind: type, run: Callable[..., Any]) -> Callable[..., Any]:
+        def before(engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
+            progress = self._progress(engine)
+            name, micro_batch = progress.schedule.enter(kind, kwargs)
+            progress.micro_step = micro_batch
+            return self._enter(name, progress)
+
+        return self.around(run, before, self._end)
+
+    # -- phases -------------------------------------------------------------------------------
+
+    def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
+        self.recorder.step_source = self.recorder.step_source or "deepspeed"
+        progress = self._progress(engine)
+        if phase == "forward":
+            Models.of(self.recorder).see("DeepSpeed", engine.module, args, kwargs)
+        if progress.backward is not None and phase != "backward":  # which raised in between
+            self._close(progress)
+        self._follow(phase, engine, progress)
+        return self._enter(phase, progress)
+
+    def _follow(self, phase: str, engine: Any, progress: Progress) -> None:
+        """End a micro-step where the next forward begins: Accelerate calls `step` only at the last.
+
+        An evaluation in between is no micro-step, and a pipeline's schedule counts its own.
+        """
+        if phase == "backward":
+            progress.had_backward = True
+        elif phase == "forward" and progress.had_backward and engine.training:
+            self._end_micro_step(progress)
+
+    def _end_micro_step(self, progress: Progress) -> None:
+        progress.had_backward = False
+        if not progress.in_step:
+            progress.micro_step += 1
+            self.recorder.end_micro_step()
+
+    def _enter(self, phase: str, progress: Progress) -> Phase | None:
+        """Begin a phase of an engine, unless the engine is in it."""
+        scope = self.recorder.scope
+        if scope.phase == phase and scope.engine == progress.number:
+            return None
+        site = self._sites.here() if phase == "backward" else 0
+        return self.recorder.enter(phase, progress.number, progress.micro_step, site)
+
+    def _end(self, begun: Phase | None) -> None:
+        if begun is not None:
+            self.recorder.leave(begun)
+
+    def _open(self, engine: Any, *args: Any, **kwargs: Any) -> None:
+        progress = self._progress(engine)
+        progress.backward = self._begin("backward", engine) or progress.backward
+
+    def _close(self, progress: Progress) -> None:
+        begun, progress.backward = progress.backward, None
+        self._end(begun)
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def _begin_step(self, engine: Any, *args: Any, **kwargs: Any) -> tuple[Progress, Phase | None]:
+        begun = self._begin("step", engine)
+        progress = self._progress(engine)
+        progress.in_step, progress.stepped = True, False
+        return progress, begun
+
+    def _end_step(self, token: tuple[Progress, Phase | None]) -> None:
+        progress, begun = token
+        progress.in_step = False
+        self._end(begun)
+        if progress.stepped:
+            self._count(progress)
+        else:
+            self._end_micro_step(progress)
+
+    def _took_step(self, progress: Progress) -> None:
+        progress.stepped = True
+        if not progress.in_step:
+            self._count(progress)
+
+    def _begin_batch(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
+        self.recorder.step_source = self.recorder.step_source or "deepspeed"
+        progress = self._progress(engine)
+        progress.in_step, progress.stepped = True, False
+        return progress
+
+    def _end_batch(self, progress: Progress) -> None:
+        progress.in_step = False
+        if progress.stepped:
+            self._count(progress)
+
+    def _begin_schedule(self, engine: Any, *args: Any, **kwargs: Any) -> None:
+        self._progress(engine).schedule.begin()
+
+    def _count(self, progress: Progress) -> None:
+        micro_steps, progress.micro_step = progress.micro_step + 1, 0
+        progress.had_backward = False
+        self.recorder.end_step("deepspeed", progress.number, micro_steps)
+
+    def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
+        """Return where an engine stands; the writer gets the configuration of one that is new."""
+        progress = self._engines.get(engine)
+        if progress is None:
+            progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
+            self.recorder.meet_engine(engine, progress.number)
+            self.recorder.define(describe(engine, progress.number))
+        return progress

@@ -1,0 +1,296 @@
+"""ZeRO-3 parameters: fetches, prefetches and releases, and the time that waiting for them took.
+
+DeepSpeed reports these itself to a profiler object that does nothing unless its timers are on;
+its two methods are called around each fetch in any case.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dsprof.events import OUTSIDE, Context, clock
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.recording.recorder import NOBODY, Recorder
+from dsprof.trace.schema import Fetch
+
+_PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
+_COORDINATOR = (
+    "deepspeed.runtime.zero.partitioned_param_coordinator",
+    "PartitionedParameterCoordinator",
+)
+_RELEASE = "_PartitionedParameterCoordinator__release_param"
+
+_FETCHES = ("forward_fetch_submit", "backward_fetch_submit")
+_PREFETCHES = (
+    *("forward_prefetch_submit", "backward_prefetch_submit"),
+    "backward_prefetch_wait",  # its name before DeepSpeed 0.16
+)
+_SUBMITS = frozenset(_FETCHES + _PREFETCHES)
+_WAITS = frozenset(("forward_fetch_wait", "backward_fetch_wait"))
+_OF_BACKWARD = frozenset(name for name in _SUBMITS if name.startswith("backward"))
+
+_NO_ENGINE = -1
+_NOT_GIVEN = object()
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id  # -1 unless autograd is at work
+
+
+class DeepSpeedFetchHook(Hook):
+    """Records what stage 3 gathers, waits for and lets go."""
+
+    name = "deepspeed.fetch"
+    targets = (
+        Target(*_PROFILER, "start_event", "begins a fetch, prefetch or wait"),
+        Target(*_PROFILER, "stop_event", "ends a fetch, prefetch or wait"),
+        Target(*_COORDINATOR, _RELEASE, "releases a gathered parameter"),
+    )
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._outer = NOBODY
+        self._submit_ns = 0
+        self._wait_ns = 0
+        self._fetch = 0
+        self._release: Fetch | None = None  # that goes on as long as nothing is fetched
+        self._release_scope = OUTSIDE  # in which it began
+        self._shares: dict[int, int] = {}  # engine -> ranks that a parameter is shared out over
+        # Of engines whose parameters differ in that: what is being gathered.
+        self._in_flight: dict[int, weakref.ref[Any]] = {}
+        self._in_flight_elements: int | None = None  # when the wait began
+        hook = DeepSpeedFetchHook
+        noting = (
+            hook._begin,
+            hook._stop,
+            hook._end,
+            hook._record,
+            hook._note_in_flight,
+            hook._share,
+        )
+        hide_from_dynamo(*noting, hook._released, hook._end_release, and_calls=True)
+        recorder.engine_listeners.append(self._learn)
+        recorder.step_listeners.append(self._end_release)
+        recorder.world_listeners.append(self._forget)
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        wrap = {
+            "start_event": self._wrap_start,
+            "stop_event": self._wrap_stop,
+            _RELEASE: self._wrap_release,
+        }
+        return wrap[target.name](original)
+
+    def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
+        in_flight = self._in_flight
+
+        # Hundreds of calls a step: a wait for each module, most of which wait for nothing.
+        @functools.wraps(original)
+        def start_event(self: Any, name: str, *more: Any, **named: Any) -> Any:
+            if name in _WAITS:
+                if not recorder.recording:
+                    return original(self, name, *more, **named)
+                if in_flight:
+                    hook._note_in_flight()
+                hook._wait_ns = clock()
+            elif name in _SUBMITS and not is_compiling() and recorder.recording:
+                hook._begin(name)
+            if more or named:  # of no release yet; a plain call takes less
+                return original(self, name, *more, **named)
+            return original(self, name)
+
+        hide_from_dynamo(start_event)
+        return start_event
+
+    def _wrap_stop(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
+        ends = {
+            **dict.fromkeys(_FETCHES, self._end),
+            **dict.fromkeys((*_PREFETCHES, *_WAITS), self._record),
+        }
+
+        @functools.wraps(original)
+        def stop_event(
+            self: Any, name: str, num_elem: Any = _NOT_GIVEN, *more: Any, **named: Any
+        ) -> Any:
+            if num_elem is _NOT_GIVEN:  # of no release yet
+                return original(self, name, *more, **named)
+            if num_elem and name in ends and not is_compiling() and recorder.recording:
+                hook._stop(ends[name], num_elem, name)
+            if more or named:  # likewise; a plain call takes less
+                return original(self, name, num_elem, *more, **named)
+            return original(self, name, num_elem)
+
+        hide_from_dynamo(stop_event)
+        return stop_event
+
+    def _stop(self, end: Callable[[int, str], None], elements: int, name: str) -> None:
+        if self.broken:
+            return
+        try:
+            end(elements, name)
+        except Exception as error:
+            self.fail(error)
+
+    def _begin(self, name: str) -> None:
+        if self.broken:
+            return
+        try:
+            if self._release is not None:
+                self._end_release()
+            recorder, thread = self.recorder, get_ident()
+            contexts = recorder.contexts
+            outer = contexts.get(thread, NOBODY)
+            outer = self._outer = NOBODY if outer.fetch else outer  # of a fetch that raised
+            self._fetch, self._submit_ns = next(recorder.ids), clock()
+            site = recorder.scope.site if name in _OF_BACKWARD else 0
+            contexts[thread] = Context(
+                outer.request, outer.requested, outer.flush, self._fetch, site=site
+            )
+        except Exception as error:
+            self.fail(error)
+
+    def _end(self, elements: int, name: str) -> None:
+        self.recorder.become(self._outer)
+
+    def _record(self, elements: int, name: str) -> None:
+        """Record a prefetch that was submitted, or a fetch that was waited for.
+
+        One function and few calls: it runs for each gather of a step.
+        """
+        now, recorder = clock(), self.recorder
+        if self._release is not None:
+            self._end_release()
+        scope, start_ns = recorder.scope, self._submit_ns
+        if name in _WAITS:
+            kind, wait_ns, start_ns = "fetch", now - self._wait_ns, start_ns or self._wait_ns
+            before = self._in_flight_elements
+            left = self._sum_in_flight() if self._in_flight else None
+            if left is not None and before is not None:
+                elements = before - left
+            else:  # DeepSpeed counts this rank's share of what it waits for.
+                elements *= self._shares.get(scope.engine) or self._share(scope.engine)
+        else:
+            kind, wait_ns = "prefetch", 0
+            recorder.become(self._outer)
+        number = self._fetch or next(recorder.ids)
+        self._fetch = self._submit_ns = 0
+        # Within backward; not asked in a forward, for the answer is far from all caches.
+        again = scope.phase != "forward" and name.startswith("forward") and _graph_task() != -1
+        thread = get_ident()
+        recorder.add(
+            Fetch(
+                number,
+                kind,
+                elements,
+                start_ns,
+                now,
+                wait_ns,
+                again,
+                scope.step,
+                scope.micro_step,
+                scope.phase,
+                engine=scope.engine,
+                thread=thread,
+            )
+        )
+
+    # -- how large the whole of a share is -----------------------------------------------------
+
+    def _learn(self, engine: Any, number: int) -> None:
+        """Note over how many ranks the parameters of an engine are shared out."""
+        groups = {id(group): group for group in map(_sharing, engine.module.parameters())}
+        sizes = {dist.get_world_size(one) for one in groups.values() if one is not None}
+        if sizes:
+            # Outside the phases of all engines the one that was met last is the best guess.
+            self._shares[number] = self._shares[_NO_ENGINE] = max(sizes)
+        if len(sizes) > 1:  # experts, beside what all ranks share
+            # Not from the coordinator: the ways to it differ by release, and without an optimizer.
+            in_flight = weakref.ref(engine.module.ds_inflight_param_registry)
+            self._in_flight[number] = self._in_flight[_NO_ENGINE] = in_flight
+        elif sizes:
+            self._in_flight.pop(_NO_ENGINE, None)
+
+    def _share(self, engine: int) -> int:
+        """Return the ranks that parameters of an engine unknown by now are shared out over."""
+        ranks = self._shares.get(_NO_ENGINE) or dist.get_world_size()
+        return self._shares.setdefault(engine, ranks)
+
+    def _note_in_flight(self) -> None:
+        """Remember how much is being gathered before the wait for some of it."""
+        try:
+            self._in_flight_elements = self._sum_in_flight()
+        except Exception as error:
+            self.fail(error)
+
+    def _sum_in_flight(self) -> int | None:
+        """Return the elements that are being gathered for the engine of the phase, if known."""
+        found = self._in_flight.get(self.recorder.scope.engine)
+        in_flight = found() if found is not None else None
+        return None if in_flight is None else sum(param.ds_numel for param in in_flight)
+
+    def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
+
+        @functools.wraps(original)
+        def release(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not recorder.recording or hook.broken:
+                return original(self, *args, **kwargs)
+            param: Any = args[0] if args else None
+            status, start_ns = getattr(param, "ds_status", None), clock()
+            result = original(self, *args, **kwargs)
+            try:
+                if param.ds_status is not status:
+                    hook._released(param.ds_numel, start_ns)
+            except Exception as error:
+                hook.fail(error)
+            return result
+
+        hide_from_dynamo(release)
+        return release
+
+    def _released(self, elements: int, start_ns: int) -> None:
+        """Count a parameter to the release that goes on, or begin one."""
+        recorder, release, thread = self.recorder, self._release, get_ident()
+        scope = recorder.scope
+        if release is not None and self._release_scope is scope and release.thread == thread:
+            release.elements += elements
+            release.end_ns = clock()
+            return
+        self._end_release()
+        self._release_scope = scope
+        self._release = Fetch(
+            next(recorder.ids),
+            "release",
+            elements,
+            start_ns,
+            clock(),
+            step=scope.step,
+            micro_step=scope.micro_step,
+            phase=scope.phase,
+            engine=scope.engine,
+            thread=thread,
+        )
+
+    def _end_release(self, step: int = -1) -> None:
+        """Hand over the release that goes on: something is fetched, or a step has ended."""
+        release, self._release = self._release, None
+        if release is not None:
+            self.recorder.add(release)
+
+    def uninstall(self) -> None:
+        self._end_release()
+
+    def _forget(self) -> None:
+        self._release = None
+
+
+def _sharing(param: Any) -> Any:
+    """Return the group that shares a parameter; None if it is whole on each rank."""
+    mics = getattr(getattr(param, "comm", None), "param_shard_group", None)  # releases with MiCS
+    return mics or getattr(param, "ds_process_group", None)

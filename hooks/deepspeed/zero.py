@@ -1,0 +1,154 @@
+"""ZeRO bucket flushes: how much, how full, why, and (through the context) which collectives.
+
+The methods are stable since DeepSpeed 0.12; the bucket's attributes were renamed in 0.17.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from dsprof.events import Context, clock
+from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.device.memory import add_device_sample
+from dsprof.hooks.dtypes import DTYPES
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Flush
+
+_STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
+_STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")
+_ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
+_STAGE_3_FLUSH = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
+_EPILOGUE = "independent_gradient_partition_epilogue"
+
+
+class DeepSpeedZeroHook(Hook):
+    """Records each flush of a gradient bucket."""
+
+    name = "deepspeed.zero"
+    targets = (
+        Target(*_STAGE_1_2, "reduce_ipg_grads", "flushes the buckets of stages 1 and 2"),
+        Target(*_STAGE_1_2, _EPILOGUE, "distinguishes the last flush from a full bucket"),
+        Target(*_STAGE_3, _STAGE_3_FLUSH, "flushes the bucket of stage 3"),
+        Target(*_STAGE_3, _EPILOGUE, "distinguishes the last flush from a full bucket"),
+        Target(*_ENGINE, "allreduce_bucket", "reduces all gradients at stage 0 and for BF16"),
+    )
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._in_epilogue = False
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        if target.name == _EPILOGUE:
+            return self.around(original, self._begin_epilogue, self._end_epilogue)
+        find: dict[str, Callable[..., list[Flush]]] = {
+            "reduce_ipg_grads": self._flushes_1_2,
+            _STAGE_3_FLUSH: self._flushes_3,
+            "allreduce_bucket": self._flushes_0,
+        }
+        return self.around(original, functools.partial(self._begin, find[target.name]), self._end)
+
+    def _begin_epilogue(self, *args: Any, **kwargs: Any) -> None:
+        self._in_epilogue = True
+
+    def _end_epilogue(self, _: None) -> None:
+        self._in_epilogue = False
+
+    def _begin(self, find: Callable[..., list[Flush]], *args: Any, **kwargs: Any) -> _Flushing:
+        recorder, flushes = self.recorder, find(*args, **kwargs)
+        outer = recorder.context()
+        number = flushes[0].id if flushes else next(recorder.ids)
+        recorder.become(recorder.flushing(outer, number))
+        return outer, flushes
+
+    def _end(self, flushing: _Flushing) -> None:
+        outer, flushes = flushing
+        recorder = self.recorder
+        recorder.become(outer)
+        end_ns = clock()
+        for flush in flushes:
+            flush.end_ns = end_ns
+            recorder.add(flush)
+        if flushes:
+            add_device_sample(self, "flush", recorder.scope.step)
+
+    def _flush(
+        self,
+        stage: int,
+        elements: int,
+        dtype: torch.dtype,
+        parameters: int,
+        capacity: int = 0,
+        slot: int = -1,
+    ) -> Flush:
+        """Return the record of a flush that begins."""
+        (name, item_bytes), scope = DTYPES[dtype], self.recorder.scope
+        return Flush(
+            id=next(self.recorder.ids),
+            stage=stage,
+            elements=elements,
+            capacity=capacity,
+            nbytes=elements * item_bytes,
+            dtype=name,
+            parameters=parameters,
+            cause="end of backward" if self._in_epilogue or stage == 0 else "full",
+            slot=slot,
+            step=scope.step,
+            micro_step=scope.micro_step,
+            phase=scope.phase,
+            engine=scope.engine,
+            start_ns=clock(),
+            end_ns=0,
+            thread=get_ident(),
+        )
+
+    # -- what is about to be reduced ----------------------------------------------------------
+
+    def _flushes_1_2(self, optimizer: Any, comm_dtype: torch.dtype | None = None) -> list[Flush]:
+        """One bucket, or all that hold gradients."""
+        stage = 2 if optimizer.partition_gradients else 1
+        capacity = int(optimizer.reduce_bucket_size)
+        has_slots = bool(optimizer.overlap_comm)
+        if not hasattr(optimizer, "ipg_buckets"):  # before DeepSpeed 0.17
+            elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
+            slot = optimizer.ipg_index if has_slots else -1
+            dtype = optimizer.communication_data_type
+            return [self._flush(stage, elements, dtype, count, capacity, slot)] if elements else []
+        buckets = optimizer.ipg_buckets
+        flushes = []
+        for dtype in buckets if comm_dtype is None else (comm_dtype,):
+            bucket = buckets[dtype]
+            if bucket.elements:
+                slot = bucket.index if has_slots else -1
+                count = len(bucket.params)
+                flushes.append(self._flush(stage, bucket.elements, dtype, count, capacity, slot))
+        return flushes
+
+    def _flushes_3(
+        self, optimizer: Any, communication_data_type: torch.dtype | None = None
+    ) -> list[Flush]:
+        """The bucket of stage 3, unless it is empty."""
+        if hasattr(optimizer, "ipg_buckets"):
+            dtype = communication_data_type
+            bucket = optimizer.ipg_buckets[dtype]
+            elements, count = bucket.elements, len(bucket.params)
+        else:  # before DeepSpeed 0.17
+            dtype = optimizer.communication_data_type
+            elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
+        capacity = int(optimizer.reduce_bucket_size)
+        return [self._flush(3, elements, dtype, count, capacity)] if elements else []
+
+    def _flushes_0(
+        self, engine: Any, bucket: Sequence[torch.Tensor], *args: Any, **kwargs: Any
+    ) -> list[Flush]:
+        """The gradients that an engine reduces itself, as one bucket without a bound."""
+        elements = sum(tensor.numel() for tensor in bucket)
+        dtype = engine.communication_data_type
+        return [self._flush(0, elements, dtype, len(bucket))] if elements else []
+
+
+_Flushing = tuple[Context, list[Flush]]

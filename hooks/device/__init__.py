@@ -1,0 +1,1 @@
+"""Hooks on an accelerator: its streams, its clock, its memory."""

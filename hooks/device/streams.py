@@ -1,0 +1,65 @@
+"""Which collective each stream was given last, and which stream has already waited for it.
+
+A stream does one thing after the other. Whoever waits for a stream, or for an event recorded on
+it, therefore waits for the collectives that it was given before, and for none given later.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, NamedTuple
+
+from dsprof.hooks.device.device import StreamKey
+
+
+class Tail(NamedTuple):
+    """The newest collective that a stream has to come through."""
+
+    key: StreamKey
+    number: int  # grows with each collective that any stream is given
+    collective: int
+
+
+class Streams:
+    """What streams have to come through."""
+
+    def __init__(self) -> None:
+        self._tails: dict[StreamKey, Tail] = {}
+        self._events: weakref.WeakKeyDictionary[Any, tuple[Tail, int]] = weakref.WeakKeyDictionary()
+        self._waited: dict[tuple[StreamKey, StreamKey], int] = {}
+        self._numbers = itertools.count(1)
+
+    def give(self, key: StreamKey, collective: int) -> None:
+        """A stream has to come through a collective from now on: runs it, or waits for it."""
+        self._tails[key] = Tail(key, next(self._numbers), collective)
+
+    def record(self, event: Any, key: StreamKey, now: int) -> None:
+        """A user's event was recorded on a stream."""
+        tail = self._tails.get(key)
+        if tail is not None:
+            self._events[event] = tail, now
+        else:
+            self._events.pop(event, None)
+
+    def before(self, event: Any) -> tuple[Tail, int] | None:
+        """Return what must be over when `event` is passed, and when that was recorded."""
+        return self._events.get(event)
+
+    def tail(self, key: StreamKey) -> Tail | None:
+        """Return what a stream has to come through."""
+        return self._tails.get(key)
+
+    def newest_but(self, key: StreamKey) -> Tail | None:
+        """Return the newest collective on any stream of the same device, `key` left aside."""
+        tails = list(self._tails.values())  # other threads may add some meanwhile
+        others = (t for t in tails if t.key != key and t.key[0] == key[0])
+        return max(others, key=lambda tail: tail.number, default=None)
+
+    def wait(self, waiting: StreamKey, tail: Tail) -> bool:
+        """A stream waits for what another was given; tell whether that is new to it."""
+        pair = waiting, tail.key
+        if waiting == tail.key or self._waited.get(pair, 0) >= tail.number:
+            return False
+        self._waited[pair] = tail.number
+        return True

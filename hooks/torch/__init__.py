@@ -1,0 +1,1 @@
+"""Hooks on torch's own trainers: DDP, FSDP, DTensor, pipelining, plain loops."""

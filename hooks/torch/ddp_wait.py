@@ -1,0 +1,103 @@
+"""DDP's hidden waits: its reducer waits for the buckets in C++, when all gradients are there.
+
+    last issue ... all gradients ready |<- reducer waits ->| end of backward
+
+Both ends are seen by callbacks of the autograd engine, which run in the order in which they were
+queued: one queued at the first collective of a backward pass runs before the reducer's own, and
+what that one queues runs after. The wait lies between; so does the reducer copying what it got
+into the gradients. The time is therefore marked as estimated.
+
+With `find_unused_parameters` the last thing issued is a map of the parameters in use, int32. It is
+waited for behind the buckets, and what the reducer waits for are these.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from dsprof.events import clock
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.trace.schema import Collective
+
+_task = torch._C._current_graph_task_id
+_DDP = "torch.nn.parallel.distributed"
+
+
+class DdpWaitHook(Hook):
+    """Estimates how long DDP blocks, in backward and where it sends buffers before forward."""
+
+    name = "ddp_wait"
+    targets = (
+        Target(_DDP, "DistributedDataParallel", "_pre_forward", "sends buffers; DDP is in use"),
+    )
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, hook = self.recorder, self
+        self._backward = -1  # the backward pass that is being followed
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if not recorder.recording or hook.broken:
+                return original(*args, **kwargs)
+            hook._begin()
+            start_ns = clock()
+            result = original(*args, **kwargs)
+            hook._waited(start_ns, 0, clock())
+            return result
+
+        hide_from_dynamo(method)
+        hide_from_dynamo(DdpWaitHook._begin, DdpWaitHook._waited, and_calls=True)
+        return method
+
+    def _begin(self) -> None:
+        """Follow collectives from now on: DDP is in use."""
+        try:
+            in_flight = self.recorder.in_flight
+            if self._follow not in in_flight.followers:
+                in_flight.followers += (self._follow,)
+        except Exception as error:
+            self.fail(error)
+
+    def _follow(self, record: Collective, outputs: Any) -> None:
+        backward = _task()
+        if backward >= 0 and backward != self._backward:
+            self._backward = backward
+            self._queue(partial(self._gradients_ready, record.issue_ns))
+
+    def _queue(self, callback: Callable[[], None]) -> None:
+        Variable._execution_engine.queue_callback(callback)
+
+    def _gradients_ready(self, first_ns: int) -> None:
+        try:
+            ready_ns = clock()
+            in_flight = self.recorder.in_flight
+            in_flight.poll_all()
+            device = in_flight.device
+            opened = device.open() if device is not None else None
+            self._queue(lambda: self._waited(first_ns, ready_ns, clock(), opened))
+        except Exception as error:
+            self.fail(error)
+
+    def _waited(self, first_ns: int, ready_ns: int, end_ns: int, opened: Any = None) -> None:
+        """Note the wait for what was issued since `first_ns`; it began with the last issue."""
+        try:
+            in_flight, thread = self.recorder.in_flight, get_ident()
+            records = in_flight.take_unheld(
+                lambda record: record.issue_ns >= first_ns and record.thread == thread
+            )
+            start_ns = max(ready_ns, records[-1].return_ns) if records else end_ns
+            records.sort(key=_is_bucket)  # stable: the last bucket owns the time
+            in_flight.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
+        except Exception as error:
+            self.fail(error)
+
+
+def _is_bucket(record: Collective) -> bool:
+    return record.dtype != "int32"

@@ -1,0 +1,115 @@
+"""Steps and phases where no library marks them: torch's own backward and optimizers.
+
+An optimizer step that follows a backward ends a training step. Further optimizers that step on the
+same gradients belong to it, as do those inside an optimizer (ZeroRedundancyOptimizer) and those
+that step within backward. Two models with a backward each, such as a GAN's, make two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.hooks.torch import loop
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Phase
+
+
+class TrainingLoopHook(Hook):
+    """Marks backward and optimizer steps, and counts steps unless an engine or the user does."""
+
+    name = "torch.loop"
+    targets = (Target("torch.autograd", "", "backward", "phase backward; counts micro-steps"),)
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._handles: list[Any] = []
+        self._has_backward = False  # since the last step
+        self._had_backward = False  # ever
+        self._stepped = False  # within the backward that is under way
+        self._open: list[tuple[int, Phase | None]] = []  # optimizers inside their step
+        recorder.step_listeners.append(self._forget)
+
+    def modules(self) -> tuple[str, ...]:
+        return ("torch.autograd", "torch.optim.optimizer")
+
+    def install(self, module: str) -> None:
+        """Register the hooks that torch offers before and after each optimizer's step."""
+        if module != "torch.optim.optimizer":
+            return
+        from torch.optim import optimizer
+
+        before, after = self._guard(self._begin_step), self._guard(self._end_step)
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(before),
+            optimizer.register_optimizer_step_post_hook(after),
+        ]
+
+    def uninstall(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        return self.around(original, self._begin_backward, self._end_backward)
+
+    def _guard(self, note: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
+        recorder, is_compiling = self.recorder, torch.compiler.is_compiling
+
+        def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if is_compiling() or not recorder.recording or self.broken:
+                return
+            try:
+                note(optimizer)
+            except Exception as error:
+                self.fail(error)
+
+        hide_from_dynamo(guarded, and_calls=True)
+        return guarded
+
+    def _begin_backward(self, *args: Any, **kwargs: Any) -> Phase | None:
+        return loop.begin_backward(self.recorder)
+
+    def _end_backward(self, begun: Phase | None) -> None:
+        if begun is None:
+            return
+        loop.end_backward(self.recorder, begun)
+        self._has_backward = self._had_backward = True
+        if self._stepped:
+            self._stepped = False
+            self.recorder.end_step("optimizer")
+
+    def _begin_step(self, optimizer: Any) -> None:
+        self._unwind(optimizer)
+        scope = self.recorder.scope
+        is_own = not self.recorder.loop.has_engine and not scope.phase
+        begun = self.recorder.enter("step") if is_own else None
+        self._open.append((id(optimizer), begun))
+
+    def _unwind(self, optimizer: Any) -> None:
+        """Forget a step of this optimizer that raised: its end was never told."""
+        for depth, (key, _) in enumerate(self._open):
+            if key == id(optimizer):
+                self._leave(depth)
+                return
+
+    def _leave(self, depth: int) -> None:
+        for _, begun in reversed(self._open[depth:]):
+            if begun is not None:
+                self.recorder.leave(begun)
+        del self._open[depth:]
+
+    def _end_step(self, optimizer: Any) -> None:
+        if self._open:
+            self._leave(len(self._open) - 1)
+        if self._open:  # inside another optimizer's step
+            return
+        if self.recorder.scope.phase == "backward" and not self.recorder.loop.has_engine:
+            self._stepped = True
+        elif self._has_backward or not self._had_backward:
+            self.recorder.end_step("optimizer")
+
+    def _forget(self, step: int) -> None:
+        self._has_backward = self.recorder.loop.after_backward = False

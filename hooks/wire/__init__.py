@@ -1,0 +1,1 @@
+"""Hooks on what is really sent: torch's c10d operations and their completion."""

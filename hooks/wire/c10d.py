@@ -1,0 +1,424 @@
+"""The wire: every collective that is really issued, once, whoever issues it.
+
+`ProcessGroupHook` replaces methods of the class ProcessGroup: all that Python issues.
+`DispatcherHook` puts a kernel below each `c10d::*` operation at dispatch key BackendSelect, in
+Python (`dsprof.hooks.wire.native` has them in C++): all callers of a ProcessGroup, C++ ones
+included, pass there, once a collective, with the GIL released while the collective runs. Where both
+are in place a method announces its collective, and the kernel leaves it to the method, which has at
+hand what the kernel would have to unbox.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from time import thread_time_ns
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from dsprof.events import clock
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.hooks.call_sites import Sites
+from dsprof.hooks.dtypes import DTYPES
+from dsprof.hooks.wire.groups import Groups
+from dsprof.hooks.wire.kernel_slots import KEY, check_slot
+from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
+from dsprof.recording.in_flight import InFlight
+from dsprof.recording.recorder import NOBODY, Recorder
+from dsprof.trace.schema import Collective
+
+
+class _WireHook(Hook):
+    """Makes one record of each collective that a subclass gets to see."""
+
+    name = "c10d"
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self.groups = Groups.of(recorder)
+        self.sites = Sites.of(recorder)
+        recorder.reduce_op_name = reduce_op_name
+
+    def make_note(
+        self, op: WireOp, unbox: Callable[[Any], Any] | None
+    ) -> Callable[..., Collective | None]:
+        """Return the function that records one collective of kind `op`, and returns the record.
+
+        A closure and not a method: it runs for each collective, and names bound here cost less
+        than attributes. Its caller stands one frame below whoever issued the collective.
+        """
+        recorder, in_flight = self.recorder, self.recorder.in_flight
+        context_of, next_id = recorder.contexts.get, recorder.ids.__next__
+        group_of, known_group = self.groups.state, self.groups.known.get
+        site_above = self.sites.above
+        works, blocking = in_flight.works, in_flight.blocking
+        name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
+        plain, dtypes, next_is_timed = torch.Tensor, DTYPES, recorder.are_timed.__next__
+
+        def note(
+            tensors: Sequence[torch.Tensor],
+            pg: Any,
+            is_async: bool,
+            reduce_op: Any,
+            peer: int,
+            work: Any,
+            issue_ns: int,
+            return_ns: int,
+        ) -> Collective | None:
+            is_timed = next_is_timed()
+            if is_timed:  # by the CPU, for others may take it from this thread in between
+                begin_ns = thread_time_ns()
+            state = known_group(id(pg))  # as `Groups.state`, in line
+            if state is None or state.ref() is not pg:
+                state = group_of(pg)
+            group = state.group
+            on_host = state.is_host
+            nbytes = elements = 0
+            dtype = ""
+            count = len(tensors)
+            if count:
+                tensor = tensors[-1]
+                on_host = tensor.is_cpu or (on_host and not tensor.is_cuda)
+                if type(tensor) is not plain and is_traced(tensor):
+                    return None
+                dtype, item_bytes = dtypes[tensor.dtype]
+                if tensor.is_sparse:
+                    nbytes = sum(t._nnz() * item_bytes for t in tensors)
+                elif count == 1:
+                    nbytes = tensor.nbytes
+                else:
+                    nbytes = sum(t.nbytes for t in tensors)
+                elements = nbytes // item_bytes
+                if per_rank:
+                    nbytes *= group.size
+                    elements *= group.size
+            if works:
+                in_flight.poll()
+            if peer >= 0:
+                peer = group.ranks[peer]
+            thread, scope = get_ident(), recorder.scope
+            context = context_of(thread, NOBODY)
+            context.wire_ops += 1
+            site = context.site or site_above(2) or scope.site
+            record = Collective(
+                next_id(),
+                group.id,
+                state.next_seq(name, peer) if is_point_to_point else next(state.collectives),
+                nbytes,
+                elements,
+                issue_ns,
+                name,
+                count,
+                dtype,
+                context.requested,
+                context.request,
+                is_async,
+                reduce_op,
+                peer,
+                site,
+                scope.step,
+                scope.micro_step,
+                scope.phase,
+                scope.engine,
+                context.flush,
+                context.fetch,
+                context.coalesced,
+                thread,
+                return_ns,
+            )
+            if on_host and work is not None:
+                record.pending_ns = return_ns
+                if is_async:
+                    if unbox is not None:
+                        work = unbox(work)
+                    key = id(work)
+                    if key in works:  # a library's one Work for all that is done at once
+                        recorder.add(works[key][1])
+                    works[key] = (work, record)
+                else:
+                    # The library waits for it at once, in this thread.
+                    if thread in blocking:
+                        recorder.add(blocking[thread])
+                    blocking[thread] = record
+            elif on_host:
+                record.done_ns = return_ns
+                record.blocked_ns = return_ns - issue_ns
+                recorder.add(record)
+            else:
+                recorder.on_device(record, unbox(work) if work is not None and unbox else work)
+            if is_timed:
+                recorder.samples += 1
+                recorder.sampled_cost_ns += thread_time_ns() - begin_ns
+            return record
+
+        tell = InFlight.tell_followers
+        own = (note, op.sized, Groups.state, self.sites.above, InFlight.poll, Recorder.add, tell)
+        hide_from_dynamo(*own, and_calls=True)
+        return note
+
+
+class DispatcherHook(_WireHook):
+    """Sees collectives in the dispatcher, below every caller of a process group."""
+
+    _library: Any = None
+
+    def modules(self) -> tuple[str, ...]:
+        return ("torch.distributed",)
+
+    def install(self, module: str) -> None:
+        """Register the kernels.
+
+        Raises:
+            RuntimeError: another tool already holds the kernel of an operation.
+        """
+        ops = {name: op for name, op in WIRE_OPS.items() if hasattr(torch.ops.c10d, name)}
+        for name in ops:
+            check_slot(f"c10d::{name}", "collectives that C++ issues")
+        self._put_in(ops)
+
+    def uninstall(self) -> None:
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+
+    def _put_in(self, ops: dict[str, WireOp]) -> None:
+        self._library = torch.library.Library("c10d", "IMPL")
+        for name, op in ops.items():
+            self._library.impl(name, self._kernel(name, op), KEY, with_keyset=True)
+
+    def _kernel(self, name: str, op: WireOp) -> Callable[..., Any]:
+        overload = getattr(torch.ops.c10d, name).default
+        redispatch = overload._handle.redispatch_boxed
+        below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, KEY))
+        recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
+        in_flight = recorder.in_flight
+        unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
+        noted_below = recorder.noted_below
+        at = _positions(overload._schema)
+        group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            is_announced = announced and get_ident() in announced
+            if is_announced or (not recorder.recording and not recorder.arm()):
+                return redispatch(keyset & below, *args)
+            if in_flight.device is not None:
+                in_flight.device.begin()
+            issue_ns = clock()
+            result = redispatch(keyset & below, *args)
+            return_ns = clock()
+            if not self.broken:
+                try:
+                    work = result[-1] if type(result) is tuple else result
+                    record = note(
+                        sized(args),
+                        unbox_group(args[group_at]),
+                        # An argument that equals its default (asynchronous) is not passed.
+                        args[async_at] if 0 < async_at < len(args) else work is not None,
+                        args[reduce_at] if reduce_at else None,
+                        args[peer_at] if peer_at else -1,
+                        work,
+                        issue_ns,
+                        return_ns,
+                    )
+                    if record is not None:
+                        noted_below[record.thread] = return_ns
+                    if in_flight.followers:
+                        in_flight.tell_followers(record, args[0])
+                except Exception as error:
+                    self.fail(error)
+            return result
+
+        hide_from_dynamo(kernel)
+        return kernel
+
+
+class ProcessGroupHook(_WireHook):
+    """Sees the methods of class ProcessGroup: all that Python issues, nothing that C++ issues."""
+
+    targets = tuple(
+        Target(
+            *("torch.distributed", "ProcessGroup", method, "issues a collective"),
+            carries=f"{WIRE_OPS[op].name} calls from Python",
+        )
+        for method, op in METHODS.items()
+    )
+
+    has_kernels = False  # in the dispatcher, too: they must know what a method records
+
+    def begin_apart(self) -> Apart | None:
+        """Count apart what the call that follows puts on record."""
+        try:
+            return Apart(self.recorder)
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        op = WIRE_OPS[METHODS[target.name]]
+        hook, recorder, note = self, self.recorder, self.make_note(op, None)
+        is_plain, sized = op.name in _TAKES_LIST, op.sized
+        may_be_lone = is_plain or op.name in _NESTED
+        has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
+        has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
+        announced, in_flight = recorder.announced, recorder.in_flight
+        noted_below = recorder.noted_below
+
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if hook.broken or (not recorder.recording and not recorder.arm()):
+                return original(self, *args, **kwargs)
+            if in_flight.device is not None:
+                in_flight.device.begin()
+            apart = None if type(self) is plain_group else hook.begin_apart()
+            # What a group in Python issues from C++, the kernel records.
+            had_kernels = hook.has_kernels
+            is_announced = apart is None and had_kernels
+            if is_announced:
+                announced.add(get_ident())
+            issue_ns = clock()
+            try:
+                work = original(self, *args, **kwargs)
+            finally:
+                if is_announced:
+                    announced.discard(get_ident())
+                if apart is not None:
+                    apart.end()
+            return_ns = clock()
+            if apart is not None:
+                is_on_record = apart.is_on_record
+            else:  # by a kernel, if another thread has brought kernels in meanwhile
+                came = hook.has_kernels is not had_kernels
+                is_on_record = came and noted_below.get(get_ident(), 0) >= issue_ns
+            if not is_on_record:
+                try:
+                    given = (*args, *kwargs.values()) if kwargs else args
+                    is_list = is_plain and type(given[0]) is list
+                    options = given[-1] if given else None
+                    peer = -1
+                    if has_root:
+                        peer = getattr(options, "rootRank", -1)
+                    elif has_peer and len(given) > 2:
+                        peer = given[1]
+                    record = note(
+                        given[0]
+                        if is_list
+                        else sized(_as_lists(given, op) if may_be_lone else given),
+                        self,
+                        getattr(options, "asyncOp", work is not None),
+                        options if has_reduce_op and type(options) in _WITH_OP else None,
+                        peer,
+                        work,
+                        issue_ns,
+                        return_ns,
+                    )
+                    if in_flight.followers:
+                        in_flight.tell_followers(record, given[0] if given else ())
+                except Exception as error:
+                    hook.fail(error)
+            return work
+
+        # By this name C++ knows a call that comes from an override and must not go back there.
+        code = method.__code__.replace(co_name=target.name)  # type: ignore[attr-defined]
+        method.__code__ = code  # type: ignore[attr-defined]
+        hide_from_dynamo(method)
+        return method
+
+
+class Apart:
+    """Counts what a call puts on record, apart from all else that this thread does."""
+
+    def __init__(self, recorder: Recorder, coalesced: int = 0) -> None:
+        self._recorder = recorder
+        self._outer = recorder.context()
+        coalesced = coalesced or self._outer.coalesced
+        self.context = msgspec.structs.replace(self._outer, wire_ops=0, coalesced=coalesced)
+        recorder.become(self.context)
+
+    def end(self) -> None:
+        """Go on in the context that was."""
+        self._recorder.become(self._outer)
+        self._outer.wire_ops += self.context.wire_ops
+
+    @property
+    def is_on_record(self) -> bool:
+        """Whether the call ended in a collective that is on record."""
+        return self.context.wire_ops > 0
+
+
+class _Positions(NamedTuple):
+    """Where an operation's schema has what; 0 (never right: tensors come first) for nowhere."""
+
+    group: int
+    is_async: int
+    reduce_op: int
+    peer: int
+
+
+def _positions(schema: Any) -> _Positions:
+    names = [argument.name for argument in schema.arguments]
+
+    def first(*wanted: str) -> int:
+        return next((names.index(name) for name in wanted if name in names), 0)
+
+    return _Positions(
+        group=first("process_group"),
+        is_async=first("async_op", "asyncOp"),
+        reduce_op=first("reduce_op"),
+        peer=first("root_rank", "dst", "src"),
+    )
+
+
+# What names a reduce op; reading it costs as much as the record, so the writer does.
+_WITH_OP = {
+    getattr(dist, name)
+    for name in (
+        *("AllreduceOptions", "AllreduceCoalescedOptions", "ReduceOptions", "ReduceScatterOptions"),
+        *("ReduceOp", "RedOpType"),
+    )
+    if hasattr(dist, name)
+} | {dist.ReduceOp.RedOpType}
+_NESTED = {"all_gather": 0, "gather": 0, "scatter": 1, "reduce_scatter": 1}
+_TAKES_LIST = {"all_reduce", "broadcast", "reduce", "all_reduce_coalesced", "send", "recv"}
+_HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}
+
+
+def _as_lists(given: Sequence[Any], op: WireOp) -> Sequence[Any]:
+    """Bring the overloads that take lone tensors into the form of the operation's schema."""
+    args = [(a,) if isinstance(a, torch.Tensor) else a for a in given]
+    position = _NESTED.get(op.name)
+    if position is not None and args[position] and isinstance(args[position][0], torch.Tensor):
+        args[position] = [args[position]]
+    return args
+
+
+_OP_NAMES: dict[int, str] = {
+    op.value: name for name, op in dist.ReduceOp.RedOpType.__members__.items()
+}
+
+
+def reduce_op_name(value: Any) -> str:
+    """Return the name of what an operation got as its reduce op: "SUM", "MAX"..., "" for none.
+
+    Reading it costs 2 us in the dispatcher's form, so the writer asks and not the hook. An enum of
+    pybind11 looks through all its members for its name, in Python: hence the table.
+    """
+    if value is None:
+        return ""
+    if type(value) is int:  # from a kernel in C++
+        return _OP_NAMES.get(value, "")
+    value = getattr(value, "reduceOp", value)  # of the options that a method got
+    if isinstance(value, torch.ScriptObject):
+        if not value._has_method("op"):  # torch 2.4 tells nobody
+            return ""
+        return _OP_NAMES.get(value._get_method("op")(), "")
+    op = getattr(value, "op", value)
+    return _OP_NAMES.get(getattr(op, "value", -1), "")
+
+
+def is_traced(tensor: torch.Tensor | None) -> bool:
+    """Tell whether a call on `tensor` is only traced, or has none: nothing is sent then."""
+    return tensor is None or tensor.is_meta or type(tensor).__name__ == "FakeTensor"

@@ -1,0 +1,160 @@
+"""Process groups: described once, told apart across re-initialisation, counted on their own."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator
+from copy import copy
+from typing import Any, cast
+
+import torch.distributed as dist
+
+from dsprof.hooks.wire.group_roles import find_role
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Group
+
+_WRAPPER = "_ProcessGroupWrapper"  # torch built without gloo does not have it
+_HOST_BACKENDS = ("gloo", "mpi", "fake", "ucc")
+
+
+class GroupState:
+    """A group's description and its counters."""
+
+    __slots__ = ("collectives", "group", "is_host", "point_to_point", "ref")
+
+    def __init__(self, group: Group, ref: weakref.ref[Any]) -> None:
+        self.group = group
+        self.ref = ref
+        self.is_host = group.backend in _HOST_BACKENDS
+        self.collectives: Iterator[int] = itertools.count(1)
+        self.point_to_point: dict[tuple[int, str], Iterator[int]] = {}
+
+    def next_seq(self, op: str, peer: int) -> int:
+        """Count a point-to-point operation: n-th of (peer, direction) here meets n-th there."""
+        counter = self.point_to_point.setdefault((peer, op), itertools.count(1))
+        return next(counter)
+
+
+class Groups:
+    """The groups seen, found by the identity of the ProcessGroup without keeping it alive."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.known: dict[int, GroupState] = {}  # by identity; check `ref`, for that may be reused
+        self._by_key: dict[str, GroupState] = {}
+        self._world: weakref.ref[Any] | None = None
+        self._generation = 0
+        self._describing = threading.RLock()
+        recorder.step_listeners.append(self._look_again)
+
+    @classmethod
+    def of(cls, recorder: Recorder) -> Groups:
+        """Return the one that all hooks of `recorder` share: a group's collectives count once."""
+        if recorder.groups is None:
+            recorder.groups = cls(recorder)
+        return cast(Groups, recorder.groups)
+
+    def state(self, pg: Any) -> GroupState:
+        """Return the state of `pg`, describing the group if it is new."""
+        state = self.known.get(id(pg))
+        if state is not None and state.ref() is pg:
+            return state
+        with self._describing:  # two counters for one group would number collectives twice
+            return self._describe(pg)
+
+    def _describe(self, pg: Any) -> GroupState:
+        self._follow_generation()
+        ranks, name, backend = _facts(pg)
+        key = _key(self._generation, name, ranks)
+        known = self._by_key.get(key)
+        if known is not None:
+            known.ref = weakref.ref(pg)
+            self.known[id(pg)] = known
+            return known
+        group = Group(
+            id=next(self._recorder.group_ids),
+            key=key,
+            label=_label(pg, name, len(ranks)),
+            name=name,
+            ranks=ranks,
+            size=len(ranks),
+            backend=backend,
+            generation=self._generation,
+            role=self._role(pg),
+            is_checked=_is_checked(pg),
+        )
+        state = GroupState(group, weakref.ref(pg))
+        self._by_key[key] = self.known[id(pg)] = state
+        self._define(group)
+        return state
+
+    def _define(self, group: Group) -> None:
+        self._recorder.define(copy(group))  # its role may change before it is written
+
+    def _role(self, pg: Any) -> str:
+        return find_role(pg) or self._recorder.roles.get(pg, "")
+
+    def _look_again(self, step: int) -> None:
+        """Look for roles not known yet: a library may name a group after its first collective.
+
+        After steps 0, 1, 3, 7 and so on: it costs ever less, and a late engine is not missed.
+        """
+        if step & (step + 1):
+            return
+        try:
+            for state in list(self._by_key.values()):
+                pg = state.ref()
+                if not state.group.role and pg is not None:
+                    state.group.role = self._role(pg)
+                    if state.group.role:
+                        self._define(state.group)
+        except Exception as error:
+            self._recorder.fail("groups", error)
+
+    def _follow_generation(self) -> None:
+        """Count re-initialisations: after an elastic restart names and ranks repeat."""
+        world = dist.group.WORLD
+        if world is None or (self._world is not None and self._world() is world):
+            return
+        self._world = weakref.ref(world)
+        self._generation += 1
+
+
+def _facts(pg: Any) -> tuple[list[int], str, str]:
+    """Return global ranks in order of group rank, name and backend."""
+    try:
+        return list(dist.get_process_group_ranks(pg)), str(pg.group_name), str(dist.get_backend(pg))
+    except (KeyError, ValueError, RuntimeError):  # made by hand, unknown to torch.distributed
+        ranks = getattr(pg, "ranks", None)  # deepspeed.comm's own kind of group
+        return list(ranks or range(pg.size())), "unregistered", _name(pg)
+
+
+def _is_checked(pg: Any) -> bool:
+    """Whether torch has wrapped the group's backend, as it does with the debug level DETAIL."""
+    try:
+        backends = [pg._get_backend(device) for device in pg._device_types]
+    except Exception:  # groups in Python, and devices without a backend
+        return False
+    return any(type(backend).__name__ == _WRAPPER for backend in backends)
+
+
+def _name(pg: Any) -> str:
+    name = getattr(pg, "name", type(pg).__name__)
+    return str(name() if callable(name) else name)
+
+
+def _key(generation: int, name: str, ranks: list[int]) -> str:
+    digest = hashlib.blake2b(",".join(map(str, sorted(ranks))).encode(), digest_size=6).hexdigest()
+    return f"{generation}/{name}/{len(ranks)}/{digest}"
+
+
+def _label(pg: Any, name: str, size: int) -> str:
+    description = str(getattr(pg, "group_desc", "") or "")
+    if pg is dist.group.WORLD or description == "default_pg":
+        return "world"
+    if description and description != "undefined":
+        return description
+    return "all ranks" if size == dist.get_world_size() else f"group {name}"

@@ -1,0 +1,120 @@
+"""The wire at the lowest cost: methods of ProcessGroup first, the dispatcher once C++ communicates.
+
+A kernel in Python costs two conversions of all arguments. One in the dispatcher is needed for what
+communicates without a Python caller: DDP's reducer, functional collectives (DTensor, tensor
+parallelism, compiled graphs), and what DDP and FSDP send at their start. Each is noticed when it is
+used, and not when it is imported: any optimizer of torch imports all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from dsprof.hooks.base import Target
+from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.recording.recorder import Recorder
+
+_DDP = Target(
+    "torch.nn.parallel.distributed",
+    "DistributedDataParallel",
+    "_ddp_init_helper",  # as pickle and deepcopy do, too, which call no __init__
+    "announces collectives that C++ issues",
+)
+_AT_START = tuple(
+    Target("torch.distributed", "", name, "issues collectives in C++", f"collectives of {name}")
+    for name in ("_broadcast_coalesced", "_verify_params_across_processes")
+)
+
+
+class CompleteHook(ProcessGroupHook):
+    """Sees what Python issues in class ProcessGroup, and what C++ issues in the dispatcher."""
+
+    dispatcher_hook = DispatcherHook
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._dispatcher: DispatcherHook | None = None
+        self._going_below = threading.RLock()  # a signal handler may communicate, too
+
+    def install(self, module: str) -> None:
+        """Register the dispatcher's kernels.
+
+        Raises:
+            RuntimeError: another tool holds one of them.
+        """
+        self._go_below()
+
+    def losses(self, module: str) -> list[str]:
+        """Return nothing: what a method of a release would miss, the kernels see."""
+        return []
+
+    def uninstall(self) -> None:
+        with self._going_below:
+            dispatcher, self._dispatcher = self._dispatcher, None
+            if dispatcher is not None:
+                dispatcher.uninstall()
+
+    def _go_below(self) -> None:
+        with self._going_below:
+            if self._dispatcher is None and not self.recorder.stopped:
+                dispatcher = self._dispatcher = self.dispatcher_hook(self.recorder)
+                dispatcher.sites, self.has_kernels = self.sites, True
+                try:
+                    dispatcher.install("torch.distributed")
+                except BaseException:  # a signal handler's, too: half of them would stay for good
+                    self.uninstall()
+                    raise
+
+
+class AutomaticHook(CompleteHook):
+    """Goes to the dispatcher only when something comes up that communicates from C++."""
+
+    targets = (*ProcessGroupHook.targets, *_AT_START, _DDP)
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        recorder.on_cpp = self._follow_below
+
+    def install(self, module: str) -> None:
+        """Go to the dispatcher if DDP has been at it already.
+
+        Raises:
+            RuntimeError: another tool holds a kernel there; what Python issues is still seen.
+        """
+        if module == _DDP.module and dist.is_initialized() and _ddp_lives():
+            self._go_below()
+
+    def losses(self, module: str) -> list[str]:
+        return ProcessGroupHook.losses(self, module)
+
+    def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+        if target is not _DDP and target not in _AT_START:
+            return super().wrap(target, original)
+
+        @functools.wraps(original)
+        def communicate(*args: Any, **kwargs: Any) -> Any:
+            self._follow_below()
+            return original(*args, **kwargs)
+
+        return communicate
+
+    def _follow_below(self) -> None:
+        """Go to the dispatcher for something that is about to communicate from C++."""
+        if self._dispatcher is not None or self.recorder.stopped:
+            return
+        try:
+            self._go_below()
+        except Exception as error:
+            self.recorder.fail(self.name, error)
+
+
+def _ddp_lives() -> bool:
+    """Tell whether a DDP module exists; asked once, when recording is enabled in mid-run."""
+    ddp = _DDP.resolve()
+    return any(issubclass(type(thing), ddp) for thing in gc.get_objects())

@@ -1,0 +1,68 @@
+"""What other tools left: flight recorder dumps, logs, calls that they timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.diagnosis.model import FlightRow, LoggedCallRow, LoggedFact
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Table
+from dsprof.reports.tables.listing import Shown, listing
+
+
+def _first(row: FlightRow) -> str:
+    return "" if row.number is None else f"{row.op} {fmt.count(row.number)}"
+
+
+_FLIGHT: tuple[Shown[FlightRow], ...] = (
+    Shown("Group", lambda row: row.group),
+    Shown("Name", lambda row: row.name),
+    Shown("Ranks", lambda row: fmt.ranks(row.ranks)),
+    Shown("In flight", lambda row: row.in_flight, "count"),
+    Shown("Sends and receives", lambda row: row.p2p_in_flight, "count"),
+    Shown("First that cannot end", _first),
+    Shown("Elements", lambda row: row.elements, "count"),
+    Shown("Type", lambda row: row.dtype),
+    Shown("Called by", lambda row: fmt.ranks(row.waiting)),
+    Shown("Not called by", lambda row: fmt.ranks(row.absent)),
+    Shown("Not finished by", lambda row: fmt.ranks(row.unfinished)),
+    Shown("Without a dump", lambda row: fmt.ranks(row.without_dump)),
+)
+
+
+def flights(rows: Iterable[FlightRow]) -> Table:
+    """Process groups in which something was in flight when flight recorders were dumped."""
+    return listing("Those first that began to wait first", _FLIGHT, rows)
+
+
+_FACT: tuple[Shown[LoggedFact], ...] = (
+    Shown("Of", lambda row: row.kind),
+    Shown("Value", lambda row: row.value),
+    Shown("Ranks", lambda row: fmt.ranks(row.ranks)),
+    Shown("Lines", lambda row: row.lines, "count"),
+)
+
+
+def logged(rows: Iterable[LoggedFact]) -> Table:
+    """What libraries said of themselves, and on which ranks."""
+    return listing("As the logs say", _FACT, rows)
+
+
+_CALL: tuple[Shown[LoggedCallRow], ...] = (
+    Shown("By", lambda row: row.source),
+    Shown("Operation", lambda row: row.op),
+    Shown("Called from", lambda row: row.caller),
+    Shown("Message", lambda row: row.message_bytes, "bytes"),
+    Shown("Calls", lambda row: row.calls, "count"),
+    Shown("Time", lambda row: row.total_ns, "ns"),
+    Shown("Mean", lambda row: row.mean_ns, "ns"),
+    Shown("algbw", lambda row: row.algbw, "rate"),
+    Shown("busbw", lambda row: row.busbw, "rate"),
+    Shown("Waited for the slowest", lambda row: row.straggler_ns, "ns"),
+    Shown("Note", lambda row: row.note),
+)
+
+
+def logged_calls(rows: Iterable[LoggedCallRow]) -> Table:
+    """Calls that another tool timed."""
+    return listing("Reported by another tool, not measured by dsprof", _CALL, rows)

@@ -1,0 +1,244 @@
+"""The diagnosis for a terminal: verdict, findings, step and communication in brief."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from dsprof.diagnosis.model import (
+    AnnotationRow,
+    CommunicationRow,
+    Diagnosis,
+    EnvironmentInfo,
+    LoggedCallRow,
+    LoggedFact,
+    Steps,
+)
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import reason
+from dsprof.reports import content, tables
+from dsprof.reports.base import Options, Renderer
+from dsprof.reports.text.terminal import Page, printable
+
+TOP_COMMUNICATION = 8
+TOP_LOGGED = 16
+TOP_ANNOTATIONS = 8
+
+_COLOURS = {
+    Severity.CRITICAL: "1;31",
+    Severity.HIGH: "31",
+    Severity.MEDIUM: "33",
+    Severity.LOW: "36",
+}
+
+
+class TextRenderer:
+    """Writes plain text; colour only where the options ask for it."""
+
+    name = "text"
+    suffix = ".txt"
+
+    def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
+        """Return UTF-8 text, wrapped to the width in the options."""
+        page = Page.of(options)
+        lines = [line for section in _sections(diagnosis, page) for line in [*section, ""]]
+        return ("\n".join(lines).rstrip() + "\n").encode()
+
+
+def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
+    yield _verdict(diagnosis, page)
+    if diagnosis.run.source:
+        yield _quality(diagnosis, page)
+    mean = content.mean_step(diagnosis.steps)
+    failed = content.with_status(diagnosis, Status.FAIL)
+    if failed:
+        yield [page.heading("Findings")]
+    for number, finding in enumerate(failed, 1):
+        yield _finding(finding, number, mean.total_ns, page)
+    notes = content.with_status(diagnosis, Status.INFO)
+    if notes:
+        yield [page.heading("Worth knowing"), *_notes(notes, page)]
+    if mean.total_ns:
+        about = page.wrap(diagnosis.utilisation.text, "  ") if diagnosis.utilisation.text else []
+        yield [*_step(mean, diagnosis.steps, page), *about]
+    if diagnosis.annotations:
+        yield _annotations(diagnosis.annotations, page)
+    if diagnosis.communication:
+        yield _communication(diagnosis, page)
+    if diagnosis.logged_calls:
+        yield _logged_calls(diagnosis.logged_calls, page)
+    if diagnosis.logged:
+        yield _logged(diagnosis.logged, page)
+    environment = list(_environment(diagnosis.environment, page))
+    if environment and not mean.total_ns and not diagnosis.communication:
+        yield [page.heading("Environment"), *environment]
+    yield [page.heading("Checks"), *_checks(diagnosis, page)]
+
+
+def _verdict(diagnosis: Diagnosis, page: Page) -> list[str]:
+    verdict = page.wrap(diagnosis.verdict or "No verdict.")
+    facts = page.wrap(" | ".join(content.run_line(diagnosis.run)))
+    return [page.paint(line, "1") for line in verdict] + facts
+
+
+def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
+    lines = list(content.quality_lines(diagnosis))
+    remarks = [line for line in lines if line.level != "ok"]
+    heading = page.heading("Data quality")
+    if not remarks:
+        # Without a remark the files are dsprof's own, so their cost is among the lines.
+        line = next(line.text for line in lines if line.label == "Cost of dsprof")
+        is_known = diagnosis.quality.training_cost_share is not None
+        cost = f" dsprof cost {line}." if is_known else ""
+        return [heading, *page.wrap(f"Nothing is missing.{cost}", "  ")]
+    signs = {"flaw": "  ! ", "note": "  - "}
+    wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
+    return [heading, *itertools.chain.from_iterable(wrapped)]
+
+
+def _finding(finding: Finding, number: int, step_ns: int, page: Page) -> list[str]:
+    severity = finding.severity.value.upper()
+    head = page.wrap(f"{number}. [{severity}] {finding.title}")
+    lines = [page.paint(line, _COLOURS.get(finding.severity, "")) for line in head]
+    labelled = (
+        ("", finding.summary),
+        ("Why: ", finding.cause),
+        ("Do: ", finding.action),
+        ("Saves: ", content.saving(finding, step_ns)),
+        ("Rank: " if len(finding.ranks) == 1 else "Ranks: ", fmt.ranks(finding.ranks)),
+    )
+    for label, text in labelled:
+        lines += page.wrap(text, "   ", label) if text else []
+    if finding.config_patch:
+        lines.append("   Merge into the DeepSpeed configuration:")
+        # Escaped JSON: a patch may be copied, so no character in it is replaced.
+        lines += textwrap.indent(json.dumps(finding.config_patch, indent=2), "     ").splitlines()
+    confidence = f"confidence {finding.confidence}, " if finding.confidence else ""
+    docs = f", explained in {content.docs_page(finding)}" if finding.docs else ""
+    return lines + page.wrap(f"({confidence}rule {finding.rule}{docs})", "   ")
+
+
+def _notes(notes: Iterable[Finding], page: Page) -> Iterator[str]:
+    for note in notes:
+        yield from page.wrap(f"{note.title}. {note.summary}", "  - ")
+
+
+def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
+    bar_width = page.width - 50
+    total = fmt.duration(mean.total_ns)
+    lines = [f"{page.heading('Step')}  {total}, mean of all ranks and measured steps"]
+    if not mean.is_split:
+        return [*lines, *page.wrap(steps.method or fmt.NOT_MEASURABLE, "  ", "Its parts: ")]
+    for part in mean.parts:
+        bar = "#" * round(part.percent / 100 * bar_width)
+        percent = "" if part.ns is None else fmt.share(part.percent / 100)
+        lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
+    if steps.estimated_share:
+        text = (
+            f"Of the exposed communication {fmt.share(steps.estimated_share)} is estimated: "
+            "DDP waits "
+            "inside C++, and waits no longer than this."
+        )
+        lines += page.wrap(text, "  ")
+    return lines
+
+
+def _annotations(rows: list[AnnotationRow], page: Page) -> list[str]:
+    lines = [f"{page.heading('Spans that the program named')}  of one rank's step"]
+    for row in rows[:TOP_ANNOTATIONS]:
+        time = fmt.duration(tables.per_step(row, row.duration_ns))
+        numbers = f"  {fmt.count(row.calls_per_step):>7} {time:>10}"
+        lines += page.entry(f"{numbers}  ", row.name)
+    left = len(rows) - TOP_ANNOTATIONS
+    return lines + ([f"  and {fmt.plural(left, 'more name')}"] if left > 0 else [])
+
+
+def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
+    ordered = sorted(diagnosis.communication, key=lambda row: -(row.exposed_ns or 0))
+    head = f"  {'calls':>7} {'bytes':>10} {'exposed':>15}  operation (group, ranks, size, phase)"
+    what = "step" if diagnosis.steps.measured_steps else "whole record"
+    lines = [f"{page.heading('Communication')}  of one rank's {what}", head[: page.width]]
+    for row in ordered[:TOP_COMMUNICATION]:
+        exposed = fmt.duration(tables.per_step(row, row.exposed_ns))
+        n_bytes = tables.total_bytes(row)
+        size = fmt.NOT_KNOWN if n_bytes is None else fmt.size(n_bytes)
+        numbers = f"  {fmt.count(row.calls_per_step):>7} {size:>10}"
+        lines += page.entry(f"{numbers} {exposed:>15}  ", _row_of(row))
+    left = len(ordered) - TOP_COMMUNICATION
+    return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
+
+
+def _row_of(row: CommunicationRow) -> str:
+    """Name a row by operation, group, ranks, size and phase, and say what is not known."""
+    ranks = fmt.plural(row.group_size, "rank") if row.group_size else f"ranks {fmt.NOT_KNOWN}"
+    name = tables.group_name(row)
+    group = f"{name}, {ranks}" if name else f"group {fmt.NOT_KNOWN}"
+    is_sized = tables.total_bytes(row) is not None
+    size = row.size_class if is_sized else f"size {fmt.NOT_KNOWN}"
+    phase = f", {row.phase}" if row.phase else ""
+    return f"{row.op} ({group}, {size}{phase})"
+
+
+def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
+    head = f"  {'calls':>7} {'message':>10} {'mean':>12}  operation"
+    lines = [f"{page.heading('Communication as logged')}  by {rows[0].source}, not measured", head]
+    for row in rows[:TOP_COMMUNICATION]:
+        numbers = f"  {fmt.count(row.calls):>7} {fmt.size(row.message_bytes):>10}"
+        what = f"{row.op} ({row.caller})" if row.caller else row.op
+        lines += page.entry(f"{numbers} {fmt.duration(row.mean_ns):>12}  ", what)
+    left = len(rows) - TOP_COMMUNICATION
+    return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
+
+
+def _logged(facts: list[LoggedFact], page: Page) -> list[str]:
+    lines = [f"{page.heading('Logs')}  what libraries say of themselves"]
+    for fact in facts[:TOP_LOGGED]:
+        lines += page.wrap(f"{fact.value} ({fmt.named_ranks(fact.ranks)})", "  ", f"{fact.kind}: ")
+    left = len(facts) - TOP_LOGGED
+    return lines + ([f"  and {fmt.plural(left, 'more fact')}"] if left > 0 else [])
+
+
+def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
+    for difference in info.differences:
+        held = (
+            f"{fmt.cell(value or 'not set', 'text')} ({fmt.named_ranks(r)})"
+            for value, r in difference.values.items()
+        )
+        yield from page.wrap("; ".join(held), "  ", f"differs: {difference.name}: ")
+    for table in tables.environment(info):
+        yield f"  {printable(table.caption)}"
+        for cells, count in Counter(table.rows).items():
+            name, value = (fmt.cell(cell, "text") for cell in cells)
+            times = f" ({count} times)" if count > 1 else ""
+            yield from page.wrap(f"{value}{times}", "    ", f"{printable(name)}: ")
+
+
+def _checks(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
+    if passed := [finding.rule for finding in content.with_status(diagnosis, Status.PASS)]:
+        yield from page.wrap(", ".join(passed), "  ", f"passed ({len(passed)}): ")
+    # Their names would fill a screen, and nobody can act on them: the page and the JSON hold them.
+    if others := content.with_status(diagnosis, Status.NOT_APPLICABLE):
+        yield f"  not applicable: {fmt.plural(len(others), 'rule')}"
+    for text in _untold(content.with_status(diagnosis, Status.UNKNOWN)):
+        yield from page.wrap(text, "  ", "unknown: ")
+    for finding in content.with_status(diagnosis, Status.ERROR):
+        yield from page.wrap(f"{finding.rule}: {finding.summary}", "  ", "broke: ")
+
+
+def _untold(findings: Iterable[Finding]) -> Iterator[str]:
+    """Say why verdicts are unknown; rules that lack the same are counted, not named."""
+    lacking: defaultdict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        lacking[reason(finding.summary).partition(";")[0].rstrip(".")].append(finding)
+    for common, alike in lacking.items():
+        reasons = {reason(finding.summary) for finding in alike}
+        why = reasons.pop() if len(reasons) == 1 else f"{common}."
+        rules = {finding.rule for finding in alike}
+        yield f"{alike[0].rule if len(rules) == 1 else fmt.plural(len(rules), 'rule')}: {why}"
+
+
+RENDERER: Renderer[Diagnosis] = TextRenderer()

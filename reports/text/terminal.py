@@ -1,0 +1,93 @@
+"""Lines for a terminal: wrapped, painted, laid out as tables, and safe to print."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Table
+from dsprof.reports.base import Options
+
+DEFAULT_WIDTH = 96
+LEAST_WIDTH = 60
+_GAP = "  "
+
+
+class Page:
+    """Wraps and paints lines for one terminal."""
+
+    def __init__(self, width: int, colour: bool) -> None:
+        self.width = width
+        self._colour = colour
+
+    @classmethod
+    def of(cls, options: Options) -> Page:
+        """Lay out a page as the options wish."""
+        return cls(max(options.width or DEFAULT_WIDTH, LEAST_WIDTH), options.colour)
+
+    def wrap(self, text: str, indent: str = "", label: str = "") -> list[str]:
+        """Wrap text from a trace or from us, the label before it."""
+        rest = " " * len(indent) + ("  " if label else "")
+        return self._wrapped(label + printable(text), indent, rest)
+
+    def entry(self, numbers: str, text: str) -> list[str]:
+        """Wrap text from a trace behind the numbers that it names, in a column of its own."""
+        rest = " " * (len(numbers) + 2)
+        return self._wrapped(printable(text), numbers, rest) or [numbers.rstrip()]
+
+    def _wrapped(self, text: str, first: str, rest: str) -> list[str]:
+        # Names of rules, files and operations are whole, to be copied.
+        return textwrap.wrap(
+            text,
+            self.width,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_on_hyphens=False,
+        )
+
+    def paint(self, text: str, code: str) -> str:
+        """Colour a string of ours."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
+
+    def heading(self, text: str) -> str:
+        """A section's first line."""
+        return self.paint(text.upper(), "1")
+
+    def table(self, table: Table, indent: str = "  ") -> Iterator[str]:
+        """Lay out a table; the last column of text takes the width that is left, and wraps."""
+        kinds = [column.kind for column in table.columns]
+        cells = [[column.label for column in table.columns]]
+        cells += [
+            [printable(fmt.cell(value, kind)) for value, kind in zip(row, kinds, strict=True)]
+            for row in table.rows
+        ]
+        widths = self._widths(cells, len(indent))
+        for row in cells:
+            columns = [
+                textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)
+            ]
+            for number in range(max(map(len, columns))):
+                line = [column[number] if number < len(column) else "" for column in columns]
+                aligned = [
+                    f"{text:<{width}}" if kind == "text" else f"{text:>{width}}"
+                    for text, width, kind in zip(line, widths, kinds, strict=True)
+                ]
+                yield (indent + _GAP.join(aligned)).rstrip()
+
+    def _widths(self, cells: Sequence[Sequence[str]], indent: int) -> list[int]:
+        """Return the width of each column; the widest gives way until the line fits."""
+        widths = [max(map(len, column), default=1) or 1 for column in zip(*cells, strict=True)]
+        room = self.width - indent - len(_GAP) * (len(widths) - 1)
+        while sum(widths) > room and max(widths) > 1:
+            widths[widths.index(max(widths))] -= 1
+        return widths
+
+
+def printable(text: str) -> str:
+    """Replace control and format characters: a name in a trace must not steer the terminal."""
+    return "".join(
+        "?" if unicodedata.category(char) in ("Cc", "Cf", "Cs") else char
+        for char in text.replace("\n", " ").replace("\t", " ")
+    )

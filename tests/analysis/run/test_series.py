@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsprof.analysis.run.series import (
+    change_of,
+    drift_of,
+    fits_better_as_line,
+    is_steady_rise,
+    period_of,
+    running_median,
+    sigma,
+    slow_places,
+)
+
+NOISE = np.random.default_rng(7).normal(0, 1, 400)
+
+
+def test_a_change_is_found_where_it_is_with_its_levels():
+    times = np.array([100.0, 101, 99, 100, 102, 150, 151, 149, 150, 152])
+    change = change_of(times)
+    assert change is not None
+    assert (change.at, change.before, change.after) == (5, 100, 150)
+    # U_5 = 2 * 15 - 5 * 11 = -25, p = 2 exp(-6 * 625 / 1100).
+    assert change.p == pytest.approx(2 * np.exp(-3750 / 1100))
+
+
+def test_wild_steps_make_no_change():
+    times = 100 + NOISE[:100].copy()
+    times[[10, 60, 61, 90]] = 900
+    change = change_of(times)
+    assert change is not None
+    assert abs(change.after - change.before) < 1
+
+
+def test_a_line_by_hand():
+    drift = drift_of(np.array([10.0, 12, 14, 16, 18]))
+    assert drift is not None
+    assert (drift.start, drift.end, drift.scatter) == (10, 18, 0)
+    # S = 10 of 10 pairs, variance 5 * 4 * 15 / 18.
+    assert drift.z == pytest.approx(9 / np.sqrt(300 / 18))
+
+
+def test_a_jump_is_no_line_and_a_line_no_jump():
+    jump = 100 + NOISE[:60] + np.where(np.arange(60) < 30, 0, 50)
+    line = 100 + NOISE[:60] + np.arange(60)
+    for times, is_line in ((jump, False), (line, True)):
+        change, drift = change_of(times), drift_of(times)
+        assert change is not None
+        assert drift is not None
+        assert fits_better_as_line(times, change, drift) is is_line
+    assert is_steady_rise(line)
+    assert not is_steady_rise(line[::-1])
+
+
+def test_long_columns_keep_their_ends():
+    drift = drift_of(np.linspace(0, 1000, 20_000))
+    assert drift is not None
+    assert (drift.start, drift.end) == pytest.approx((0, 1000), abs=4)
+
+
+@pytest.mark.parametrize(("period", "first"), [(10, 7), (3, 0), (25, 20)])
+def test_a_period_is_found_with_its_first_place(period, first):
+    times = 100 + NOISE[:100].copy()
+    times[first::period] += 60
+    found = period_of(slow_places(times, 0.25))
+    assert found is not None
+    assert (found.period, found.first) == (period, first)
+    assert len(found.places) == len(range(first, 100, period))
+
+
+def test_one_step_more_that_is_slow_does_not_hide_the_period():
+    slow = np.zeros(100, np.bool_)
+    slow[9::10] = slow[33] = True
+    found = period_of(slow)
+    assert found is not None
+    assert (found.period, found.first, 33 in found.places) == (10, 9, False)
+
+
+@pytest.mark.parametrize("places", [[], [5], [5, 15], [5, 15, 40, 47, 80, 81], [1, 11, 21]])
+def test_few_and_scattered_slow_steps_have_no_period(places):
+    slow = np.zeros(100, np.bool_)
+    slow[places] = True
+    assert period_of(slow) is None
+
+
+def test_a_slow_level_is_no_slow_step():
+    times = 100 + NOISE[:100] + np.where(np.arange(100) < 50, 0, 100)
+    assert not slow_places(times, 0.25).any()
+
+
+def test_short_columns_tell_nothing():
+    nothing = np.zeros(0)
+    assert change_of(nothing) is drift_of(nothing) is None
+    assert not slow_places(nothing, 0.25).any()
+    assert sigma(nothing) == 0
+
+
+def test_sigma_and_running_median():
+    assert sigma(np.array([-2.0, -1, 0, 1, 30])) == pytest.approx(1.4826)
+    times = np.array([1.0, 9, 2, 3, 4])
+    assert running_median(times, 3).tolist() == [2, 2, 3, 3, 3]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.run.step_columns import StepColumns, step_columns
+from tests.factories.trace import MS, summary, zero_rank
+
+
+def columns(*first: int) -> StepColumns:
+    """20 equal steps, of which each rank has recorded those from `first` on."""
+    traces = [zero_rank(rank, steps=20) for rank in range(len(first))]
+    for trace, number in zip(traces, first, strict=True):
+        trace.steps = [step for step in trace.steps if step.step >= number]
+    return step_columns(summary(*traces)[Steps])
+
+
+def test_own_time_is_that_without_waits_and_absent_in_steps_not_recorded():
+    found = columns(0, 12)
+    assert found.number.tolist() == list(range(2, 20))
+    assert found.own_ns[0].tolist() == [95 * MS] * 18
+    assert found.own_ns[1].tolist() == [-1] * 10 + [95 * MS] * 8
+
+
+def test_a_rank_that_begins_to_record_does_not_get_slower():
+    found = columns(0, 12)
+    for change in (12, 14):
+        after = found.number >= change
+        assert found.ranks_behind(~after, after, MS) == ()
+
+
+def test_a_rank_whose_own_time_grows_is_behind_unless_all_ranks_are():
+    found = columns(0, 0)
+    after = found.number >= 12
+    found.own_ns[1][after] += 5 * MS
+    assert found.ranks_behind(~after, after, 5 * MS) == (1,)
+    assert found.ranks_behind(~after, after, 5 * MS + 1) == ()
+    found.own_ns[0][after] += 5 * MS
+    assert found.ranks_behind(~after, after, 5 * MS) == ()
+
+
+def test_work_changes_if_it_differs_by_more_than_the_share_of_the_larger():
+    found = columns(0)
+    after = found.number >= 12
+    found.work["calls"][:] = np.where(after, 10, 8)
+    found.work["nbytes"][:] = np.where(after, 8, 10)
+    assert found.work_changed(~after, after, 0.19) == ["calls", "nbytes"]
+    assert found.work_changed(~after, after, 0.2) == []

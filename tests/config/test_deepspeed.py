@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsprof.config.deepspeed import check_keys, read_config
+from dsprof.errors import ConfigError
+
+TEXT = """{
+  "train_batch_size": 8,
+  "zero_optimization": {"stage": 2,
+    "offload_optimizer": {
+      "device": "cpu"
+    }
+  },
+  "a list": [{"stage": 1}, ["x", {"y": 2}]],
+  "braces in text": "{ \\"no\\": [1] }",
+  "after": {"all": 1}
+}
+"""
+LINES = {
+    "train_batch_size": 2,
+    "zero_optimization": 3,
+    "zero_optimization.stage": 3,
+    "zero_optimization.offload_optimizer": 4,
+    "zero_optimization.offload_optimizer.device": 5,
+    "a list": 8,
+    "braces in text": 9,
+    "after": 10,
+    "after.all": 10,
+}
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "ds_config.json"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_values_and_the_lines_of_their_keys(tmp_path):
+    config = read_config(written(tmp_path, TEXT))
+    assert (config.values, config.lines, config.is_json) == (json.loads(TEXT), LINES, True)
+
+
+def test_carriage_returns_and_a_byte_order_mark(tmp_path):
+    config = read_config(written(tmp_path, "\ufeff" + TEXT.replace("\n", "\r\n")))
+    assert (config.values, config.lines) == (json.loads(TEXT), LINES)
+
+
+def test_comments_and_trailing_commas_are_taken_as_deepspeed_takes_them(tmp_path):
+    text = '{\n  # one\n  "stage": [1, 2,], // two\n  /* "three": {\n */ "four": {"five": 5,},\n}'
+    config = read_config(written(tmp_path, text))
+    assert config.values == {"stage": [1, 2], "four": {"five": 5}}
+    assert config.lines == {"stage": 3, "four": 5, "four.five": 5}
+    assert not config.is_json
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"stage": ${stage}}', "line 1 column 11"),
+        ('{\n "a": CONFIG\n}', "line 2"),
+        ("[1]", "does not look like a DeepSpeed configuration"),
+        ("", "does not look like a DeepSpeed configuration"),
+        ("num-layers: 24\n", "does not look like a DeepSpeed configuration"),
+        ("{'train_batch_size': 8}", "cannot be read as JSON: Expecting property name"),
+        (b"\xff\xfe{}", "UTF-8"),
+        ('{"a": 1,\n "a": 2}', "line 2: a is set a second time (first on line 1)"),
+        ('{"z": {"a": 1,\n "a": 2}}', "line 2: z.a is set a second time"),
+        ("[" * 100_000, "does not look like a DeepSpeed configuration"),
+        ('{"a":' * 101 + "1" + "}" * 101, "nested more than 100 deep"),
+        ('{"a": "\\ud800"}', "surrogates not allowed"),
+        ('{"a": "' + "\\" * 9, "cannot be read as JSON"),
+        ('{"a": "' + '\\"' * 400_000, "cannot be read as JSON"),
+        ("/* " * 300_000, "does not look like a DeepSpeed configuration"),
+        ('{"a": 1} /* never closed', "cannot be read as JSON"),
+        ('{"a": "\\ud800"}', "cannot be read as JSON"),
+        ('{"a": 1}' + " " * (1 << 20), "larger than 1,024 KiB"),
+    ],
+)
+def test_what_is_no_configuration_is_said_in_one_line(tmp_path, text, message):
+    with pytest.raises(ConfigError) as error:
+        read_config(written(tmp_path, text))
+    assert message in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"name": "x", "scripts": {"test": "jest"}}, "train_micro_batch_size_per_gpu"),
+        ({"hidden_size": 4096, "torch_dtype": "bfloat16"}, "zero_optimization"),
+        ({"deepspeed": {"train_batch_size": 8}, "lr": 1}, '"deepspeed" looks like one'),
+    ],
+)
+def test_the_file_of_another_program_is_told_in_one_line(values, said):
+    with pytest.raises(ConfigError, match="does not look like a DeepSpeed config") as error:
+        check_keys(Path("package.json"), values)
+    assert said in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"fp16": {}}, {"zero_optimisation": {}}, {"amp": 1, "x": 2}]
+)
+def test_one_key_or_a_misspelt_one_makes_it_a_configuration(values):
+    check_keys(Path("ds_config.json"), values)
+
+
+def test_files_that_cannot_be_opened(tmp_path):
+    for path in (tmp_path / "missing.json", tmp_path):
+        with pytest.raises(ConfigError, match="cannot read"):
+            read_config(path)
+
+
+def test_a_key_that_is_repeated_in_another_section_is_no_repetition(tmp_path):
+    config = read_config(written(tmp_path, '{"fp16": {"enabled": 1}, "bf16": {"enabled": 0}}'))
+    assert list(config.lines) == ["fp16", "fp16.enabled", "bf16", "bf16.enabled"]
+
+
+def test_a_dot_in_a_key_makes_it_no_repetition(tmp_path):
+    config = read_config(written(tmp_path, '{"a": {"b": 1}, "a.b": 2, "": {"c": 3}, "c": 4}'))
+    assert config.values == {"a": {"b": 1}, "a.b": 2, "": {"c": 3}, "c": 4}

@@ -1,0 +1,106 @@
+"""Numbers as words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import ColumnKind
+
+
+@pytest.mark.parametrize(
+    ("ns", "words"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_500, "1.50 µs"),
+        (12_345_678, "12.3 ms"),
+        (412_000_000, "412 ms"),
+        (-3_000_000, "-3.00 ms"),
+        (61_000_000_000, "61.0 s"),
+    ],
+)
+def test_duration_keeps_three_figures(ns: int, words: str) -> None:
+    assert fmt.duration(ns) == words
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "words"),
+    [(0, "0 B"), (1023, "1,023 B"), (2**20, "1.00 MiB"), (3 * 2**30, "3.00 GiB")],
+)
+def test_size_is_binary(n_bytes: int, words: str) -> None:
+    assert fmt.size(n_bytes) == words
+
+
+def test_rate_is_decimal() -> None:
+    assert fmt.rate(12.5e9) == "12.5 GB/s"
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [(0.0, "0 %"), (0.00001, "< 0.1 %"), (0.2, "20 %"), (None, "not measurable")],
+)
+def test_share_tells_nothing_from_little(part: float | None, words: str) -> None:
+    assert fmt.share(part) == words
+
+
+@pytest.mark.parametrize("kind", ["count", "bytes", "ns", "ms", "share", "rate"])
+def test_a_null_number_is_not_measurable_and_zero_is(kind: ColumnKind) -> None:
+    assert fmt.cell(None, kind) == "not measurable"
+    assert fmt.cell(0, kind).startswith("0")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "words"),
+    [
+        (None, "text", fmt.NOTHING),
+        (True, "text", "yes"),
+        ("all_reduce", "text", "all_reduce"),
+        ("unlimited", "bytes", "unlimited"),
+        (1.5, "ms", "1.50 ms"),
+        (7, "text", "7"),
+        (1234567, "count", "1,234,567"),
+    ],
+)
+def test_cell(value: Any, kind: ColumnKind, words: str) -> None:
+    assert fmt.cell(value, kind) == words
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"), [((), ""), ((3,), "3"), ((2, 0, 1, 7), "0-2, 7"), ((1, 1), "1")]
+)
+def test_ranks_become_ranges(numbers: tuple[int, ...], words: str) -> None:
+    assert fmt.ranks(numbers) == words
+
+
+def test_many_ranges_are_counted() -> None:
+    assert fmt.ranks(range(0, 30, 2), at_most=3) == "0, 2, 4 and 12 more"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (30, 48.4, "30 to 48 ms"),
+        (2, 2, "2.0 ms"),
+        (6.9, 11.1, "6.9 to 11 ms"),
+        (0, 5.4, "up to 5.4 ms"),
+    ],
+)
+def test_interval_is_no_more_exact_than_it_is(low: float, high: float, words: str) -> None:
+    assert fmt.interval(low, high, "ms") == words
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=8).filter(any))
+def test_percentages_add_up_to_a_hundred(parts: list[int]) -> None:
+    percents = fmt.percentages(parts)
+    assert round(sum(percents) * 10) == 1000
+    for part, percent in zip(parts, percents, strict=True):
+        assert abs(percent - part * 100 / sum(parts)) < 0.1001
+
+
+def test_percentages_of_nothing_are_zero() -> None:
+    assert fmt.percentages([0, 0]) == [0.0, 0.0]

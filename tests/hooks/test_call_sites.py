@@ -1,0 +1,91 @@
+"""A calling site is the first frame outside the libraries, however the way there looked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from dsprof.hooks.call_sites import LOOK_EVERY, Sites
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Site
+
+Call = Callable[[], int]
+
+
+def below(call: Call, *files: str) -> Call:
+    """Return `call` below one frame a file, the outermost last; all have the same code position."""
+    for file in files:
+        scope = {"call": call}
+        exec(compile("def frame(): return call()", file, "exec"), scope)
+        call = scope["frame"]  # type: ignore[assignment]
+    return call
+
+
+def setup() -> tuple[Call, Callable[[int], str]]:
+    """Return the innermost call, and the name of the file of a site."""
+    recorder = Recorder(lambda: True)
+    sites = Sites(recorder)
+
+    def file_of(number: int) -> str:
+        definitions = [d for d in recorder.definitions if isinstance(d, Site)]
+        return next(site.file for site in definitions if site.id == number)
+
+    return lambda: sites.above(1), file_of
+
+
+INSIDE = torch.__file__
+LIBRARY = [INSIDE] * 12
+
+
+def test_the_first_frame_outside_the_libraries() -> None:
+    call, file_of = setup()
+    for _ in range(3 * LOOK_EVERY):
+        assert file_of(below(call, *LIBRARY, "user.py", INSIDE, "main.py")()) == "user.py"
+
+
+def test_two_sites_at_the_same_height() -> None:
+    call, file_of = setup()
+    for _ in range(3 * LOOK_EVERY):
+        assert file_of(below(call, *LIBRARY, "one.py")()) == "one.py"
+        assert file_of(below(call, *LIBRARY, "other.py")()) == "other.py"
+
+
+def test_a_stack_that_is_shorter_than_the_one_known() -> None:
+    call, file_of = setup()
+    assert file_of(below(call, *LIBRARY, *LIBRARY, *LIBRARY, "deep.py")()) == "deep.py"
+    assert file_of(below(call, "shallow.py")()) == "shallow.py"
+
+
+def test_a_path_that_looks_like_another_is_found_out() -> None:
+    """All frames here have the same position: only the walk can tell the two stacks apart."""
+    call, file_of = setup()
+    far = below(call, *LIBRARY, INSIDE, "far.py")
+    near = below(call, *LIBRARY, "near.py", "far.py")
+    far()
+    for _ in range(LOOK_EVERY):
+        near()
+    for _ in range(3 * LOOK_EVERY):
+        assert file_of(near()) == "near.py"
+        assert file_of(far()) == "far.py"
+
+
+@pytest.mark.parametrize("a_step", [4, 8, 12, 16, 32])
+def test_a_path_is_found_out_however_many_collectives_a_step_has(a_step: int) -> None:
+    call, file_of = setup()
+    far = below(call, *LIBRARY, INSIDE, "far.py")
+    near = below(call, *LIBRARY, "near.py", "far.py")
+
+    def step() -> str:
+        for _ in range(a_step - 1):
+            far()
+        return file_of(near())
+
+    far()
+    assert [step() for _ in range(2 * LOOK_EVERY)][LOOK_EVERY:] == ["near.py"] * LOOK_EVERY
+
+
+def test_no_site_at_all() -> None:
+    recorder = Recorder(lambda: True)
+    assert Sites(recorder).above(10_000) == 0

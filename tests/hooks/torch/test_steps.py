@@ -1,0 +1,247 @@
+"""Steps, micro-steps and phases of loops that no library marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.checkpoint import checkpoint
+
+from dsprof.hooks.torch import loop
+from dsprof.hooks.torch.steps import TrainingLoopHook
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Phase, Step
+
+
+@pytest.fixture
+def recorder(install: Callable[..., Recorder]) -> Recorder:
+    return install(TrainingLoopHook)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loss(model: nn.Module) -> torch.Tensor:
+    return model(torch.ones(2, 4)).sum()
+
+
+def steps(recorder: Recorder) -> list[int]:
+    """Micro-steps of each step."""
+    return [record.micro_steps for record in recorder.buffer if isinstance(record, Step)]
+
+
+def phases(recorder: Recorder) -> list[tuple[str, int, int]]:
+    """Name, step and micro-step of each phase."""
+    found = [record for record in recorder.buffer if isinstance(record, Phase)]
+    return [(phase.name, phase.step, phase.micro_step) for phase in found]
+
+
+def test_backward_and_optimizer_step_are_phases(recorder: Recorder) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = sgd(model)
+    for _ in range(2):
+        loss(model).backward()
+        optimizer.step()
+    assert phases(recorder) == [
+        ("backward", 0, 0),
+        ("step", 0, 0),
+        ("backward", 1, 0),
+        ("step", 1, 0),
+    ]
+    assert steps(recorder) == [1, 1]
+
+
+def test_each_backward_before_a_step_is_a_micro_step(recorder: Recorder) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = sgd(model)
+    for _ in range(2):
+        for _ in range(3):
+            loss(model).backward()
+        optimizer.step()
+    assert steps(recorder) == [3, 3]
+    assert [micro for name, step, micro in phases(recorder) if step and name == "backward"] == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_a_step_runs_forward_and_backward_in_its_closure(recorder: Recorder) -> None:
+    """As Lightning does it, at the last micro-batch only."""
+    model = nn.Linear(4, 4)
+    optimizer = sgd(model)
+
+    def closure() -> torch.Tensor:
+        begun = loop.begin_forward(recorder)
+        value = loss(model)
+        loop.end_forward(recorder, begun)
+        value.backward()
+        return value
+
+    closure()
+    optimizer.step(closure)
+    assert phases(recorder) == [
+        ("forward", 0, 0),
+        ("backward", 0, 0),
+        ("forward", 0, 1),
+        ("backward", 0, 1),
+        ("step", 0, 0),
+    ]
+    assert steps(recorder) == [2]
+
+
+def test_optimizers_that_step_on_the_same_gradients_make_one_step(recorder: Recorder) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizers = [sgd(part) for part in model]
+    for _ in range(2):
+        loss(model).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert steps(recorder) == [1, 1]
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Steps another optimizer, as many libraries do it."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: None = None) -> None:
+        self.inner.step(closure)
+
+
+def scaled(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+
+    def step() -> None:
+        scaler.scale(torch.ones(()))
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def scheduled(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    return lambda: (optimizer.step(), scheduler.step())
+
+
+def sharded(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    parameters = optimizer.param_groups[0]["params"]
+    return ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1).step
+
+
+@pytest.mark.parametrize("wrap", [lambda o: Wrapper(Wrapper(o)).step, sharded, scaled, scheduled])
+def test_an_optimizer_inside_others_makes_one_step(
+    recorder: Recorder, wrap: Callable[[torch.optim.Optimizer], Callable[[], object]]
+) -> None:
+    model = nn.Linear(4, 4)
+    step = wrap(sgd(model))
+    for _ in range(2):
+        loss(model).backward()
+        step()
+    assert steps(recorder) == [1, 1]
+    assert [name for name, _, _ in phases(recorder)] == ["backward", "step"] * 2
+
+
+def test_two_models_with_a_backward_each_make_two_steps(recorder: Recorder) -> None:
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    for model, optimizer in zip(models, map(sgd, models), strict=True):
+        loss(model).backward()
+        optimizer.step()
+    assert steps(recorder) == [1, 1]
+
+
+def test_optimizers_within_backward_make_one_step_at_its_end(recorder: Recorder) -> None:
+    model = nn.Linear(4, 4)
+    for parameter in model.parameters():
+        own = torch.optim.SGD([parameter], lr=0.1)
+        parameter.register_post_accumulate_grad_hook(lambda _, own=own: own.step())
+    for _ in range(2):
+        loss(model).backward()
+    assert steps(recorder) == [1, 1]
+    assert {name for name, _, _ in phases(recorder)} == {"backward"}
+
+
+def test_a_backward_inside_of_a_backward_is_part_of_it(recorder: Recorder) -> None:
+    model = nn.Linear(4, 4)
+    inner = checkpoint(model, torch.ones(2, 4, requires_grad=True), use_reentrant=True)
+    inner.sum().backward()
+    assert phases(recorder) == [("backward", 0, 0)]
+
+
+def test_a_step_that_raised_leaves_no_phase_behind(recorder: Recorder) -> None:
+    class Failing(torch.optim.SGD):
+        fails = True
+
+        def step(self, closure: None = None) -> None:
+            if self.fails:
+                raise ValueError("no step")
+            super().step(closure)
+
+    model = nn.Linear(4, 4)
+    optimizer = Failing(model.parameters(), lr=0.1)
+    loss(model).backward()
+    with pytest.raises(ValueError, match="no step"):
+        optimizer.step()
+    optimizer.fails = False
+    optimizer.step()
+    assert recorder.scope.phase == ""
+    assert steps(recorder) == [1]
+
+
+def test_a_backward_that_raised_ends_its_phase(recorder: Recorder) -> None:
+    with pytest.raises(RuntimeError):
+        torch.ones(2).backward()
+    assert phases(recorder) == [("backward", 0, 0)]
+    assert recorder.scope.phase == ""
+
+
+def test_an_engine_marks_its_own_phases(recorder: Recorder) -> None:
+    recorder.loop.has_engine = True
+    recorder.step_source = "deepspeed"
+    model = nn.Linear(4, 4)
+    loss(model).backward()
+    sgd(model).step()
+    assert not recorder.buffer
+
+
+def graphs(train: Callable[[], None]) -> tuple[int, int]:
+    """Graphs that torch.compile made and breaks between them."""
+    torch.compiler.reset()
+    counters.clear()
+    train()
+    return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+
+
+@pytest.mark.parametrize("steps_inside", [False, True])
+def test_compiled_training_has_the_graphs_that_it_has_without(
+    install: Callable[..., Recorder], steps_inside: bool
+) -> None:
+    def train() -> None:
+        model = nn.Linear(4, 4)
+        optimizer = sgd(model)
+
+        @torch.compile(backend="eager")
+        def compiled() -> None:
+            loss(model).backward()
+            if steps_inside:
+                optimizer.step()
+
+        for _ in range(3):
+            compiled()
+            if not steps_inside:
+                optimizer.step()
+
+    bare = graphs(train)
+    recorder = install(TrainingLoopHook)
+    assert graphs(train) == bare
+    assert bare[0] > 0
+    assert [name for name, _, _ in phases(recorder)].count("backward") == 3
+    assert steps(recorder) == ([] if steps_inside else [1, 1, 1])  # a traced step calls no hooks

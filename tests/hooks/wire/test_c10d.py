@@ -1,0 +1,318 @@
+"""Every operation on the wire is one record with the size that nccl-tests would name."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dsprof.hooks.torch.steps import TrainingLoopHook
+from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
+from dsprof.hooks.wire.interception import CompleteHook
+from dsprof.hooks.wire.native import NativeDispatcherHook
+from dsprof.hooks.wire.operations import METHODS, WIRE_OPS
+from dsprof.recording.recorder import COST_SAMPLE, FIRST_SAMPLE, NOBODY, Recorder
+from dsprof.trace.schema import Collective, Site
+from tests.factories.foreign_kernel import foreign_kernel
+from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel
+from tests.hooks.described import group_of
+
+N = WORLD_SIZE
+Install = Callable[..., Recorder]
+
+
+def tensor(elements: int = 4, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(elements, dtype=dtype)
+
+
+def tensors(count: int = N) -> list[torch.Tensor]:
+    return [tensor() for _ in range(count)]
+
+
+OPERATIONS: list[tuple[str, Callable[[], Any], int, int]] = [
+    ("all_reduce", lambda: dist.all_reduce(tensor()), 16, 1),
+    ("all_reduce", lambda: dist.group.WORLD.allreduce(tensor()), 16, 1),
+    ("broadcast", lambda: dist.broadcast(tensor(), 0), 16, 1),
+    ("reduce", lambda: dist.reduce(tensor(), 3), 16, 1),
+    ("all_gather", lambda: dist.all_gather(tensors(), tensor()), 16 * N, N),
+    (
+        "all_gather_into_tensor",
+        lambda: dist.all_gather_into_tensor(tensor(4 * N), tensor()),
+        16 * N,
+        1,
+    ),
+    ("reduce_scatter", lambda: dist.reduce_scatter(tensor(), tensors()), 16 * N, N),
+    (
+        "reduce_scatter_tensor",
+        lambda: dist.reduce_scatter_tensor(tensor(), tensor(4 * N)),
+        16 * N,
+        1,
+    ),
+    ("gather", lambda: dist.gather(tensor(), tensors(), 0), 16 * N, 1),
+    ("scatter", lambda: dist.scatter(tensor(), tensors(), 0), 16 * N, 1),
+    ("all_to_all", lambda: dist.all_to_all(tensors(), tensors()), 16 * N, N),
+    (
+        "all_to_all_single",
+        lambda: dist.all_to_all_single(tensor(4 * N), tensor(4 * N)),
+        16 * N,
+        1,
+    ),
+    ("barrier", lambda: dist.barrier(), 0, 0),
+    ("send", lambda: dist.send(tensor(), 5), 16, 1),
+    ("recv", lambda: dist.recv(tensor(), 5), 16, 1),
+]
+
+
+def collectives(recorder: Recorder) -> list[Collective]:
+    return [
+        r for r in recorder.buffer if isinstance(r, Collective)
+    ] + recorder.in_flight.unfinished()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ALL_WAYS)
+@pytest.mark.parametrize(("op", "issue", "nbytes", "count"), OPERATIONS)
+def test_operation(
+    install: Install,
+    kind: type,
+    op: str,
+    issue: Callable[[], Any],
+    nbytes: int,
+    count: int,
+) -> None:
+    recorder = install(kind)
+    issue()
+    assert recorder.failures == {}
+    found = [r for r in collectives(recorder) if r.op == op]
+    assert len(found) == len(collectives(recorder)) == 1
+    assert found[0].nbytes == nbytes
+    assert found[0].elements == nbytes // 4
+    assert found[0].tensors == count
+    assert found[0].dtype == ("float32" if count else "")
+    assert group_of(recorder, found[0]).size == N
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
+def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    dist.all_reduce(tensor(), op=dist.ReduceOp.MAX)
+    dist.broadcast(tensor(), 6)
+    dist.send(tensor(), 5)
+    found = collectives(recorder)
+    assert [reduce_op_name(record.reduce_op) for record in found] == ["MAX", "", ""]
+    assert reduce_op_name([tensor()]) == ""  # a method that got no options
+    assert reduce_op_name(dist.group.WORLD.boxed()) == ""  # an object that does not tell
+    assert [record.peer for record in found] == [-1, 6, 5]
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
+def test_peers_are_global_ranks(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    evens = dist.new_group([0, 2, 4, 6])
+    dist.broadcast(tensor(), 4, group=evens)
+    found = collectives(recorder)[-1]
+    assert found.peer == 4
+    assert group_of(recorder, found).ranks == [0, 2, 4, 6]
+    assert group_of(recorder, found).label != "world"
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
+def test_sync_and_async(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    dist.all_reduce(tensor())
+    work = dist.all_reduce(tensor(), async_op=True)
+    work.wait()
+    found = collectives(recorder)
+    assert [(record.is_async, record.waits) for record in found] == [(False, 1), (True, 1)]
+    assert all(r.issue_ns <= r.return_ns <= r.wait_ns <= r.waited_ns for r in found)
+    assert recorder.in_flight.unmatched_waits == 0
+    assert recorder.in_flight.unfinished() == []
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
+def test_collectives_are_counted_for_each_group_and_pairs_for_each_peer(
+    install: Install, kind: type
+) -> None:
+    recorder = install(kind)
+    pair = dist.new_group([0, 1])
+    for group in (None, pair, None):
+        dist.all_reduce(tensor(), group=group)
+    for peer in (1, 2, 1):
+        dist.send(tensor(), peer)
+    assert [record.seq for record in collectives(recorder)] == [1, 1, 2, 1, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
+def test_the_site_is_the_line_outside_torch(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    dist.all_reduce(tensor())
+    site = next(d for d in recorder.definitions if isinstance(d, Site))
+    assert site.file == __file__
+    assert site.function == "test_the_site_is_the_line_outside_torch"
+    assert site.line == test_the_site_is_the_line_outside_torch.__code__.co_firstlineno + 3
+
+
+def test_in_backward_the_site_is_the_line_that_called_it(install: Install) -> None:
+    recorder = install(CompleteHook, TrainingLoopHook)
+
+    def reduce(gradient: torch.Tensor) -> None:
+        thread = threading.Thread(target=dist.all_reduce, args=(gradient,))  # no frame of ours
+        thread.start()
+        thread.join()
+        recorder.become(recorder.flushing(NOBODY, 7))
+        dist.all_reduce(gradient)
+        recorder.become(NOBODY)
+        dist.all_reduce(gradient)
+
+    weight = torch.ones(4, requires_grad=True)
+    weight.register_hook(reduce)
+    weight.sum().backward()
+    sites = {d.id: d for d in recorder.definitions if isinstance(d, Site)}
+    lines = [sites[record.site].function for record in collectives(recorder)]
+    here = "test_in_backward_the_site_is_the_line_that_called_it"
+    assert lines == [here, here, "reduce"]
+
+
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_functional_collectives_are_seen_by_the_dispatcher(install: Install, kind: type) -> None:
+    import torch.distributed._functional_collectives as functional
+
+    recorder = install(kind)
+    functional.all_reduce(tensor(), "sum", dist.group.WORLD).clone()
+    assert [record.op for record in collectives(recorder)] == ["all_reduce"]
+
+
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_tracing_is_not_communication(install: Install, kind: type) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    recorder = install(kind)
+    with FakeTensorMode():
+        dist.all_reduce(torch.zeros(4))
+    assert collectives(recorder) == []
+    dist.all_reduce(tensor())
+    assert len(collectives(recorder)) == 1
+
+
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_no_tensor_or_group_is_kept(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    data = tensor()
+    group = dist.new_group([0, 1])
+    dist.all_reduce(data, group=group)
+    dist.all_reduce(data, async_op=True).wait()
+    alive = [weakref.ref(data), weakref.ref(group)]
+    dist.destroy_process_group(group)
+    del data, group
+    gc.collect()
+    assert [reference() for reference in alive] == [None, None]
+    assert len(collectives(recorder)) == 2
+
+
+def test_the_kernels_go_away(install: Install) -> None:
+    held = has_kernel("c10d::allreduce_")  # by a kernel in C++, which stays
+    recorder = Recorder(lambda: True)
+    hook = DispatcherHook(recorder)
+    hook.install("torch.distributed")
+    assert has_kernel("c10d::allreduce_")
+    hook.uninstall()
+    assert has_kernel("c10d::allreduce_") == held
+    dist.all_reduce(tensor())
+    assert collectives(recorder) == []
+
+
+def test_a_kernel_that_stays_tells_nobody(install: Install) -> None:
+    recorder = Recorder(lambda: True)
+    hook = NativeDispatcherHook(recorder)
+    for _ in range(2):
+        hook.install("torch.distributed")
+        hook.uninstall()
+        dist.all_reduce(tensor())
+    assert not recorder.recording
+
+
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_another_tool_in_the_slot_is_respected(install: Install, kind: type) -> None:
+    with foreign_kernel(), pytest.raises(RuntimeError, match="another tool"):
+        kind(Recorder(lambda: True)).install("torch.distributed")
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
+def test_an_inner_failure_leaves_the_run_alone(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    recorder.in_flight.poll = None  # type: ignore[method-assign, assignment]
+    data = torch.ones(4)
+    works = [dist.all_reduce(data, async_op=True) for _ in range(5)]
+    assert None not in works
+    assert "c10d" in recorder.failures
+
+
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_one_odd_call_does_not_blind_the_hook(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    recorder.in_flight.poll = None  # type: ignore[method-assign, assignment]
+    first = dist.all_reduce(tensor(), async_op=True)
+    dist.all_reduce(tensor(), async_op=True)  # fails inside: something is in flight to be polled
+    del recorder.in_flight.poll
+    first.wait()
+    before = len(collectives(recorder))
+    dist.all_reduce(tensor())
+    assert len(collectives(recorder)) == before + 1
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
+def test_one_in_so_many_records_is_timed(install: Install, kind: type) -> None:
+    recorder, timed = install(kind), []
+    for number in range(1, FIRST_SAMPLE + 2 * COST_SAMPLE):
+        before = recorder.samples, recorder.sampled_cost_ns
+        dist.all_reduce(tensor())
+        if (recorder.samples, recorder.sampled_cost_ns) > before:
+            timed.append(number)
+            assert recorder.sampled_cost_ns > before[1]
+    assert timed == [FIRST_SAMPLE, FIRST_SAMPLE + COST_SAMPLE]
+
+
+@pytest.mark.parametrize("kind", IN_DISPATCHER)
+def test_sparse_tensors_have_the_size_of_their_values(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    sparse = torch.sparse_coo_tensor(
+        torch.tensor([[0, 2]]), torch.ones(2), (4,), check_invariants=True
+    )
+    dist.all_reduce(sparse)
+    assert recorder.failures == {}
+    assert [record.nbytes for record in collectives(recorder)] == [8]
+
+
+def test_every_c10d_operation_and_method_is_known() -> None:
+    """A new torch with a new operation fails here first."""
+    ops = {name.removeprefix("c10d::") for name in torch._C._dispatch_get_all_op_names()
+           if name.startswith("c10d::")}  # fmt: skip
+    assert ops - {"check_for_nan"} == set(WIRE_OPS)
+    assert set(METHODS.values()) <= set(WIRE_OPS)
+
+
+@pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
+def test_a_bare_call_leaves_no_reference_to_its_tensor(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    tensor = torch.ones(4)
+    reference = weakref.ref(tensor)
+    dist.group.WORLD.allreduce(tensor).wait()
+    del tensor
+    gc.collect()
+    assert reference() is None
+    assert len(recorder.buffer) == 1
+
+
+@pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
+def test_followers_hear_of_what_python_issues(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    told: list[str] = []
+    recorder.in_flight.followers += (lambda record, outputs: told.append(record.op),)
+    dist.all_reduce(torch.ones(4), async_op=True).wait()
+    assert told == ["all_reduce"]

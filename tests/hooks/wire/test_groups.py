@@ -1,0 +1,124 @@
+"""Groups are the same on all their members and not the same after a re-initialisation."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from dsprof.hooks.wire import groups as module
+from dsprof.hooks.wire.groups import Groups, GroupState
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Group
+
+
+def describe(rank: int, world_size: int) -> list[Group]:
+    """Return what `rank` says of the groups of a 2-D mesh."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        mesh = init_device_mesh("cpu", (world_size // 8, 8), mesh_dim_names=("dp", "tp"))
+        recorder = Recorder(lambda: True)
+        groups = Groups(recorder)
+        for group in (dist.group.WORLD, mesh.get_group("dp"), mesh.get_group("tp")):
+            assert groups.state(group) is groups.state(group)
+        return list(recorder.definitions)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_members_agree_in_a_world_of_1024() -> None:
+    first, neighbour, other = describe(0, 1024), describe(1, 1024), describe(8, 1024)
+    assert [group.size for group in first] == [1024, 128, 8]
+    assert first[0].label == "world"
+    assert "dp" in first[1].label
+    assert "tp" in first[2].label
+    assert first[0].key == neighbour[0].key == other[0].key
+    assert first[2].key == neighbour[2].key != other[2].key
+    assert first[1].key == other[1].key != neighbour[1].key
+
+
+def test_the_world_after_a_restart_is_another_group() -> None:
+    recorder = Recorder(lambda: True)
+    groups = Groups(recorder)
+    keys = []
+    for _ in range(2):
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+        keys.append(groups.state(dist.group.WORLD).group.key)
+        dist.destroy_process_group()
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.usefixtures("group")
+def test_nothing_of_ours_runs_where_a_group_is_destroyed() -> None:
+    """Python loses what a signal handler raises there: Ctrl-C in a teardown that hangs."""
+    world = dist.group.WORLD
+    Groups(Recorder(lambda: True)).state(world)
+    refs = weakref.getweakrefs(world)
+    assert refs
+    assert [ref.__callback__ for ref in refs] == [None] * len(refs)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_group_in_the_place_of_one_that_is_gone_is_another() -> None:
+    class ByHand:
+        def __init__(self, size: int) -> None:
+            self.ranks = list(range(size))
+
+    groups, places, sizes = Groups(Recorder(lambda: True)), set[int](), list[int]()
+    for size in range(2, 12):
+        group = ByHand(size)
+        places.add(id(group))
+        sizes.append(groups.state(group).group.size)
+        del group
+    assert sizes == list(range(2, 12))
+    assert len(places) < len(sizes)
+
+
+@pytest.mark.usefixtures("group")
+def test_threads_that_meet_a_group_at_once_count_its_collectives_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups, states = Groups(Recorder(lambda: True)), list[GroupState]()
+    both, label = threading.Barrier(2), module._label
+
+    def slow_label(*args: Any) -> str:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.2)
+        return label(*args)
+
+    monkeypatch.setattr(module, "_label", slow_label)
+    meet = [
+        threading.Thread(target=lambda: states.append(groups.state(dist.group.WORLD)))
+        for _ in range(2)
+    ]
+    for thread in meet:
+        thread.start()
+    for thread in meet:
+        thread.join()
+    assert states[0] is states[1]
+
+
+@pytest.mark.parametrize("level", [dist.DebugLevel.OFF, dist.DebugLevel.DETAIL])
+def test_a_group_that_torch_has_wrapped_says_so(level: dist.DebugLevel, tmp_path: Path) -> None:
+    recorder = Recorder(lambda: True)
+    dist.set_debug_level(level)
+    try:
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        Groups(recorder).state(dist.group.WORLD)
+    finally:
+        dist.set_debug_level(dist.DebugLevel.OFF)
+        dist.destroy_process_group()
+    (described,) = recorder.definitions
+    assert described.is_checked is (level is dist.DebugLevel.DETAIL)
+
+
+def test_a_group_that_cannot_be_asked_is_described_all_the_same() -> None:
+    assert module._is_checked(object()) is False

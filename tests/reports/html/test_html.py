@@ -1,0 +1,305 @@
+"""The page: order, completeness, safety, size."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+
+import msgspec
+import pytest
+
+from dsprof.diagnosis.model import Diagnosis, Quality
+from dsprof.findings.finding import Column, Status, Table
+from dsprof.findings.formatting import NOTHING
+from dsprof.reports import render
+from dsprof.reports.html.templates import script_safe
+from dsprof.rules.communication import unexplained_traffic
+from tests.factories import diagnosis as factory
+from tests.reports.pages import Element, parse
+
+ATTACKS = [
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' autofocus onfocus=alert(1) x='",
+    "{{ 7 * 7 }}{% raw %}<!--",
+    "<a href='https://example.org'>x</a>&lt;b&gt;\u2028\u2029\ud7ff",
+    "javascript:alert(1)",
+    "%{x}<br><b>",
+]
+OUR_MARKUP = re.compile(r"^<b>rank \d+</b>")
+
+
+def page_of(made: Diagnosis) -> Element:
+    return parse(render(made, "html"))
+
+
+def data_block(page: Element, **attributes: str) -> str:
+    return "".join(page.one("script", **attributes).pieces)
+
+
+@pytest.fixture(scope="module")
+def page() -> Element:
+    return page_of(factory.diagnosis(8, 50))
+
+
+def test_a_name_cannot_turn_the_text_beside_it() -> None:
+    page = render(msgspec.structs.replace(factory.diagnosis(), verdict="a\u202eb\u2067c"), "html")
+    assert parse(page).one("h1").text == "a?b?c"
+
+
+def test_sections_come_in_the_order_in_which_a_reader_needs_them(page: Element) -> None:
+    assert page.one("h1").text == factory.diagnosis().verdict
+    assert [section.attributes["id"] for section in page.all("section")] == [
+        "quality",
+        "findings",
+        "step",
+        "communication",
+        "timeline",
+        "waits",
+        "flushes",
+        "fetches",
+        "copies",
+        "memory",
+        "environment",
+        "checks",
+        "appendix",
+    ]
+
+
+def test_the_contents_lead_to_every_section(page: Element) -> None:
+    links = [link.attributes["href"] for link in page.one("nav").all("a")]
+    assert links == [f"#{section.attributes['id']}" for section in page.all("section")]
+
+
+def test_a_finding_says_what_why_what_to_do_and_what_it_saves(page: Element) -> None:
+    finding = page.one("article", id="finding-1")
+    for words in (
+        "high",
+        "communication",
+        "confidence high",
+        "all ranks",
+        "Gradients are reduced at every micro-step",
+        "could save 30 to 48 ms per step",
+        "Each rank reduced 27.4 MiB",
+        "Why ZeRO-2 partitions gradients",
+        "Do this Use ZeRO-1",
+        "Gradient traffic of one rank",
+        "More in docs/rules/reduction-every-micro-step.md in the dsprof repository",
+    ):
+        assert words in finding.text
+    assert json.loads(finding.one("pre").text) == factory.findings()[0].config_patch
+
+
+def test_findings_keep_their_order_and_notes_promise_no_saving(page: Element) -> None:
+    articles = page.one("section", id="findings").all("article")
+    assert [article.attributes["id"] for article in articles] == [
+        "finding-1",
+        "finding-2",
+        "note-1",
+    ]
+    assert "could save" not in articles[2].text
+
+
+def test_a_page_on_files_of_other_tools_claims_no_complete_data() -> None:
+    shown = page_of(factory.diagnosis(quality=Quality(is_recorded=False)))
+    assert "Data from other tools" in shown.one("dl", _class="figures").text
+    for words in ("closed its trace", "none dropped", "Cost of dsprof"):
+        assert words not in shown.one("section", id="quality").text
+
+
+def test_a_step_of_which_no_part_is_known_has_no_bar() -> None:
+    step = page_of(factory.unsplit()).one("section", id="step")
+    assert "other not measurable" in step.text
+    assert "Step by step" not in step.text
+    assert not step.all("div", _class="stack")
+
+
+def test_every_rule_that_found_nothing_is_listed_with_its_reason(page: Element) -> None:
+    checks = page.one("section", id="checks").text
+    for words in ("Passed (1)", "Not applicable (1)", "Unknown (1)", "Failed to run (1)"):
+        assert words in checks
+    assert "The run used no GPU." in checks
+    assert "misspelt-variable" in checks
+
+
+def test_what_was_asked_for_stands_beside_what_was_sent_though_the_rule_passed() -> None:
+    table = Table(columns=(Column("traffic"),), rows=(("gradients of the model",),))
+    passed = unexplained_traffic.RULE.meta.finding(Status.PASS, "As asked.", evidence=(table,))
+    section = page_of(factory.diagnosis(findings=[passed])).one("section", id="communication")
+    assert "gradients of the model" in section.text
+    plain = page_of(factory.diagnosis()).one("section", id="communication")
+    assert "configuration asks for" not in plain.text
+
+
+def test_the_parts_of_a_step_add_up_to_a_hundred(page: Element) -> None:
+    bar = page.one("div", _class="stack")
+    widths = [child.attributes["style"].removeprefix("flex-grow: ") for child in bar.children]
+    assert round(sum(map(float, widths)), 6) == 100
+    columns = page.one("div", _class="columns").children
+    assert len(columns) == 50
+    for column in columns:
+        heights = [i.attributes["style"].removeprefix("flex-grow: ") for i in column.children]
+        assert round(sum(map(float, heights)), 6) == 100
+
+
+def test_spans_of_the_program_stand_with_the_step(page: Element) -> None:
+    section = next(one for one in page.all("section") if one.attributes["id"] == "step")
+    assert any(row.text.startswith("data 2 ") for row in section.all("tr"))
+
+
+def test_what_was_not_measured_is_not_zero(page: Element) -> None:
+    row = next(row for row in page.one("table", _class="legend").all("tr") if "copies" in row.text)
+    assert row.text == "copies not measurable"
+    communication = page.one("section", id="communication").all("tr")
+    assert "not measurable" in next(row.text for row in communication if "broadcast" in row.text)
+
+
+def test_many_steps_are_averaged_and_say_so() -> None:
+    page = page_of(factory.diagnosis(2, 1000))
+    assert len(page.one("div", _class="columns").children) <= 120
+    labels = [cell.text for cell in page.one("table", _class="heat").one("thead").all("th")]
+    assert len(labels) <= 62
+    assert labels[2] == "0-16"
+    assert page.one("p", _class="axis").text.startswith("step 0-8 ")
+
+
+def test_waits_show_no_data_apart_from_no_wait(page: Element) -> None:
+    rank_0 = page.one("table", _class="heat").one("tbody").all("tr")[0]
+    step_1 = rank_0.all("td")[2]  # after the mean and step 0
+    assert step_1.text == NOTHING
+    assert step_1.attributes["title"] == "not measurable"
+    assert "style" not in step_1.attributes
+
+
+def test_the_mean_wait_is_of_the_steps_that_the_anatomy_takes() -> None:
+    made = factory.diagnosis(2, 6)
+    for row in made.waits.exposed_ns:
+        row[:] = [900_000_000, 900_000_000, 20_000_000, 40_000_000, 20_000_000, 40_000_000]
+    rows = page_of(made).one("table", _class="heat").one("tbody").all("tr")
+    assert [row.one("td", _class="mean").text for row in rows] == ["30.0 ms", "30.0 ms"]
+
+
+def test_flaws_of_the_data_are_marked_in_words() -> None:
+    page = page_of(factory.diagnosis(quality=factory.flawed_quality()))
+    rows = {row.one("th").text: row for row in page.one("table", _class="quality").all("tr")}
+    assert rows["Ranks"].text == "check Ranks 2 of 2 present; no trace of rank 3"
+    assert rows["Cost of dsprof"].text.startswith("note ")
+    assert rows["Clock"].text.startswith("ok Clock two hosts")
+    assert "180 µs" in rows["Clock"].text
+    assert "Data incomplete" in page.one("header", id="top").text
+
+
+def test_a_remark_on_the_data_does_not_make_it_incomplete() -> None:
+    made = factory.diagnosis()
+    dear = msgspec.structs.replace(made.quality, training_cost_share=0.5, notes=["n"])
+    for quality in (made.quality, dear):
+        page = page_of(factory.diagnosis(quality=quality))
+        assert "Data complete" in page.one("header", id="top").text
+
+
+def test_the_page_begins_with_its_type() -> None:
+    assert render(factory.diagnosis(), "html").startswith(b"<!doctype html>\n")
+
+
+def test_an_empty_run_is_a_page_without_figures() -> None:
+    raw = render(factory.empty(), "html")
+    page = parse(raw)
+    assert page.all("figure") == []
+    assert page.all("script", id="plotlyjs") == []
+    assert "No step was recorded." in page.one("section", id="checks").text
+    assert "not measurable" in page.one("dl", _class="figures").text
+    assert len(raw) < 40_000
+
+
+def test_every_figure_has_a_label_and_its_numbers(page: Element) -> None:
+    figures = page.all("figure")
+    assert len(figures) == 4
+    for figure in figures:
+        assert figure.one("div", _class="plot").attributes["aria-label"]
+        assert len(figure.one("details").one("tbody").children) > 0
+
+
+def test_evidence_of_thousands_of_rows_keeps_the_page_light() -> None:
+    table = Table((Column("variable"),), tuple((f"NAME_{n}_",) for n in range(5000)))
+    finding = msgspec.structs.replace(factory.findings()[0], evidence=(table,))
+    page = render(factory.diagnosis(findings=[finding]), "html").decode()
+    assert "(4,800 more rows left out)" in page
+    assert page.count("NAME_") == 200
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_text_of_a_run_injects_no_element_and_no_attribute(attack: str) -> None:
+    harmless, attacked = page_of(factory.hostile("x")), page_of(factory.hostile(attack))
+
+    def skeleton(page: Element) -> list[tuple[str, list[str]]]:
+        return [(element.tag, sorted(element.attributes)) for element in page.all()]
+
+    assert [tag for tag, _ in skeleton(attacked)] == [tag for tag, _ in skeleton(harmless)]
+    allowed = {name for _, names in skeleton(harmless) for name in names}
+    assert {name for _, names in skeleton(attacked) for name in names} <= allowed
+    assert attacked.one("h1").text == " ".join(attack.split())
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_text_of_a_run_is_no_markup_for_plotly(attack: str) -> None:
+    page = page_of(factory.hostile(attack))
+    blocks = page.all("script", type="application/json")
+    assert blocks
+    for block in blocks:
+        text = "".join(block.pieces)
+        assert not set(text) & set("<>&\u2028\u2029")
+        spec = json.loads(text)
+        said = [*spec["layout"]["yaxis"].get("ticktext", [])]
+        for trace in spec["data"]:
+            said += [trace["name"], *trace.get("hovertext", [])]
+        assert [words for words in said if "<" in OUR_MARKUP.sub("", words)] == []
+
+
+def test_script_safe_keeps_the_value() -> None:
+    value = {"</script>": "<!--\u2028&"}
+    safe = script_safe(json.dumps(value, ensure_ascii=False))
+    assert json.loads(safe) == value
+    assert "<" not in safe
+
+
+def test_the_page_asks_for_nothing_from_outside(page: Element) -> None:
+    for element in page.all():
+        for name in ("src", "href", "action", "srcset", "poster", "data"):
+            address = element.attributes.get(name, "#")
+            assert address.startswith(("#", "data:")), (element.tag, address)
+    assert not re.search(r"url\(|@import", page.one("style").text)
+
+
+def test_the_policy_allows_the_pages_own_script_alone(page: Element) -> None:
+    policy = next(
+        meta.attributes["content"]
+        for meta in page.all("meta")
+        if meta.attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    own = "".join(page.all("script")[-1].pieces)
+    digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}' blob:;" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe-eval" not in policy
+    assert page.all("script", type="text/javascript") == []
+
+
+def test_eight_ranks_and_fifty_steps_fit_in_the_budget() -> None:
+    assert len(render(factory.diagnosis(8, 50), "html")) <= 2_600_000
+
+
+def test_plotly_rides_along_once_and_whole(page: Element) -> None:
+    from plotly.offline import get_plotlyjs
+
+    packed = data_block(page, id="plotlyjs")
+    assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
+
+
+def test_a_smaller_bundle_may_take_its_place() -> None:
+    page = parse(render(factory.diagnosis(), "html", plotlyjs=b"window.Plotly = {};"))
+    packed = base64.b64decode(data_block(page, id="plotlyjs"))
+    assert gzip.decompress(packed) == b"window.Plotly = {};"

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from dsprof.diagnosis.model import ArrivalInfo, WaitMatrix
+from dsprof.reports.base import Options
+from dsprof.reports.html import HtmlRenderer, waits
+from tests.factories import diagnosis as factory
+from tests.reports.pages import parse
+
+MATRIX = WaitMatrix(ranks=[0, 1], steps=[0, 1, 2], exposed_ns=[[4, 40, -1], [0, 4, 8]])
+
+
+def test_the_last_rank_of_each_step_is_marked():
+    arrivals = ArrivalInfo(last_ranks={"0": 1, "1": 0})
+    first, second = waits.rows(MATRIX, arrivals, {1, 2})
+    assert [cell.is_last for cell in first.cells] == [False, True, False]
+    assert [cell.is_last for cell in second.cells] == [True, False, False]
+    assert [(cell.label, cell.ns, cell.part) for cell in first.cells] == [
+        ("0", 4, 0.1),
+        ("1", 40, 1),
+        ("2", None, 0),
+    ]
+    assert (first.mean_ns, second.mean_ns) == (40, 6)
+
+
+def test_many_steps_share_cells_and_the_commonest_last_rank_is_marked():
+    steps = list(range(120))
+    matrix = WaitMatrix(ranks=[0, 1], steps=steps, exposed_ns=[steps, steps])
+    arrivals = ArrivalInfo(last_ranks={"2": 1, "3": 1, "4": 0})
+    rows = waits.rows(matrix, arrivals, set(steps))
+    assert [cell.label for cell in rows[0].cells[:3]] == ["0-1", "2-3", "4-5"]
+    assert [cell.is_last for cell in rows[1].cells[:3]] == [False, True, False]
+
+
+def test_the_page_frames_the_last_rank_and_lists_the_arrivals():
+    made = factory.diagnosis(2, 4)
+    page = parse(HtmlRenderer().render(made, Options()))
+    shown = [ns for ns in made.waits.exposed_ns[0] if ns >= 0]
+    assert len(page.all("td", **{"class": "last"})) == len(shown) > 0
+    assert "others waited for it, a step" in page.one("section", id="waits").text

@@ -1,0 +1,37 @@
+"""The check of words finds phrases in what people read, and leaves code alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.words import VALUES, phrases_in
+
+
+def found(path: Path, text: str) -> list[tuple[int, str]]:
+    path.write_text(text)
+    return [(one.line, one.text) for one in phrases_in(path)]
+
+
+def test_a_phrase_is_found_in_prose_across_lines(tmp_path: Path) -> None:
+    text = "# Page\n\nThe calling\nsite of rank 3.\n"
+    assert found(tmp_path / "page.md", text) == [(3, "calling site")]
+
+
+@pytest.mark.parametrize(
+    "text", ["`no longer told`", "```\nls; echo alone\n```", "[a](alone.md)", "standalone"]
+)
+def test_code_addresses_and_parts_of_words_are_not_prose(tmp_path: Path, text: str) -> None:
+    assert found(tmp_path / "page.md", text) == []
+
+
+def test_strings_of_a_module_are_read_and_docstrings_are_not(tmp_path: Path) -> None:
+    text = '"""Nobody."""\n\nTEXT = f"{1} ranks are " "under way"\nalone = 1  # alone\n'
+    assert found(tmp_path / "module.py", text) == [(3, "under way")]
+
+
+def test_values_of_a_format_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(f"A = {VALUES[0]!r}\nB = 'they are {VALUES[0]}'\n")
+    assert {one.line for one in phrases_in(path)} == {2}

@@ -1,0 +1,124 @@
+"""Looks for phrases that readers stumble over: `python -m tests.words`, part of `make lint`.
+
+Prose of the docs, templates, tables of sentences, and the strings of modules, without docstrings.
+Code in backticks or fences is left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+PROSE = ("*.md", "docs/**/*.md", "reports/**/*.j2")
+MODULES = ("dsprof/**/*.py", "hooks/**/*.py", "reports/**/*.py", "dsprof_autostart.py")
+TABLES = ("dsprof/rules/knowledge/*.csv",)
+VALUES = ("not told apart", "no longer told")
+"""Values of the JSON of a comparison: a part of that format."""
+
+SAY = {
+    r"\balone\b": "only",
+    r"\bat odds\b": "conflicting",
+    r"\bbusiness of\b": "is covered by",
+    r"\bcalling sites?\b": "call site",
+    r"\bcarried to where\b": "copied back to",
+    r"\bcomes back that\b": "is periodic",
+    r"\bcould not (be )?tell|\bnothing is known\b": "unknown",
+    r"\bdearest\b": "most expensive",
+    r"\bended badly\b": "crashed, was killed",
+    r"^(counted|framed) is\b|\bwhat is there\b|\bto one day\b": "(a plain sentence)",
+    r"\bfaults?\b": "problem, defect (an injected fault, a hardware fault)",
+    r"\bfor want of\b": "without, too few",
+    r"\bgo(es)? together\b": "is consistent",
+    r"\bgroups? of one\b": "single-rank group",
+    r"\bholds? the (step|ranks?|callers?)\b": "blocks",
+    r"\b(lets?|letting) (\w+ ){0,3}go\b": "release, reshard",
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\bno longer told\b|\b(is|are|was|were|been|be) told\b|\bnot told\b": "unknown, not recorded",
+    r"\bneed be done\b": "no change is needed",
+    r"\bnobody('s|\b)": "no rank, unknown",
+    r"\bnow and then\b": "occasionally",
+    r"\bnumber formats?\b": "dtype, precision",
+    r"\bone by one\b": "separately, each",
+    r"\bout of (python's )?sight\b": "not seen",
+    r"\bset side by side\b|\bare tied\b|\btied (to|by|only)\b": "aligned",
+    r"\bstands? (?!out\b)|\bstood\b|\bstanding (?!out\b)": "is, remains; stuck",
+    r"\bthat (they|it) wait(s)? for is\b|\brank that the others wait for\b": "straggler",
+    r"\btells? (of|apart|it)\b|\btold apart\b": "shows, distinguishes",
+    r"\bunder way\b": "in flight",
+    r"\bwho does so\b|\bwho do so\b": "(say who does what)",
+    r"\bwithout a word\b": "without a message",
+}
+"""Phrases, and what to say instead."""
+_PHRASES = {re.compile(p.replace(" ", r"\s+"), re.IGNORECASE): say for p, say in SAY.items()}
+
+
+class Phrase(NamedTuple):
+    """A phrase that was found."""
+
+    path: str
+    line: int
+    text: str
+    better: str
+
+
+def _prose(text: str) -> str:
+    """Blank what is not prose: code, addresses, templates' own language."""
+    for pattern in (r"^```.*?^```", r"`[^`\n]*`", r"\]\([^)\s]*\)", r"\{[{%#].*?[}%#]\}"):
+        text = re.sub(pattern, _blank, text, flags=re.MULTILINE | re.DOTALL)
+    return text
+
+
+def _blank(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", found[0])
+
+
+def _strings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the strings of a module that may be shown, each with its line; no docstrings."""
+    tree = ast.parse(source)
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
+            yield node.lineno, "" if node.value in VALUES else node.value
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str]]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        yield from _strings(text)
+    else:
+        yield 1, _prose(text)
+
+
+def phrases_in(path: Path) -> Iterator[Phrase]:
+    """Yield every phrase of one file."""
+    for line, text in _texts(path):
+        for phrase, better in _PHRASES.items():
+            for hit in phrase.finditer(text):
+                at = line + text.count("\n", 0, hit.start())
+                yield Phrase(path.name, at, " ".join(hit[0].split()), better)
+
+
+def found() -> Iterator[Phrase]:
+    """Yield every phrase in the files that are checked."""
+    for pattern in (*PROSE, *MODULES, *TABLES):
+        for path in sorted(ROOT.glob(pattern)):
+            name = str(path.relative_to(ROOT))
+            yield from (one._replace(path=name) for one in phrases_in(path))
+
+
+def main() -> None:
+    """Name each phrase with its place; exit with 1 if there is any."""
+    phrases = list(found())
+    for one in phrases:
+        print(f"{one.path}:{one.line}: say “{one.better}”, not “{one.text}”")
+    sys.exit(1 if phrases else 0)
+
+
+if __name__ == "__main__":
+    main()
