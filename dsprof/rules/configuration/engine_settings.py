@@ -19,7 +19,12 @@ from dsprof.trace.schema import EngineConfig
 _STAGE = f"{ZERO}.stage"
 
 _NEEDED_BY_SCHEDULERS = ("total_num_steps", "cycle_min_lr", "cycle_max_lr")
-_LTD_LAYERS = "data_efficiency.data_routing.random_ltd.total_layer_num"
+_EXPERTS = "expert_parallel"
+_NEEDED_BY_DATA = (
+    "data_efficiency.data_routing.random_ltd.total_layer_num",
+    "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics",
+    "data_efficiency.data_sampling.dynamic_batching.max_tokens",
+)
 _DEFAULTS: Mapping[str, Any] = {
     "wall_clock_breakdown": False,
     "flops_profiler.enabled": False,
@@ -44,9 +49,20 @@ _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys((f"{ZERO}.offload_{part}.nvme_path" for part in ("optimizer", "param")), ""),
     **dict.fromkeys((f"scheduler.params.{key}" for key in _NEEDED_BY_SCHEDULERS), ""),
     **dict.fromkeys(
-        ("scheduler.params", "optimizer.params", "optimizer.params.torch_adam", _LTD_LAYERS), ""
+        ("scheduler.params", "optimizer.params", "optimizer.params.torch_adam", *_NEEDED_BY_DATA),
+        "",
     ),
+    f"{_EXPERTS}.comm_backend": "comm",
+    f"{_EXPERTS}.autoep_size": 1,
+    f"{_EXPERTS}.use_grouped_mm": True,
+    f"{_EXPERTS}.comm_max_tokens_per_rank": 0,
 }
+
+_OLD_OFFLOADS = {
+    f"{ZERO}.offload_optimizer.device": f"{ZERO}.cpu_offload",
+    f"{ZERO}.offload_param.device": f"{ZERO}.cpu_offload_param",
+}
+"""By what older configurations set a device: true is the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +165,8 @@ class EngineSettings:
     def _default(self, path: str) -> Any:
         if path == f"{ZERO}.overlap_comm":
             return None if self.stage is None else self.stage == 3
+        if path in _OLD_OFFLOADS and self.in_force(_OLD_OFFLOADS[path]) is True:
+            return "cpu"
         if path == _STAGE and self.written.get(ZERO) is True:
             return 1  # the form of the very first releases
         return _DEFAULTS.get(path)

@@ -24,8 +24,12 @@ from dsprof.rules.knowledge.deepspeed import (
     section_of,
     sections,
 )
-from dsprof.rules.knowledge.values import not_taken
+from dsprof.rules.knowledge.partitions import PARTITION_CONFIG, mistakes
+from dsprof.rules.knowledge.schedulers import SCHEDULERS
+from dsprof.rules.knowledge.values import not_taken, takes
 from dsprof.rules.rule import Rule, RuleMeta
+
+_MONITORS = ("comet", "csv_monitor", "tensorboard", "wandb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +110,7 @@ def _mistyped(settings: EngineSettings) -> Iterator[tuple[str, str]]:
 
 def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:
     for path, value in settings.paths():
-        is_known = path not in keys() or settings.release > keys()[path].not_in
-        if not is_known or _is_replaced(settings, path, value):
+        if not _is_compared(settings, path) or _is_replaced(settings, path, value):
             continue
         if must := not_taken(path, value):
             yield path, must
@@ -117,18 +120,42 @@ def _refused_values(settings: EngineSettings) -> Iterator[tuple[str, str]]:
     for combination in refused():
         if settings.holds(combination):
             yield next(iter(combination.when)), f"{combination.says}; {combination.do}"
+    yield from _refused_by_parts(settings)
+
+
+def _refused_by_parts(settings: EngineSettings) -> Iterator[tuple[str, str]]:
+    """Yield what the parts of DeepSpeed refuse that get a section as it is written."""
+    taken = SCHEDULERS.get(str(settings.in_force("scheduler.type")))
+    params = settings.in_force("scheduler.params")
+    if taken and isinstance(params, Mapping):
+        for name in params.keys() - taken:
+            yield f"scheduler.params.{name}", "the scheduler takes no such parameter; delete it"
+    size = settings.in_force("tensor_parallel.autotp_size")
+    is_read = settings.release > keys()[PARTITION_CONFIG].not_in
+    if isinstance(size, int) and size > 1 and is_read:
+        yield from mistakes(settings.in_force(PARTITION_CONFIG))
+
+
+def _is_compared(settings: EngineSettings, path: str) -> bool:
+    """Whether the release knows the key, and the switch is on without which it ignores it."""
+    if path not in takes() or (path in keys() and settings.release <= keys()[path].not_in):
+        return False
+    _, switch, since = takes()[path]
+    return settings.release >= since and (not switch or bool(settings.in_force(switch)))
 
 
 def _may_be(section: str, value: object) -> bool:
     is_old_switch = section == ZERO and isinstance(value, bool)
     is_default = section in ("aio", "bf16") and value is None
     is_searched = section == "timers" and isinstance(value, str | list)
-    return isinstance(value, Mapping) or is_old_switch or is_default or is_searched
+    is_dropped = section in _MONITORS and value == AUTO
+    return isinstance(value, Mapping) or is_old_switch or is_default or is_searched or is_dropped
 
 
 def _is_replaced(settings: EngineSettings, path: str, value: object) -> bool:
     """Whether DeepSpeed never compares a value, because "auto" stands for another."""
-    return value == AUTO and fate_of_auto(path, settings.release) != "kept"
+    fate = fate_of_auto(path, settings.release) if value == AUTO else "kept"
+    return fate in ("filled", "default") or (fate == "own" and path not in takes())
 
 
 def _refused_later(settings: EngineSettings) -> Iterator[tuple[str, str]]:

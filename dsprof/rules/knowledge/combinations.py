@@ -19,13 +19,13 @@ from typing import Any
 
 from dsprof.findings.finding import Severity
 from dsprof.rules.knowledge.releases import Release, release
+from dsprof.rules.knowledge.schedulers import SCHEDULERS
 from dsprof.rules.knowledge.values import DTYPES, not_taken
 
 _OPTIMIZERS = (
     *("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"),
     *("onebitadam", "onebitlamb", "zerooneadam"),  # known, and refused by another line
 )
-_SCHEDULERS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest")
 
 Condition = Callable[[Any], bool]
 """Of the value in force; never asked of a value that is not known."""
@@ -119,7 +119,7 @@ _NAMED: Mapping[str, Condition] = {
     "<untested optimizer>": _is_untested,
     "<no scheduler>": _is_no_scheduler,
     "<no dtype>": lambda value: not_taken("data_types.param_dtype", value) != "",
-    "<scheduler of torch>": lambda value: bool(value) and value not in _SCHEDULERS,
+    "<scheduler of torch>": lambda value: bool(value) and value not in SCHEDULERS,
     # Waiting for it costs something; "" is a device that is not known.
     "<accelerator>": lambda device: device.split(":", maxsplit=1)[0] != "cpu",
 }

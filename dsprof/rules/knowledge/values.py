@@ -2,7 +2,8 @@
 
 `takes` lists alternatives: forms of `_FORMS`, a range such as 0..1 of numbers (of others the kind
 of the key tells), or words, which count in any case where "any case" is added. "list of" such words
-is a list that holds no others.
+is a list that holds no others. DeepSpeed looks at a key with a `switch` only where that key is on,
+and with `since` from that release on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import csv
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
+
+from dsprof.rules.knowledge.releases import Release, release
 
 DTYPES: Mapping[str, tuple[str, ...]] = {
     "fp16": ("torch.float16", "fp16", "float16", "half"),
@@ -32,22 +35,37 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "number": (lambda value: isinstance(value, (int, float)), "a number"),
     "size": (lambda value: isinstance(value, (int, float)) and value > 0, "a number above 0"),
     "whole": (lambda value: isinstance(value, int), "a whole number"),
+    "amount": (lambda value: isinstance(value, int) and value >= 0, "a whole number from 0 on"),
+    "level": (lambda value: isinstance(value, (int, float)) and value >= 1, "at least 1"),
     "count": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
     "share": (lambda value: not isinstance(value, (int, float)) or 0 < value < 1, "within 0 and 1"),
     "no switch": (lambda value: not isinstance(value, bool), "a number"),
     "something": (bool, "set"),
     "empty": (lambda value: not value, "empty"),
     "switch": (lambda value: isinstance(value, int), "true or false"),
+    "boolean": (lambda value: isinstance(value, bool), "true or false"),
+    "attribute": (
+        lambda value: isinstance(value, str) and value != "" and "." not in value,
+        "the name of an attribute, without dots",
+    ),
     "dtype": (lambda value: isinstance(value, str) and value in _DTYPES, "fp32, fp16 or bf16"),
 }
 
 
+class Taken(NamedTuple):
+    """The values that DeepSpeed takes for a key, and when it looks at them."""
+
+    forms: tuple[str, ...]
+    switch: str = ""  # the key that must be on; "" for always
+    since: Release = ()
+
+
 def not_taken(path: str, value: Any) -> str:
     """Return what a value must be where DeepSpeed does not take it, else ""."""
-    alternatives = takes().get(path, ())
-    if not alternatives or any(_fits(one, value) for one in alternatives):
+    taken = takes().get(path)
+    if not taken or any(_fits(form, value) for form in taken.forms):
         return ""
-    return f"must be {' or '.join(map(_in_words, alternatives))}"
+    return f"must be {' or '.join(map(_in_words, taken.forms))}"
 
 
 def _fits(form: str, value: Any) -> bool:
@@ -82,8 +100,13 @@ def _in_words(form: str) -> str:
 
 
 @cache
-def takes() -> Mapping[str, tuple[str, ...]]:
-    """Return the alternatives of each key."""
+def takes() -> Mapping[str, Taken]:
+    """Return what is taken for each key."""
     table = files("dsprof.rules.knowledge") / "deepspeed_values.csv"
-    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
-    return {row["key"]: tuple(row["takes"].split(" or ")) for row in rows}
+    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines(), restval="")
+    return {
+        row["key"]: Taken(
+            tuple(row["takes"].split(" or ")), row["switch"], release(row["since"]) or ()
+        )
+        for row in rows
+    }

@@ -103,6 +103,39 @@ REFUSED = {
     "compile.passes": {**zero(), "compile": {"passes": ["z2"]}},
     "sequence_parallel_size": {**zero(), "sequence_parallel_size": 0},
     "weight_quantization.bits": {**zero(), "weight_quantization": {"bits": 8}},
+    "expert_parallel.autoep_size": {
+        **zero(),
+        "expert_parallel": {"enabled": True, "autoep_size": "auto"},
+    },
+    "expert_parallel.comm_backend": {
+        **zero(),
+        "expert_parallel": {"enabled": True, "comm_backend": "nccl"},
+    },
+    "expert_parallel.load_balance_coeff": {
+        **zero(),
+        "expert_parallel": {"load_balance_coeff": 0.1},
+    },
+    "expert_parallel.gate_up_impl": {
+        **zero(),
+        "expert_parallel": {"enabled": True, "gate_up_impl": "fused", "use_grouped_mm": False},
+    },
+    "expert_parallel.preset_model": {
+        **zero(),
+        "expert_parallel": {"enabled": True, "preset_model": "mixtral"},
+        "tensor_parallel": {"preset_model": "llama"},
+    },
+    "scheduler.params.warmup_min_ratio": {
+        **zero(),
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_min_ratio": 0.1}},
+    },
+    "scheduler.params.warmup_num_steps": {
+        **zero(),
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}},
+    },
+    "data_efficiency.data_sampling.dynamic_batching.max_tokens": {
+        **zero(),
+        "data_efficiency": {"data_sampling": {"dynamic_batching": {"enabled": True}}},
+    },
     "tensor_parallel.dtype": {**zero(), "tensor_parallel": {"dtype": "bf16"}},
 }
 ACCEPTED = [
@@ -135,6 +168,9 @@ ACCEPTED = [
     zero(3, overlap_comm="auto", reduce_scatter="auto"),
     {**zero(), "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}},
     {**zero(), "fp16": {"loss_scale_window": 0}},
+    {**zero(2, cpu_offload=True, zenflow={}), "optimizer": {"type": "AdamW", "params": {}}},
+    *({**zero(), name: "auto"} for name in ("comet", "csv_monitor", "tensorboard", "wandb")),
+    {**zero(), "expert_parallel": {"autoep_size": "auto"}},  # off
     {**zero(), "compile": {"passes": ["z1"]}, "expert_parallel": None, "vocabulary_size": 100},
 ]
 FILLED_IN = [
@@ -159,6 +195,33 @@ def test_what_stops_the_engine_is_named(key, written):
     (finding,) = read(RULE, written)
     assert finding.status is Status.FAIL
     assert list(rows([finding])) == [key.partition("=")[0]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "must"),
+    [
+        ("row", "must be an object"),
+        ({"partition_type": "diagonal"}, "partition_type must be one of column, row, skip"),
+        ({"shape": 3}, "shape must be a list"),
+        ({"shape": [3]}, ""),
+        ({"shape": [3], "partition_type": "row"}, "partition_dim must be one of the 1 dimensions"),
+        ({"shape": [-1, [2, 1]]}, "at partition_dim, and nowhere else"),
+        ({"shape": [[2, 1], -1]}, ""),
+        ({"shape": [0, -1]}, "must be whole numbers above 0, or -1"),
+    ],
+)
+def test_a_partition_that_autotp_refuses_is_named_with_its_number(spec, must):
+    parts = {"partition_config": {"layer_specs": [{"patterns": ["x"]}, spec]}}
+    (finding,) = read(RULE, {**zero(), "tensor_parallel": {"autotp_size": 2, **parts}})
+    assert (finding.status is Status.FAIL) is bool(must)
+    assert must in "".join(rows([finding]).values())
+    off = read(RULE, {**zero(), "tensor_parallel": {"autotp_size": 1, **parts}})
+    assert off[0].status is Status.PASS
+
+
+def test_a_release_that_does_not_read_a_section_refuses_nothing_in_it():
+    written = {**zero(), "expert_parallel": {"enabled": True, "autoep_size": "auto"}}
+    assert read(RULE, written, "0.19.0")[0].status is Status.PASS
 
 
 @pytest.mark.parametrize("written", [*ACCEPTED, *FILLED_IN])

@@ -11,6 +11,8 @@ from itertools import combinations, product
 from typing import Any
 
 from dsprof.rules.knowledge.deepspeed import keys
+from dsprof.rules.knowledge.partitions import PARTITION_CONFIG
+from dsprof.rules.knowledge.schedulers import SCHEDULERS
 from dsprof.rules.knowledge.values import takes
 from tests.factories.ds_config import zero
 
@@ -122,6 +124,76 @@ def of_pairs() -> Iterator[Config]:
     for stage, (one, other) in product(range(4), combinations(SETTINGS, 2)):
         if one[0] != other[0]:
             yield with_settings(stage, one, other)
+
+
+_E = "expert_parallel."
+_TWO = ("tensor_parallel.autotp_size", 2)
+_SHAPES = (
+    [3, -1],
+    [[2, 1], -1],
+    [-1, [2, 1]],
+    [[], -1],
+    [0, 2],
+    [[[1]], 1],
+    ["x"],
+    [],
+    "x",
+    3,
+    [1.5],
+)
+_DATA = "data_efficiency.data_sampling."
+
+
+def of_sections() -> Iterator[Config]:
+    """Sections that DeepSpeed hands to parts of it: experts, partitions, schedulers, data."""
+    experts = [path for path in takes() if path.startswith(_E)]
+    words = {word for path in experts for form in takes()[path].forms for word in form.split("|")}
+    for path, value in product(experts, (*VALUES, 1, *sorted(words))):
+        yield with_settings(2, (f"{_E}enabled", True), (path, value))
+        yield with_settings(2, (path, value))
+    for one, other in combinations(_OF_EXPERTS, 2):
+        if one[0] != other[0]:
+            yield with_settings(2, (f"{_E}enabled", True), (f"{_E}autoep_size", 2), one, other)
+    kinds = ({}, {"partition_type": "ROW"}, {"partition_type": "diagonal"}, {"partition_type": 1})
+    for kind, shape, dim in product(kinds, (*_SHAPES, None), (None, 0, 1, 2, -1, "0")):
+        spec = {"patterns": ["x"], "shape": shape, "partition_dim": dim, **kind}
+        yield with_settings(2, _TWO, (PARTITION_CONFIG, {"layer_specs": [spec]}))
+    for specs, size in product(VALUES, (0, 2)):
+        settings = (PARTITION_CONFIG, {"layer_specs": specs}), ("tensor_parallel.autotp_size", size)
+        yield with_settings(2, *settings)
+    for kind, name in product(SCHEDULERS, sorted(set().union(*SCHEDULERS.values()))):
+        needed = {key: 1e-3 for key in SCHEDULERS[kind] if key in ("cycle_min_lr", "cycle_max_lr")}
+        if "total_num_steps" in SCHEDULERS[kind]:
+            needed["total_num_steps"] = 10
+        for value in (1, 0, -1):
+            params = {**needed, name: value}
+            yield with_settings(2, ("scheduler", {"type": kind, "params": params}))
+    for part, value in product(("curriculum_learning", "dynamic_batching"), (True, False, 1, {})):
+        yield with_settings(2, (f"{_DATA}{part}", {"enabled": value}))
+    for name in ("comet", "csv_monitor", "tensorboard", "wandb"):
+        yield with_settings(2, (name, "auto"))
+
+
+_OF_EXPERTS: tuple[Setting, ...] = (
+    _TWO,
+    (f"{_E}autoep_size", 1),
+    (f"{_E}comm_backend", "deepep"),
+    (f"{_E}comm_max_tokens_per_rank", 8),
+    (f"{_E}combine_impl", "fused_weighted_sum"),
+    (f"{_E}row_weighting_impl", "fused"),
+    (f"{_E}gate_up_impl", "fused"),
+    (f"{_E}use_grouped_mm", False),
+    (f"{_E}async_split_plan", True),
+    (f"{_E}preset_model", "mixtral"),
+    ("tensor_parallel.preset_model", "llama"),
+    ("tensor_parallel.preset_model", "mixtral"),
+    ("compile.deepcompile", True),
+    ("use_data_before_expert_parallelism", True),
+    (f"{_Z}offload_optimizer.device", "cpu"),
+    (f"{_Z}offload_optimizer.device", "none"),
+    (f"{_Z}offload_param.device", "cpu"),
+    (f"{_Z}cpu_offload", True),
+)
 
 
 def filled_in(values: Any, path: str = "") -> Any:
