@@ -55,7 +55,7 @@ def step() -> None:
 
     on = session.current()
     if on is not None and on.recorder.recording:
-        on.recorder.end_step("user")
+        on.recorder.progress.end_step("user")
 
 
 def annotate(name: str) -> AbstractContextManager[None]:

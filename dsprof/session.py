@@ -53,9 +53,7 @@ class Session:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.recorder = Recorder(self._arm)
-        self.recorder.on_new_world = self._follow_world
-        self.recorder.on_failure = self._note_failure
+        self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
         self.writer: TraceWriter | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._installed: list[Hook] = []
@@ -135,7 +133,7 @@ class Session:
     def _put_status(self, key: str, status: HookStatus) -> None:
         self._status[key] = status
         if self.writer is not None:
-            self.recorder.define(list(self._status.values()))
+            self.recorder.outbox.define(list(self._status.values()))
 
     # -- recording ----------------------------------------------------------------------------
 
@@ -153,6 +151,7 @@ class Session:
     def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:
         """Begin a trace of the rank that this process is now."""
         from dsprof.hooks.device.memory import MemorySampler
+        from dsprof.hooks.wire.c10d import reduce_op_name
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         recorder, config = self.recorder, self.config
@@ -163,10 +162,10 @@ class Session:
             key.agree(dist)
         self._disclose = Redaction(anonymizer, key.digest)
         source = Source(
-            records=recorder.buffer,
-            definitions=recorder.definitions,
+            records=recorder.outbox.records,
+            definitions=recorder.outbox.definitions,
             unfinished=recorder.in_flight.unfinished,
-            reduce_op_name=recorder.reduce_op_name,
+            reduce_op_name=reduce_op_name,
             sample_memory=MemorySampler().sample,
             prepare=partial(self._describe_environment, key),
             prepare_late=partial(self._describe_effective_environment, key),
@@ -179,7 +178,7 @@ class Session:
             Window(config.start_step, config.steps, config.every),
             budget_bytes,
         )
-        recorder.define(list(self._status.values()))
+        recorder.outbox.define(list(self._status.values()))
         writer.start()
         return writer
 
@@ -248,7 +247,7 @@ class Session:
             return
         for patch in left:
             text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
-            self.recorder.define(Note(text))
+            self.recorder.outbox.define(Note(text))
         writer, totals = self.writer, self._totals(reason)
         writer.close(lambda: _with_writers(totals, writer))
         for ended in self._ended:
@@ -266,12 +265,12 @@ class Session:
         return Trailer(
             reason=reason,
             exception=_uncaught(),
-            steps=recorder.steps,
-            dropped=recorder.dropped,
+            steps=recorder.progress.steps,
+            dropped=recorder.outbox.dropped,
             unmatched_waits=recorder.in_flight.unmatched_waits,
-            lost_stalls=recorder.lost_stalls,
+            lost_stalls=recorder.in_flight.lost_stalls,
             given_up=recorder.in_flight.given_up,
-            hooks_ns=recorder.cost_ns(),
+            hooks_ns=recorder.cost.total_ns(),
             failed_hooks=recorder.failures,
         )
 
@@ -289,10 +288,10 @@ class Session:
             _say(f"the trace {writer.path} was removed while it was written")
         elif self._rank == 0:
             files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
-            counted = writer.counted_only_steps
+            counted, steps = writer.counted_only_steps, self.recorder.progress.steps
             apart = f" ({counted} of them only in counters)" if counted else ""
             _say(
-                f"steps recorded: {self.recorder.steps}{apart}, trace files in {self.config.out}: "
+                f"steps recorded: {steps}{apart}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"
             )
             self._report_hooks()
@@ -384,13 +383,13 @@ def annotate(name: str) -> Iterator[None]:
     if recorder is None or not recorder.recording:
         yield
         return
-    scope, start_ns = recorder.scope, clock()
+    scope, start_ns = recorder.progress.scope, clock()
     try:
         yield
     finally:
         span = Phase(start_ns, clock(), scope.step, scope.micro_step, scope.engine)
         span.name, span.thread, span.is_annotation = str(name), get_ident(), True
-        recorder.add(span)
+        recorder.outbox.add(span)
 
 
 def _guarded(install: Callable[[], None]) -> Callable[[], None]:

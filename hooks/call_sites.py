@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import cast
 
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Site
@@ -29,7 +28,7 @@ A prime: with a step of 8 or 16 collectives it would otherwise be the same ones 
 
 
 class Sites:
-    """Finds and numbers calling sites.
+    """Finds and numbers calling sites, for all hooks of a recorder.
 
     A walk up the stack makes an object of each frame that it looks at, which is most of its cost.
     So it is remembered how far up sites were for a path through the libraries, known by the code
@@ -38,10 +37,13 @@ class Sites:
 
     A file is looked at once: `_files` maps its name to None when it is to be passed over, else to
     its known sites by code position. The line of a position is computed for new sites only.
+
+    Any thread that communicates or trains touches it, without a lock: a dict's get and set are one
+    step each, and a site that two threads find at once has two numbers, both defined.
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+        self._outbox, self._ids = recorder.outbox, itertools.count(1)
         self._files: dict[str, dict[int, int] | None] = {}
         self._inner = tuple(_inner_paths())
         self._heights: dict[tuple[int, int], tuple[int, ...]] = {}  # of sites on a path, ascending
@@ -51,7 +53,7 @@ class Sites:
 
         The call was issued that many frames above the caller of this function.
         """
-        recorder.world_listeners.append(self._forget)
+        recorder.trace_listeners.append(self._forget)
 
     def _finder(self) -> Callable[[int], int]:
         """Return `above`; a closure, because it runs for each collective."""
@@ -81,13 +83,6 @@ class Sites:
 
         return above
 
-    @classmethod
-    def of(cls, recorder: Recorder) -> Sites:
-        """Return the one that all hooks of `recorder` share."""
-        if recorder.sites is None:
-            recorder.sites = cls(recorder)
-        return cast(Sites, recorder.sites)
-
     def here(self) -> int:
         """Return the number of the site from which the caller was called, however far up."""
         return self._walk(sys._getframe(1))[0]
@@ -114,10 +109,10 @@ class Sites:
         return 0, 0
 
     def _define(self, sites: dict[int, int], position: int, frame: FrameType) -> int:
-        number = sites[position] = next(self._recorder.site_ids)
+        number = sites[position] = next(self._ids)
         code = frame.f_code
         site = Site(number, code.co_filename, frame.f_lineno, code.co_name)
-        self._recorder.define(site)
+        self._outbox.define(site)
         return number
 
 

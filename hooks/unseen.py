@@ -70,7 +70,7 @@ class UnseenHook(Hook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._met: Counter[str] = Counter()
-        recorder.world_listeners.append(self._begin_again)
+        recorder.trace_listeners.append(self._begin_again)
         # Of each graph, how many collectives it holds; while it is captured, those before it.
         self._graphs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -112,7 +112,7 @@ class UnseenHook(Hook):
         """Say how often what was said once has been met."""
         for text, count in self._met.items():
             if count > 1:
-                self.recorder.define(Note(text, count=count))
+                self.recorder.outbox.define(Note(text, count=count))
 
     def _begin_again(self) -> None:
         """Say in a new trace what was set up before it."""
@@ -124,7 +124,7 @@ class UnseenHook(Hook):
     def _meet(self, text: str) -> None:
         self._met[text] += 1
         if self._met[text] == 1:
-            self.recorder.define(Note(text))
+            self.recorder.outbox.define(Note(text))
 
     def _ask_engine(self, engine: Any, *args: Any, **kwargs: Any) -> None:
         # Releases before `is_deepcompile_active` have no way back once it is enabled and compiled.
@@ -138,11 +138,11 @@ class UnseenHook(Hook):
             self._meet(DEEPCOMPILE)
 
     def _begin_capture(self, graph: Any, *args: Any, **kwargs: Any) -> None:
-        self._graphs[graph] = self.recorder.captured
+        self._graphs[graph] = self.recorder.in_flight.captured
 
     def _end_capture(self, graph: Any) -> None:
         if graph in self._graphs:
-            self._graphs[graph] = self.recorder.captured - self._graphs[graph]
+            self._graphs[graph] = self.recorder.in_flight.captured - self._graphs[graph]
 
     def _replay(self, graph: Any) -> None:
         held = self._graphs.get(graph)

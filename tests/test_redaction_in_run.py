@@ -27,11 +27,11 @@ dsprof.enable(out=sys.argv[2], anonymize=sys.argv[3] == "names", interception="p
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 recorder = dsprof.session.current().recorder
 dist.all_reduce(torch.ones(1))
-recorder.define(EngineConfig(1, planted["config"], effective=planted["config"]))
+recorder.outbox.define(EngineConfig(1, planted["config"], effective=planted["config"]))
 for number, text in enumerate(planted["texts"]):
     site = f"/srv/{text}/train.py" if "/" not in text else text
     exec(compile("dist.all_reduce(torch.ones(1))", site.replace("\\0", ""), "exec"))
-    recorder.define(Note(f"failed: {text}"))
+    recorder.outbox.define(Note(f"failed: {text}"))
     recorder.fail(f"hook{number}", RuntimeError(f"cannot open {text}: no such file"))
     with dsprof.annotate(f"load {text}"):
         pass

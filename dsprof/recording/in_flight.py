@@ -54,7 +54,12 @@ class DeviceWatch(Protocol):
 
 
 class InFlight:
-    """Finds the collective that a wait is for, by its Work, its thread or what it writes to."""
+    """Finds the collective that a wait is for, by its Work, its thread or what it writes to.
+
+    Threads that communicate, wait or end a step change it, and the writer's thread looks for what
+    is unfinished. `works` and `completed` are changed as one with `_tables` held; whoever takes a
+    record out of a table pops it, so that one thread gets it, and needs no lock.
+    """
 
     def __init__(
         self, add: Callable[[Collective], None], fail: Callable[[str, BaseException], None]
@@ -65,11 +70,15 @@ class InFlight:
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
         self.unheld = Unheld(add)
         self.device: DeviceWatch | None = None  # once collectives run on a device
+        # Given each collective that runs on a device, with its Work.
+        self.on_device: Callable[[Collective, Any], None] = self._on_no_device
         # Told of each asynchronous collective on the host, with what it writes to.
         self.followers: tuple[Callable[[Collective, Any], None], ...] = ()
         self.inner_waits: dict[int, int] = {}  # thread -> end of the last wait of a Python handle
         self.unmatched_waits = 0
         self.given_up = 0  # collectives that were in flight for too long to be followed
+        self.lost_stalls = 0  # of a device, whose end was never seen
+        self.captured = 0  # collectives that went into graphs of a device
         self._add = add
         self._fail = fail
         # `works` and `completed`, as one. Re-entrant: a signal handler or a finaliser of the user
@@ -83,8 +92,12 @@ class InFlight:
             for table in (self.works, self.completed, self.blocking, self.enqueued):
                 table.clear()
             self.unheld = Unheld(self._add)
-            self.unmatched_waits = self.given_up = 0
+            self.unmatched_waits = self.given_up = self.lost_stalls = 0
         return left
+
+    def _on_no_device(self, record: Collective, work: Any) -> None:
+        """Hand over a collective that runs on a device, where no hook follows it."""
+        self._add(record)
 
     def poll(self, most: int = LOOKED_AT, pending: int = POLLED) -> None:
         """Note which collectives in flight are complete by now, the oldest first.

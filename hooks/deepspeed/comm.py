@@ -85,7 +85,7 @@ class DeepSpeedCommHook(Hook):
             own = [module for module, _ in _BACKENDS]
             self._custom = Subclasses(self, base, self._patches_of, own)
             self._custom.watch()
-            self.recorder.step_listeners.append(self._look_at_backend)
+            self.recorder.progress.step_listeners.append(self._look_at_backend)
 
     def uninstall(self) -> None:
         if self._custom is not None:
@@ -123,7 +123,7 @@ class DeepSpeedCommHook(Hook):
                 result = original(backend, *args, **kwargs)
             finally:
                 end_ns = clock()
-                recorder.become(outer)
+                recorder.contexts.become(outer)
             if not context.wire_ops and not recorder.failures.get("c10d"):  # else it was not seen
                 try:
                     off_wire.record(context, args, kwargs, result, start_ns, end_ns)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from dsprof.events import Scope, clock
 from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo, nothing
+from dsprof.hooks.deepspeed.met_engines import MetEngines
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Copy
 
@@ -57,7 +58,7 @@ class DeepSpeedCopiesHook(Hook):
         self._on_host: set[int] = set()  # `ds_id` of parameters, which no two engines share
         self._after_step: _Begun | None = None
         self._offloads = False  # any engine, anything
-        recorder.engine_listeners.append(self._learn)
+        recorder.shared(MetEngines).append(self._learn)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _GATHER:
@@ -93,7 +94,7 @@ class DeepSpeedCopiesHook(Hook):
 
         def before(*args: Any, **kwargs: Any) -> _Begun | None:
             moved = measure(*args, **kwargs)
-            return None if moved is None else (moved, self.recorder.scope, clock())
+            return None if moved is None else (moved, self.recorder.progress.scope, clock())
 
         return self.around(original, before, self._record)
 
@@ -102,22 +103,22 @@ class DeepSpeedCopiesHook(Hook):
             moved, scope, start_ns = begun
             copy = Copy(*moved, start_ns, clock(), scope.step, scope.micro_step, scope.phase)
             copy.thread = get_ident()
-            self.recorder.add(copy)
+            self.recorder.outbox.add(copy)
 
     # -- stages 1 and 2: the parameters of a group, inside step() -----------------------------
 
     def _begin_parameters(self, token: tuple[Any, int]) -> None:
         optimizer, group = token
-        if optimizer.cpu_offload and self.recorder.scope.phase == "step":
+        if optimizer.cpu_offload and self.recorder.progress.scope.phase == "step":
             elements = optimizer.single_partition_of_fp32_groups[group].numel()
             nbytes = elements * optimizer.bit16_groups_flat[group].element_size()
             moved = _Moved("parameter", "to device", nbytes)
-            self._after_step = moved, self.recorder.scope, clock()
+            self._after_step = moved, self.recorder.progress.scope, clock()
 
     def _end_parameters(self, *args: Any, **kwargs: Any) -> None:
         begun, self._after_step = self._after_step, None
         # The scope is replaced with each phase: another one belongs to a step that was left.
-        if begun is not None and begun[1] is self.recorder.scope:
+        if begun is not None and begun[1] is self.recorder.progress.scope:
             self._record(begun)
 
     def _learn(self, engine: Any, number: int) -> None:

@@ -17,7 +17,9 @@ from typing import Any
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.deepspeed.config import describe
+from dsprof.hooks.deepspeed.met_engines import MetEngines
 from dsprof.hooks.deepspeed.pipeline import INSTRUCTIONS, Schedule
+from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.models import Models
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Phase
@@ -74,7 +76,8 @@ class DeepSpeedEngineHook(Hook):
         super().__init__(recorder)
         self._engines: weakref.WeakKeyDictionary[Any, Progress] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
-        self._sites = Sites.of(recorder)
+        self._met_engines = recorder.shared(MetEngines)
+        self._sites, self._models = recorder.shared(Sites), recorder.shared(Models)
 
     def wrap(self, target: Target, original: Any) -> Any:
         if target.name == "__init__":
@@ -99,13 +102,13 @@ class DeepSpeedEngineHook(Hook):
         }
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder = self, self.recorder
+        hook, recorder, loop = self, self.recorder, self.recorder.shared(Loop)
 
         @functools.wraps(original)
         def init(*args: Any, **kwargs: Any) -> None:
             try:
-                recorder.step_source = recorder.step_source or "deepspeed"
-                recorder.loop.has_engine = True
+                recorder.progress.expect_steps_of("deepspeed")
+                loop.has_engine = True
             except Exception as error:
                 hook.fail(error)
             original(*args, **kwargs)
@@ -124,10 +127,10 @@ class DeepSpeedEngineHook(Hook):
     # -- phases -------------------------------------------------------------------------------
 
     def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
-        self.recorder.step_source = self.recorder.step_source or "deepspeed"
+        self.recorder.progress.expect_steps_of("deepspeed")
         progress = self._progress(engine)
         if phase == "forward":
-            Models.of(self.recorder).see("DeepSpeed", engine.module, args, kwargs)
+            self._models.see("DeepSpeed", engine.module, args, kwargs)
         if progress.backward is not None and phase != "backward":  # which raised in between
             self._close(progress)
         self._follow(phase, engine, progress)
@@ -147,19 +150,19 @@ class DeepSpeedEngineHook(Hook):
         progress.had_backward = False
         if not progress.in_step:
             progress.micro_step += 1
-            self.recorder.end_micro_step()
+            self.recorder.progress.end_micro_step()
 
     def _enter(self, phase: str, progress: Progress) -> Phase | None:
         """Begin a phase of an engine, unless the engine is in it."""
-        scope = self.recorder.scope
+        scope = self.recorder.progress.scope
         if scope.phase == phase and scope.engine == progress.number:
             return None
         site = self._sites.here() if phase == "backward" else 0
-        return self.recorder.enter(phase, progress.number, progress.micro_step, site)
+        return self.recorder.progress.enter(phase, progress.number, progress.micro_step, site)
 
     def _end(self, begun: Phase | None) -> None:
         if begun is not None:
-            self.recorder.leave(begun)
+            self.recorder.progress.leave(begun)
 
     def _open(self, engine: Any, *args: Any, **kwargs: Any) -> None:
         progress = self._progress(engine)
@@ -192,7 +195,7 @@ class DeepSpeedEngineHook(Hook):
             self._count(progress)
 
     def _begin_batch(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
-        self.recorder.step_source = self.recorder.step_source or "deepspeed"
+        self.recorder.progress.expect_steps_of("deepspeed")
         progress = self._progress(engine)
         progress.in_step, progress.stepped = True, False
         return progress
@@ -208,13 +211,13 @@ class DeepSpeedEngineHook(Hook):
     def _count(self, progress: Progress) -> None:
         micro_steps, progress.micro_step = progress.micro_step + 1, 0
         progress.had_backward = False
-        self.recorder.end_step("deepspeed", progress.number, micro_steps)
+        self.recorder.progress.end_step("deepspeed", progress.number, micro_steps)
 
     def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
         """Return where an engine stands; the writer gets the configuration of one that is new."""
         progress = self._engines.get(engine)
         if progress is None:
             progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
-            self.recorder.meet_engine(engine, progress.number)
-            self.recorder.define(describe(engine, progress.number))
+            self._met_engines.tell(engine, progress.number)
+            self.recorder.outbox.define(describe(engine, progress.number))
         return progress

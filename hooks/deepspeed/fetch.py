@@ -17,7 +17,9 @@ import torch.distributed as dist
 
 from dsprof.events import OUTSIDE, Context, clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.recording.recorder import NOBODY, Recorder
+from dsprof.hooks.deepspeed.met_engines import MetEngines
+from dsprof.recording.contexts import NOBODY
+from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Fetch
 
 _PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
@@ -73,9 +75,9 @@ class DeepSpeedFetchHook(Hook):
             hook._share,
         )
         hide_from_dynamo(*noting, hook._released, hook._end_release, and_calls=True)
-        recorder.engine_listeners.append(self._learn)
-        recorder.step_listeners.append(self._end_release)
-        recorder.world_listeners.append(self._forget)
+        recorder.shared(MetEngines).append(self._learn)
+        recorder.progress.step_listeners.append(self._end_release)
+        recorder.trace_listeners.append(self._forget)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         wrap = {
@@ -144,11 +146,11 @@ class DeepSpeedFetchHook(Hook):
             if self._release is not None:
                 self._end_release()
             recorder, thread = self.recorder, get_ident()
-            contexts = recorder.contexts
+            contexts = recorder.contexts.by_thread
             outer = contexts.get(thread, NOBODY)
             outer = self._outer = NOBODY if outer.fetch else outer  # of a fetch that raised
             self._fetch, self._submit_ns = next(recorder.ids), clock()
-            site = recorder.scope.site if name in _OF_BACKWARD else 0
+            site = recorder.progress.scope.site if name in _OF_BACKWARD else 0
             contexts[thread] = Context(
                 outer.request, outer.requested, outer.flush, self._fetch, site=site
             )
@@ -156,7 +158,7 @@ class DeepSpeedFetchHook(Hook):
             self.fail(error)
 
     def _end(self, elements: int, name: str) -> None:
-        self.recorder.become(self._outer)
+        self.recorder.contexts.become(self._outer)
 
     def _record(self, elements: int, name: str) -> None:
         """Record a prefetch that was submitted, or a fetch that was waited for.
@@ -166,7 +168,7 @@ class DeepSpeedFetchHook(Hook):
         now, recorder = clock(), self.recorder
         if self._release is not None:
             self._end_release()
-        scope, start_ns = recorder.scope, self._submit_ns
+        scope, start_ns = recorder.progress.scope, self._submit_ns
         if name in _WAITS:
             kind, wait_ns, start_ns = "fetch", now - self._wait_ns, start_ns or self._wait_ns
             before = self._in_flight_elements
@@ -177,13 +179,13 @@ class DeepSpeedFetchHook(Hook):
                 elements *= self._shares.get(scope.engine) or self._share(scope.engine)
         else:
             kind, wait_ns = "prefetch", 0
-            recorder.become(self._outer)
+            recorder.contexts.become(self._outer)
         number = self._fetch or next(recorder.ids)
         self._fetch = self._submit_ns = 0
         # Within backward; not asked in a forward, for the answer is far from all caches.
         again = scope.phase != "forward" and name.startswith("forward") and _graph_task() != -1
         thread = get_ident()
-        recorder.add(
+        recorder.outbox.add(
             Fetch(
                 number,
                 kind,
@@ -230,7 +232,7 @@ class DeepSpeedFetchHook(Hook):
 
     def _sum_in_flight(self) -> int | None:
         """Return the elements that are being gathered for the engine of the phase, if known."""
-        found = self._in_flight.get(self.recorder.scope.engine)
+        found = self._in_flight.get(self.recorder.progress.scope.engine)
         in_flight = found() if found is not None else None
         return None if in_flight is None else sum(param.ds_numel for param in in_flight)
 
@@ -257,7 +259,7 @@ class DeepSpeedFetchHook(Hook):
     def _released(self, elements: int, start_ns: int) -> None:
         """Count a parameter to the release that goes on, or begin one."""
         recorder, release, thread = self.recorder, self._release, get_ident()
-        scope = recorder.scope
+        scope = recorder.progress.scope
         if release is not None and self._release_scope is scope and release.thread == thread:
             release.elements += elements
             release.end_ns = clock()
@@ -281,7 +283,7 @@ class DeepSpeedFetchHook(Hook):
         """Hand over the release that goes on: something is fetched, or a step has ended."""
         release, self._release = self._release, None
         if release is not None:
-            self.recorder.add(release)
+            self.recorder.outbox.add(release)
 
     def uninstall(self) -> None:
         self._end_release()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.wire.groups import Groups
 
 
 class DeepSpeedSequenceHook(Hook):
@@ -22,12 +23,14 @@ class DeepSpeedSequenceHook(Hook):
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_compiling
 
+        roles = recorder.shared(Groups).roles
+
         # Also while nothing is recorded: the first collective may be the one inside.
         @functools.wraps(original)
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not (is_compiling() or recorder.stopped or hook.broken):
                 try:
-                    recorder.roles[self.spg] = "sequence"
+                    roles[self.spg] = "sequence"
                 except Exception as error:
                     hook.fail(error)
             return original(self, *args, **kwargs)

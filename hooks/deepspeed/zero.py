@@ -16,6 +16,7 @@ from dsprof.events import Context, clock
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
+from dsprof.recording.contexts import flushing
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Flush
 
@@ -60,21 +61,21 @@ class DeepSpeedZeroHook(Hook):
 
     def _begin(self, find: Callable[..., list[Flush]], *args: Any, **kwargs: Any) -> _Flushing:
         recorder, flushes = self.recorder, find(*args, **kwargs)
-        outer = recorder.context()
+        outer = recorder.contexts.current()
         number = flushes[0].id if flushes else next(recorder.ids)
-        recorder.become(recorder.flushing(outer, number))
+        recorder.contexts.become(flushing(outer, number, recorder.progress.scope.site))
         return outer, flushes
 
     def _end(self, flushing: _Flushing) -> None:
         outer, flushes = flushing
         recorder = self.recorder
-        recorder.become(outer)
+        recorder.contexts.become(outer)
         end_ns = clock()
         for flush in flushes:
             flush.end_ns = end_ns
-            recorder.add(flush)
+            recorder.outbox.add(flush)
         if flushes:
-            add_device_sample(self, "flush", recorder.scope.step)
+            add_device_sample(self, "flush", recorder.progress.scope.step)
 
     def _flush(
         self,
@@ -86,7 +87,7 @@ class DeepSpeedZeroHook(Hook):
         slot: int = -1,
     ) -> Flush:
         """Return the record of a flush that begins."""
-        (name, item_bytes), scope = DTYPES[dtype], self.recorder.scope
+        (name, item_bytes), scope = DTYPES[dtype], self.recorder.progress.scope
         return Flush(
             id=next(self.recorder.ids),
             stage=stage,

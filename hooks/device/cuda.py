@@ -87,8 +87,8 @@ class CudaHook(Hook):
         """Take over the collectives that run on a device."""
         if module == "torch.distributed" and self.device.is_built():
             _hide()
-            self.recorder.on_device = self.issued
-            self.recorder.step_listeners.append(self.step_ended)
+            self._in_flight.on_device = self.issued
+            self.recorder.progress.step_listeners.append(self.step_ended)
 
     def uninstall(self) -> None:
         """Let go of everything; what the device has not passed by now stays unknown."""
@@ -97,7 +97,7 @@ class CudaHook(Hook):
         self._handing.clear()
         for key in list(self._in_flight.enqueued):
             if (record := self._in_flight.enqueued.pop(key, None)) is not None:
-                recorder.add(record)
+                recorder.outbox.add(record)
         if self.device.in_use() and not self.stalls.is_capturing():
             self.stalls.settle(key_of(self.device.current_stream()))
 
@@ -125,7 +125,7 @@ class CudaHook(Hook):
         except Exception as error:
             self.fail(error)
         if self._in_flight.enqueued.get(id(work)) is not record:
-            recorder.add(record)
+            recorder.outbox.add(record)
 
     def _follow(self, record: Collective, work: Any) -> None:
         begun = self._begun.pop(get_ident(), None)
@@ -133,7 +133,7 @@ class CudaHook(Hook):
         record.stream = stream.stream_id
         if self.stalls.is_capturing():
             record.captured = True
-            self.recorder.captured += 1
+            self._in_flight.captured += 1
             self._say_captured()
             return
         if self._in_flight.device is None:
@@ -186,7 +186,7 @@ class CudaHook(Hook):
                 self._keep(record, work, flight.issue)
             else:
                 self.stalls.give_back(flight.issue)
-                self.recorder.add(record)
+                self.recorder.outbox.add(record)
 
     def _let_go(self, flight: Flight) -> None:
         """Let go of a Work that its caller has, and know it as long as that holds it."""
@@ -222,7 +222,7 @@ class CudaHook(Hook):
             start = self._mark()
         except Exception as error:
             self.fail(error)
-            self.recorder.add(record)
+            self.recorder.outbox.add(record)
             return call()
         record.waits = 1
         record.wait_ns = clock()
@@ -231,7 +231,7 @@ class CudaHook(Hook):
         finally:
             record.waited_ns = clock()
             record.blocked_ns = record.waited_ns - record.wait_ns
-            self.recorder.add(record)
+            self.recorder.outbox.add(record)
             try:
                 self._waited(flight, start)
             except Exception as error:
@@ -320,7 +320,7 @@ class CudaHook(Hook):
         if not self._said_captured:
             self._said_captured = True
             text = "collectives were captured into CUDA graphs: what replays send is not seen"
-            self.recorder.define(Note(text))
+            self.recorder.outbox.define(Note(text))
 
 
 def _hide() -> None:

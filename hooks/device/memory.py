@@ -82,7 +82,7 @@ class DeviceMemoryHook(Hook):
 
     def install(self, module: str) -> None:
         """Listen to step ends."""
-        self.recorder.step_listeners.append(self.sample_step)
+        self.recorder.progress.step_listeners.append(self.sample_step)
 
     def sample_step(self, step: int) -> None:
         """Add a sample for the step that has just ended."""
@@ -94,6 +94,6 @@ def add_device_sample(hook: Hook, at: str, step: int) -> None:
     try:
         if torch.cuda.is_initialized():
             sample = MemorySample(at, clock(), step, device=device_counters())
-            hook.recorder.add(sample)
+            hook.recorder.outbox.add(sample)
     except Exception as error:
         hook.fail(error)

@@ -126,7 +126,7 @@ class Stalls:
             self._end_step(step, mark, now)
         places = [self._learn(held, now) for held in passed]
         for held, place in zip(passed, places, strict=True):
-            self._recorder.add(self._stall(held, place, main))
+            self._recorder.outbox.add(self._stall(held, place, main))
             self.give_back(*held.marks)
 
     def _passed_steps(self) -> Iterator[tuple[int, Mark]]:
@@ -144,7 +144,7 @@ class Stalls:
                 return
 
     def _give_up(self, held: Held) -> None:
-        self._recorder.lost_stalls += 1
+        self._recorder.in_flight.lost_stalls += 1
         self.give_back(*held.marks)
 
     def _end_step(self, step: int, mark: Mark, now: int) -> None:
@@ -158,7 +158,7 @@ class Stalls:
         end_ns = tied.at(0)
         if self._last_step is not None and self._last_step[0] == step - 1:
             start_ns = self._last_step[1]
-            self._recorder.add(DeviceStep(step, start_ns, end_ns, tied.bound_ns))
+            self._recorder.outbox.add(DeviceStep(step, start_ns, end_ns, tied.bound_ns))
         self._last_step = (step, end_ns) if step >= 0 else None
 
     def _learn(self, held: Held, now: int) -> int | None:

@@ -161,7 +161,9 @@ class StreamWaits:
     def _begin(self, tail: Tail, stream: Stream) -> _Wait | None:
         if not self._streams.wait(key_of(stream), tail):
             return None
-        return _Wait(tail, stream, self._stalls.mark(stream), self._hook.recorder.scope.step)
+        return _Wait(
+            tail, stream, self._stalls.mark(stream), self._hook.recorder.progress.scope.step
+        )
 
     def _end(self, kind: str, wait: _Wait, awaited: int) -> None:
         end = self._stalls.mark(wait.stream)

@@ -14,7 +14,7 @@ from typing import Any
 
 from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target
-from dsprof.hooks.torch import loop
+from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.models import Models
 from dsprof.hooks.wire.groups import Groups
 from dsprof.recording.recorder import Recorder
@@ -46,7 +46,8 @@ class DDPHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._groups = Groups.of(recorder)
+        self._groups, self._loop = recorder.shared(Groups), recorder.shared(Loop)
+        self._described = recorder.shared(Models)
         self._numbers = itertools.count()
         self._models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
 
@@ -54,16 +55,16 @@ class DDPHook(Hook):
         return self.around(original, self._begin, self._end)
 
     def _begin(self, ddp: Any, *args: Any, **kwargs: Any) -> tuple[Any, Phase | None]:
-        Models.of(self.recorder).see("DDP", ddp, args, kwargs)
-        return ddp, loop.begin_forward(self.recorder)
+        self._described.see("DDP", ddp, args, kwargs)
+        return ddp, self._loop.begin_forward()
 
     def _end(self, begun: tuple[Any, Phase | None]) -> None:
         ddp, phase = begun
-        loop.end_forward(self.recorder, phase)
+        self._loop.end_forward(phase)
         model = self._models.get(ddp)
         if model is None:
             model = self._models[ddp] = _Model(next(self._numbers))
-            self.recorder.roles[ddp.process_group] = "data"
+            self._groups.roles[ddp.process_group] = "data"
         is_rebuilt = bool(getattr(ddp, "_has_rebuilt_buckets", False))
         if is_rebuilt != model.is_rebuilt:
             model.is_rebuilt, model.since_ns = is_rebuilt, _start_ns(phase)
@@ -83,7 +84,7 @@ class DDPHook(Hook):
             return
         model.is_told = True
         members = words.get("rebuilt_per_bucket_param_indices", "") if model.is_rebuilt else ""
-        self.recorder.define(
+        self.recorder.outbox.define(
             BucketLayout(
                 model=model.number,
                 group=self._groups.state(ddp.process_group).group.id,

@@ -16,6 +16,7 @@ from typing import Any
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.releases import is_before
 from dsprof.hooks.wire.group_roles import named_role
+from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.requests import Request, begin_request, end_request
 from dsprof.recording.recorder import Recorder
 
@@ -59,6 +60,7 @@ class DTensorHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
+        self._groups = recorder.shared(Groups)
         self._meshes: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Any:
@@ -86,7 +88,7 @@ class DTensorHook(Hook):
         for dim, name in enumerate(mesh.mesh_dim_names or ()):
             role = named_role(name)
             if role:
-                self.recorder.roles.setdefault(mesh.get_group(dim), role)
+                self._groups.roles.setdefault(mesh.get_group(dim), role)
 
 
 def _replicated(placement: Any, *shape: Any) -> str:

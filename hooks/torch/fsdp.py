@@ -18,8 +18,10 @@ from dsprof.events import Context, clock
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.releases import is_before
-from dsprof.hooks.torch import loop
+from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.models import Models
+from dsprof.hooks.wire.groups import Groups
+from dsprof.recording.contexts import flushing
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Fetch, Flush, Phase
 
@@ -75,6 +77,8 @@ class FSDPHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
+        self._loop, self._groups = recorder.shared(Loop), recorder.shared(Groups)
+        self._models = recorder.shared(Models)
         self._units: weakref.WeakKeyDictionary[Any, _Unit] = weakref.WeakKeyDictionary()
         self._pending: weakref.WeakKeyDictionary[Any, _Doing] = weakref.WeakKeyDictionary()
         self._root: weakref.ref[Any] | None = None  # the state whose forward is the phase
@@ -105,16 +109,16 @@ class FSDPHook(Hook):
     # -- forward as a phase -------------------------------------------------------------------
 
     def _begin_forward(self, library: str, module: Any, args: Any, kwargs: Any) -> Phase | None:
-        phase = loop.begin_forward(self.recorder)
+        phase = self._loop.begin_forward()
         if phase is not None:  # of the outermost module
-            Models.of(self.recorder).see(library, module, args, kwargs)
+            self._models.see(library, module, args, kwargs)
         return phase
 
     def _begin_root_1(self, module: Any, *args: Any, **kwargs: Any) -> Phase | None:
         return self._begin_forward("FSDP1", module, args, kwargs)
 
     def _end_forward(self, phase: Phase | None) -> None:
-        loop.end_forward(self.recorder, phase)
+        self._loop.end_forward(phase)
 
     def _begin_root(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
         if self._begin_forward("FSDP2", module, args, kwargs) is not None:
@@ -123,7 +127,7 @@ class FSDPHook(Hook):
     def _end_root(self, state: Any, *args: Any, **kwargs: Any) -> None:
         if self._root is not None and self._root() is state:
             self._root = None
-            loop.end_forward(self.recorder, self.recorder.loop.forward)
+            self._loop.end_forward(self._loop.forward)
 
     # -- FSDP2 --------------------------------------------------------------------------------
 
@@ -136,7 +140,7 @@ class FSDPHook(Hook):
         """Leave a fetch open: FSDP waits for it later, at once unless it is a prefetch."""
         if doing is None:
             return
-        self.recorder.become(doing.outer)
+        self.recorder.contexts.become(doing.outer)
         if doing.owner._all_gather_result is None:
             return
         if doing.kind == "prefetch":
@@ -154,7 +158,7 @@ class FSDPHook(Hook):
 
     def _end_wait(self, doing: _Doing | None) -> None:
         if doing is not None:
-            self.recorder.become(doing.outer)
+            self.recorder.contexts.become(doing.outer)
             self._record(doing, clock() - doing.start_ns)
 
     def _begin_reshard_2(self, group: Any) -> _Doing | None:
@@ -164,7 +168,7 @@ class FSDPHook(Hook):
 
     def _end_reshard_2(self, doing: _Doing | None) -> None:
         if doing is not None:
-            self.recorder.become(doing.outer)
+            self.recorder.contexts.become(doing.outer)
             if not doing.owner.is_unsharded:
                 self._record(doing, 0)
 
@@ -216,7 +220,7 @@ class FSDPHook(Hook):
     # -- both ---------------------------------------------------------------------------------
 
     def _name_groups(self, shard: Any, replicate: Any) -> None:
-        roles = self.recorder.roles
+        roles = self._groups.roles
         if shard is not None:
             roles[shard] = "data" if replicate is None else "shard"
         if replicate is not None:
@@ -233,29 +237,29 @@ class FSDPHook(Hook):
 
     def _begin(self, unit: _Unit, kind: str, owner: Any = None, number: int = 0) -> _Doing:
         recorder = self.recorder
-        outer, number = recorder.context(), number or next(recorder.ids)
+        outer, number = recorder.contexts.current(), number or next(recorder.ids)
         if kind == "flush":
-            context = recorder.flushing(outer, number)
+            context = flushing(outer, number, recorder.progress.scope.site)
         else:
             context = Context(outer.request, outer.requested, outer.flush, number)
-        recorder.become(context)
+        recorder.contexts.become(context)
         return _Doing(unit, kind, outer, context, clock(), owner)
 
     def _end(self, doing: _Doing | None) -> None:
         if doing is None:
             return
-        self.recorder.become(doing.outer)
+        self.recorder.contexts.become(doing.outer)
         # A backward of FSDP2 that reduces nothing, as in a micro-step without communication.
         if doing.kind != "flush" or doing.context.wire_ops:
             self._record(doing, clock() - doing.start_ns if doing.kind == "fetch" else 0)
 
     def _record(self, doing: _Doing, wait_ns: int) -> None:
         made = _flush(doing, self) if doing.kind == "flush" else _fetch(doing, self, wait_ns)
-        self.recorder.add(made)
+        self.recorder.outbox.add(made)
 
 
 def _fetch(doing: _Doing, hook: Hook, wait_ns: int) -> Fetch:
-    unit, scope = doing.unit, hook.recorder.scope
+    unit, scope = doing.unit, hook.recorder.progress.scope
     return Fetch(
         id=doing.context.fetch,
         kind=doing.kind,
@@ -274,7 +278,7 @@ def _fetch(doing: _Doing, hook: Hook, wait_ns: int) -> Fetch:
 
 
 def _flush(doing: _Doing, hook: Hook) -> Flush:
-    unit, scope = doing.unit, hook.recorder.scope
+    unit, scope = doing.unit, hook.recorder.progress.scope
     return Flush(
         id=doing.context.flush,
         stage=-1,

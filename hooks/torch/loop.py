@@ -11,45 +11,51 @@ from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Phase
 
 
-def begin_forward(recorder: Recorder) -> Phase | None:
-    """Begin the forward of an outermost model; None in a backward: recomputation is no phase.
+class Loop:
+    """What hooks on a plain torch loop tell each other.
 
-    Inside an optimizer's step it is that of a closure, which is how Lightning trains.
+    The thread that trains touches it, and autograd's while that one waits, so there is no lock.
     """
-    loop = recorder.loop
-    if loop.has_engine or recorder.scope.phase not in ("", "step"):
-        return None
-    _end_micro_step(recorder)
-    loop.forward = recorder.enter("forward")
-    return loop.forward
 
+    def __init__(self, recorder: Recorder) -> None:
+        self.has_engine = False
+        self.forward: Phase | None = None  # the one that is open
+        self.after_backward = False  # and neither a forward nor a step has begun since
+        self._progress = recorder.progress
+        self._sites = recorder.shared(Sites)
 
-def end_forward(recorder: Recorder, phase: Phase | None) -> None:
-    """End a forward, unless a backward that it never got to see has ended it."""
-    loop = recorder.loop
-    if phase is not None and loop.forward is phase:
-        loop.forward = None
-        recorder.leave(phase)
+    def begin_forward(self) -> Phase | None:
+        """Begin the forward of an outermost model; None in a backward: recomputation is no phase.
 
+        Inside an optimizer's step it is that of a closure, which is how Lightning trains.
+        """
+        if self.has_engine or self._progress.scope.phase not in ("", "step"):
+            return None
+        self._end_micro_step()
+        self.forward = self._progress.enter("forward")
+        return self.forward
 
-def begin_backward(recorder: Recorder) -> Phase | None:
-    """Begin an outermost backward; None inside of another, or of an engine's."""
-    loop = recorder.loop
-    end_forward(recorder, loop.forward)  # a model whose end nobody saw
-    if loop.has_engine or recorder.scope.phase == "backward":
-        return None
-    _end_micro_step(recorder)
-    return recorder.enter("backward", site=Sites.of(recorder).here())
+    def end_forward(self, phase: Phase | None) -> None:
+        """End a forward, unless a backward that it never got to see has ended it."""
+        if phase is not None and self.forward is phase:
+            self.forward = None
+            self._progress.leave(phase)
 
+    def begin_backward(self) -> Phase | None:
+        """Begin an outermost backward; None inside of another, or of an engine's."""
+        self.end_forward(self.forward)  # a model whose end nobody saw
+        if self.has_engine or self._progress.scope.phase == "backward":
+            return None
+        self._end_micro_step()
+        return self._progress.enter("backward", site=self._sites.here())
 
-def end_backward(recorder: Recorder, phase: Phase | None) -> None:
-    """End a backward."""
-    if phase is not None:
-        recorder.leave(phase)
-        recorder.loop.after_backward = True
+    def end_backward(self, phase: Phase | None) -> None:
+        """End a backward."""
+        if phase is not None:
+            self._progress.leave(phase)
+            self.after_backward = True
 
-
-def _end_micro_step(recorder: Recorder) -> None:
-    if recorder.loop.after_backward:
-        recorder.loop.after_backward = False
-        recorder.end_micro_step()
+    def _end_micro_step(self) -> None:
+        if self.after_backward:
+            self.after_backward = False
+            self._progress.end_micro_step()

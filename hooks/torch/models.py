@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import torch
@@ -22,21 +22,14 @@ _LOOKS = 4
 
 
 class Models:
-    """Describes each model that DDP, FSDP or DeepSpeed runs forward."""
+    """Describes each model that DDP, FSDP or DeepSpeed runs forward, in that thread."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._numbers = itertools.count()
         self._is_broken = False
         self._found: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
-        recorder.world_listeners.append(self._found.clear)
-
-    @classmethod
-    def of(cls, recorder: Recorder) -> Models:
-        """Return the one that all hooks of `recorder` share."""
-        if recorder.models is None:
-            recorder.models = cls(recorder)
-        return cast(Models, recorder.models)
+        recorder.trace_listeners.append(self._found.clear)
 
     def see(
         self, library: str, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -64,7 +57,7 @@ class Models:
         found.tokens.append(_tokens([*args, *kwargs.values()]))
         if len(found.tokens) in (1, _LOOKS):
             # A copy: the writer encodes it while later forwards are added.
-            self._recorder.define(msgspec.structs.replace(found, tokens=list(found.tokens)))
+            self._recorder.outbox.define(msgspec.structs.replace(found, tokens=list(found.tokens)))
 
 
 def _described(number: int, library: str, module: Any) -> Model:

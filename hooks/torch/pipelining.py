@@ -68,12 +68,12 @@ class PipeliningHook(Hook):
         )
 
     def _begin(self, phase: str, stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Phase:
-        entered = self.recorder.enter(phase, micro_step=chunk)
+        entered = self.recorder.progress.enter(phase, micro_step=chunk)
         entered.stage = stage.stage_index
         return entered
 
     def _end(self, phase: Phase) -> None:
-        self.recorder.leave(phase)
+        self.recorder.progress.leave(phase)
 
     def _wrap_list(self, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, transfers = self, self.recorder, self._transfers

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.hooks.torch import loop
+from dsprof.hooks.torch.loop import Loop
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Phase
 
@@ -26,12 +26,13 @@ class TrainingLoopHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
+        self._loop = recorder.shared(Loop)
         self._handles: list[Any] = []
         self._has_backward = False  # since the last step
         self._had_backward = False  # ever
         self._stepped = False  # within the backward that is under way
         self._open: list[tuple[int, Phase | None]] = []  # optimizers inside their step
-        recorder.step_listeners.append(self._forget)
+        recorder.progress.step_listeners.append(self._forget)
 
     def modules(self) -> tuple[str, ...]:
         return ("torch.autograd", "torch.optim.optimizer")
@@ -70,22 +71,22 @@ class TrainingLoopHook(Hook):
         return guarded
 
     def _begin_backward(self, *args: Any, **kwargs: Any) -> Phase | None:
-        return loop.begin_backward(self.recorder)
+        return self._loop.begin_backward()
 
     def _end_backward(self, begun: Phase | None) -> None:
         if begun is None:
             return
-        loop.end_backward(self.recorder, begun)
+        self._loop.end_backward(begun)
         self._has_backward = self._had_backward = True
         if self._stepped:
             self._stepped = False
-            self.recorder.end_step("optimizer")
+            self.recorder.progress.end_step("optimizer")
 
     def _begin_step(self, optimizer: Any) -> None:
         self._unwind(optimizer)
-        scope = self.recorder.scope
-        is_own = not self.recorder.loop.has_engine and not scope.phase
-        begun = self.recorder.enter("step") if is_own else None
+        scope = self.recorder.progress.scope
+        is_own = not self._loop.has_engine and not scope.phase
+        begun = self.recorder.progress.enter("step") if is_own else None
         self._open.append((id(optimizer), begun))
 
     def _unwind(self, optimizer: Any) -> None:
@@ -98,7 +99,7 @@ class TrainingLoopHook(Hook):
     def _leave(self, depth: int) -> None:
         for _, begun in reversed(self._open[depth:]):
             if begun is not None:
-                self.recorder.leave(begun)
+                self.recorder.progress.leave(begun)
         del self._open[depth:]
 
     def _end_step(self, optimizer: Any) -> None:
@@ -106,10 +107,10 @@ class TrainingLoopHook(Hook):
             self._leave(len(self._open) - 1)
         if self._open:  # inside another optimizer's step
             return
-        if self.recorder.scope.phase == "backward" and not self.recorder.loop.has_engine:
+        if self.recorder.progress.scope.phase == "backward" and not self._loop.has_engine:
             self._stepped = True
         elif self._has_backward or not self._had_backward:
-            self.recorder.end_step("optimizer")
+            self.recorder.progress.end_step("optimizer")
 
     def _forget(self, step: int) -> None:
-        self._has_backward = self.recorder.loop.after_backward = False
+        self._has_backward = self._loop.after_backward = False

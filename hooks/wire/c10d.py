@@ -26,9 +26,12 @@ from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.kernel_slots import KEY, check_slot
+from dsprof.hooks.wire.layers import Layers
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
+from dsprof.recording.contexts import NOBODY
 from dsprof.recording.in_flight import InFlight
-from dsprof.recording.recorder import NOBODY, Recorder
+from dsprof.recording.outbox import Outbox
+from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
 
 
@@ -39,9 +42,9 @@ class _WireHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self.groups = Groups.of(recorder)
-        self.sites = Sites.of(recorder)
-        recorder.reduce_op_name = reduce_op_name
+        self.groups = recorder.shared(Groups)
+        self.sites = recorder.shared(Sites)
+        self.layers = recorder.shared(Layers)
 
     def make_note(
         self, op: WireOp, unbox: Callable[[Any], Any] | None
@@ -52,12 +55,13 @@ class _WireHook(Hook):
         than attributes. Its caller stands one frame below whoever issued the collective.
         """
         recorder, in_flight = self.recorder, self.recorder.in_flight
-        context_of, next_id = recorder.contexts.get, recorder.ids.__next__
+        progress, cost, add = recorder.progress, recorder.cost, recorder.outbox.add
+        context_of, next_id = recorder.contexts.by_thread.get, recorder.ids.__next__
         group_of, known_group = self.groups.state, self.groups.known.get
         site_above = self.sites.above
         works, blocking = in_flight.works, in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
-        plain, dtypes, next_is_timed = torch.Tensor, DTYPES, recorder.are_timed.__next__
+        plain, dtypes, next_is_timed = torch.Tensor, DTYPES, cost.are_timed.__next__
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -100,7 +104,7 @@ class _WireHook(Hook):
                 in_flight.poll()
             if peer >= 0:
                 peer = group.ranks[peer]
-            thread, scope = get_ident(), recorder.scope
+            thread, scope = get_ident(), progress.scope
             context = context_of(thread, NOBODY)
             context.wire_ops += 1
             site = context.site or site_above(2) or scope.site
@@ -137,26 +141,26 @@ class _WireHook(Hook):
                         work = unbox(work)
                     key = id(work)
                     if key in works:  # a library's one Work for all that is done at once
-                        recorder.add(works[key][1])
+                        add(works[key][1])
                     works[key] = (work, record)
                 else:
                     # The library waits for it at once, in this thread.
                     if thread in blocking:
-                        recorder.add(blocking[thread])
+                        add(blocking[thread])
                     blocking[thread] = record
             elif on_host:
                 record.done_ns = return_ns
                 record.blocked_ns = return_ns - issue_ns
-                recorder.add(record)
+                add(record)
             else:
-                recorder.on_device(record, unbox(work) if work is not None and unbox else work)
+                in_flight.on_device(record, unbox(work) if work is not None and unbox else work)
             if is_timed:
-                recorder.samples += 1
-                recorder.sampled_cost_ns += thread_time_ns() - begin_ns
+                cost.samples += 1
+                cost.sampled_ns += thread_time_ns() - begin_ns
             return record
 
         tell = InFlight.tell_followers
-        own = (note, op.sized, Groups.state, self.sites.above, InFlight.poll, Recorder.add, tell)
+        own = (note, op.sized, Groups.state, self.sites.above, InFlight.poll, Outbox.add, tell)
         hide_from_dynamo(*own, and_calls=True)
         return note
 
@@ -196,8 +200,8 @@ class DispatcherHook(_WireHook):
         below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, KEY))
         recorder, note, sized = self.recorder, self.make_note(op, dist.Work.unbox), op.sized
         in_flight = recorder.in_flight
-        unbox_group, announced = dist.ProcessGroup.unbox, recorder.announced
-        noted_below = recorder.noted_below
+        unbox_group, announced = dist.ProcessGroup.unbox, self.layers.announced
+        noted_below = self.layers.noted_below
         at = _positions(overload._schema)
         group_at, async_at, reduce_at, peer_at = at.group, at.is_async, at.reduce_op, at.peer
 
@@ -264,8 +268,8 @@ class ProcessGroupHook(_WireHook):
         may_be_lone = is_plain or op.name in _NESTED
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
         has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
-        announced, in_flight = recorder.announced, recorder.in_flight
-        noted_below = recorder.noted_below
+        announced, in_flight = self.layers.announced, recorder.in_flight
+        noted_below = self.layers.noted_below
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -332,15 +336,15 @@ class Apart:
     """Counts what a call puts on record, apart from all else that this thread does."""
 
     def __init__(self, recorder: Recorder, coalesced: int = 0) -> None:
-        self._recorder = recorder
-        self._outer = recorder.context()
+        self._contexts = recorder.contexts
+        self._outer = self._contexts.current()
         coalesced = coalesced or self._outer.coalesced
         self.context = msgspec.structs.replace(self._outer, wire_ops=0, coalesced=coalesced)
-        recorder.become(self.context)
+        self._contexts.become(self.context)
 
     def end(self) -> None:
         """Go on in the context that was."""
-        self._recorder.become(self._outer)
+        self._contexts.become(self._outer)
         self._outer.wire_ops += self.context.wire_ops
 
     @property

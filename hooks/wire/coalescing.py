@@ -38,7 +38,7 @@ class CoalescingHook(Hook):
         super().__init__(recorder)
         self._open: dict[int, Apart] = {}  # thread -> what it collects
         # An exception in between keeps torch from ending it.
-        recorder.step_listeners.append(self._end_step)
+        recorder.progress.step_listeners.append(self._end_step)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder = self, self.recorder

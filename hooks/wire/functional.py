@@ -19,6 +19,7 @@ from dsprof.events import clock
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.wire.c10d import is_traced
 from dsprof.hooks.wire.kernel_slots import KEY, check_slot
+from dsprof.hooks.wire.layers import Layers
 from dsprof.recording.in_flight import NOTICEABLE_NS
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
@@ -41,6 +42,7 @@ class FunctionalHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
+        self._layers = recorder.shared(Layers)
         self._libraries: list[Any] = []
         self._beginning = threading.RLock()
         self._waited_for: deque[int] = deque(maxlen=_REMEMBERED)
@@ -58,7 +60,7 @@ class FunctionalHook(Hook):
         try:
             self._register()
         except Exception:
-            self.recorder.on_cpp()  # the first functional collective would not be noticed
+            self._layers.on_cpp()  # the first functional collective would not be noticed
             raise
 
     def _register(self) -> None:
@@ -111,7 +113,7 @@ class FunctionalHook(Hook):
         """Follow what functional collectives issue; threads that issue meanwhile wait for it."""
         with self._beginning:
             if not self._in_use:
-                self.recorder.on_cpp()
+                self._layers.on_cpp()
                 self.recorder.in_flight.followers += (remember_outputs,)
                 self._in_use = True
                 self._noticed()

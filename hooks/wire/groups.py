@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, cast
+from typing import Any
 
 import torch.distributed as dist
 
@@ -39,23 +39,23 @@ class GroupState:
 
 
 class Groups:
-    """The groups seen, found by the identity of the ProcessGroup without keeping it alive."""
+    """The groups seen, found by the identity of the ProcessGroup without keeping it alive.
+
+    Hooks share it: a group's collectives count once. Any thread that communicates reads `known`
+    without a lock; a group is described with `_describing` held.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+        self._recorder, self._ids = recorder, itertools.count(1)
         self.known: dict[int, GroupState] = {}  # by identity; check `ref`, for that may be reused
+        self.roles: weakref.WeakKeyDictionary[Any, str] = (
+            weakref.WeakKeyDictionary()
+        )  # as hooks say
         self._by_key: dict[str, GroupState] = {}
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
         self._describing = threading.RLock()
-        recorder.step_listeners.append(self._look_again)
-
-    @classmethod
-    def of(cls, recorder: Recorder) -> Groups:
-        """Return the one that all hooks of `recorder` share: a group's collectives count once."""
-        if recorder.groups is None:
-            recorder.groups = cls(recorder)
-        return cast(Groups, recorder.groups)
+        recorder.progress.step_listeners.append(self._look_again)
 
     def state(self, pg: Any) -> GroupState:
         """Return the state of `pg`, describing the group if it is new."""
@@ -75,7 +75,7 @@ class Groups:
             self.known[id(pg)] = known
             return known
         group = Group(
-            id=next(self._recorder.group_ids),
+            id=next(self._ids),
             key=key,
             label=_label(pg, name, len(ranks)),
             name=name,
@@ -92,10 +92,10 @@ class Groups:
         return state
 
     def _define(self, group: Group) -> None:
-        self._recorder.define(copy(group))  # its role may change before it is written
+        self._recorder.outbox.define(copy(group))  # its role may change before it is written
 
     def _role(self, pg: Any) -> str:
-        return find_role(pg) or self._recorder.roles.get(pg, "")
+        return find_role(pg) or self.roles.get(pg, "")
 
     def _look_again(self, step: int) -> None:
         """Look for roles not known yet: a library may name a group after its first collective.

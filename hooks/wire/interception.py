@@ -79,7 +79,7 @@ class AutomaticHook(CompleteHook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        recorder.on_cpp = self._follow_below
+        self.layers.on_cpp = self._follow_below
 
     def install(self, module: str) -> None:
         """Go to the dispatcher if DDP has been at it already.

@@ -74,8 +74,8 @@ class NativeDispatcherHook(DispatcherHook):
         They repeat what the kernel in Python does in line, where a call less counts.
         """
         recorder, note, sized = self.recorder, self.make_note(op, None), op.sized
-        in_flight, announced = recorder.in_flight, recorder.announced
-        noted_below = recorder.noted_below
+        in_flight, announced = recorder.in_flight, self.layers.announced
+        noted_below = self.layers.noted_below
 
         def begin() -> bool:
             is_announced = announced and get_ident() in announced

@@ -30,8 +30,8 @@ class OffWire:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._groups = Groups.of(recorder)
-        self._sites = Sites.of(recorder)
+        self._groups = recorder.shared(Groups)
+        self._sites = recorder.shared(Sites)
         self._works = PythonWorks(recorder)
 
     def release(self) -> None:
@@ -58,7 +58,7 @@ class OffWire:
             return
         scale = group.size if op in _ONE_RANK_OF_ALL and len(tensors) == 1 else 1
         is_async = bool(_given("async_op", op, args, kwargs)) and hasattr(handle, "wait")
-        scope = self._recorder.scope
+        scope = self._recorder.progress.scope
         record = Collective(
             id=next(self._recorder.ids),
             op=op,
@@ -91,7 +91,7 @@ class OffWire:
         else:
             record.done_ns = end_ns
             record.blocked_ns = end_ns - start_ns
-            self._recorder.add(record)
+            self._recorder.outbox.add(record)
 
 
 def _given(name: str, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from threading import get_ident
 
 from dsprof.events import Context
-from dsprof.recording.recorder import NOBODY, Recorder
+from dsprof.recording.contexts import NOBODY
+from dsprof.recording.recorder import Recorder
 
 Request = tuple[Context, Context]
 """What a thread did before, which `end_request` puts back, and what it communicates for.
@@ -16,7 +17,7 @@ No NamedTuple: making one takes as long as all else that begins a request.
 
 def begin_request(recorder: Recorder, requested: str) -> Request | None:
     """Communicate for a request from now on, in this thread; None if it serves another request."""
-    contexts, thread = recorder.contexts, get_ident()
+    contexts, thread = recorder.contexts.by_thread, get_ident()
     outer = contexts.get(thread, NOBODY)
     if outer.request:
         return None
@@ -30,4 +31,4 @@ def begin_request(recorder: Recorder, requested: str) -> Request | None:
 def end_request(recorder: Recorder, request: Request | None) -> None:
     """Communicate on behalf of others again."""
     if request is not None:
-        recorder.become(request[0])
+        recorder.contexts.become(request[0])

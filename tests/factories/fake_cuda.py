@@ -186,13 +186,13 @@ class Nccl:
         record = Collective(
             *(self.count, 1, self.count, 4, 1, issue_ns, "all_reduce", 1, "float32"),
             is_async=is_async,
-            step=recorder.scope.step,
-            phase=recorder.scope.phase,
-            coalesced=recorder.context().coalesced,
+            step=recorder.progress.scope.step,
+            phase=recorder.progress.scope.phase,
+            coalesced=recorder.contexts.current().coalesced,
             thread=1,
             return_ns=host.clock(),
         )
-        recorder.on_device(record, work)
+        recorder.in_flight.on_device(record, work)
         return self.count, work
 
     def all_reduce(self, ms: float) -> int:
@@ -213,6 +213,5 @@ class Nccl:
     def step(self, number: int) -> None:
         """End a step: what `Recorder.end_step` does for a device."""
         recorder = self.hook.recorder
-        recorder.scope = Scope(number + 1, 0, "")
-        for listener in recorder.step_listeners:
-            listener(number)
+        recorder.progress.scope = Scope(number + 1, 0, "")
+        recorder.progress.step_listeners.tell(number)

@@ -8,4 +8,4 @@ from dsprof.trace.schema import Collective, Group
 
 def group_of(recorder: Recorder, record: Collective) -> Group:
     """The process group of a collective."""
-    return {d.id: d for d in recorder.definitions if isinstance(d, Group)}[record.group]
+    return {d.id: d for d in recorder.outbox.definitions if isinstance(d, Group)}[record.group]

@@ -57,14 +57,14 @@ class Machine:
     def read_back(self) -> list[Stall]:
         """Return the stalls after one more step end."""
         self.drain()
-        self.nccl.step(self.recorder.scope.step)
+        self.nccl.step(self.recorder.progress.scope.step)
         return self.stalls()
 
     def stalls(self) -> list[Stall]:
-        return [record for record in self.recorder.buffer if isinstance(record, Stall)]
+        return [record for record in self.recorder.outbox.records if isinstance(record, Stall)]
 
     def collectives(self) -> list[Collective]:
-        return [record for record in self.recorder.buffer if isinstance(record, Collective)]
+        return [record for record in self.recorder.outbox.records if isinstance(record, Collective)]
 
 
 class _Module:

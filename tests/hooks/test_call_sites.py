@@ -29,7 +29,7 @@ def setup() -> tuple[Call, Callable[[int], str]]:
     sites = Sites(recorder)
 
     def file_of(number: int) -> str:
-        definitions = [d for d in recorder.definitions if isinstance(d, Site)]
+        definitions = [d for d in recorder.outbox.definitions if isinstance(d, Site)]
         return next(site.file for site in definitions if site.id == number)
 
     return lambda: sites.above(1), file_of

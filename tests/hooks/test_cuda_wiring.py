@@ -56,22 +56,22 @@ class Watch:
 def test_a_device_group_goes_to_the_device_with_its_work(install, kind, monkeypatch) -> None:
     monkeypatch.setattr(groups, "_HOST_BACKENDS", ())
     recorder, watch = install(kind), Watch()
-    recorder.in_flight.device, recorder.on_device = watch, watch.issued
+    recorder.in_flight.device, recorder.in_flight.on_device = watch, watch.issued
     work = dist.barrier(async_op=True)
     assert work is watch.works[0]
     work.wait()
     assert watch.calls == ["begin", "barrier", "wait"]
-    assert not recorder.buffer
+    assert not recorder.outbox.records
     assert recorder.in_flight.unmatched_waits == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type) -> None:
     recorder, watch = install(kind), Watch()
-    recorder.in_flight.device, recorder.on_device = watch, watch.issued
+    recorder.in_flight.device, recorder.in_flight.on_device = watch, watch.issued
     dist.all_reduce(torch.zeros(4))
     assert watch.calls == ["begin"]
-    (record,) = recorder.buffer
+    (record,) = recorder.outbox.records
     assert isinstance(record, Collective)
     assert record.waits == 1
 
@@ -92,7 +92,7 @@ def test_without_a_hook_collectives_on_a_device_are_recorded_all_the_same(
     monkeypatch.setattr(groups, "_HOST_BACKENDS", ())
     recorder = install(kind)
     dist.barrier()
-    assert [record.op for record in recorder.buffer] == ["barrier"]
+    assert [record.op for record in recorder.outbox.records] == ["barrier"]
 
 
 def test_a_torch_without_cuda_is_left_as_it_is() -> None:
@@ -101,7 +101,7 @@ def test_a_torch_without_cuda_is_left_as_it_is() -> None:
     recorder = Recorder(lambda: True)
     hook = CudaHook(recorder)
     hook.install("torch.distributed")
-    assert recorder.step_listeners == []
+    assert not recorder.progress.step_listeners
     assert [patch for module in hook.modules() for patch in hook.patches(module)] == []
     hook.uninstall()
 

@@ -42,7 +42,7 @@ class Site(Backend):  # type: ignore[misc, valid-type]
 
 def collectives(recorder: Recorder) -> list[Collective]:
     return [
-        r for r in recorder.buffer if isinstance(r, Collective)
+        r for r in recorder.outbox.records if isinstance(r, Collective)
     ] + recorder.in_flight.unfinished()
 
 
@@ -89,7 +89,7 @@ def test_a_backend_that_derives_from_nothing_is_found_at_a_step(
 
     recorder = install(CompleteHook, DeepSpeedCommHook)
     monkeypatch.setattr(comm, "cdb", Duck())
-    recorder.end_step("user")
+    recorder.progress.end_step("user")
     comm.cdb.barrier()
     assert [(record.op, record.on_wire) for record in collectives(recorder)] == [("barrier", False)]
 

@@ -123,8 +123,10 @@ class Broken(Recorder):
         self.recording = True
 
     def break_down(self) -> None:
-        for name in vars(self).keys() - {"recording", "stopped", "failures", "unmatched_waits"}:
-            setattr(self, name, None)
+        parts = (self.outbox, self.progress, self.contexts, self.cost, *self._shared.values())
+        for part in (*parts, self):
+            for name in vars(part).keys() - {"recording", "stopped", "failures"}:
+                setattr(part, name, None)
 
 
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -183,4 +185,8 @@ def test_no_hook_asks_the_time_or_takes_a_number_while_nothing_is_recorded(
                 wrapped(*args)
     assert asked == []
     assert next(recorder.ids) == 1
-    assert (recorder.contexts, list(recorder.buffer), recorder.failures) == ({}, [], {})
+    assert (recorder.contexts.by_thread, list(recorder.outbox.records), recorder.failures) == (
+        {},
+        [],
+        {},
+    )

@@ -13,7 +13,7 @@ import torch._dynamo.eval_frame as eval_frame
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.torch import ddp
 from dsprof.hooks.torch.ddp import DDPHook, _numbers
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.outbox import Outbox
 from tests.beside import ROOT
 
 
@@ -27,7 +27,7 @@ def hidden_on_old_torch(monkeypatch: pytest.MonkeyPatch, and_calls: bool) -> set
 
 def test_what_a_hook_calls_is_hidden_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = hidden_on_old_torch(monkeypatch, and_calls=True)
-    functions = (DDPHook._end, DDPHook._describe, _numbers, Recorder.define)
+    functions = (DDPHook._end, DDPHook._describe, _numbers, Outbox.define)
     assert {function.__code__ for function in functions} <= hidden
 
 

@@ -70,7 +70,7 @@ class Old:
 
 
 def notes(recorder: Recorder) -> list[tuple[str, int]]:
-    return [(d.text, d.count) for d in recorder.definitions if isinstance(d, Note)]
+    return [(d.text, d.count) for d in recorder.outbox.definitions if isinstance(d, Note)]
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def graphs(patch: Callable[..., None]) -> None:
 def capture(hook: UnseenHook, collectives: int) -> Graph:
     graph = Graph()
     graph.capture_begin(pool=None)
-    hook.recorder.captured += collectives
+    hook.recorder.in_flight.captured += collectives
     graph.capture_end()
     return graph
 

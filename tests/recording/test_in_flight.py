@@ -47,7 +47,7 @@ def test_a_wait_finds_its_collective(recorder: Recorder) -> None:
     assert (record.wait_ns, record.waited_ns, record.blocked_ns, record.done_ns) == (
         200, 250, 50, 250,
     )  # fmt: skip
-    assert list(recorder.buffer) == [record]
+    assert list(recorder.outbox.records) == [record]
     assert recorder.in_flight.unmatched_waits == 0
 
 
@@ -60,11 +60,11 @@ def test_a_wait_after_completion_was_seen_still_finds_it(recorder: Recorder) -> 
     recorder.in_flight.poll()
     seen_ns = record.done_ns
     assert seen_ns >= record.pending_ns
-    assert not recorder.buffer
+    assert not recorder.outbox.records
     recorder.in_flight.waited(work, seen_ns + 5, seen_ns + 6, finished=True)
     assert record.done_ns == seen_ns
     assert record.blocked_ns == 1
-    assert list(recorder.buffer) == [record]
+    assert list(recorder.outbox.records) == [record]
 
 
 def test_a_completed_work_is_not_kept_alive(recorder: Recorder) -> None:
@@ -76,14 +76,14 @@ def test_a_completed_work_is_not_kept_alive(recorder: Recorder) -> None:
     del work
     gc.collect()
     assert alive() is None
-    assert list(recorder.buffer) == [record]
+    assert list(recorder.outbox.records) == [record]
     assert recorder.in_flight.unfinished() == []
 
 
 def test_an_unknown_wait_is_counted(recorder: Recorder) -> None:
     recorder.in_flight.waited(Work(), 1, 2 + module.NOTICEABLE_NS, finished=True)
     assert recorder.in_flight.unmatched_waits == 1
-    assert not recorder.buffer
+    assert not recorder.outbox.records
 
 
 def test_a_second_wait_is_no_unknown_one(recorder: Recorder) -> None:
@@ -115,7 +115,7 @@ def test_the_writer_lets_go_of_what_no_hook_comes_along_for(recorder: Recorder) 
     alive = weakref.ref(work)
     del work
     assert alive() is None
-    assert list(recorder.buffer) == [record]
+    assert list(recorder.outbox.records) == [record]
 
 
 def test_what_never_completes_is_given_up_when_there_is_too_much_of_it(
@@ -125,7 +125,7 @@ def test_what_never_completes_is_given_up_when_there_is_too_much_of_it(
     works = [Work() for _ in range(5)]
     records = [issued(recorder, work) for work in works]
     assert recorder.in_flight.unfinished() == records[3:]
-    assert list(recorder.buffer) == records[:3]
+    assert list(recorder.outbox.records) == records[:3]
     assert recorder.in_flight.given_up == 3
     recorder.in_flight.waited(works[0], 1, 10**9, finished=True)
     assert recorder.in_flight.unmatched_waits == 1
@@ -161,7 +161,7 @@ def test_a_poll_ends_after_a_few_pending_and_a_step_looks_at_all(recorder: Recor
     ]
     assert records[0].done_ns
     assert not records[-1].done_ns
-    recorder.end_step("user")
+    recorder.progress.end_step("user")
     assert records[-1].done_ns
 
 
@@ -195,7 +195,7 @@ def test_a_wait_in_cpp_finds_pending_and_complete_collectives_by_storage(
     complete.done = True
     recorder.in_flight.poll()
     del complete
-    assert not recorder.buffer
+    assert not recorder.outbox.records
     assert recorder.in_flight.take_outputs(7) == [first, second]
     assert recorder.in_flight.take_outputs(7) == []
     assert recorder.in_flight.unfinished() == [other]
@@ -206,7 +206,7 @@ def test_one_wait_for_several_blocks_once(recorder: Recorder) -> None:
     recorder.in_flight.waited_in_cpp(records, 200, 250, estimated=True)
     assert [record.blocked_ns for record in records] == [0, 50]
     assert [(r.waits, r.waited_ns, r.is_estimated) for r in records] == [(1, 250, True)] * 2
-    assert list(recorder.buffer) == records
+    assert list(recorder.outbox.records) == records
 
 
 def test_only_what_nobody_holds_is_taken(recorder: Recorder) -> None:
@@ -215,7 +215,7 @@ def test_only_what_nobody_holds_is_taken(recorder: Recorder) -> None:
     waited_for_in_cpp = followed(recorder, Work())
     assert recorder.in_flight.take_unheld(lambda record: True) == [waited_for_in_cpp]
     recorder.in_flight.waited(held, 200, 250, finished=True)
-    assert list(recorder.buffer) == [waited_for_in_python]
+    assert list(recorder.outbox.records) == [waited_for_in_python]
 
 
 def test_what_nobody_waits_for_is_handed_over_at_the_end_of_the_next_step(
@@ -226,11 +226,11 @@ def test_what_nobody_waits_for_is_handed_over_at_the_end_of_the_next_step(
     work.done = True
     recorder.in_flight.poll()
     del work
-    recorder.end_step("user")
-    assert record not in recorder.buffer
+    recorder.progress.end_step("user")
+    assert record not in recorder.outbox.records
     assert recorder.in_flight.unfinished() == [record]
-    recorder.end_step("user")
-    assert record in recorder.buffer
+    recorder.progress.end_step("user")
+    assert record in recorder.outbox.records
     assert recorder.in_flight.unfinished() == []
 
 
@@ -241,7 +241,7 @@ def test_what_is_kept_for_a_wait_in_cpp_is_bounded(
     records = [followed(recorder, Work()) for _ in range(5)]
     for record in records:
         recorder.in_flight.unheld.put(record)
-    assert list(recorder.buffer) == records[:2]
+    assert list(recorder.outbox.records) == records[:2]
 
 
 def test_one_work_for_several_collectives_loses_none(recorder: Recorder) -> None:
@@ -253,7 +253,7 @@ def test_one_work_for_several_collectives_loses_none(recorder: Recorder) -> None
     recorder.in_flight.lend(work)
     del work
     gc.collect()
-    assert [record.id for record in recorder.buffer] == [first.id, second.id]
+    assert [record.id for record in recorder.outbox.records] == [first.id, second.id]
 
 
 def test_a_step_is_counted_whatever_fails_at_its_end(recorder: Recorder) -> None:
@@ -265,10 +265,11 @@ def test_a_step_is_counted_whatever_fails_at_its_end(recorder: Recorder) -> None
         raise RuntimeError("a hook is broken")
 
     heard: list[int] = []
-    recorder.step_listeners += [fails, heard.append]
+    for listener in (fails, heard.append):
+        recorder.progress.step_listeners.append(listener)
     work = Broken()
     issued(recorder, work)
-    recorder.end_step("user")
-    assert recorder.steps == 1
+    recorder.progress.end_step("user")
+    assert recorder.progress.steps == 1
     assert heard == [0]
     assert any("a hook is broken" in why for why in recorder.failures.values())

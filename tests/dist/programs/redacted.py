@@ -27,7 +27,7 @@ def main() -> None:
     config = {"train_batch_size": os.environ["NCCL_NET_PLUGIN"], "registry": [secret]}
     session = dsprof.session.current()
     assert session is not None
-    session.recorder.define(EngineConfig(1, config, effective=config))
+    session.recorder.outbox.define(EngineConfig(1, config, effective=config))
     store = _get_default_store()
     if dist.get_rank() == 0:
         Path(key_file).write_bytes(store.get("dsprof/key"))

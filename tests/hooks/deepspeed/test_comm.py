@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from dsprof.hooks.deepspeed.comm import DeepSpeedCommHook
 from dsprof.hooks.wire.interception import CompleteHook
-from dsprof.recording.recorder import NOBODY, Recorder
+from dsprof.recording.contexts import NOBODY
+from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective, Group, Site
 from tests.hooks.described import group_of
 
@@ -25,7 +26,7 @@ def requests(recorder: Recorder, **methods: Callable[..., Any]) -> dict[str, Cal
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [record for record in recorder.buffer if isinstance(record, Collective)]
+    return [record for record in recorder.outbox.records if isinstance(record, Collective)]
 
 
 def test_a_collective_carries_what_was_requested(install: Install) -> None:
@@ -38,7 +39,7 @@ def test_a_collective_carries_what_was_requested(install: Install) -> None:
     assert (first.op, first.requested) == ("all_reduce", "reduce_scatter_tensor")
     assert first.request > 0
     assert (second.requested, second.request) == ("", 0)
-    assert recorder.context() is NOBODY
+    assert recorder.contexts.current() is NOBODY
 
 
 def test_a_request_that_deepspeed_makes_for_itself_is_part_of_the_outer_one(
@@ -71,7 +72,7 @@ def test_what_never_reaches_c10d_is_recorded_and_marked(install: Install) -> Non
     )
     assert group_of(recorder, unseen).size == dist.get_world_size()
     for kind in (Group, Site):
-        ids = [part.id for part in recorder.definitions if isinstance(part, kind)]
+        ids = [part.id for part in recorder.outbox.definitions if isinstance(part, kind)]
         assert len(set(ids)) == len(ids), "two hooks must not give one number twice"
 
 

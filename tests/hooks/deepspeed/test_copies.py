@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dsprof.hooks.deepspeed.copies import DeepSpeedCopiesHook
+from dsprof.hooks.deepspeed.met_engines import MetEngines
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Copy
 
@@ -23,7 +24,7 @@ def recorder() -> Recorder:
 
 def copies(recorder: Recorder) -> list[tuple[str, str, int]]:
     assert recorder.failures == {}
-    return [(r.what, r.direction, r.nbytes) for r in recorder.buffer if isinstance(r, Copy)]
+    return [(r.what, r.direction, r.nbytes) for r in recorder.outbox.records if isinstance(r, Copy)]
 
 
 class Engine:
@@ -40,7 +41,7 @@ class Engine:
 
 def methods(recorder: Recorder, states: str = "cpu") -> Any:
     hook = DeepSpeedCopiesHook(recorder)
-    recorder.meet_engine(Engine(states=states), 0)
+    recorder.shared(MetEngines).tell(Engine(states=states), 0)
     wrapped = {t.name: hook.wrap(t, lambda *args, **kwargs: None) for t in hook.targets}
     return SimpleNamespace(**wrapped)
 
@@ -83,22 +84,22 @@ def test_gradients_kept_in_fp32_are_copied_elsewhere(
 
 def test_parameters_of_stage_2_are_copied_between_two_methods(recorder: Recorder) -> None:
     on, optimizer = methods(recorder), stage_2()
-    step = recorder.enter("step")
+    step = recorder.progress.enter("step")
     on._optimizer_step(optimizer, 0)
     on.unscale_and_clip_grads(optimizer, [], 1.0)
     on._optimizer_step(optimizer, 0)
     on.reset_cpu_buffers(optimizer)
     on.reset_cpu_buffers(optimizer)
-    recorder.leave(step)
+    recorder.progress.leave(step)
     assert copies(recorder) == [("parameter", "to device", 12)] * 2
 
 
 def test_a_step_that_was_left_ends_no_copy(recorder: Recorder) -> None:
     on, optimizer = methods(recorder), stage_2()
-    step = recorder.enter("step")
+    step = recorder.progress.enter("step")
     on._optimizer_step(optimizer, 0)
-    recorder.leave(step)
-    step = recorder.enter("step")
+    recorder.progress.leave(step)
+    step = recorder.progress.enter("step")
     on.reset_cpu_buffers(optimizer)
     assert copies(recorder) == []
 
@@ -106,7 +107,7 @@ def test_a_step_that_was_left_ends_no_copy(recorder: Recorder) -> None:
 @pytest.mark.parametrize("states_of_another", ["none", "cpu"])
 def test_nothing_is_copied_without_offload(recorder: Recorder, states_of_another: str) -> None:
     on = methods(recorder, states_of_another)
-    recorder.enter("step")
+    recorder.progress.enter("step")
     on._optimizer_step(stage_2(cpu_offload=False), 0)
     on.reset_cpu_buffers(stage_2(cpu_offload=False))
     on.copy_grads_in_partition(stage_2(cpu_offload=False), torch.zeros(10))
@@ -147,6 +148,6 @@ def test_parameters_on_the_host_are_copied_for_a_gather(
     on = methods(recorder)
     params = [param(1, "NOT_AVAILABLE"), param(2, "AVAILABLE"), param(3, "NOT_AVAILABLE", True)]
     gather = on._PartitionedParameterCoordinator__all_gather_params_
-    recorder.meet_engine(Engine(params, parameters=device), 0)
+    recorder.shared(MetEngines).tell(Engine(params, parameters=device), 0)
     gather(None, params, True)
     assert copies(recorder) == [("parameter", "to device", 16)] * count

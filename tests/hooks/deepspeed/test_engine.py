@@ -68,12 +68,12 @@ def engine(recorder: Recorder) -> Engine:
 
 
 def phases(recorder: Recorder) -> list[tuple[str, int, int]]:
-    spans = [record for record in recorder.buffer if isinstance(record, Phase)]
+    spans = [record for record in recorder.outbox.records if isinstance(record, Phase)]
     return [(span.name, span.step, span.micro_step) for span in spans]
 
 
 def steps(recorder: Recorder) -> list[tuple[int, int, str]]:
-    found = [record for record in recorder.buffer if isinstance(record, Step)]
+    found = [record for record in recorder.outbox.records if isinstance(record, Step)]
     return [(step.step, step.micro_steps, step.source) for step in found]
 
 
@@ -96,7 +96,7 @@ def test_micro_steps_and_steps(recorder: Recorder, engine: Engine) -> None:
         ("backward", 0, 1),
         ("step", 0, 1),
     ]
-    assert recorder.scope.phase == ""
+    assert recorder.progress.scope.phase == ""
 
 
 def test_micro_steps_count_where_step_is_called_at_the_last_only(
@@ -121,10 +121,10 @@ def test_micro_steps_count_where_step_is_called_at_the_last_only(
 def test_backward_of_the_loss_itself_is_a_phase(recorder: Recorder, engine: Engine) -> None:
     engine.forward()
     engine._backward_prologue()
-    assert recorder.scope.phase == "backward"
+    assert recorder.progress.scope.phase == "backward"
     engine._backward_epilogue()
     assert [name for name, *_ in phases(recorder)] == ["forward", "backward"]
-    assert recorder.scope.phase == ""
+    assert recorder.progress.scope.phase == ""
 
 
 def test_a_model_step_outside_of_step_is_a_step(recorder: Recorder, engine: Engine) -> None:
@@ -142,13 +142,13 @@ def test_an_exception_of_the_engine_passes_and_ends_the_phase(recorder: Recorder
     with pytest.raises(ValueError, match="of the user"):
         hook.wrap(target, broken)(Engine())
     assert phases(recorder) == [("forward", 0, 0)]
-    assert recorder.scope.phase == ""
+    assert recorder.progress.scope.phase == ""
 
 
 def test_the_optimizer_in_an_engines_constructor_takes_no_step(
     recorder: Recorder, engine: Engine
 ) -> None:
-    recorder.end_step("optimizer")
+    recorder.progress.end_step("optimizer")
     assert steps(recorder) == []
 
 
@@ -164,9 +164,9 @@ def test_engines_that_take_turns_count_for_themselves(recorder: Recorder) -> Non
         train(first, 1)
         train(second, 1)
     assert recorder.failures == {}
-    found = [record for record in recorder.buffer if isinstance(record, Step)]
+    found = [record for record in recorder.outbox.records if isinstance(record, Step)]
     assert [(step.engine, step.micro_steps) for step in found] == [(1, 1), (0, 2)]
-    spans = [record for record in recorder.buffer if isinstance(record, Phase)]
+    spans = [record for record in recorder.outbox.records if isinstance(record, Phase)]
     assert [(s.engine, s.micro_step) for s in spans if s.name == "forward"] == [
         (0, 0),
         (1, 0),
@@ -185,7 +185,9 @@ def test_an_engine_that_is_gone_leaves_its_number_and_nothing_else(recorder: Rec
         forward(engine)
         del engine
         assert gone() is None
-    engines = [part.engine for part in recorder.definitions if isinstance(part, EngineConfig)]
+    engines = [
+        part.engine for part in recorder.outbox.definitions if isinstance(part, EngineConfig)
+    ]
     assert engines == [0, 1]
 
 
@@ -195,5 +197,5 @@ def test_a_backward_that_raised_ends_with_the_next_phase(
     engine.forward()
     engine._backward_prologue()
     train(engine, 1)
-    assert recorder.scope.phase == ""
-    assert recorder.phases == []
+    assert recorder.progress.scope.phase == ""
+    assert recorder.progress._phases == []

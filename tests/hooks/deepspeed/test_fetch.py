@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 
 from dsprof.hooks.deepspeed.fetch import DeepSpeedFetchHook
-from dsprof.recording.recorder import NOBODY, Recorder
+from dsprof.hooks.deepspeed.met_engines import MetEngines
+from dsprof.recording.contexts import NOBODY
+from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Fetch
 from tests.hooks.conftest import WORLD_SIZE
 
@@ -29,12 +31,12 @@ class Stage3:
         self.recorder = recorder
 
     def _original(self, *args: Any) -> None:
-        self.contexts.append(self.recorder.context().fetch)
+        self.contexts.append(self.recorder.contexts.current().fetch)
 
     def gather(self, event: str, elements: int) -> int:
         """Submit a gather; returns the fetch that its collectives would name."""
         self.start(self, event)
-        inside = self.recorder.context().fetch
+        inside = self.recorder.contexts.current().fetch
         self.stop(self, event, elements)
         return inside
 
@@ -56,7 +58,7 @@ class Registry(list[Any]):
 
 
 def fetches(recorder: Recorder) -> list[tuple[str, int]]:
-    return [(r.kind, r.elements) for r in recorder.buffer if isinstance(r, Fetch)]
+    return [(r.kind, r.elements) for r in recorder.outbox.records if isinstance(r, Fetch)]
 
 
 @pytest.mark.usefixtures("group")
@@ -64,12 +66,12 @@ def test_a_fetch_spans_its_gather_and_its_wait(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
     inside = stage3.gather("forward_fetch_submit", 10)
     stage3.wait("forward_fetch_wait", 10)
-    (fetch,) = recorder.buffer
+    (fetch,) = recorder.outbox.records
     assert isinstance(fetch, Fetch)
     assert fetch.id == inside
     assert (fetch.kind, fetch.elements) == ("fetch", 10 * WORLD_SIZE)
     assert 0 < fetch.wait_ns < fetch.end_ns - fetch.start_ns
-    assert recorder.context() is NOBODY
+    assert recorder.contexts.current() is NOBODY
 
 
 def engine(*params: Any, in_flight: Any = None) -> Any:
@@ -85,16 +87,16 @@ def param(group: Any, elements: int = 1) -> Any:
 @pytest.mark.usefixtures("group")
 def test_a_share_is_multiplied_by_the_ranks_that_share_a_parameter(recorder: Recorder) -> None:
     stage3, pair, four = Stage3(recorder), dist.new_group([0, 1]), dist.new_group([0, 1, 2, 3])
-    recorder.meet_engine(engine(param(pair), SimpleNamespace()), 0)
-    recorder.meet_engine(engine(param(four)), 1)
+    recorder.shared(MetEngines).tell(engine(param(pair), SimpleNamespace()), 0)
+    recorder.shared(MetEngines).tell(engine(param(four)), 1)
     mics = SimpleNamespace(comm=SimpleNamespace(param_shard_group=pair), ds_process_group=four)
-    recorder.meet_engine(engine(mics), 2)
-    recorder.meet_engine(engine(param(four)), 3)
-    recorder.meet_engine(engine(SimpleNamespace()), 4)  # nothing is sharded
+    recorder.shared(MetEngines).tell(engine(mics), 2)
+    recorder.shared(MetEngines).tell(engine(param(four)), 3)
+    recorder.shared(MetEngines).tell(engine(SimpleNamespace()), 4)  # nothing is sharded
     for number in (0, 1, 2):
-        entered = recorder.enter("forward", number)
+        entered = recorder.progress.enter("forward", number)
         stage3.wait("forward_fetch_wait", 10)
-        recorder.leave(entered)
+        recorder.progress.leave(entered)
     stage3.wait("forward_fetch_wait", 10)
     assert [elements for _, elements in fetches(recorder)] == [20, 40, 20, 40]
 
@@ -113,9 +115,9 @@ def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(
 ) -> None:
     stage3, registry = Stage3(recorder), Registry()
     built, (expert, _) = experts(registry)
-    recorder.meet_engine(built, 0)
+    recorder.shared(MetEngines).tell(built, 0)
     if is_in_a_phase:  # else the module is called without its engine
-        recorder.enter("forward", 0)
+        recorder.progress.enter("forward", 0)
     stage3.wait("forward_fetch_wait", 15, done=lambda: registry.remove(expert))
     stage3.wait("forward_fetch_wait", 10, done=registry.clear)
     assert fetches(recorder) == [("fetch", 30), ("fetch", 80)]
@@ -125,8 +127,10 @@ def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(
 @pytest.mark.usefixtures("group")
 def test_shares_do_where_nobody_tells_what_is_being_gathered(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
-    recorder.meet_engine(engine(param(dist.group.WORLD), param(dist.new_group([0, 1]))), 0)
-    recorder.enter("forward", 0)
+    recorder.shared(MetEngines).tell(
+        engine(param(dist.group.WORLD), param(dist.new_group([0, 1]))), 0
+    )
+    recorder.progress.enter("forward", 0)
     stage3.wait("forward_fetch_wait", 10)
     assert fetches(recorder) == [("fetch", 10 * WORLD_SIZE)]
 
@@ -136,8 +140,8 @@ def test_what_is_being_gathered_is_not_kept(recorder: Recorder) -> None:
     stage3, registry = Stage3(recorder), Registry()
     built, params = experts(registry)
     kept = weakref.ref(registry)
-    recorder.meet_engine(built, 0)
-    recorder.enter("forward", 0)
+    recorder.shared(MetEngines).tell(built, 0)
+    recorder.progress.enter("forward", 0)
     stage3.wait("forward_fetch_wait", 10)
     del built, params, registry
     gc.collect()
@@ -151,15 +155,15 @@ def test_what_is_being_gathered_is_not_kept(recorder: Recorder) -> None:
 def test_the_engine_that_was_met_last_gathers_outside_all_phases(recorder: Recorder) -> None:
     stage3, registry = Stage3(recorder), Registry()
     built, _ = experts(registry)
-    recorder.meet_engine(built, 0)
-    recorder.meet_engine(engine(param(dist.new_group([0, 1]))), 1)
+    recorder.shared(MetEngines).tell(built, 0)
+    recorder.shared(MetEngines).tell(engine(param(dist.new_group([0, 1]))), 1)
     stage3.wait("forward_fetch_wait", 10)
     assert fetches(recorder) == [("fetch", 20)]
 
 
 def test_an_engine_of_another_release_is_no_harm(recorder: Recorder) -> None:
     Stage3(recorder)
-    recorder.meet_engine(SimpleNamespace(module=None), 0)
+    recorder.shared(MetEngines).tell(SimpleNamespace(module=None), 0)
     assert recorder.failures
 
 
@@ -176,7 +180,9 @@ def test_a_forward_within_backward_is_a_recomputation(recorder: Recorder) -> Non
     loss.register_hook(fetch_again)
     fetch_again(loss)
     loss.backward()
-    seen = [record.is_recomputation for record in recorder.buffer if isinstance(record, Fetch)]
+    seen = [
+        record.is_recomputation for record in recorder.outbox.records if isinstance(record, Fetch)
+    ]
     assert seen == [False, False, True, False]
 
 
@@ -184,7 +190,7 @@ def test_a_fetch_that_raised_ends_with_the_next_one(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
     stage3.start(stage3, "forward_fetch_submit")
     stage3.gather("forward_fetch_submit", 10)
-    assert recorder.context() is NOBODY
+    assert recorder.contexts.current() is NOBODY
 
 
 @pytest.mark.parametrize("event", ["backward_prefetch_submit", "backward_prefetch_wait"])
@@ -193,7 +199,7 @@ def test_a_prefetch_has_an_id_of_its_own(recorder: Recorder, event: str) -> None
     stage3 = Stage3(recorder)
     inside = stage3.gather(event, 30)
     assert fetches(recorder) == [("prefetch", 30)]
-    assert recorder.buffer[0].id == inside  # type: ignore[union-attr]
+    assert recorder.outbox.records[0].id == inside  # type: ignore[union-attr]
 
 
 def test_what_a_later_release_may_add_is_passed_on(recorder: Recorder) -> None:
@@ -216,7 +222,7 @@ def test_what_a_later_release_may_add_is_passed_on(recorder: Recorder) -> None:
         ((None, wait), {}),
         ((None, "forward_prefetch_submit"), {"of": "x"}),
     ]
-    assert not recorder.buffer
+    assert not recorder.outbox.records
 
 
 def test_a_module_with_nothing_to_wait_for_is_no_fetch(recorder: Recorder) -> None:
@@ -234,10 +240,10 @@ def test_a_release_counts_if_it_let_something_go(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
     param = SimpleNamespace(ds_status="available", ds_numel=7)
     stage3.release_param(stage3, param)
-    recorder.end_step("deepspeed")
+    recorder.progress.end_step("deepspeed")
     assert fetches(recorder) == []
     stage3.hook.wrap(stage3.hook.targets[-1], release)(stage3, param)
-    recorder.end_step("deepspeed")
+    recorder.progress.end_step("deepspeed")
     assert fetches(recorder) == [("release", 7)]
 
 
@@ -254,11 +260,11 @@ def test_what_is_let_go_between_two_fetches_is_one_release(recorder: Recorder) -
     stage3.wait("forward_fetch_wait", 4)
     assert fetches(recorder)[2:] == [("release", 1), ("fetch", 4 * WORLD_SIZE)]
     let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=3))
-    recorder.enter("backward")
+    recorder.progress.enter("backward")
     let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=2))
-    recorder.end_step("deepspeed")
+    recorder.progress.end_step("deepspeed")
     assert fetches(recorder)[4:] == [("release", 3), ("release", 2)]
-    phases = [r.phase for r in recorder.buffer if isinstance(r, Fetch)]
+    phases = [r.phase for r in recorder.outbox.records if isinstance(r, Fetch)]
     assert phases[4:] == ["", "backward"]
 
 

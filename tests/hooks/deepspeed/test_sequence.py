@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from dsprof.hooks.deepspeed.sequence import DeepSpeedSequenceHook
+from dsprof.hooks.wire.groups import Groups
 from dsprof.recording.recorder import Recorder
 
 
@@ -16,7 +17,9 @@ def test_the_role_is_known_before_the_first_collective() -> None:
     recorder, group = Recorder(lambda: True), Group()
     hook = DeepSpeedSequenceHook(recorder)
     roles: list[str | None] = []
-    forward = hook.wrap(hook.targets[0], lambda self, x: roles.append(recorder.roles.get(group)))
+    forward = hook.wrap(
+        hook.targets[0], lambda self, x: roles.append(recorder.shared(Groups).roles.get(group))
+    )
     forward(SimpleNamespace(spg=group), 1)
     assert roles == ["sequence"]
 

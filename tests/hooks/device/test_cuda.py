@@ -185,7 +185,7 @@ def test_steps_are_those_of_the_device(machine: Machine) -> None:
     machine.nccl.step(2)
     machine.drain()
     machine.nccl.step(3)
-    steps = [r for r in machine.recorder.buffer if isinstance(r, DeviceStep)]
+    steps = [r for r in machine.recorder.outbox.records if isinstance(r, DeviceStep)]
     assert [s.step for s in steps] == [1, 2, 3]
     assert [s.end_ns / MS - now for s in steps] == pytest.approx([20, 50, 50], abs=0.01)
     assert steps[1].start_ns == steps[0].end_ns
@@ -248,9 +248,9 @@ def test_what_is_not_passed_is_asked_again_and_given_up_in_the_end(machine: Mach
     before = machine.host.now
     for number in range(1, stalls.MOST_STEP_ENDS + 1):
         machine.nccl.step(number)
-    assert (machine.stalls(), machine.recorder.lost_stalls) == ([], 0)
+    assert (machine.stalls(), machine.recorder.in_flight.lost_stalls) == ([], 0)
     machine.nccl.step(stalls.MOST_STEP_ENDS + 1)
-    assert (machine.stalls(), machine.recorder.lost_stalls) == ([], 1)
+    assert (machine.stalls(), machine.recorder.in_flight.lost_stalls) == ([], 1)
     assert machine.host.now == before  # nothing waited
 
 
@@ -280,7 +280,7 @@ def test_nothing_is_asked_or_enqueued_while_a_graph_is_captured(machine: Machine
     assert (machine.device.made, machine.host.asked_while_capturing) == (made, 0)
     assert [r.captured for r in machine.collectives()[-2:]] == [True, True]
     assert machine.recorder.in_flight.unmatched_waits == 0
-    notes = [d for d in machine.recorder.definitions if isinstance(d, Note)]
+    notes = [d for d in machine.recorder.outbox.definitions if isinstance(d, Note)]
     assert len(notes) == 1
     assert machine.recorder.failures == {}
 

@@ -46,10 +46,10 @@ def test_nothing_is_read_before_cuda_is_in_use(cuda: SimpleNamespace) -> None:
     hook = DeviceMemoryHook(recorder)
     cuda.is_initialized = lambda: False
     hook.sample_step(1)
-    assert not recorder.buffer
+    assert not recorder.outbox.records
     cuda.is_initialized = lambda: True
     hook.sample_step(2)
-    (sample,) = recorder.buffer
+    (sample,) = recorder.outbox.records
     assert isinstance(sample, MemorySample)
     assert (sample.step, sample.device) == (2, device_counters())
     assert not recorder.failures

@@ -53,7 +53,7 @@ def test_a_hook_that_breaks_lets_the_collective_pass(
     for _ in range(4):
         assert sharded.full_tensor().shape == (16, 8)
     assert recorder.failures == {"dtensor": "AttributeError: a later release has no dim"}
-    assert recorder.contexts == {}
+    assert recorder.contexts.by_thread == {}
 
 
 def test_nothing_is_asked_for_once_a_redistribution_has_ended(
@@ -62,4 +62,4 @@ def test_nothing_is_asked_for_once_a_redistribution_has_ended(
     recorder = install(DTensorHook)
     mesh = init_device_mesh("cpu", (8,))
     DTensor.from_local(torch.ones(2, 8), mesh, [Shard(0)]).full_tensor()
-    assert recorder.failures == recorder.contexts == {}
+    assert recorder.failures == recorder.contexts.by_thread == {}

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from dsprof.hooks.torch.models import Models
+from dsprof.recording.recorder import Recorder
 
 
 @pytest.fixture
 def recorder():
-    return SimpleNamespace(models=None, world_listeners=[], define=lambda one: seen.append(one))
+    recorder = Recorder(lambda: True)
+    recorder.outbox.define = seen.append
+    return recorder
 
 
 seen: list = []
@@ -37,7 +39,7 @@ def batch(rows: int, columns: int) -> torch.Tensor:
 
 
 def test_parameters_dtype_and_tokens_of_the_first_forwards(recorder):
-    one, models = model(), Models.of(recorder)
+    one, models = model(), recorder.shared(Models)
     for columns in (8, 8, 4, 4, 100):
         models.see("DDP", one, (), {"mask": torch.ones(2, 9), "input_ids": batch(2, columns)})
     first, last = seen
@@ -48,30 +50,30 @@ def test_parameters_dtype_and_tokens_of_the_first_forwards(recorder):
 
 @pytest.mark.parametrize("given", [torch.ones(2, 8), torch.zeros(2, 8, 4, dtype=torch.int64), None])
 def test_inputs_that_are_no_token_numbers_are_not_guessed(recorder, given):
-    Models.of(recorder).see("DDP", model(), (given,), {})
+    recorder.shared(Models).see("DDP", model(), (given,), {})
     assert seen[0].tokens == [0]
 
 
 def test_an_evaluation_is_not_looked_at(recorder):
-    Models.of(recorder).see("DDP", model().eval(), (batch(2, 8),), {})
+    recorder.shared(Models).see("DDP", model().eval(), (batch(2, 8),), {})
     assert seen == []
 
 
 def test_autocast_around_forward(recorder):
     with torch.autocast("cpu", torch.bfloat16):
-        Models.of(recorder).see("DDP", model(), (batch(2, 8),), {})
+        recorder.shared(Models).see("DDP", model(), (batch(2, 8),), {})
     assert seen[0].autocast == "bfloat16"
 
 
 def test_zero_3_and_experts(recorder):
     made = nn.ModuleDict({"experts": nn.Linear(4, 4, bias=False)})
     made["experts"].weight.ds_numel = 1000
-    Models.of(recorder).see("DeepSpeed", made, (), {})
+    recorder.shared(Models).see("DeepSpeed", made, (), {})
     assert (seen[0].parameters, seen[0].has_experts) == (1000, True)
 
 
 def test_what_fsdp1_shows_is_a_share_of_the_parameters(recorder):
-    Models.of(recorder).see("FSDP1", model(), (), {})
+    recorder.shared(Models).see("FSDP1", model(), (), {})
     assert (seen[0].parameters, seen[0].trained, seen[0].dtype) == (0, 0, "float32")
 
 
@@ -79,14 +81,14 @@ def test_a_model_that_cannot_be_described_is_a_failure_of_its_own(recorder):
     failed = []
     recorder.fail = lambda hook, error: failed.append(hook)
     for _ in range(2):
-        Models.of(recorder).see("DDP", nn.LazyLinear(4), (batch(1, 1),), {})
+        recorder.shared(Models).see("DDP", nn.LazyLinear(4), (batch(1, 1),), {})
     assert (failed, seen) == (["models"], [])
 
 
 def test_models_and_inputs_are_not_kept(recorder):
     one, given = model(), batch(2, 8)
     refs = weakref.ref(one), weakref.ref(given)
-    Models.of(recorder).see("DDP", one, (given,), {})
+    recorder.shared(Models).see("DDP", one, (given,), {})
     del one, given
     gc.collect()
     assert [ref() for ref in refs] == [None, None]

@@ -24,8 +24,8 @@ def test_each_micro_batch_is_a_micro_step(install: Callable[..., Recorder]) -> N
     for _ in range(2):
         schedule.step(torch.ones(4, 4), target=torch.ones(4, 4))
         optimizer.step()
-    phases = [record for record in recorder.buffer if isinstance(record, Phase)]
+    phases = [record for record in recorder.outbox.records if isinstance(record, Phase)]
     once = [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1), ("step", 1)]
     assert [(phase.name, phase.micro_step) for phase in phases] == once * 2
     assert [phase.stage for phase in phases if phase.name != "step"] == [0] * 8
-    assert [r.micro_steps for r in recorder.buffer if isinstance(r, Step)] == [2, 2]
+    assert [r.micro_steps for r in recorder.outbox.records if isinstance(r, Step)] == [2, 2]

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.checkpoint import checkpoint
 
-from dsprof.hooks.torch import loop
+from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.steps import TrainingLoopHook
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
@@ -32,12 +32,12 @@ def loss(model: nn.Module) -> torch.Tensor:
 
 def steps(recorder: Recorder) -> list[int]:
     """Micro-steps of each step."""
-    return [record.micro_steps for record in recorder.buffer if isinstance(record, Step)]
+    return [record.micro_steps for record in recorder.outbox.records if isinstance(record, Step)]
 
 
 def phases(recorder: Recorder) -> list[tuple[str, int, int]]:
     """Name, step and micro-step of each phase."""
-    found = [record for record in recorder.buffer if isinstance(record, Phase)]
+    found = [record for record in recorder.outbox.records if isinstance(record, Phase)]
     return [(phase.name, phase.step, phase.micro_step) for phase in found]
 
 
@@ -77,9 +77,9 @@ def test_a_step_runs_forward_and_backward_in_its_closure(recorder: Recorder) -> 
     optimizer = sgd(model)
 
     def closure() -> torch.Tensor:
-        begun = loop.begin_forward(recorder)
+        begun = recorder.shared(Loop).begin_forward()
         value = loss(model)
-        loop.end_forward(recorder, begun)
+        recorder.shared(Loop).end_forward(begun)
         value.backward()
         return value
 
@@ -192,7 +192,7 @@ def test_a_step_that_raised_leaves_no_phase_behind(recorder: Recorder) -> None:
         optimizer.step()
     optimizer.fails = False
     optimizer.step()
-    assert recorder.scope.phase == ""
+    assert recorder.progress.scope.phase == ""
     assert steps(recorder) == [1]
 
 
@@ -200,16 +200,16 @@ def test_a_backward_that_raised_ends_its_phase(recorder: Recorder) -> None:
     with pytest.raises(RuntimeError):
         torch.ones(2).backward()
     assert phases(recorder) == [("backward", 0, 0)]
-    assert recorder.scope.phase == ""
+    assert recorder.progress.scope.phase == ""
 
 
 def test_an_engine_marks_its_own_phases(recorder: Recorder) -> None:
-    recorder.loop.has_engine = True
-    recorder.step_source = "deepspeed"
+    recorder.shared(Loop).has_engine = True
+    recorder.progress.step_source = "deepspeed"
     model = nn.Linear(4, 4)
     loss(model).backward()
     sgd(model).step()
-    assert not recorder.buffer
+    assert not recorder.outbox.records
 
 
 def graphs(train: Callable[[], None]) -> tuple[int, int]:

@@ -67,7 +67,7 @@ def library(group: None) -> Any:
 
 def collectives(recorder: Recorder) -> list[Collective]:
     return [
-        r for r in recorder.buffer if isinstance(r, Collective)
+        r for r in recorder.outbox.records if isinstance(r, Collective)
     ] + recorder.in_flight.unfinished()
 
 

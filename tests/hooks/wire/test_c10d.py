@@ -17,7 +17,9 @@ from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook, reduce_op_n
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeDispatcherHook
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS
-from dsprof.recording.recorder import COST_SAMPLE, FIRST_SAMPLE, NOBODY, Recorder
+from dsprof.recording.contexts import NOBODY, flushing
+from dsprof.recording.cost import FIRST_SAMPLE, SAMPLE
+from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective, Site
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel
@@ -71,7 +73,7 @@ OPERATIONS: list[tuple[str, Callable[[], Any], int, int]] = [
 
 def collectives(recorder: Recorder) -> list[Collective]:
     return [
-        r for r in recorder.buffer if isinstance(r, Collective)
+        r for r in recorder.outbox.records if isinstance(r, Collective)
     ] + recorder.in_flight.unfinished()
 
 
@@ -152,7 +154,7 @@ def test_collectives_are_counted_for_each_group_and_pairs_for_each_peer(
 def test_the_site_is_the_line_outside_torch(install: Install, kind: type) -> None:
     recorder = install(kind)
     dist.all_reduce(tensor())
-    site = next(d for d in recorder.definitions if isinstance(d, Site))
+    site = next(d for d in recorder.outbox.definitions if isinstance(d, Site))
     assert site.file == __file__
     assert site.function == "test_the_site_is_the_line_outside_torch"
     assert site.line == test_the_site_is_the_line_outside_torch.__code__.co_firstlineno + 3
@@ -165,15 +167,15 @@ def test_in_backward_the_site_is_the_line_that_called_it(install: Install) -> No
         thread = threading.Thread(target=dist.all_reduce, args=(gradient,))  # no frame of ours
         thread.start()
         thread.join()
-        recorder.become(recorder.flushing(NOBODY, 7))
+        recorder.contexts.become(flushing(NOBODY, 7, recorder.progress.scope.site))
         dist.all_reduce(gradient)
-        recorder.become(NOBODY)
+        recorder.contexts.become(NOBODY)
         dist.all_reduce(gradient)
 
     weight = torch.ones(4, requires_grad=True)
     weight.register_hook(reduce)
     weight.sum().backward()
-    sites = {d.id: d for d in recorder.definitions if isinstance(d, Site)}
+    sites = {d.id: d for d in recorder.outbox.definitions if isinstance(d, Site)}
     lines = [sites[record.site].function for record in collectives(recorder)]
     here = "test_in_backward_the_site_is_the_line_that_called_it"
     assert lines == [here, here, "reduce"]
@@ -269,13 +271,13 @@ def test_one_odd_call_does_not_blind_the_hook(install: Install, kind: type) -> N
 @pytest.mark.parametrize("kind", ALL_WAYS)
 def test_one_in_so_many_records_is_timed(install: Install, kind: type) -> None:
     recorder, timed = install(kind), []
-    for number in range(1, FIRST_SAMPLE + 2 * COST_SAMPLE):
-        before = recorder.samples, recorder.sampled_cost_ns
+    for number in range(1, FIRST_SAMPLE + 2 * SAMPLE):
+        before = recorder.cost.samples, recorder.cost.sampled_ns
         dist.all_reduce(tensor())
-        if (recorder.samples, recorder.sampled_cost_ns) > before:
+        if (recorder.cost.samples, recorder.cost.sampled_ns) > before:
             timed.append(number)
-            assert recorder.sampled_cost_ns > before[1]
-    assert timed == [FIRST_SAMPLE, FIRST_SAMPLE + COST_SAMPLE]
+            assert recorder.cost.sampled_ns > before[1]
+    assert timed == [FIRST_SAMPLE, FIRST_SAMPLE + SAMPLE]
 
 
 @pytest.mark.parametrize("kind", IN_DISPATCHER)
@@ -306,7 +308,7 @@ def test_a_bare_call_leaves_no_reference_to_its_tensor(install: Install, kind: t
     del tensor
     gc.collect()
     assert reference() is None
-    assert len(recorder.buffer) == 1
+    assert len(recorder.outbox.records) == 1
 
 
 @pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])

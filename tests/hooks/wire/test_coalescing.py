@@ -30,7 +30,7 @@ both_ways = pytest.mark.parametrize("kind", [*IN_DISPATCHER, ProcessGroupHook])
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [record for record in recorder.buffer if isinstance(record, Collective)]
+    return [record for record in recorder.outbox.records if isinstance(record, Collective)]
 
 
 def exchange() -> list[Any]:
@@ -80,7 +80,7 @@ def test_a_batch_that_raises_ends_with_the_step(install: Install, kind: type) ->
         _coalescing_manager(dist.group.WORLD, CPU, async_ops=True),
     ):
         raise ValueError("no")
-    recorder.end_step("user")
+    recorder.progress.end_step("user")
     dist.distributed_c10d._world.pg_coalesce_state.clear()
     dist.all_reduce(torch.zeros(4))
     assert collectives(recorder)[-1].coalesced == 0

@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("kinds", WITH_WAITS)
 
 
 def records(recorder: Recorder) -> list[Collective]:
-    return [record for record in recorder.buffer if isinstance(record, Collective)]
+    return [record for record in recorder.outbox.records if isinstance(record, Collective)]
 
 
 @both

@@ -76,11 +76,11 @@ def test_a_role_that_is_told_late_is_found_at_a_step_end(keepers: dict[str, Modu
     recorder = Recorder(lambda: True)
     recorder.arm()
     state = Groups(recorder).state(group := dist.new_group([0, 1]))
-    recorder.end_step("user")
+    recorder.progress.end_step("user")
     keepers["megatron.core.parallel_state"]._CONTEXT_PARALLEL_GROUP = group
-    recorder.end_step("user")
-    recorder.end_step("user")
-    described = [d for d in recorder.definitions if isinstance(d, Group)]
+    recorder.progress.end_step("user")
+    recorder.progress.end_step("user")
+    described = [d for d in recorder.outbox.definitions if isinstance(d, Group)]
     assert [d.role for d in described] == ["", "context"]
     assert described[0].id == described[1].id == state.group.id
 

@@ -28,7 +28,7 @@ def describe(rank: int, world_size: int) -> list[Group]:
         groups = Groups(recorder)
         for group in (dist.group.WORLD, mesh.get_group("dp"), mesh.get_group("tp")):
             assert groups.state(group) is groups.state(group)
-        return list(recorder.definitions)
+        return list(recorder.outbox.definitions)
     finally:
         dist.destroy_process_group()
 
@@ -116,7 +116,7 @@ def test_a_group_that_torch_has_wrapped_says_so(level: dist.DebugLevel, tmp_path
     finally:
         dist.set_debug_level(dist.DebugLevel.OFF)
         dist.destroy_process_group()
-    (described,) = recorder.definitions
+    (described,) = recorder.outbox.definitions
     assert described.is_checked is (level is dist.DebugLevel.DETAIL)
 
 

@@ -17,6 +17,7 @@ import torch, torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from dsprof import session
+from dsprof.hooks.wire.layers import Layers
 
 def start(tmp):
     dsprof.enable(out=tmp)
@@ -26,7 +27,7 @@ def in_dispatcher():
 
 def seen():
     recorder = session.current().recorder
-    records = [*recorder.buffer, *recorder.in_flight.unfinished()]
+    records = [*recorder.outbox.records, *recorder.in_flight.unfinished()]
     collectives = [record for record in records if hasattr(record, "seq")]
     return sorted((record.op, record.seq) for record in collectives)
 
@@ -187,7 +188,7 @@ def test_what_is_under_way_as_the_dispatcher_comes_in_is_recorded_once(tmp_path:
         issue = dist.ProcessGroup.allreduce
         def allreduce(*args):
             if session.current():  # as another thread would
-                session.current().recorder.on_cpp()
+                session.current().recorder.shared(Layers).on_cpp()
             return issue(*args)
         dist.ProcessGroup.allreduce = allreduce
         start(OUT)

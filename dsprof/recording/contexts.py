@@ -1,0 +1,40 @@
+"""On whose behalf each thread communicates."""
+
+from __future__ import annotations
+
+from threading import get_ident
+
+from dsprof.events import Context
+
+NOBODY = Context()
+"""The context of a thread that communicates for the user himself."""
+
+
+class Contexts:
+    """Hooks of meaning set the context of their thread; the hook of the wire reads it.
+
+    Each thread touches its own entry only, so there is no lock.
+    """
+
+    def __init__(self) -> None:
+        self.by_thread: dict[int, Context] = {}
+
+    def current(self) -> Context:
+        """Return on whose behalf this thread communicates."""
+        return self.by_thread.get(get_ident(), NOBODY)
+
+    def become(self, context: Context) -> None:
+        """Communicate on behalf of `context` from now on, in this thread."""
+        if context is NOBODY:
+            self.by_thread.pop(get_ident(), None)
+        else:
+            self.by_thread[get_ident()] = context
+
+
+def flushing(outer: Context, flush: int, site: int) -> Context:
+    """Return what to become for a flush; `site` is that of the phase.
+
+    It belongs to the line that called backward: autograd's own thread has no frame of that, and
+    where there is one, the walk up to it costs more than the record.
+    """
+    return Context(outer.request, outer.requested, flush, outer.fetch, site=site)
