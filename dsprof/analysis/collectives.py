@@ -39,6 +39,19 @@ def family(op: str) -> str:
     return op
 
 
+_EVEN = (
+    *("allreduce", "broadcast", "reduceoop"),
+    *("allgatherinto", "allgatherbase", "allgathersingle"),
+    *("reducescattertensor", "reducescatterbase", "reducescattersingle"),
+)
+
+
+def is_even(op: str) -> bool:
+    """Say whether every rank must give and take as much as the others."""
+    bare = op.replace("_", "").lower()
+    return bare == "reduce" or bare.startswith(_EVEN)
+
+
 def busbw_factor(op: str, group_size: int) -> float | None:
     """Return bus bandwidth / algorithm bandwidth of a collective; None where it has none.
 

@@ -9,6 +9,7 @@ from dsprof.cli.check import CheckCommand
 from dsprof.cli.compare import CompareCommand
 from dsprof.cli.doctor import DoctorCommand
 from dsprof.cli.env import EnvCommand
+from dsprof.cli.hang import HangCommand
 from dsprof.cli.lint import LintCommand
 from dsprof.cli.report import ReportCommand
 from dsprof.cli.rules import RulesCommand
@@ -19,6 +20,7 @@ __all__ = ["COMMANDS", "Command", "Parser"]
 COMMANDS: tuple[Command, ...] = (
     RunCommand(),
     ReportCommand(),
+    HangCommand(),
     LintCommand(),
     CompareCommand(),
     CheckCommand(),

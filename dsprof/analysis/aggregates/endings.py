@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
-from dsprof.analysis.collectives import POINT_TO_POINT, family
+from dsprof.analysis.collectives import POINT_TO_POINT, family, is_even
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray
@@ -46,6 +46,20 @@ class LastCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Symptoms:
+    """What a look at the process showed, at the moment of a hang or now; empty: nobody looked.
+
+    `stack` is of the thread that trains, the innermost call first: `file:line function`.
+    """
+
+    stack: tuple[str, ...] = ()
+    state: str = ""  # letter of /proc/PID/stat; "X": there is no such process
+    waits_in: str = ""  # function of the kernel (wchan)
+    holds_interpreter: bool = False  # a C call kept Python from running
+    oom_kills: int = 0  # of its cgroup, since the process began
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """One rank; times in ns of the run's time line.
 
@@ -67,6 +81,7 @@ class Ending:
     last: LastCall | None
     last_frame: str
     bound_ns: int | None  # error of its clock
+    symptoms: Symptoms = Symptoms()
 
     @property
     def is_interrupted(self) -> bool:
@@ -177,11 +192,13 @@ class _Reading:
             created_ns=self._on_run(issue_ns),
             is_in_flight=is_open,
             frame=self._frame(row),
+            is_even=is_even(rows.words[rows.op[row]]),
             is_of_zero3=bool(rows.fetch[row]),
             step=int(rows.step[row]),
             nbytes=int(rows.nbytes[row]) if rows.tensors[row] else None,
             until_ns=self._on_run(until_ns),
             has_failed=bool(self.is_failed[row]),
+            reduce_op=rows.words[rows.reduce_op[row]],
         )
 
     def _pairs_open(self) -> Iterable[PairCall]:

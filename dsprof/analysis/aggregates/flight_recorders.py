@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
+from dsprof.analysis.collectives import is_even
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.flight import FlightDump, FlightEntry
 from dsprof.trace.table import RankTrace
@@ -19,8 +20,8 @@ CALLS_KEPT = 100
 class Call:
     """One collective as one rank called it; elements are over all its tensors.
 
-    Only traces tell what follows `is_of_zero3`; `until_ns` is the end, or the last moment at which
-    the call is known to have been in flight.
+    Every rank must give as much to an `is_even` one. Only traces tell what follows `is_of_zero3`;
+    `until_ns` is the end, or the last moment at which the call is known to have been in flight.
     """
 
     op: str
@@ -29,11 +30,13 @@ class Call:
     created_ns: int
     is_in_flight: bool
     frame: str
+    is_even: bool = False
     is_of_zero3: bool = False
     step: int = -1
     nbytes: int | None = None
     until_ns: int = 0
     has_failed: bool = False  # its wait ended in an exception
+    reduce_op: str = ""
 
     @property
     def in_flight_ns(self) -> int:
@@ -134,6 +137,7 @@ def _call(entry: FlightEntry, may_be_in_flight: bool) -> Call:
         created_ns=entry.created_ns,
         is_in_flight=may_be_in_flight and _is_in_flight(entry),
         frame=entry.frame,
+        is_even=is_even(entry.op),
         is_of_zero3=entry.is_of_zero3,
     )
 

@@ -23,7 +23,8 @@ _MOST_MISFITS = 0.1
 LEAST_WAIT_NS = 1_000_000_000
 """Twice what a killed rank has not written yet: a longer wait is no matter of the moment."""
 
-_LOST_NS = LEAST_WAIT_NS // 2
+LOST_NS = LEAST_WAIT_NS // 2
+"""What a killed rank has not written yet."""
 
 _OTHER_SIDE = {"send": "recv", "recv": "send"}
 
@@ -32,12 +33,15 @@ _OTHER_SIDE = {"send": "recv", "recv": "send"}
 class Hang:
     """Calls that could not end: `mismatched` where ranks called different things, else `held_up`.
 
-    `flights` are the ends of the traces in the terms of dumps.
+    `flights` are dumps, or the ends of traces in their terms. In groups of `unfinished` the device
+    of a rank has not ended what that of another has; only dumps tell that.
     """
 
     flights: FlightRecorders
     held_up: tuple[GroupState, ...]
     mismatched: tuple[Mismatch, ...]
+    unfinished: tuple[GroupState, ...] = ()
+    is_of_dumps: bool = False
 
 
 def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
@@ -58,21 +62,51 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
     return Hang(flights, tuple(rest), tuple(mismatched))
 
 
+def hang_of_dumps(flights: FlightRecorders, unfinished: int) -> Hang:
+    """Return what ranks waited in when they were dumped.
+
+    Of one collective more than the others a dump's moment may be the cause; `unfinished` are too
+    many for that.
+    """
+    states = group_states(flights)
+    return Hang(
+        flights,
+        tuple(state for state in states if state.waiting),
+        tuple(mismatches(flights)),
+        tuple(state for state in states if state.unfinished_by >= unfinished),
+        is_of_dumps=True,
+    )
+
+
 def roots(hang: Hang) -> tuple[int, ...]:
     """Return the ranks that others wait for and that wait for nothing themselves."""
     absent = {rank for state in hang.held_up for rank in state.absent}
-    waiting = {rank for state in hang.held_up for rank in state.waiting}
+    waiting = {rank for state in hang.held_up if _is_bound(state, hang) for rank in state.waiting}
     called = {r for one in hang.mismatched for _, ranks in one.values for r in ranks}
     return tuple(sorted(absent - waiting - called))
 
 
-def deadlocked(hang: Hang) -> tuple[int, ...]:
-    """Return the ranks that wait, over others, for themselves."""
+def _is_bound(state: GroupState, hang: Hang) -> bool:
+    """Say whether waiting in it keeps a rank from going on; a device goes through its own queue."""
+    return bool(state.absent) or not hang.is_of_dumps
+
+
+def cycles(hang: Hang) -> list[tuple[tuple[int, ...], list[GroupState]]]:
+    """Return the ranks that wait, over others, for themselves, and the calls in which they do."""
     waits_in: defaultdict[int, list[GroupState]] = defaultdict(list)
     for state in hang.held_up:
         for rank in state.waiting if state.absent else ():
             waits_in[rank].append(state)
-    return tuple(sorted(rank for rank in waits_in if rank in _awaited_by(rank, waits_in)))
+    awaited = {rank: _awaited_by(rank, waits_in) for rank in waits_in}
+    found = {
+        tuple(sorted(other for other in those if rank in awaited.get(other, ())))
+        for rank, those in awaited.items()
+        if rank in those
+    }
+    return [
+        (ranks, [s for s in hang.held_up if {*s.waiting} & {*ranks} and {*s.absent} & {*ranks}])
+        for ranks in sorted(found)
+    ]
 
 
 def _awaited_by(rank: int, waits_in: Mapping[int, Sequence[GroupState]]) -> set[int]:
@@ -88,7 +122,7 @@ def _awaited_by(rank: int, waits_in: Mapping[int, Sequence[GroupState]]) -> set[
 def was_alive_meanwhile(ending: Ending, state: GroupState) -> bool:
     """Say whether a rank wrote on while others waited, so that its call would have been written."""
     since_ns = state.call.created_ns if state.call else 0
-    return ending.trailer is not None or ending.alive_ns >= since_ns + _LOST_NS
+    return ending.trailer is not None or ending.alive_ns >= since_ns + LOST_NS
 
 
 def _flights(endings: Endings) -> FlightRecorders:

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.flight_recorders import Call, FlightRecorders, RankFlight
 
 ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
 """Some ranks may leave these before all have come."""
-_EQUAL_SIZES = frozenset(
-    {"all_reduce", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "_all_gather_base"}
-    | {"_reduce_scatter_base", "all_reduce_sparse", "allreduce_coalesced", "all_reduce_coalesced"}
-)
-"""With these every rank must give and take as much as the others."""
 _UNCOMPARED = frozenset({"coalesced", ""})
 
 
@@ -45,6 +40,7 @@ class GroupState:
     unfinished_by: int = 0
     waited_ns: int = 0
     failed: tuple[int, ...] = ()
+    calls: Mapping[int, Call] = field(default_factory=dict)  # by rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +50,13 @@ class Mismatch:
     name: str
     label: str
     seq: int
-    what: str  # "operation", "size" or "dtype"
+    what: str  # "operation", "size", "dtype", "reduce op" or "order"
     values: tuple[tuple[str, tuple[int, ...]], ...]
     odd: tuple[int, ...]  # empty where no value is that of most
     frames: dict[int, str]
     is_of_zero3: bool = False  # on some rank
+    calls: Mapping[int, Call] = field(default_factory=dict)  # by rank
+    is_sure: bool = True
 
 
 def group_states(flights: FlightRecorders) -> list[GroupState]:
@@ -67,26 +65,31 @@ def group_states(flights: FlightRecorders) -> list[GroupState]:
     return sorted(states, key=lambda state: state.call.created_ns if state.call else 1 << 63)
 
 
-def culprits(states: Iterable[GroupState]) -> list[int]:
-    """Return the absent ranks that wait for nobody themselves; all of them if each one waits."""
-    absent = {rank for state in states for rank in state.absent}
-    waiting = {rank for state in states if state.absent for rank in state.waiting}
-    return sorted(absent - waiting or absent)
-
-
 def mismatches(flights: FlightRecorders) -> Iterator[Mismatch]:
     """Yield the first mismatch of each group."""
     for name, members in _members(flights).items():
         views = _views(flights, name, members)
         for seq in sorted({seq for view in views.values() for seq in view.calls}):
             calls = {rank: v.calls[seq] for rank, v in views.items() if seq in v.calls}
-            if found := _mismatch(calls):
+            found = _mismatch(calls)
+            is_sure = found is not None
+            if found is None and len(calls) == len(members):
+                found = _odd_size(calls)
+            if found is not None:
                 what, values = found
-                frames = {rank: call.frame for rank, call in calls.items() if call.frame}
-                label = _label(flights, name)
-                by_zero3 = any(call.is_of_zero3 for call in calls.values())
                 odd = odd_ranks(values)
-                yield Mismatch(name, label, seq, what, values, odd, frames, by_zero3)
+                yield Mismatch(
+                    name=name,
+                    label=_label(flights, name),
+                    seq=seq,
+                    what="order" if _are_swapped(views, seq, odd) else what,
+                    values=values,
+                    odd=odd,
+                    frames={rank: call.frame for rank, call in calls.items() if call.frame},
+                    is_of_zero3=any(call.is_of_zero3 for call in calls.values()),
+                    calls=calls,
+                    is_sure=is_sure,
+                )
                 break
 
 
@@ -117,6 +120,9 @@ def _state(flights: FlightRecorders, name: str, members: tuple[int, ...]) -> Gro
     views = _views(flights, name, members)
     lagging, by = _unfinished(views)
     seq = _first_stuck(views)
+    if lagging and all(call.until_ns for view in views.values() for call in view.calls.values()):
+        # Who waits on the host for one that another rank has ended cannot come to the next one.
+        seq = min(seq for rank in lagging for seq in views[rank].in_flight)
     calls = {rank: view.calls[seq] for rank, view in views.items() if seq in view.calls}
     waiting = tuple(
         rank for rank, view in views.items() if view.enqueued >= seq > view.completed and seq >= 0
@@ -136,6 +142,7 @@ def _state(flights: FlightRecorders, name: str, members: tuple[int, ...]) -> Gro
         unfinished_by=by,
         waited_ns=max((calls[rank].in_flight_ns for rank in waiting if rank in calls), default=0),
         failed=tuple(rank for rank in waiting if rank in calls and calls[rank].has_failed),
+        calls=calls,
     )
 
 
@@ -163,22 +170,48 @@ def _unfinished(views: Mapping[int, RankFlight]) -> tuple[tuple[int, ...], int]:
     return tuple(sorted(lagging)), max(lagging.values(), default=0)
 
 
-def _mismatch(
-    calls: Mapping[int, Call],
-) -> tuple[str, tuple[tuple[str, tuple[int, ...]], ...]] | None:
-    """Compare the calls of one number: operations, then sizes, then types."""
+_Values = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def _mismatch(calls: Mapping[int, Call]) -> tuple[str, _Values] | None:
+    """Compare the calls of one number: operations, then types, then reductions, then sizes."""
     if any(call.op in _UNCOMPARED for call in calls.values()):
         return None
-    ops = by_value({rank: call.op for rank, call in calls.items()})
-    if len(ops) > 1:
-        return "operation", ops
-    types = by_value({rank: call.dtype for rank, call in calls.items() if call.dtype})
-    if len(types) > 1:
-        return "dtype", types
-    if not ops or ops[0][0] not in _EQUAL_SIZES:
-        return None
-    sizes = by_value({rank: _elements(call) for rank, call in calls.items()})
-    return ("size", sizes) if len(sizes) > 1 else None
+    told = {
+        "operation": {rank: call.op for rank, call in calls.items()},
+        "dtype": {rank: call.dtype for rank, call in calls.items() if call.dtype},
+        "reduce op": {rank: call.reduce_op for rank, call in calls.items() if call.reduce_op},
+    }
+    if all(call.is_even for call in calls.values()):
+        told["size"] = {rank: _elements(call) for rank, call in calls.items()}
+    values = ((what, by_value(of_ranks)) for what, of_ranks in told.items())
+    return next(((what, those) for what, those in values if len(those) > 1), None)
+
+
+def _odd_size(calls: Mapping[int, Call]) -> tuple[str, _Values] | None:
+    """Compare sizes that may differ, in a call that no rank has ended: one is not that of all."""
+    values = by_value({rank: _elements(call) for rank, call in calls.items()})
+    is_stuck = all(call.is_in_flight for call in calls.values())
+    is_odd = len(values) == 2 and len(values[1][1]) == 1 < len(values[0][1])
+    return ("size", values) if is_stuck and is_odd else None
+
+
+def _are_swapped(views: Mapping[int, RankFlight], seq: int, odd: tuple[int, ...]) -> bool:
+    """Say whether odd ranks called two collectives in the other order than the rest."""
+    usual = next((view.calls for rank, view in views.items() if rank not in odd), {})
+    others = [views[rank].calls for rank in odd]
+    return bool(others) and all(
+        seq in those
+        and seq + 1 in those
+        and seq + 1 in usual
+        and seq in usual
+        and (_kind(those[seq]), _kind(those[seq + 1])) == (_kind(usual[seq + 1]), _kind(usual[seq]))
+        for those in others
+    )
+
+
+def _kind(call: Call) -> tuple[str, str, tuple[int, int]]:
+    return call.op, call.dtype, call.elements
 
 
 def _elements(call: Call) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.run.endings import find_hang
-from dsprof.analysis.run.flight_recorders import Mismatch, mismatches
+from dsprof.analysis.run.flight_recorders import Mismatch
+from dsprof.analysis.run.hang_verdict import branches, difference, hang_of
 from dsprof.analysis.run.mismatches import disagreements
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -34,17 +34,18 @@ class MismatchedCollective:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the first mismatch of each group."""
         flights = run[FlightRecorders]
+        hung = hang_of(run[Endings], flights).mismatched
         if not flights.ranks:
-            yield from self._in_traces(run[Arrivals], run[Endings])
+            yield from self._in_traces(run[Arrivals], hung)
         elif len(flights.ranks) == 1:
             text = "Unknown: only one rank was dumped. Give the dumps of all ranks."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
-            for found in mismatches(flights):
+            for found in hung:
                 yield self._finding(found)
 
-    def _in_traces(self, arrivals: Arrivals, endings: Endings) -> Iterable[Finding]:
-        seen, hung = disagreements(arrivals.matched), find_hang(endings).mismatched
+    def _in_traces(self, arrivals: Arrivals, hung: Sequence[Mismatch]) -> Iterable[Finding]:
+        seen = disagreements(arrivals.matched)
         if not (seen.compared or hung):
             text = "No flight recorder was dumped, and no collective was matched across ranks."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
@@ -56,21 +57,16 @@ class MismatchedCollective:
             yield self._finding(found)
 
     def _finding(self, found: Mismatch) -> Finding:
-        told = "; ".join(
-            f"{value or 'none'} on {named(ranks)}" for value, ranks in found.values[:4]
-        )
         return self.meta.finding(
             Status.FAIL,
-            f"Collective number {found.seq:,} of {found.label} differs in {found.what}: {told}.",
+            difference(found),
             severity=Severity.CRITICAL,
-            cause="The ranks took different branches: a condition on the rank, on data or on a "
-            "loss, or batches of different shapes."
-            + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else ""),
+            cause=branches(found),
             action="Compare the call sites, and make all ranks take the same branch."
             + (f" {LEAF_MODULES}" if found.is_of_zero3 else ""),
             ranks=found.odd,
             evidence=(_table(found),),
-            confidence="high",
+            confidence="high" if found.is_sure else "medium",
         )
 
 

@@ -7,22 +7,29 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.run.endings import LEAST_WAIT_NS
-from dsprof.analysis.run.flight_recorders import GroupState, culprits, group_states
+from dsprof.analysis.run.endings import LEAST_WAIT_NS, Hang
+from dsprof.analysis.run.hang_verdict import UNFINISHED, HangVerdict, hang_of, judged
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.finding import Finding, Severity, Status, Table
 from dsprof.findings.wording import named
 from dsprof.rules.communication.stuck_collective_tables import held_up_groups, last_calls
-from dsprof.rules.communication.stuck_collective_traces import findings_of_traces
+from dsprof.rules.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.rule import Rule, RuleMeta
+
+_TITLES = {
+    "deadlock": "Ranks are deadlocked",
+    "came_late": "A rank came after others had given up",
+    "network": "A collective that every rank entered did not complete",
+    "unknown": "The others may wait for ranks without a record",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """What is more than the moment at which each rank was dumped, or its record ended."""
 
-    unfinished: int = 2  # collectives of one group that another rank has ended and this one has not
+    unfinished: int = UNFINISHED  # collectives that another rank has ended and this one has not
     waited_s: float = LEAST_WAIT_NS / 1e9  # a shorter wait at the end of traces proves nothing
 
 
@@ -42,152 +49,110 @@ class StuckCollective:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Name the ranks that are absent, those that did not finish, and those without a dump."""
-        if run[FlightRecorders].ranks:
-            yield from self._of_dumps(run[FlightRecorders], thresholds)
-        elif run[Endings].ranks:
-            yield from findings_of_traces(self.meta, run[Endings], round(thresholds.waited_s * 1e9))
-        else:
+        """Report each verdict on the hang; those on mismatches are another rule's."""
+        endings, flights = run[Endings], run[FlightRecorders]
+        if not (flights.ranks or endings.ranks):
             text = "No dsprof trace and no dump of torch's flight recorder was given."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
-
-    def _of_dumps(self, flights: FlightRecorders, thresholds: Thresholds) -> Iterable[Finding]:
-        states = group_states(flights)
-        if all(len(state.unknown) == len(state.members) - 1 for state in states):
+            return
+        hang = hang_of(endings, flights, round(thresholds.waited_s * 1e9), thresholds.unfinished)
+        if not endings.ranks and _is_alone(hang, flights):
             text = "Unknown: only one rank was dumped. Give the dumps of all ranks."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
-        found = [
-            *self._absent(states, flights),
-            *self._unfinished(states, thresholds),
-            *self._undumped(states),
-        ]
-        yield from found or self._in_flight(states)
+        verdicts = judged(hang, endings)
+        stuck = [one for one in verdicts if one.operation and one.kind != "mismatch"]
+        yield from (self._finding(one, hang, endings) for one in stuck)
+        if hang.mismatched and not stuck:
+            yield self.meta.finding(Status.NOT_APPLICABLE, "Covered by mismatched-collective.")
+        elif not stuck and verdicts[0].kind == "unknown":
+            yield self._undecided(verdicts[0], hang, endings)
 
-    def _absent(self, states: Sequence[GroupState], flights: FlightRecorders) -> Iterable[Finding]:
-        held_up = [state for state in states if state.absent]
-        if not held_up:
-            return
-        ranks = tuple(culprits(states))
-        first = next(state for state in held_up if set(ranks) & set(state.absent))
-        in_circle = all(any(r in state.waiting for state in held_up) for r in ranks)
-        knows = all(flights.ranks[rank].knows_completion for rank in ranks)
-        peers = _peers(ranks, flights)
-        yield self.meta.finding(
-            Status.FAIL,
-            f"{named(ranks).capitalize()} did not join collectives that others wait in. First: "
-            f"{_call(first)}, called by {named(first.waiting)}, not by {named(first.absent)}.",
-            severity=Severity.CRITICAL,
-            cause="Each of these ranks waits for another one in another group: the ranks use the "
-            "groups in different orders."
-            if in_circle
-            else f"{peers}; its peer may be the cause."
-            if peers
-            else f"The process hung, died, or took a different branch.{_zero3(first)}",
-            action=f"Look at the stack of {named(ranks)} (py-spy dump --pid PID) and at the end of "
-            f"its log.{_seen_last(ranks, flights)}{_leaf(first)}"
-            if len(ranks) == 1
-            else f"Look at the stacks of {named(ranks)} (py-spy dump --pid PID) and at the ends of "
-            f"their logs.{_seen_last(ranks, flights)}{_leaf(first)}",
-            ranks=ranks,
-            evidence=(last_calls(ranks, flights), held_up_groups(held_up)),
-            confidence="low" if peers else "high" if knows else "medium",
+    def _undecided(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Finding:
+        if not hang.is_of_dumps:
+            evidence = (last_completed(endings.ranks),)
+            return self.meta.finding(Status.UNKNOWN, verdict.sentence, evidence=evidence)
+        return self.meta.finding(
+            Status.INFO,
+            verdict.sentence,
+            title="Collectives that every rank had joined were in flight",
+            cause=verdict.cause.text,
+            evidence=(held_up_groups(hang.held_up),),
         )
 
-    def _unfinished(
-        self, states: Sequence[GroupState], thresholds: Thresholds
-    ) -> Iterable[Finding]:
-        lagging = [s for s in states if s.unfinished_by >= thresholds.unfinished]
-        if not lagging:
-            return
-        ranks = tuple(sorted({rank for state in lagging for rank in state.unfinished}))
-        most = max(lagging, key=lambda state: state.unfinished_by)
-        yield self.meta.finding(
+    def _finding(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Finding:
+        blocked = hang.unfinished if verdict.is_of_device else hang.held_up
+        states = [state for state in blocked if state.absent] or blocked
+        is_of_zero3 = any(state.call and state.call.is_of_zero3 for state in states)
+        zero3 = " ZeRO-3 called it: it hangs where a rank does not run a module that others run."
+        return self.meta.finding(
             Status.FAIL,
-            f"{named(ranks).capitalize()} did not finish collectives that others in the group "
-            f"finished: up to {most.unfinished_by} in {most.label}.",
-            title="Ranks did not finish collectives that others finished",
+            verdict.sentence,
+            title=self._title_of(verdict),
             severity=Severity.CRITICAL,
-            cause="The host enqueued them, but the device did not complete them: a device error, "
-            "or a kernel that never ends.",
-            action="Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q) and for CUDA "
-            "errors in the log of the rank.",
-            ranks=ranks,
-            evidence=(held_up_groups(lagging),),
-            confidence="medium",
+            cause=verdict.cause.text + zero3 * is_of_zero3,
+            action=_action(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
+            ranks=verdict.ranks if verdict.kind != "network" else (),
+            evidence=(held_up_groups(states), self._last(verdict, hang, endings)),
+            confidence=verdict.confidence,
         )
 
-    def _undumped(self, states: Sequence[GroupState]) -> Iterable[Finding]:
-        """Ranks without a dump, where all others of a group have joined and wait."""
-        suspect = [
-            state
-            for state in states
-            if state.waiting
-            and not state.absent
-            and 0 < 2 * len(state.unknown) < len(state.members)
-        ]
-        if suspect:
-            ranks = tuple(sorted({rank for state in suspect for rank in state.unknown}))
-            yield self.meta.finding(
-                Status.FAIL,
-                f"{named(ranks).capitalize()} left no dump, and all other ranks of "
-                f"{suspect[0].label} wait in {_call(suspect[0])}.",
-                title="The others may wait for ranks without a dump",
-                severity=Severity.HIGH,
-                cause="A process that died, or whose watchdog hung, writes no dump.",
-                action=f"Look at the log of {named(ranks)}, and add the dump if there is one."
-                if len(ranks) == 1
-                else f"Look at the logs of {named(ranks)}, and add their dumps if there are any.",
-                ranks=ranks,
-                evidence=(held_up_groups(suspect),),
-                confidence="low",
+    def _title_of(self, verdict: HangVerdict) -> str:
+        if verdict.is_of_device:
+            return "Ranks did not finish collectives that others finished"
+        return _TITLES.get(verdict.kind, "")
+
+    def _last(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Table:
+        if hang.is_of_dumps:
+            dumped = [rank for rank in verdict.ranks if rank in hang.flights.ranks]
+            return last_calls(dumped, hang.flights)
+        return last_completed(endings.ranks, dict.fromkeys((*verdict.ranks, *verdict.waiting)))
+
+
+def _is_alone(hang: Hang, flights: FlightRecorders) -> bool:
+    """Say whether no two ranks of a group were dumped."""
+    states = hang.held_up
+    return len(flights.ranks) == 1 or (
+        bool(states) and all(len(state.unknown) == len(state.members) - 1 for state in states)
+    )
+
+
+def _action(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
+    match verdict.kind:
+        case "deadlock":
+            return (
+                "Call them in the same order on every rank; batch sends and receives of two ranks "
+                "with torch.distributed.batch_isend_irecv."
             )
-
-    def _in_flight(self, states: Sequence[GroupState]) -> Iterable[Finding]:
-        pending = [state for state in states if state.waiting]
-        if pending:
-            yield self.meta.finding(
-                Status.INFO,
-                f"{_call(pending[0])} and collectives of {len(pending) - 1} more groups were in "
-                "flight; every rank with a dump had joined them.",
-                title="Collectives that every rank had joined were in flight",
-                cause="The run was healthy at that moment, or the network or a device is stuck.",
-                evidence=(held_up_groups(pending),),
-            )
-
-
-def _peers(ranks: Sequence[int], flights: FlightRecorders) -> str:
-    """Say in which send or receive the first of these ranks waits itself; "" if in none."""
-    for rank in ranks:
-        dump = flights.ranks[rank]
-        for name, group in dump.groups.items():
-            for entry in group.p2p_in_flight:
-                members = dump.members.get(name, ())
-                other = entry.target if entry.op == "send" else entry.source
-                whom = f" with rank {members[other]}" if 0 <= other < len(members) else ""
-                return f"Rank {rank} itself waits in {entry.op}{whom}"
-    return ""
+        case "unknown":
+            noun = "dump" if hang.is_of_dumps else "trace"
+            return f"Look at the log of {named(verdict.ranks)}. If a {noun} exists, add it."
+        case "network":
+            look = _look_at(verdict.waiting, hang, endings)
+            return f"{look} Check the network between the ranks."
+    if verdict.is_of_device:
+        return (
+            "Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q) and for CUDA errors "
+            "in the log of the rank."
+        )
+    return _look_at(verdict.ranks, hang, endings)
 
 
-def _call(state: GroupState) -> str:
-    op = state.call.op if state.call else "collective"
-    return f"{op} number {state.seq:,} of {state.label}"
-
-
-def _zero3(state: GroupState) -> str:
-    if state.call is None or not state.call.is_of_zero3:
-        return ""
-    return " ZeRO-3 called it, and hangs where a rank does not run a module that others run."
-
-
-def _leaf(state: GroupState) -> str:
-    return f" {LEAF_MODULES}" if state.call and state.call.is_of_zero3 else ""
-
-
-def _seen_last(ranks: Sequence[int], flights: FlightRecorders) -> str:
-    frames = {rank: flights.ranks[rank].last_frame for rank in ranks}
-    rank = next((rank for rank in ranks if frames[rank]), None)
-    return "" if rank is None else f" Rank {rank} called its last collective at {frames[rank]}."
+def _look_at(ranks: Sequence[int], hang: Hang, endings: Endings) -> str:
+    rank = ranks[0]
+    log = f"Look at the end of the log of {named(ranks)}"
+    if (ending := endings.ranks.get(rank)) is None:
+        frame = hang.flights.ranks[rank].last_frame if rank in hang.flights.ranks else ""
+        last = f" Rank {rank} called its last collective at {frame}." if frame else ""
+        return f"Print the stack of {named(ranks)} with `py-spy dump --pid PID`. {log}.{last}"
+    after = f" after {called(ending.last)}" if ending.last else ""
+    at = f", called at {ending.last_frame}" if ending.last_frame else ""
+    if ending.trailer is not None and ending.trailer.exception:
+        return f"{log} for the traceback; its last collective was {called(ending.last)}{at}."
+    return (
+        f"Look at what rank {rank} does{after}{at}. If it hangs again, print its stack with "
+        f"`py-spy dump --pid PID`. {log}."
+    )
 
 
 RULE: Rule = StuckCollective()

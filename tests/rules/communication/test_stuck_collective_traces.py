@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,8 +10,20 @@ from dsprof.diagnosis.build import diagnosis_of
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication import mismatched_collective
 from dsprof.rules.communication.stuck_collective import RULE
-from dsprof.trace.schema import Group, Site, Trailer
+from dsprof.trace.schema import Trailer
 from dsprof.trace.table import RankTrace
+from tests.factories.hangs import (
+    CTRL_C,
+    END,
+    EXIT,
+    KILLED,
+    RANKS,
+    pair,
+    raised,
+    rank,
+    waits,
+    without,
+)
 from tests.factories.trace import (
     alive,
     counters,
@@ -31,39 +42,6 @@ from tests.factories.trace import (
     summary,
     sync,
 )
-
-RANKS = 4
-KILLED: dict[str, Any] = {"trailer": None}
-CTRL_C: dict[str, Any] = {"trailer": Trailer(reason="interrupted")}
-EXIT: dict[str, Any] = {"trailer": Trailer(reason="exit")}
-END = 42_000.0
-
-
-def raised(kind: str) -> dict[str, Any]:
-    return {"trailer": Trailer(reason="exit", exception=kind)}
-
-
-def before(last: int = 3, group: int = 1) -> list[Any]:
-    """All-reduces that all ranks completed; the next would be at 1000."""
-    return [
-        sync("all_reduce", 100 * n, 10, seq=n, group=group, step=n, site=1)
-        for n in range(1, last + 1)
-    ]
-
-
-def rank(number: int, comm: Sequence[Any], until: float = END, **fields: Any) -> RankTrace:
-    given: dict[str, Any] = {"groups": {1: group(RANKS)}, "memory": [alive(until)]}
-    given["sites"] = {1: Site(1, "train.py", 40, "train")}
-    return rank_trace(number, RANKS, comm=[*before(), *comm], **(given | fields))
-
-
-def waits(seq: int = 4, at: float = 1000, **fields: Any) -> Any:
-    return hanging("all_reduce", at, seq=seq, step=12, nbytes=4 << 20, **fields)
-
-
-def without(*absent: int, **fields: Any) -> list[RankTrace]:
-    """All ranks but `absent` wait in all-reduce 4."""
-    return [rank(n, [] if n in absent else [waits()], **fields) for n in range(RANKS)]
 
 
 @pytest.mark.parametrize(("in_flight", "is_idle"), [(0, True), (2, False)])
@@ -163,12 +141,6 @@ def test_ranks_that_wait_for_each_other_are_deadlocked() -> None:
     finding = said(RULE, *traces)
     assert (finding.title, finding.ranks) == ("Ranks are deadlocked", (0, 1, 2))
     assert "Rank 0 waits in all_reduce 1 of group pair 0-1 (1.00 MiB) for rank 1" in finding.summary
-
-
-def pair(*ranks: int) -> Group:
-    number = {(0, 1): 2, (1, 2): 3, (0, 2): 4}.get(ranks, 2)
-    label = f"pair {ranks[0]}-{ranks[1]}"
-    return group(RANKS, id=number, key=label, label=label, ranks=list(ranks))
 
 
 def test_a_receive_that_no_send_answers_names_the_sender() -> None:

@@ -1,0 +1,86 @@
+"""What a rank does instead of joining, by the look that somebody took at its process."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from collections.abc import Sequence
+
+from dsprof.analysis.aggregates.endings import Symptoms
+
+GONE = "X"
+STOPPED = frozenset("tT")
+
+_LARGEST_SOURCE_BYTES = 1 << 20
+_FRAME = re.compile(r"(?P<file>.+):(?P<line>\d+)(?: (?P<function>.*))?")
+
+_MODULES: Sequence[tuple[str, str]] = (
+    (r"torch/utils/data/dataloader\.py", "data_loader"),
+    (r"torch/distributed/(rendezvous|elastic/.*)\.py", "store"),
+    (r"(threading|queue|asyncio/\w+|concurrent/futures/\w+|multiprocessing/\w+)\.py", "lock"),
+)
+"""Where Python's own and torch's code waits; of several the first in this order counts."""
+
+_LINES: Sequence[tuple[str, str]] = (
+    (r"\bsleep\(", "sleep"),
+    (r"\bstore\.(get|wait|add|set)\(|\bnew_group\(|TCPStore\(", "store"),
+    (r"\.acquire\(|\bwith [\w.]*lock\b", "lock"),
+    (
+        r"\bopen\(|\.(read|readinto|readline|readlines|write|flush|stat|exists|iterdir)\("
+        r"|\bos\.(fsync|listdir|makedirs|replace|scandir)\(|\b(torch|np|numpy|json|pickle)\.load\("
+        r"|\b(torch|np|numpy)\.save\w*\(",
+        "file_system",
+    ),
+)
+"""What a line of source calls in C, which leaves no frame of its own."""
+
+_KERNEL: Sequence[tuple[str, str]] = (
+    (r"nanosleep", "sleep"),
+    (r"pipe_|fifo|fuse|nfs|ceph|lustre|^ll_|io_schedule|folio_wait|wait_on_page", "file_system"),
+    (r"futex", "lock"),
+)
+
+_TEXTS = {
+    "data_loader": "waits for a worker of its DataLoader",
+    "store": "waits for the store of torch.distributed",
+    "lock": "waits for a lock or another thread",
+    "sleep": "sleeps",
+    "file_system": "waits for a file system",
+}
+
+
+def in_own_code(symptoms: Symptoms) -> tuple[str, str] | None:
+    """Return what a living rank waits for, as a kind of cause and in words; None if unknown."""
+    kind = _of_stack(symptoms.stack) or _first(_KERNEL, symptoms.waits_in)
+    if not kind and symptoms.state == "D":  # it cannot be interrupted: of disks and networks
+        kind = "file_system"
+    if not kind:
+        return None
+    where = f" at {symptoms.stack[0]}" if symptoms.stack else ""
+    return kind, f"{_TEXTS[kind]}{where}"
+
+
+def _of_stack(stack: Sequence[str]) -> str:
+    frames = [found for frame in stack if (found := _FRAME.fullmatch(frame))]
+    if not frames:
+        return ""
+    files = [found["file"].replace(os.sep, "/") for found in frames]
+    if any(re.search(_MODULES[0][0], file) for file in files):
+        return _MODULES[0][1]
+    inner = frames[0]
+    by_line = _first(_LINES, _source(inner["file"], int(inner["line"])))
+    return by_line or _first(_MODULES, files[0])
+
+
+def _source(file: str, line: int) -> str:
+    """Return a line of the source, where it lies on this machine; the name is not trusted."""
+    try:
+        is_source = os.path.isfile(file) and os.path.getsize(file) < _LARGEST_SOURCE_BYTES
+    except (OSError, ValueError):
+        return ""
+    return linecache.getline(file, line) if is_source and file.endswith(".py") else ""
+
+
+def _first(patterns: Sequence[tuple[str, str]], text: str) -> str:
+    return next((kind for pattern, kind in patterns if re.search(pattern, text)), "")

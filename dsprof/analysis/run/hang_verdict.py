@@ -1,0 +1,722 @@
+"""Why a run stands still or ended badly: who, in what, since when, and what others wait for.
+
+One analysis for the report, the command line and the training process itself: it takes how each
+rank ended, or stands now (`Endings`), and dumps of torch's flight recorder where there are any.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dsprof.analysis.aggregates.endings import Ending, Endings
+from dsprof.analysis.aggregates.flight_recorders import Call, FlightRecorders
+from dsprof.analysis.run.endings import (
+    LEAST_WAIT_NS,
+    LOST_NS,
+    Hang,
+    cycles,
+    find_hang,
+    hang_of_dumps,
+    roots,
+    was_alive_meanwhile,
+)
+from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
+from dsprof.analysis.run.hang_causes import GONE, STOPPED, in_own_code
+from dsprof.findings.wording import duration, named, ranks_do, size
+from dsprof.trace.heartbeat import FIRST_NS, LONGEST_NS
+from dsprof.trace.schema import EXIT
+
+Kind = Literal[
+    "never_entered",
+    "came_late",
+    "died",
+    "frozen",
+    "network",
+    "mismatch",
+    "deadlock",
+    "slow",
+    "none",
+    "unknown",
+]
+
+CauseKind = Literal[
+    "exception",
+    "signal",
+    "out_of_memory",
+    "lock",
+    "sleep",
+    "interpreter_lock",
+    "file_system",
+    "data_loader",
+    "exited",
+    "stopped",
+    "diverged",
+    "store",
+    "unknown",
+]
+
+HEALTHY: frozenset[Kind] = frozenset({"none", "unknown", "slow"})
+"""Verdicts that name no fault."""
+
+UNFINISHED = 2
+"""Collectives of a group that one rank's device has ended and another's has not."""
+
+_MISMATCHES = {
+    "operation": "op",
+    "size": "size",
+    "dtype": "dtype",
+    "reduce op": "reduce_op",
+    "order": "order",
+}
+_MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
+_STORE = frozenset({"DistStoreError", "DistNetworkError"})
+_TCP = frozenset({"gloo"})
+"""Backends that notice at once when the process at the other side has gone."""
+
+_NAMED = 3
+_LINKS = 16
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why a rank did not come."""
+
+    kind: CauseKind
+    text: str
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """The call that could not end."""
+
+    op: str
+    group: str
+    seq: int
+    step: int | None = None
+    bytes: int | None = None
+    dtype: str = ""
+    call_site: str = ""
+
+
+class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong: `ranks` are those to look at, `waiting` those that they keep waiting.
+
+    `chain` leads from a rank that waits to one of `ranks`, by the calls in which they wait; the
+    stacks have the innermost call first.
+    """
+
+    kind: Kind
+    ranks: tuple[int, ...] = ()
+    mismatch: str | None = None
+    operation: Operation | None = None
+    waiting: tuple[int, ...] = ()
+    waited_ns: int | None = None
+    cause: Cause = Cause("unknown", "")
+    stacks: dict[str, tuple[str, ...]] = {}
+    chain: tuple[tuple[int, int, str], ...] = ()
+    confidence: Literal["high", "medium", "low"] = "low"
+    sentence: str = ""
+    is_of_device: bool = False  # the program went on, the device did not
+
+
+def verdicts(endings: Endings, flights: FlightRecorders | None = None) -> list[HangVerdict]:
+    """Return what went wrong, the root first; one verdict at least."""
+    return judged(hang_of(endings, flights), endings)
+
+
+def hang_of(
+    endings: Endings,
+    flights: FlightRecorders | None = None,
+    least_wait_ns: int = LEAST_WAIT_NS,
+    unfinished: int = UNFINISHED,
+) -> Hang:
+    """Return who waits where, by dumps where there are two of them, else by how ranks ended."""
+    if flights is not None and len(flights.ranks) > 1:
+        return hang_of_dumps(flights, unfinished)
+    return find_hang(endings, least_wait_ns)
+
+
+def judged(hang: Hang, endings: Endings) -> list[HangVerdict]:
+    """Return what is behind the waits of `hang`, the root first; `endings` may lack ranks."""
+    return [*_Judge(endings, hang).verdicts()]
+
+
+class _Fate(NamedTuple):
+    """What became of a rank that did not come."""
+
+    kind: Kind
+    cause: Cause
+    is_proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    endings: Endings
+    hang: Hang
+
+    def verdicts(self) -> Iterator[HangVerdict]:
+        found = [
+            *self._mismatched(),
+            *self._unfinished(),
+            *self._absent(),
+            *self._deadlocked(),
+            *self._without_record(),
+            *self._entered_by_all(),
+        ]
+        yield from found or [self._ended()]
+
+    def _mismatched(self) -> Iterator[HangVerdict]:
+        for found in self.hang.mismatched:
+            call = _first_call(found.calls)
+            called = [rank for _, ranks in found.values for rank in ranks]
+            yield HangVerdict(
+                kind="mismatch",
+                ranks=found.odd,
+                mismatch=_MISMATCHES[found.what],
+                operation=_operation(call, found.label, found.seq) if call else None,
+                waiting=tuple(sorted(rank for rank in called if rank not in found.odd)),
+                waited_ns=max((c.in_flight_ns for c in found.calls.values()), default=0) or None,
+                cause=Cause("diverged", branches(found)),
+                stacks=self._stacks([ranks[0] for _, ranks in found.values[:2]], found),
+                confidence="high" if found.is_sure else "medium",
+                sentence=difference(found),
+            )
+
+    def _unfinished(self) -> Iterator[HangVerdict]:
+        """Ranks whose program went on, and whose device did not."""
+        if not (lagging := self.hang.unfinished):
+            return
+        ranks = tuple(sorted({rank for state in lagging for rank in state.unfinished}))
+        most = max(lagging, key=lambda state: state.unfinished_by)
+        yield self._of_state(
+            most,
+            kind="frozen",
+            ranks=ranks,
+            cause=Cause(
+                "unknown",
+                "The host enqueued them, but the device did not complete them: a device error, or "
+                "a kernel that never ends.",
+            ),
+            confidence="medium",
+            sentence=f"{named(ranks).capitalize()} did not finish collectives that others in the "
+            f"group finished: up to {most.unfinished_by} in {most.label}.",
+            is_of_device=True,
+        )
+
+    def _absent(self) -> Iterator[HangVerdict]:
+        """Ranks that others wait for, by what became of them; those first that were first."""
+        found: defaultdict[tuple[Kind, str], list[tuple[int, GroupState, _Fate]]]
+        found = defaultdict(list)
+        ranks = roots(self.hang)
+        for rank in ranks:
+            states = [state for state in self.hang.held_up if rank in state.absent]
+            first = min(states, key=lambda s: (not set(s.absent) <= set(ranks), _since_ns(s)))
+            fate = self._fate(rank, first)
+            found[fate.kind, fate.cause.kind].append((rank, first, fate))
+        for group in sorted(found.values(), key=lambda g: min(_since_ns(s) for _, s, _ in g)):
+            yield self._never_entered(group)
+
+    def _never_entered(self, group: Sequence[tuple[int, GroupState, _Fate]]) -> HangVerdict:
+        ranks = tuple(rank for rank, _, _ in group)
+        first = min((state for _, state, _ in group), key=_since_ns)
+        here = [(rank, fate) for rank, state, fate in group if state is first]
+        is_proven = all(fate.is_proven for _, fate in here)
+        # What a killed rank did in its last half second was not written.
+        missed = "never entered" if is_proven else "stopped in or before"
+        itself = self._peers(ranks) if self.hang.is_of_dumps else ""
+        is_sure = is_proven and not first.unknown and self._knows_completion(ranks)
+        cause = here[0][1].cause
+        texts = dict.fromkeys(fate.cause.text for _, fate in here[:_NAMED])
+        return self._of_state(
+            first,
+            kind=group[0][2].kind,
+            ranks=ranks,
+            cause=Cause(
+                cause.kind, f"{itself}; its peer may be the cause." if itself else " ".join(texts)
+            ),
+            confidence="low" if itself else "high" if is_sure else "medium",
+            sentence=f"{named([rank for rank, _ in here]).capitalize()} {missed} {_missed(first)}; "
+            f"{_waited(first)}.",
+        )
+
+    def _fate(self, rank: int, state: GroupState) -> _Fate:
+        ending = self.endings.ranks.get(rank)
+        if ending is None:
+            text = "The process hung, died, or took a different branch."
+            return _Fate("never_entered", Cause("unknown", text), True)
+        return self._by_look(rank, ending) or self._by_record(rank, ending, state)
+
+    def _by_look(self, rank: int, ending: Ending) -> _Fate | None:
+        """Judge by what somebody saw of the process, or what its own last line says."""
+        symptoms, trailer = ending.symptoms, ending.trailer
+        if trailer is not None and trailer.exception:
+            return _Fate("died", _exception(rank, trailer.exception), True)
+        if symptoms.state == GONE:
+            return _Fate("died", _killed(rank, ending), True)
+        if symptoms.state[:1] in STOPPED and symptoms.state:
+            text = f"Rank {rank} is stopped (SIGSTOP, or a debugger)."
+            return _Fate("frozen", Cause("stopped", text), True)
+        if symptoms.holds_interpreter:
+            where = f" at {symptoms.stack[0]}" if symptoms.stack else ""
+            text = f"Rank {rank} is in a call{where} that does not release the interpreter lock."
+            return _Fate("frozen", Cause("interpreter_lock", text), True)
+        if found := in_own_code(symptoms):
+            kind, text = found
+            return _Fate("never_entered", Cause(kind, f"Rank {rank} {text}."), True)  # type: ignore[arg-type]
+        return None
+
+    def _by_record(self, rank: int, ending: Ending, state: GroupState) -> _Fate:
+        """Judge by when the record of a rank ends, beside the waits of the others."""
+        since_ns, until_ns = _since_ns(state), _since_ns(state) + state.waited_ns
+        is_alive = was_alive_meanwhile(ending, state)
+        longest_ns = LONGEST_NS if ending.heartbeat else FIRST_NS
+        is_silent = until_ns > ending.alive_ns + longest_ns + 2 * LOST_NS
+        if ending.trailer is None:
+            notices = ending.backend in _TCP
+            if state.failed and not is_alive and not (is_silent and notices):
+                return _Fate("died", _killed(rank, ending), False)
+            if is_silent and notices:
+                return _Fate("frozen", Cause("unknown", _frozen(rank)), True)
+            if is_silent:
+                return _Fate("died", _killed(rank, ending), False)
+            if not is_alive:
+                return _Fate("never_entered", _killed(rank, ending), False)
+        elif ending.trailer.reason == EXIT and (is_silent or ending.alive_ns < since_ns + LOST_NS):
+            text = (
+                f"Rank {rank} had already exited normally: it runs fewer iterations than the "
+                "others."
+            )
+            return _Fate("never_entered", Cause("exited", text), True)
+        return _Fate("never_entered", _in_own_code(rank, ending, since_ns), True)
+
+    def _deadlocked(self) -> Iterator[HangVerdict]:
+        for who, states in cycles(self.hang):
+            members = set(who)
+            ranks = _lone(states, members) or who
+            links = ". ".join(
+                f"{ranks_do([r for r in s.waiting if r in members], 'wait')} in {_call(s)} for "
+                f"{named([r for r in s.absent if r in members])}"
+                for s in states[:4]
+            )
+            yield self._of_state(
+                states[0],
+                kind="deadlock",
+                ranks=ranks,
+                mismatch=_other_way(states),
+                waiting=tuple(sorted({r for s in states for r in s.waiting} - {*ranks}))
+                if len(ranks) < len(who)
+                else who,
+                cause=Cause(
+                    "diverged",
+                    "Each of these ranks waits for another of them: they call collectives of "
+                    "several groups, or sends and receives, in different orders.",
+                ),
+                chain=tuple(
+                    (waiter, awaited, _chain_call(s))
+                    for s in states
+                    for waiter in s.waiting
+                    for awaited in s.absent
+                    if {waiter, awaited} <= members
+                )[:_LINKS],
+                confidence="high",
+                sentence=f"{named(who).capitalize()} are deadlocked. {links}.",
+            )
+
+    def _without_record(self) -> Iterator[HangVerdict]:
+        """Ranks without a usable record, where all others of a group have entered and wait."""
+        suspect = [
+            state
+            for state in self.hang.held_up
+            if not state.absent and 0 < 2 * len(state.unknown) <= len(state.members)
+        ]
+        if not suspect or roots(self.hang) or self.hang.unfinished:
+            return
+        ranks = tuple(sorted({rank for state in suspect for rank in state.unknown}))
+        missing = [rank for rank in ranks if rank not in self.endings.ranks]
+        noun = "dump" if self.hang.is_of_dumps else "trace"
+        lost = f"wrote no {noun}" if missing else "stopped recording before the run ended"
+        yield self._of_state(
+            suspect[0],
+            kind="unknown",
+            ranks=ranks,
+            cause=Cause("unknown", _no_record(missing, of_dumps=self.hang.is_of_dumps)),
+            confidence="low",
+            sentence=f"{named(missing or ranks).capitalize()} {lost}, and all other ranks of "
+            f"{_group(suspect[0])} were in {_call(suspect[0])}; {_waited(suspect[0])}.",
+        )
+
+    def _entered_by_all(self) -> Iterator[HangVerdict]:
+        joined = [s for s in self.hang.held_up if not (s.unknown or s.absent)]
+        if not joined or roots(self.hang) or cycles(self.hang) or self.hang.is_of_dumps:
+            return
+        first = joined[0]
+        late = _late(first)
+        if late:
+            yield self._of_state(
+                first,
+                kind="came_late",
+                ranks=late,
+                waiting=tuple(rank for rank in first.waiting if rank not in late),
+                cause=self._fate_of_late(late[0], first),
+                confidence="high",
+                sentence=f"{named(late).capitalize()} came to {_call(first)} after "
+                f"{named(first.failed)} had given up; {_waited(first)}.",
+            )
+            return
+        yield self._stuck_within(first)
+
+    def _stuck_within(self, state: GroupState) -> HangVerdict:
+        """A collective that every rank entered."""
+        fates = {r: self._by_look(r, self.endings.ranks[r]) for r in state.members}
+        seen = {r: f for r, f in fates.items() if f and f.kind in ("died", "frozen")}
+        # Whose exception came from this very wait is a victim.
+        seen = {
+            r: f for r, f in seen.items() if not (f.cause.kind == "exception" and r in state.failed)
+        }
+        quiet = self._quiet(state)
+        said = f"Every rank entered {_call(state)}, but it did not complete; {_waited(state)}."
+        if seen:
+            ranks = tuple(sorted(seen))
+            fate = seen[ranks[0]]
+            return self._of_state(
+                state,
+                kind=fate.kind,
+                ranks=ranks,
+                cause=fate.cause,
+                confidence="high",
+                sentence=said,
+            )
+        if quiet:
+            text = (
+                f"The record of {named(quiet)} ends in it without a trailer: killed or crashed."
+                if state.failed
+                else f"The record of {named(quiet)} ends in it: stopped, killed or crashed."
+            )
+            return self._of_state(
+                state,
+                kind="died" if state.failed else "frozen",
+                ranks=quiet,
+                cause=Cause("unknown", text),
+                confidence="medium",
+                sentence=said,
+            )
+        return self._of_state(
+            state,
+            kind="network",
+            ranks=state.members,
+            waiting=state.waiting,
+            cause=Cause(
+                "unknown",
+                "Every rank is alive in it: the network between them broke, the timeout was too "
+                "short, or the transfer was still running when the run ended.",
+            ),
+            confidence="medium" if state.waited_ns >= LONGEST_NS else "low",
+            sentence=said,
+        )
+
+    def _quiet(self, state: GroupState) -> tuple[int, ...]:
+        """Return the ranks whose record ends while that of others goes on."""
+        ends = {rank: self.endings.ranks[rank] for rank in state.members}
+        unclosed = tuple(rank for rank, end in ends.items() if end.trailer is None)
+        if len(unclosed) < len(ends) and state.failed:
+            return unclosed
+        latest_ns = max(end.alive_ns for end in ends.values())
+        return tuple(r for r in unclosed if latest_ns > ends[r].alive_ns + LONGEST_NS + 2 * LOST_NS)
+
+    def _fate_of_late(self, rank: int, state: GroupState) -> Cause:
+        ending = self.endings.ranks[rank]
+        if found := in_own_code(ending.symptoms):
+            return Cause(found[0], f"Rank {rank} {found[1]}.")  # type: ignore[arg-type]
+        late_ns = state.calls[rank].created_ns - _since_ns(state)
+        return Cause("unknown", f"Rank {rank} entered {duration(late_ns)} after the first rank.")
+
+    def _ended(self) -> HangVerdict:
+        """Judge a run in which no rank is known to wait."""
+        if self.hang.is_of_dumps:
+            return self._dumped()
+        ends = self.endings.ranks
+        failed = {r: e for r, e in ends.items() if e.trailer is not None and e.trailer.exception}
+        gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.trailer is None}
+        if failed or gone:
+            return self._died(failed | gone)
+        killed = sorted(rank for rank, ending in ends.items() if ending.trailer is None)
+        if killed:
+            return HangVerdict(
+                kind="unknown",
+                ranks=tuple(killed) if len(killed) < len(ends) else (),
+                cause=Cause("unknown", "A process that is killed writes no trailer."),
+                sentence=f"Unknown: {named(killed)} ended without a trailer, and no rank is known "
+                f"to have waited {duration(LEAST_WAIT_NS)} or longer.",
+            )
+        return HangVerdict(
+            kind="none",
+            confidence="high" if ends else "low",
+            sentence="No rank waits for another one."
+            if ends
+            else "Unknown: no record says how ranks ended.",
+        )
+
+    def _dumped(self) -> HangVerdict:
+        if not (pending := self.hang.held_up):
+            return HangVerdict(kind="none", sentence="No collective was in flight in the dumps.")
+        return HangVerdict(
+            kind="unknown",
+            cause=Cause(
+                "unknown",
+                "The run was healthy at that moment, or the network or a device is stuck.",
+            ),
+            sentence=f"{_call(pending[0])} and collectives of {len(pending) - 1} more groups were "
+            "in flight; every rank with a dump had joined them.",
+        )
+
+    def _died(self, dead: Mapping[int, Ending]) -> HangVerdict:
+        """The rank that ended first is the root: the others may have followed it."""
+        first = min(dead, key=lambda rank: dead[rank].alive_ns)
+        ending = dead[first]
+        kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
+        everyone = len(dead) == len(self.endings.ranks) > 1 and len(kinds) == 1
+        trailer = ending.trailer
+        cause = _exception(first, trailer.exception) if trailer else _killed(first, ending)
+        who = tuple(sorted(dead)) if everyone else (first,)
+        by = f"ended by {trailer.exception}" if trailer else "died"
+        return HangVerdict(
+            kind="died",
+            ranks=() if everyone else who,
+            cause=cause,
+            stacks=self._stacks(who[:2]),
+            confidence="high" if everyone or len(dead) == 1 else "medium",
+            sentence=f"{named(who).capitalize()} {by}; no rank is known to have waited for it.",
+        )
+
+    def _of_state(
+        self,
+        state: GroupState,
+        *,
+        ranks: tuple[int, ...],
+        kind: Kind,
+        cause: Cause,
+        confidence: Literal["high", "medium", "low"],
+        sentence: str,
+        waiting: tuple[int, ...] | None = None,
+        chain: tuple[tuple[int, int, str], ...] | None = None,
+        mismatch: str | None = None,
+        is_of_device: bool = False,
+    ) -> HangVerdict:
+        waits, call = state.waiting if waiting is None else waiting, state.call
+        others = tuple(rank for rank in waits if rank not in ranks)
+        return HangVerdict(
+            kind=kind,
+            ranks=ranks,
+            mismatch=mismatch,
+            operation=_operation(call, state.label, state.seq) if call else None,
+            waiting=tuple(rank for rank in waits if rank not in ranks)
+            if waiting is None
+            else waits,
+            waited_ns=state.waited_ns or None,
+            cause=cause,
+            stacks=self._stacks([*ranks[:2], *others[:1]], state),
+            chain=self._chain(ranks) if chain is None else chain,
+            confidence=confidence,
+            sentence=sentence,
+            is_of_device=is_of_device,
+        )
+
+    def _stacks(
+        self, ranks: Iterable[int], at: GroupState | Mismatch | None = None
+    ) -> dict[str, tuple[str, ...]]:
+        """Return where ranks are; without a stack, the call site of their last collective."""
+        calls = at.calls if at else {}
+        found: dict[str, tuple[str, ...]] = {}
+        for rank in ranks:
+            ending, call = self.endings.ranks.get(rank), calls.get(rank)
+            flight = self.hang.flights.ranks.get(rank)
+            stack = ending.symptoms.stack if ending else ()
+            site = (call.frame if call else "") or (flight.last_frame if flight else "")
+            if stack or site:
+                found[str(rank)] = stack or (site,)
+        return found
+
+    def _chain(self, ranks: Sequence[int]) -> tuple[tuple[int, int, str], ...]:
+        """Follow waits back from `ranks`: each state once, the first rank that waits in it."""
+        links: list[tuple[int, int, str]] = []
+        awaited, reached = list(ranks), set(ranks)
+        while awaited and len(links) < _LINKS:
+            rank = awaited.pop(0)
+            for state in self.hang.held_up:
+                if rank in state.absent:
+                    new = [waiter for waiter in state.waiting if waiter not in reached]
+                    links += [(waiter, rank, _chain_call(state)) for waiter in new]
+                    reached.update(new)
+                    awaited += new
+        return tuple(links[:_LINKS][::-1])
+
+    def _knows_completion(self, ranks: Iterable[int]) -> bool:
+        dumps = self.hang.flights.ranks
+        return (
+            all(dumps[rank].knows_completion for rank in ranks) if self.hang.is_of_dumps else True
+        )
+
+    def _peers(self, ranks: Iterable[int]) -> str:
+        """Say in which send or receive the first of these ranks waits itself; "" if in none."""
+        for rank in ranks:
+            dump = self.hang.flights.ranks[rank]
+            for name, group in dump.groups.items():
+                for entry in group.p2p_in_flight:
+                    members = dump.members.get(name, ())
+                    other = entry.target if entry.op == "send" else entry.source
+                    whom = f" with rank {members[other]}" if 0 <= other < len(members) else ""
+                    return f"Rank {rank} itself waits in {entry.op}{whom}"
+        return ""
+
+
+def _exception(rank: int, exception: str) -> Cause:
+    name = exception.rpartition(".")[2]
+    kind: CauseKind = (
+        "out_of_memory" if name in _MEMORY else "store" if name in _STORE else "exception"
+    )
+    return Cause(kind, f"Rank {rank} ended by {exception}.")
+
+
+def _killed(rank: int, ending: Ending) -> Cause:
+    if ending.symptoms.oom_kills:
+        text = f"The kernel killed rank {rank}: the memory limit of its cgroup was reached."
+        return Cause("out_of_memory", text)
+    return Cause(
+        "unknown",
+        f"The record of rank {rank} ends earlier, without a trailer: the process was killed, "
+        "crashed or stopped. Up to its last half second is missing.",
+    )
+
+
+def _frozen(rank: int) -> str:
+    return (
+        f"Rank {rank} writes no heartbeat, and its connections stayed open: it is stopped "
+        "(SIGSTOP), or a call does not release the interpreter lock."
+    )
+
+
+def _in_own_code(rank: int, ending: Ending, since_ns: int) -> Cause:
+    later_ns = ending.alive_ns - since_ns
+    beat = ending.heartbeat
+    idle = ", with no collective in flight" if beat and not beat.in_flight else ""
+    went_on = any(
+        call.created_ns > since_ns
+        for view in ending.groups.values()
+        for call in view.calls.values()
+    )
+    text = (
+        f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
+        f"{idle}: it was in its own code, or in a branch that the others do not take."
+        + (" Its record ends without a trailer: it was killed or crashed." * (not ending.trailer))
+    )
+    return Cause("diverged" if went_on else "unknown", text)
+
+
+def difference(found: Mismatch) -> str:
+    """Say in which respect ranks called a collective differently."""
+    told = "; ".join(f"{value or 'none'} on {named(ranks)}" for value, ranks in found.values[:4])
+    return f"Collective number {found.seq:,} of {found.label} differs in {found.what}: {told}."
+
+
+def branches(found: Mismatch) -> str:
+    """Say how ranks come to call different collectives."""
+    return (
+        "The ranks took different branches: a condition on the rank, on data or on a loss, or "
+        "batches of different shapes."
+        + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else "")
+    )
+
+
+def _no_record(missing: Sequence[int], *, of_dumps: bool) -> str:
+    if of_dumps:
+        return "A process that died, or whose watchdog hung, writes no dump."
+    if missing:
+        return "The process died before it recorded anything, or its file is on another host."
+    return "The end of the run is not in its file."
+
+
+def _late(state: GroupState) -> tuple[int, ...]:
+    """Return the ranks that entered only when others had given up."""
+    gave_up_ns = min((state.calls[rank].until_ns for rank in state.failed), default=None)
+    if gave_up_ns is None:
+        return ()
+    return tuple(
+        r for r in state.waiting if r in state.calls and state.calls[r].created_ns > gave_up_ns
+    )
+
+
+def _lone(states: Sequence[GroupState], members: set[int]) -> tuple[int, ...]:
+    """Return the ranks of a cycle that the most others wait for: they differ, the others agree."""
+    awaited = sorted({tuple(sorted(members & {*s.absent})) for s in states}, key=len)
+    if len(awaited) > 1 and len(awaited[0]) < len(awaited[1]):
+        return awaited[0]
+    return ()
+
+
+def _other_way(states: Sequence[GroupState]) -> str | None:
+    """Say how calls of a cycle differ: the same call in another group, or another order."""
+    calls = [state.call for state in states]
+    if any(state.p2p_in_flight for state in states) or None in calls:
+        return "order"
+    alike = {(c.op, c.elements, c.dtype, c.frame) for c in calls if c is not None}
+    names = {state.name for state in states}
+    return "group" if len(alike) == 1 and len(names) > 1 and calls[0].frame else "order"  # type: ignore[union-attr]
+
+
+def _first_call(calls: Mapping[int, Call]) -> Call | None:
+    return min(calls.values(), key=lambda call: call.created_ns, default=None)
+
+
+def _operation(call: Call, label: str, seq: int) -> Operation:
+    return Operation(
+        op=call.op,
+        group=label,
+        seq=seq,
+        step=call.step if call.step >= 0 else None,
+        bytes=call.nbytes,
+        dtype=call.dtype,
+        call_site=call.frame,
+    )
+
+
+def _since_ns(state: GroupState) -> int:
+    """Return when the first rank entered."""
+    return state.call.created_ns if state.call else 0
+
+
+def _missed(state: GroupState) -> str:
+    """Name what ranks never entered; of a send, that is the receive, and the other way round."""
+    if state.p2p_in_flight and state.call:
+        return f"the {'recv' if state.call.op == 'send' else 'send'} that {_call(state)} needs"
+    return _call(state)
+
+
+def _call(state: GroupState) -> str:
+    call = state.call
+    if call is None:
+        return f"collective {state.seq:,} of {_group(state)}"
+    details = [] if not call.nbytes else [size(call.nbytes)]
+    details += [f"step {call.step}"] if call.step >= 0 else []
+    within = f" ({', '.join(details)})" if details else ""
+    return f"{call.op} {state.seq:,} of {_group(state)}{within}"
+
+
+def _chain_call(state: GroupState) -> str:
+    return f"{state.call.op if state.call else 'collective'} {state.seq} of {state.label}"
+
+
+def _group(state: GroupState) -> str:
+    """Name a group; one without a name of its own has a label like `group 3`."""
+    return state.label if state.label.startswith("group ") else f"group {state.label}"
+
+
+def _waited(state: GroupState) -> str:
+    held = f" {duration(state.waited_ns)}" if state.waited_ns else ""
+    text = f"{named(state.waiting)} waited{held} in it"
+    if not state.failed:
+        return text
+    who = "" if state.failed == state.waiting else f" on {named(state.failed)}"
+    return f"{text}, until an exception{who}"

@@ -1,0 +1,340 @@
+"""Every kind of verdict, by hand-made records of four ranks; times in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsprof.analysis.aggregates.endings import Endings, Symptoms
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.run.hang_verdict import HangVerdict, verdicts
+from dsprof.analysis.summarise import summarise
+from dsprof.trace.run import find_run
+from dsprof.trace.table import RankTrace
+from tests import shared_data
+from tests.factories import flight
+from tests.factories.hangs import (
+    CTRL_C,
+    END,
+    EXIT,
+    KILLED,
+    RANKS,
+    pair,
+    raised,
+    rank,
+    waits,
+    without,
+)
+from tests.factories.trace import (
+    failing,
+    group,
+    hanging,
+    summary,
+    sync,
+)
+
+
+def judged(*traces: RankTrace, **looks: Symptoms) -> list[HangVerdict]:
+    """Judge a run; `looks` are what was seen of ranks: r2=Symptoms(...)."""
+    endings = summary(*traces)[Endings]
+    seen = {int(name[1:]): look for name, look in looks.items()}
+    ranks = {
+        number: replace(ending, symptoms=seen.get(number, Symptoms()))
+        for number, ending in endings.ranks.items()
+    }
+    return verdicts(Endings(ranks, endings.groups))
+
+
+def root(*traces: RankTrace, **looks: Symptoms) -> HangVerdict:
+    return judged(*traces, **looks)[0]
+
+
+def test_who_never_entered_is_named_with_the_call_and_who_waits() -> None:
+    found = root(*without(2, **CTRL_C))
+    assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
+    assert found.operation is not None
+    assert (found.operation.op, found.operation.group, found.operation.seq) == (
+        "all_reduce", "world", 4,
+    )  # fmt: skip
+    assert (found.operation.step, found.operation.bytes) == (12, 4 << 20)
+    assert found.waited_ns == 41 * 10**9
+    assert found.cause.kind == "unknown"
+    assert found.confidence == "high"
+
+
+@pytest.mark.parametrize(
+    ("look", "kind", "cause"),
+    [
+        (Symptoms(state="T"), "frozen", "stopped"),
+        (Symptoms(state="X"), "died", "unknown"),
+        (Symptoms(state="X", oom_kills=1), "died", "out_of_memory"),
+        (Symptoms(state="D"), "never_entered", "file_system"),
+        (Symptoms(holds_interpreter=True), "frozen", "interpreter_lock"),
+        (Symptoms(waits_in="hrtimer_nanosleep"), "never_entered", "sleep"),
+        (Symptoms(waits_in="futex_wait_queue"), "never_entered", "lock"),
+        (Symptoms(waits_in="pipe_read"), "never_entered", "file_system"),
+        (
+            Symptoms(
+                stack=(
+                    "/usr/lib/python3/queue.py:171 get",
+                    "/x/torch/utils/data/dataloader.py:1251 _try_get_data",
+                )
+            ),
+            "never_entered",
+            "data_loader",
+        ),
+        (Symptoms(stack=("/usr/lib/python3/threading.py:9 wait",)), "never_entered", "lock"),
+    ],
+)
+def test_a_look_at_the_process_tells_why(look: Symptoms, kind: str, cause: str) -> None:
+    found = root(*without(2, **KILLED), r2=look)
+    assert (found.kind, found.ranks, found.cause.kind) == (kind, (2,), cause)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("    time.sleep(100)", "sleep"),
+        ("    lock.acquire()", "lock"),
+        ("    with self.lock:", "lock"),
+        ('    with open(path, "rb") as file:', "file_system"),
+        ("    file.read()", "file_system"),
+        ("    total += 1", "unknown"),
+    ],
+)
+def test_the_line_of_source_tells_what_is_called_in_c(
+    tmp_path: Path, line: str, cause: str
+) -> None:
+    source = tmp_path / "train.py"
+    source.write_text(f"def train():\n{line}\n")
+    found = root(*without(2, **KILLED), r2=Symptoms(stack=(f"{source}:2 train",)))
+    assert found.cause.kind == cause
+    assert found.stacks["2"] == (f"{source}:2 train",)
+    assert found.kind == "never_entered"
+
+
+BROKEN = [failing("all_reduce", 1000, 5, seq=4, nbytes=4 << 20)]
+
+
+@pytest.mark.parametrize(
+    ("exception", "cause"),
+    [("ValueError", "exception"), ("MemoryError", "out_of_memory"),
+     ("torch.OutOfMemoryError", "out_of_memory"), ("DistStoreError", "store")],
+)  # fmt: skip
+def test_a_rank_that_an_exception_ended_died(exception: str, cause: str) -> None:
+    others = [rank(n, BROKEN, 1010, **raised("RuntimeError")) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], 900, **raised(exception)))
+    assert (found.kind, found.ranks, found.cause.kind) == ("died", (2,), cause)
+
+
+def test_a_killed_rank_whose_peers_lose_their_connections_died() -> None:
+    others = [rank(n, BROKEN, 1010, **raised("RuntimeError")) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], 900, **KILLED))
+    assert (found.kind, found.ranks, found.waiting) == ("died", (2,), (0, 1, 3))
+
+
+def test_a_silent_rank_whose_peers_keep_their_connections_is_frozen() -> None:
+    waiting = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
+    assert root(*waiting, rank(2, [], 900, **KILLED)).kind == "frozen"
+    timed_out = [failing("all_reduce", 1000, 30_000, seq=4, nbytes=4 << 20)]
+    others = [rank(n, timed_out, 31_010, **raised("RuntimeError")) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], 900, **KILLED))
+    assert (found.kind, found.ranks) == ("frozen", (2,))
+
+
+def test_a_silence_shorter_than_a_heartbeat_proves_nothing() -> None:
+    waiting = [rank(n, [waits()], 2300, **KILLED) for n in (0, 1, 3)]
+    found = root(*waiting, rank(2, [], 1400, **KILLED))
+    assert (found.kind, found.confidence) == ("never_entered", "medium")
+    assert found.sentence.startswith("Rank 2 stopped in or before")
+
+
+@pytest.mark.parametrize("waiting", [waits(), BROKEN[0]])
+def test_a_rank_that_ended_early_had_exited(waiting: Any) -> None:
+    others = [rank(n, [waiting], **KILLED) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], 900, **EXIT))
+    assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "exited")
+
+
+def test_a_rank_that_went_on_elsewhere_diverged() -> None:
+    own = group(RANKS, id=2, key="own", label="own", ranks=[2])
+    elsewhere = [sync("all_reduce", 5000, 1, seq=1, group=2)]
+    traces = [t for t in without(2, **KILLED) if t.rank != 2]
+    groups = {1: group(RANKS), 2: own}
+    found = root(*traces, rank(2, elsewhere, groups=groups, **KILLED))
+    assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "diverged")
+
+
+def test_a_rank_that_came_when_others_had_given_up_came_late() -> None:
+    timed_out = [failing("all_reduce", 1000, 10_000, seq=4)]
+    late = [failing("all_reduce", 20_000, 3, seq=4)]
+    traces = [
+        rank(n, late if n == 2 else timed_out, **raised("RuntimeError")) for n in range(RANKS)
+    ]
+    found = root(*traces)
+    assert (found.kind, found.ranks, found.waiting) == ("came_late", (2,), (0, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("other", "mismatch"),
+    [
+        (hanging("broadcast", 1000, seq=4), "op"),
+        (hanging("all_reduce", 1000, seq=4, nbytes=64), "size"),
+        (hanging("all_reduce", 1000, seq=4, nbytes=4 << 20, dtype="bfloat16"), "dtype"),
+        (
+            hanging("all_reduce", 1000, seq=4, nbytes=4 << 20, reduce_op="MAX"),
+            "reduce_op",
+        ),
+    ],
+)
+def test_a_call_that_differs_is_a_mismatch(other: Any, mismatch: str) -> None:
+    usual = waits(reduce_op="SUM")
+    traces = [rank(n, [other if n == 2 else usual], **KILLED) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.mismatch, found.ranks) == ("mismatch", mismatch, (2,))
+    assert (found.waiting, found.cause.kind) == ((0, 1, 3), "diverged")
+
+
+@pytest.mark.parametrize("op", ["all_gather_into_tensor", "reduce_scatter_tensor"])
+def test_operations_on_one_tensor_have_one_size(op: str) -> None:
+    traces = [
+        rank(n, [hanging(op, 1000, seq=4, nbytes=64 << (n == 2))], **KILLED) for n in range(RANKS)
+    ]
+    found = root(*traces)
+    assert (found.kind, found.mismatch, found.confidence) == ("mismatch", "size", "high")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind"), [((8, 8, 16, 8), "mismatch"), ((8, 16, 24, 32), "network")]
+)
+def test_of_sizes_that_may_differ_one_among_equal_ones_is_suspect(
+    sizes: Sequence[int], kind: str
+) -> None:
+    calls = [hanging("all_to_all_single", 1000, seq=4, nbytes=nbytes) for nbytes in sizes]
+    found = root(*(rank(n, [call], **KILLED) for n, call in enumerate(calls)))
+    assert (found.kind, found.confidence) == (kind, "medium")
+
+
+def test_two_calls_in_the_other_order_are_an_order() -> None:
+    calls = [hanging("all_reduce", 1000, seq=4), hanging("broadcast", 1001, seq=5)]
+    other = [hanging("broadcast", 1000, seq=4), hanging("all_reduce", 1001, seq=5)]
+    traces = [rank(n, other if n == 2 else calls, **KILLED) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.mismatch, found.ranks) == ("mismatch", "order", (2,))
+
+
+def test_the_chain_leads_over_groups_to_the_root() -> None:
+    """Ranks 0 and 1 wait for 2, which waits for 3 in another group."""
+    groups = {1: group(RANKS), 2: pair(2, 3)}
+    calls = [[waits()], [waits()], [hanging("broadcast", 900, seq=1, group=2)], []]
+    found = root(*(rank(n, comm, groups=groups, **KILLED) for n, comm in enumerate(calls)))
+    assert (found.kind, found.ranks) == ("never_entered", (3,))
+    assert found.chain[-1] == (2, 3, "broadcast 1 of pair 2-3")
+    assert (0, 3, "all_reduce 4 of world") in found.chain
+
+
+def test_of_a_cycle_the_rank_that_all_others_wait_for_is_the_culprit() -> None:
+    """Rank 2 uses two groups in the other order."""
+    everyone = list(range(RANKS))
+    groups = {1: group(RANKS), 2: group(RANKS, id=2, key="b", label="b", ranks=everyone)}
+    one, two = waits(site=1), hanging("broadcast", 1000, seq=1, group=2, site=1)
+    traces = [rank(n, [two if n == 2 else one], groups=groups, **KILLED) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.ranks, found.mismatch) == ("deadlock", (2,), "order")
+    assert found.waiting == (0, 1, 3)
+    assert (0, 2, "all_reduce 4 of world") in found.chain
+    same = hanging("all_reduce", 1000, seq=1, group=2, site=1, nbytes=4 << 20)
+    traces = [rank(n, [same if n == 2 else one], groups=groups, **KILLED) for n in range(RANKS)]
+    assert root(*traces).mismatch == "group"
+
+
+def test_two_that_both_receive_first_are_deadlocked() -> None:
+    calls = [
+        [hanging("recv", 1000, seq=1, peer=1)],
+        [hanging("recv", 1000, seq=1, peer=0)],
+        [waits()],
+        [waits()],
+    ]
+    found = root(*(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
+    assert (found.kind, found.ranks) == ("deadlock", (0, 1))
+
+
+def test_what_all_entered_and_none_left_is_the_network() -> None:
+    traces = [rank(n, [waits()], **KILLED) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.ranks, found.confidence) == ("network", (0, 1, 2, 3), "medium")
+
+
+def test_who_waits_for_what_another_rank_has_ended_is_not_absent_from_the_next() -> None:
+    """The link broke within all-reduce 4: rank 0 had all that it needs, and is in the fifth."""
+    ahead = [sync("all_reduce", 1000, 5, seq=4, nbytes=4 << 20), waits(5, at=1010)]
+    traces = [rank(n, [waits()] if n else ahead, **KILLED) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.operation and found.operation.seq) == ("network", 4)
+
+
+def test_a_rank_that_froze_within_a_collective_is_frozen() -> None:
+    traces = [rank(n, [waits()], 1500 if n == 2 else END, **KILLED) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.ranks) == ("frozen", (2,))
+    traces = [rank(n, [waits()], **KILLED) for n in range(RANKS)]
+    found = root(*traces, r1=Symptoms(state="T"))
+    assert (found.kind, found.ranks, found.cause.kind) == ("frozen", (1,), "stopped")
+
+
+def test_a_rank_without_a_file_is_unknown() -> None:
+    found = root(*(trace for trace in without(2, **KILLED) if trace.rank != 2))
+    assert (found.kind, found.ranks, found.confidence) == ("unknown", (2,), "low")
+
+
+def test_the_first_of_several_exceptions_is_the_root() -> None:
+    traces = [rank(n, [], 900 + 10 * (n != 2), **raised("RuntimeError")) for n in (0, 2)]
+    found = root(*traces, *(rank(n, []) for n in (1, 3)))
+    assert (found.kind, found.ranks, found.cause.kind) == ("died", (2,), "exception")
+
+
+def test_where_every_rank_lost_the_store_none_is_the_culprit() -> None:
+    traces = [rank(n, [], 900, **raised("DistNetworkError")) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.ranks, found.cause.kind) == ("died", (), "store")
+
+
+def test_a_run_that_ended_well_has_no_hang() -> None:
+    assert [one.kind for one in judged(*(rank(n, []) for n in range(RANKS)))] == ["none"]
+
+
+def test_ranks_killed_without_a_wait_are_unknown() -> None:
+    assert root(*(rank(n, [], 900, **KILLED) for n in range(RANKS))).kind == "unknown"
+
+
+def test_roots_of_different_kinds_are_verdicts_of_their_own() -> None:
+    found = judged(*without(1, 2, **KILLED), r1=Symptoms(state="T"))
+    assert [(one.kind, one.ranks) for one in found] == [("frozen", (1,)), ("never_entered", (2,))]
+
+
+def dumped(folder: Path) -> list[HangVerdict]:
+    run = summarise(find_run([folder]), [FlightRecorders, Endings])
+    return verdicts(run[Endings], run[FlightRecorders])
+
+
+def test_dumps_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
+    for number in range(RANKS):
+        entries = [flight.call(1, done=True), *([flight.call(2)] if number != 2 else [])]
+        flight.write(tmp_path, number, flight.document(entries, {"0": range(RANKS)}))
+    [found] = dumped(tmp_path)
+    assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "injected", "kind"),
+    [("nvrx_gpu_error_1st", (12, 14), "frozen"), ("nvrx_lock_gil_2nd", (10, 15), "never_entered")],
+)
+def test_real_dumps_name_the_ranks_in_which_faults_were_injected(
+    name: str, injected: tuple[int, ...], kind: str
+) -> None:
+    found = dumped(shared_data.folder("flight_recorder") / name)[0]
+    assert (found.ranks, found.kind) == (injected, kind)

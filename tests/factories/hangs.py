@@ -1,0 +1,49 @@
+"""Four ranks that wait in an all-reduce until something ends them; times in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsprof.trace.schema import Group, Site, Trailer
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import alive, group, hanging, rank_trace, sync
+
+RANKS = 4
+KILLED: dict[str, Any] = {"trailer": None}
+CTRL_C: dict[str, Any] = {"trailer": Trailer(reason="interrupted")}
+EXIT: dict[str, Any] = {"trailer": Trailer(reason="exit")}
+END = 42_000.0
+
+
+def raised(kind: str) -> dict[str, Any]:
+    return {"trailer": Trailer(reason="exit", exception=kind)}
+
+
+def before(last: int = 3, group: int = 1) -> list[Any]:
+    """All-reduces that all ranks completed; the next would be at 1000."""
+    return [
+        sync("all_reduce", 100 * n, 10, seq=n, group=group, step=n, site=1)
+        for n in range(1, last + 1)
+    ]
+
+
+def rank(number: int, comm: Sequence[Any], until: float = END, **fields: Any) -> RankTrace:
+    given: dict[str, Any] = {"groups": {1: group(RANKS)}, "memory": [alive(until)]}
+    given["sites"] = {1: Site(1, "train.py", 40, "train")}
+    return rank_trace(number, RANKS, comm=[*before(), *comm], **(given | fields))
+
+
+def waits(seq: int = 4, at: float = 1000, **fields: Any) -> Any:
+    return hanging("all_reduce", at, seq=seq, step=12, nbytes=4 << 20, **fields)
+
+
+def without(*absent: int, **fields: Any) -> list[RankTrace]:
+    """All ranks but `absent` wait in all-reduce 4."""
+    return [rank(n, [] if n in absent else [waits()], **fields) for n in range(RANKS)]
+
+
+def pair(*ranks: int) -> Group:
+    number = {(0, 1): 2, (1, 2): 3, (0, 2): 4}.get(ranks, 2)
+    label = f"pair {ranks[0]}-{ranks[1]}"
+    return group(RANKS, id=number, key=label, label=label, ranks=list(ranks))
