@@ -96,5 +96,6 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         arrivals=arrivals(summary),
         transfers=transfers(summary, thresholds),
         thresholds=sections.thresholds(rules, thresholds),
+        rules=sections.rule_infos(rules),
         utilisation=utilisation_info(summary),
     )

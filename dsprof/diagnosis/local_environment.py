@@ -58,6 +58,7 @@ def diagnose_environment(
         findings=findings,
         environment=environment_info(facts),
         thresholds=sections.thresholds(rules, thresholds),
+        rules=sections.rule_infos(rules),
     )
 
 

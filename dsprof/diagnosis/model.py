@@ -459,6 +459,16 @@ class ThresholdInfo(_Part):
     is_default: bool = True
 
 
+class RuleInfo(_Part):
+    """A rule that judged the run: what a page says of it beside its findings."""
+
+    rule: str
+    title: str  # when it passes
+    why: str  # it matters
+    category: str
+    package: str = ""  # which brings it as a plugin; "": dsprof
+
+
 class Diagnosis(_Part):
     """What a run did, what it cost and why."""
 
@@ -485,6 +495,7 @@ class Diagnosis(_Part):
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
     thresholds: list[ThresholdInfo] = []
+    rules: list[RuleInfo] = []
     baseline: BaselineInfo | None = None
     transfers: list[TransferRow] = []
     utilisation: UtilisationInfo = msgspec.field(default_factory=UtilisationInfo)

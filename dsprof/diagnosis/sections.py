@@ -180,6 +180,21 @@ def waits(summary: RunSummary) -> model.WaitMatrix:
     )
 
 
+def rule_infos(rules: Iterable[Rule]) -> list[model.RuleInfo]:
+    """Say of each rule what it is about."""
+    metas = (rule.meta for rule in rules)
+    return [
+        model.RuleInfo(
+            rule=meta.id,
+            title=meta.title,
+            why=meta.why,
+            category=meta.category,
+            package=meta.package,
+        )
+        for meta in metas
+    ]
+
+
 def thresholds(rules: Iterable[Rule], given: Mapping[str, Any]) -> list[model.ThresholdInfo]:
     """List the thresholds in force."""
     found = []

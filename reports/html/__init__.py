@@ -15,7 +15,6 @@ from dsprof.reports.base import Options, Renderer
 from dsprof.reports.glossary import GLOSSARY
 from dsprof.reports.html import figures, waits
 from dsprof.reports.html.templates import asset, environment
-from dsprof.rules import RULES
 
 MAX_STEP_BARS = 120
 
@@ -53,7 +52,7 @@ class HtmlRenderer:
                 diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
             ),
             figures=drawn,
-            rules={rule.meta.id: rule.meta for rule in RULES},
+            rules={about.rule: about for about in diagnosis.rules},
             glossary=sorted(GLOSSARY.items()),
             tables=tables,
             csp=_content_security_policy(script),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,10 @@ def test_a_report_has_its_finding_and_its_format(folder: Path, example: Path) ->
     done = dsprof("report", ".", "--format", "markdown", cwd=folder, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert "- **The first step is slow**: The first step takes 1200 ms." in done.stdout
+    page = dsprof("report", ".", "--format", "html", "-o", "-", cwd=folder, env=env).stdout
+    (about,) = re.findall(r"About the rule <code>slow-first-step.*?</details>", page, re.DOTALL)
+    assert "<code>times</code> 10.0" in about
+    assert "package dsprof-example 1.0" in about
     (folder / "dsprof.yaml").write_text("rules: {slow-first-step: {times: 200}}")
     text = dsprof("report", ".", "--format", "json", "--config", "dsprof.yaml", cwd=folder, env=env)
     (finding,) = (
