@@ -1,14 +1,13 @@
 """Plugins: parts of dsprof that other packages bring, found by entry points where they are needed.
 
-Built-in parts are found the same way, by being in a folder. Nothing here raises for a plugin: one
-that is broken is named in `problems()`, and the others go on. docs/plugins.md is the manual.
+Built-in parts are found by being in a folder (`dsprof.files.parts`). Nothing here raises for a
+plugin: one that is broken is named in `problems()`, and the others go on. docs/plugins.md is the
+manual.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -39,25 +38,6 @@ def problems() -> list[str]:
 def note(problem: str) -> None:
     """Remember that a plugin could not be used."""
     _problems[problem] = None
-
-
-def in_folder(package: str, attribute: str) -> Iterator[Any]:
-    """Yield what the modules and packages directly in `package` call `attribute`, by their names.
-
-    Works inside a zip file; a frozen program must be told to include all modules of dsprof.
-    """
-    parent = importlib.import_module(package)
-    for name in sorted(module.name for module in pkgutil.iter_modules(parent.__path__)):
-        module = importlib.import_module(f"{package}.{name}")
-        if hasattr(module, attribute):
-            yield getattr(module, attribute)
-
-
-def folders_in(package: str) -> list[str]:
-    """Return the packages directly in `package`."""
-    parent = importlib.import_module(package)
-    inside = pkgutil.iter_modules(parent.__path__)
-    return [f"{package}.{module.name}" for module in inside if module.ispkg]
 
 
 def load(

@@ -78,6 +78,7 @@ class Hook:
 
     name: str
     targets: tuple[Target, ...] = ()
+    order: int = 100  # of installing; of two hooks with the same target the higher runs first
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

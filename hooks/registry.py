@@ -1,27 +1,11 @@
-"""Which hooks there are. Importing this imports torch."""
+"""The hooks: each module of a folder here that has a `HOOK`. Importing this imports torch."""
 
 from __future__ import annotations
 
 from dsprof.config import Config
+from dsprof.files.parts import folders_in, in_folder
 from dsprof.hooks.base import Hook
-from dsprof.hooks.deepspeed.comm import DeepSpeedCommHook
-from dsprof.hooks.deepspeed.copies import DeepSpeedCopiesHook
-from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
-from dsprof.hooks.deepspeed.fetch import DeepSpeedFetchHook
-from dsprof.hooks.deepspeed.sequence import DeepSpeedSequenceHook
-from dsprof.hooks.deepspeed.zero import DeepSpeedZeroHook
-from dsprof.hooks.device.cuda import CudaHook
-from dsprof.hooks.device.memory import DeviceMemoryHook
-from dsprof.hooks.torch.ddp import DDPHook
-from dsprof.hooks.torch.ddp_wait import DdpWaitHook
-from dsprof.hooks.torch.dtensor import DTensorHook
-from dsprof.hooks.torch.fsdp import FSDPHook
-from dsprof.hooks.torch.pipelining import PipeliningHook
-from dsprof.hooks.torch.steps import TrainingLoopHook
-from dsprof.hooks.unseen import UnseenHook
-from dsprof.hooks.wire.backends import BackendHook
 from dsprof.hooks.wire.c10d import ProcessGroupHook
-from dsprof.hooks.wire.coalescing import CoalescingHook
 from dsprof.hooks.wire.functional import FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.native import (
@@ -30,32 +14,15 @@ from dsprof.hooks.wire.native import (
     NativeHook,
     has_kernels,
 )
-from dsprof.hooks.wire.work import WorkHook
-from dsprof.hooks.wire.world import WorldHook
 from dsprof.recording.recorder import Recorder
 
-HOOKS: tuple[type[Hook], ...] = (
-    WorkHook,
-    WorldHook,
-    BackendHook,
-    CoalescingHook,
-    FunctionalHook,
-    DdpWaitHook,
-    DeepSpeedCommHook,
-    DeepSpeedEngineHook,
-    DeepSpeedZeroHook,
-    DeepSpeedFetchHook,
-    DeepSpeedCopiesHook,
-    DeepSpeedSequenceHook,
-    DDPHook,
-    FSDPHook,
-    DTensorHook,
-    PipeliningHook,
-    TrainingLoopHook,
-    DeviceMemoryHook,
-    CudaHook,
-    UnseenHook,
+HOOKS: tuple[type[Hook], ...] = tuple(
+    sorted(
+        (hook for folder in folders_in(__package__) for hook in in_folder(folder, "HOOK")),
+        key=lambda hook: (hook.order, hook.name),
+    )
 )
+"""Those beside the wire's own, in the order in which they are installed."""
 
 WIRE_HOOKS: dict[str, type[Hook]] = {
     "auto": AutomaticHook,
@@ -63,6 +30,7 @@ WIRE_HOOKS: dict[str, type[Hook]] = {
     "native": CompleteHook,
     "process_group": ProcessGroupHook,
 }
+"""Which of them takes the wire is the setting `interception`."""
 
 _IN_CPP: dict[type[Hook], type[Hook]] = {
     AutomaticHook: NativeAutomaticHook,

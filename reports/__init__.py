@@ -11,7 +11,7 @@ from functools import cache
 from dsprof import plugins
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import DsprofError
-from dsprof.plugins import in_folder
+from dsprof.files.parts import in_folder
 from dsprof.redaction import map_text, redact_text
 from dsprof.reports.base import Options, Renderer, renderer_of
 from dsprof.reports.plugin_renderer import accepted

@@ -1,1 +1,1 @@
-"""Files that are given to us by name, or that we write."""
+"""Files: those named to us, those that we write, and the modules of dsprof in their folders."""

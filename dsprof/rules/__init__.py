@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from dsprof import plugins
-from dsprof.plugins import folders_in, in_folder
+from dsprof.files.parts import folders_in, in_folder
 from dsprof.rules.plugin_rule import accepted
 from dsprof.rules.rule import Rule
 

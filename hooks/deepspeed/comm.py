@@ -141,3 +141,6 @@ class DeepSpeedCommHook(Hook):
         backend = getattr(comm, "cdb", None)
         if backend is not None and self._custom is not None:
             self._custom.include(type(backend))
+
+
+HOOK = DeepSpeedCommHook

@@ -219,3 +219,6 @@ _MEASURES: dict[str, Before] = {
     "partition_grads": _partitioned,
     "_reassign_or_swap_out_partitioned_parameters": _updated,
 }
+
+
+HOOK = DeepSpeedCopiesHook

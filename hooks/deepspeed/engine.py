@@ -221,3 +221,6 @@ class DeepSpeedEngineHook(Hook):
             self._met_engines.tell(engine, progress.number)
             self.recorder.outbox.define(describe(engine, progress.number))
         return progress
+
+
+HOOK = DeepSpeedEngineHook

@@ -36,3 +36,6 @@ class DeepSpeedSequenceHook(Hook):
             return original(self, *args, **kwargs)
 
         return forward
+
+
+HOOK = DeepSpeedSequenceHook

@@ -153,3 +153,6 @@ class DeepSpeedZeroHook(Hook):
 
 
 _Flushing = tuple[Context, list[Flush]]
+
+
+HOOK = DeepSpeedZeroHook

@@ -109,3 +109,6 @@ def _start_ns(phase: Phase | None) -> int:
 
 def _numbers(text: str | None) -> list[int]:
     return [int(part) for part in (text or "").split(",") if part.strip()]
+
+
+HOOK = DDPHook

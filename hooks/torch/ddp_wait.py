@@ -101,3 +101,6 @@ class DdpWaitHook(Hook):
 
 def _is_bucket(record: Collective) -> bool:
     return record.dtype != "int32"
+
+
+HOOK = DdpWaitHook

@@ -97,3 +97,6 @@ class PipeliningHook(Hook):
 
     def _end_batch(self, request: Request | None) -> None:
         end_request(self.recorder, request)
+
+
+HOOK = PipeliningHook

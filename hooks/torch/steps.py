@@ -114,3 +114,6 @@ class TrainingLoopHook(Hook):
 
     def _forget(self, step: int) -> None:
         self._has_backward = self._loop.after_backward = False
+
+
+HOOK = TrainingLoopHook

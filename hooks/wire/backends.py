@@ -120,3 +120,6 @@ def _groups() -> list[Any]:
 
 def _serves(backend: Any, group: Any) -> bool:
     return any(group._get_backend(device) is backend for device in group._device_types)
+
+
+HOOK = BackendHook

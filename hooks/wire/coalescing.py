@@ -74,3 +74,6 @@ class CoalescingHook(Hook):
         if collected is not None:
             collected.end()
         return collected
+
+
+HOOK = CoalescingHook

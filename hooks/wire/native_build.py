@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils import cpp_extension
 
 from dsprof.errors import DsprofError
 from dsprof.events import clock
@@ -69,6 +68,8 @@ def check_tools() -> None:
         import ninja
 
         os.environ["PATH"] = os.pathsep.join((ninja.BIN_DIR, os.environ.get("PATH", "")))
+    from torch.utils import cpp_extension  # takes long, and training imports this module
+
     for tool, source in (
         (cpp_extension.get_cxx_compiler(), "a C++ compiler, or name yours in CXX"),
         ("ninja", "it with pip"),
@@ -78,6 +79,8 @@ def check_tools() -> None:
 
 
 def _compiled(folder: str) -> ModuleType:
+    from torch.utils import cpp_extension
+
     try:
         kernels: ModuleType = cpp_extension.load(
             MODULE, str(SOURCE), extra_cflags=["-O2"], build_directory=folder

@@ -63,3 +63,6 @@ class WorkHook(Hook):
         hide_from_dynamo(wait)
         hide_from_dynamo(InFlight.waited, and_calls=True)
         return wait
+
+
+HOOK = WorkHook

@@ -27,3 +27,6 @@ class WorldHook(Hook):
 
     def _changed(self, token: Any) -> None:
         self.recorder.on_new_world()
+
+
+HOOK = WorldHook

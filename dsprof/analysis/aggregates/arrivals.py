@@ -137,3 +137,6 @@ def _before_forward(trace: RankTrace) -> int | None:
         return None
     begun = {step.step: step.start_ns for step in trace.steps}
     return sum(max(start - begun[number], 0) for number, start in first.items() if number in begun)
+
+
+AGGREGATE = Arrivals

@@ -52,3 +52,6 @@ class Buffers(Aggregate):
     def merge(self, other: Buffers) -> Buffers:
         """Put the ranks side by side."""
         return Buffers(self.ranks | other.ranks)
+
+
+AGGREGATE = Buffers

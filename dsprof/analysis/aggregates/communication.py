@@ -265,3 +265,6 @@ def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[
         if site is not None:
             found[groups.of_row[first]][f"{site.file}:{site.line}"] += int(count)
     return [tuple(counter.most_common(_SITES_KEPT)) for counter in found]
+
+
+AGGREGATE = Communication

@@ -51,3 +51,6 @@ class Copies(Aggregate):
     def merge(self, other: Copies) -> Copies:
         """Add up rows of the same kind."""
         return Copies(add_rows(self.rows, other.rows))
+
+
+AGGREGATE = Copies

@@ -311,3 +311,6 @@ def _recorded_ns(trace: RankTrace) -> int:
     ends = [int(column.max()) for column in columns if len(column)]
     ends += [span.end_ns for span in trace.spans] + [step.end_ns for step in trace.steps]
     return max(ends, default=0)
+
+
+AGGREGATE = Endings

@@ -98,3 +98,6 @@ class Engines(Aggregate):
 def _section(config: Mapping[str, Any]) -> Mapping[str, Any]:
     section = config.get("zero_optimization")
     return section if isinstance(section, Mapping) else {}
+
+
+AGGREGATE = Engines

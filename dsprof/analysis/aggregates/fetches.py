@@ -65,3 +65,6 @@ class Fetches(Aggregate):
     def merge(self, other: Fetches) -> Fetches:
         """Add up rows of the same kind."""
         return Fetches(add_rows(self.rows, other.rows))
+
+
+AGGREGATE = Fetches

@@ -135,3 +135,6 @@ def _lost_ns(device: DeviceActivity, host: HostWork, chosen: Array, window: Inte
     dry = (record - (kernels | time.copies)).holding(ends) - busy_host
     blocked = (window - kernels) & Intervals.union(starts, ends)
     return (blocked | (dry & window)).length_ns
+
+
+AGGREGATE = HostWaits

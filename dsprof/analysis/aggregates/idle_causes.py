@@ -95,3 +95,6 @@ def _calls(host: HostWork, kind: int) -> Intervals:
         chosen |= (host.kind == LAUNCH) & (host.end_ns - host.start_ns >= LOADS_FROM_NS)
     chosen &= host.launches  # what other threads do keeps no device waiting
     return Intervals.union(host.start_ns[chosen], host.end_ns[chosen])
+
+
+AGGREGATE = IdleCauses

@@ -82,3 +82,6 @@ class Logs(Aggregate):
 def ranks_that(ranks: Iterable[int]) -> RankSet:
     """Return a set of ranks."""
     return sum(1 << rank for rank in set(ranks))
+
+
+AGGREGATE = Logs

@@ -69,3 +69,6 @@ class Memory(Aggregate):
 
 def _known(values: Iterable[int]) -> list[int]:
     return [value for value in values if value >= 0]
+
+
+AGGREGATE = Memory

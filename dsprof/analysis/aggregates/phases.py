@@ -83,3 +83,6 @@ def _sums(spans: list[Phase], waits: Intervals, steps: int) -> PhaseSums:
     ends = np.fromiter((span.end_ns for span in spans), np.int64, len(spans))
     whole = Intervals.union(starts, ends)
     return PhaseSums(len(spans), steps, whole.length_ns, (whole & waits).length_ns)
+
+
+AGGREGATE = Phases

@@ -57,3 +57,6 @@ class Pipelines(Aggregate):
     @property
     def _later_ranks(self) -> int:
         return self.stages // max(self.stages_of_a_rank, 1) - 1
+
+
+AGGREGATE = Pipelines

@@ -69,3 +69,6 @@ class Placement(Aggregate):
             if key not in groups or not groups[key].role:
                 groups[key] = place
         return Placement(groups, add_rows(self.rows, other.rows))
+
+
+AGGREGATE = Placement

@@ -60,3 +60,6 @@ class PointToPoint(Aggregate):
         return PointToPoint(
             add_rows(self.rows, other.rows), add_rows(self.both_ways, other.both_ways)
         )
+
+
+AGGREGATE = PointToPoint

@@ -156,3 +156,6 @@ def _first_open(trace: RankTrace) -> str:
     group = trace.groups.get(int(rows.group[first]))
     of = f" of {group.label}" if group is not None else ""
     return f"{rows.words[rows.op[first]]} number {int(rows.seq[first]):,}{of}"
+
+
+AGGREGATE = Run

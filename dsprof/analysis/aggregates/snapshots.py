@@ -23,3 +23,6 @@ class Snapshots(Aggregate):
     def merge(self, other: Snapshots) -> Snapshots:
         """Put the ranks side by side."""
         return Snapshots(self.ranks | other.ranks)
+
+
+AGGREGATE = Snapshots

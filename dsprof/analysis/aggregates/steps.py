@@ -365,3 +365,6 @@ def _sum_or_none(values: list[int | None]) -> int | None:
 def _mean_or_none(values: list[int | None]) -> int | None:
     total = _sum_or_none(values)
     return None if total is None else total // len(values)
+
+
+AGGREGATE = Steps

@@ -166,3 +166,6 @@ class _Artist:
         )
         pairs = zip(waits.starts.tolist(), waits.ends.tolist(), strict=True)
         return [Bar("blocked", "wait", begin, stop) for begin, stop in pairs]
+
+
+AGGREGATE = Timelines

@@ -160,3 +160,6 @@ def _fetched(fetch: Fetch) -> Label:
 
 def _beside(one: Await, other: Await) -> Await:
     return replace(one + other, held=one.held.beside(other.held))
+
+
+AGGREGATE = WaitCauses

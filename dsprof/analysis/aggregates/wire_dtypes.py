@@ -58,3 +58,6 @@ class WireDtypes(Aggregate):
     def chosen(self, wanted: Callable[[WireKind], bool]) -> dict[WireKind, BlockedTime]:
         """Return the rows of the kinds that are wanted."""
         return {kind: held for kind, held in self.rows.items() if wanted(kind)}
+
+
+AGGREGATE = WireDtypes

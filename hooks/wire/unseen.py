@@ -37,6 +37,7 @@ class UnseenHook(Hook):
     """Says once what communicates unseen, and at the end how often it was met."""
 
     name = "unseen"
+    order = 900  # around the methods that it shares with deepspeed.engine and cuda
     targets = (
         *(
             Target(
@@ -150,3 +151,6 @@ class UnseenHook(Hook):
             self._meet(UNKNOWN_REPLAYS)
         elif held:
             self._meet(REPLAYS)
+
+
+HOOK = UnseenHook

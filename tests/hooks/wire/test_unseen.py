@@ -10,10 +10,10 @@ import pytest
 import torch.distributed.rpc as rpc
 from torch._C import _distributed_c10d as c10d
 
-from dsprof.hooks import unseen
 from dsprof.hooks.base import Target
 from dsprof.hooks.patching import Patch, PatchSet
-from dsprof.hooks.unseen import UnseenHook
+from dsprof.hooks.wire import unseen
+from dsprof.hooks.wire.unseen import UnseenHook
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Note
 

@@ -1,0 +1,27 @@
+"""Built-in parts of dsprof (rules, readers, hooks...): found by being in a folder, never listed."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+
+def in_folder(package: str, attribute: str) -> Iterator[Any]:
+    """Yield what the modules and packages directly in `package` call `attribute`, by their names.
+
+    Works inside a zip file; a frozen program must be told to include all modules of dsprof.
+    """
+    parent = importlib.import_module(package)
+    for name in sorted(module.name for module in pkgutil.iter_modules(parent.__path__)):
+        module = importlib.import_module(f"{package}.{name}")
+        if hasattr(module, attribute):
+            yield getattr(module, attribute)
+
+
+def folders_in(package: str) -> list[str]:
+    """Return the packages directly in `package`."""
+    parent = importlib.import_module(package)
+    inside = pkgutil.iter_modules(parent.__path__)
+    return [f"{package}.{module.name}" for module in inside if module.ispkg]
