@@ -20,6 +20,13 @@ _PATHS = (
     rf"|(?<![\w\\])(?:[A-Za-z]:|\\)\\{{1,2}}(?:[^\\/:*?\"<>|\r\n]+\\{{1,2}})+{_PART}*"
 )
 _URL = r"(?<=://)(?:(?:<redacted>|[^\s/@\"'<>]{1,256})@)?(\[[0-9a-fA-F:.]+\]|[^\s/:\"'<>,\[\]]+)"
+_FOLDERS_OF_URL = r"(?<=://)(host-\w+(?::\d+)?)(/[^\s\"'<>?#,;)\]]+)"
+_OF_A_USER = r".*/(?:home|users?|Users)/[^/]+"
+_MOUNT = (
+    r"(?<![\w:/.@…~-])(?!(?:file|path|paths|folder|directory|dir|cwd|pwd|in|at|from|to|open|read"
+    r"|error|warning|log|output|home|root):)([a-z\d][a-z\d-]+(?:\.[a-z\d-]+)*)(?=:~?/[\w.])"
+)
+"""The host of host:/folder, as NFS, rsync and ssh write it."""
 _EMAIL = (
     r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"
     r"|(?<![\w.@])[A-Za-z_][\w+-]{0,63}@(?!GLIBC|CXXABI)[A-Za-z][\w-]*"  # of ssh
@@ -99,14 +106,18 @@ class Anonymizer:
             return f"…\\{path.rpartition(chr(92))[2]}"
         if not path.startswith(("/", "~", "../", "./")):
             return path
+        if re.fullmatch(_OF_A_USER, path):
+            path = f"{path.rpartition('/')[0]}/user"
         root = "~" if path.startswith("~") or f"{path}/".startswith(f"{self._home}/") else ""
         return path if path.count("/") < 2 else f"{root}/…/{path.rsplit('/', 1)[1]}"
 
     def text(self, text: str) -> str:
         """Replace every path, host, address and user that occurs in `text`."""
+        text = re.sub(_MOUNT, lambda found: self._host_in_text(found[1]), text)
         text = re.sub(_PATHS, lambda found: self.path(found.group()), text)
         text = re.sub(_EMAIL, "user@host", text)
-        text = re.sub(_URL, lambda found: self._host_of_url(found[1]), text)
+        text = re.sub(_URL, lambda found: self._host_in_text(found[1]), text)
+        text = re.sub(_FOLDERS_OF_URL, lambda found: f"{found[1]}{self.path(found[2])}", text)
         for name, pseudonym in sorted(self._hosts.items(), key=_longest_first):
             text = _replace_word(text, name, pseudonym)
         for name, pseudonym in sorted(self._names.items(), key=_longest_first):
@@ -115,7 +126,7 @@ class Anonymizer:
             text = re.sub(pattern, lambda found: self._address(found.group()), text)
         return text
 
-    def _host_of_url(self, host: str) -> str:
+    def _host_in_text(self, host: str) -> str:
         known = host in _LOCAL or host.startswith("host-")
         return host if known else self._hosts.get(host, self._pseudonym(host))
 

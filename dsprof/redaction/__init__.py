@@ -10,6 +10,7 @@ Patterns are compiled at first use, by re: an import pays nothing for them.
 
 from __future__ import annotations
 
+import binascii
 import dataclasses
 import re
 from collections.abc import Callable
@@ -70,6 +71,11 @@ _PROGRAMS = "|".join(  # and the option by which they take a password
 _AFTER_OPTION = rf"(?:[ =]+|(?:{_QUOTE}), *)?(?:{_QUOTE})?"
 _IS = r"(?:[ ]+(?:is|was|set[ ]to|changed[ ]to|to)|[ ]*(?::|=|->))[ ]+"
 
+_IS_NUMBER = (
+    r"(?:[ ](?:for|of)[ ][\w.@-]{1,64})?(?:[ ]*[:=]|[ ]+(?:is|was|set[ ]to|changed[ ]to))"
+    r"[ ]*[\"'(]?"
+)
+
 _IN_TEXT: tuple[tuple[str, str], ...] = (
     # A private key, to its end or to that of the text.
     (r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[\s\S]*?(?:-----END [A-Z0-9 ]*-----|\Z)", REDACTED),
@@ -77,7 +83,7 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
     (r"(?<=[:/]/)[^\s@:/\"'<>]{0,256}:[^\s\"'<>]{0,256}@(?=[\w\[/])", f"{REDACTED}@"),
     (r"(?<=://)(?!<redacted>)[^/\s\"'<>]{1,256}@(?=[\w\[])", f"{REDACTED}@"),
     (
-        r"(?<![\w.:@+-])[\w.+-]+:[^\s:/@\"'<>]+@(?=[A-Za-z\d][\w-]*[.:][\w-]|localhost\b)",
+        r"(?<![\w.:@+-])[\w.+-]+:(?!\d{1,2}(?:,\d{1,2})*@)[^\s:/@\"'<>]+@(?=[A-Za-z\d][\w-]*[.:][\w-]|localhost\b)",
         f"{REDACTED}@",
     ),
     # Headers of HTTP, to the end of the line or of the string that they are in.
@@ -126,17 +132,6 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
         r"|\bhooks\.slack\.com/services/[\w/]{16,}|\bdiscord(?:app)?\.com/api/webhooks/[\w/-]{16,}",
         REDACTED,
     ),
-    # A long run of random digits and letters that is no part of a path or of a name.
-    (r"(?<![\w.-])(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{32,}(?![\w-])", REDACTED),
-    (
-        r"(?<=/)(?=[A-Za-z+]*\d)(?=[\d+a-z]*[A-Z])(?=[\d+A-Z]*[a-z])[A-Za-z0-9+]{40,}(?![\w.-])",
-        REDACTED,
-    ),
-    (
-        r"(?<![\w/.:-])(?=[A-Za-z+/]*\d)(?=[\d+/a-z]*[A-Z])(?=[\d+/A-Z]*[a-z])[A-Za-z0-9+/]{40,}"
-        r"={0,2}(?![\w/.-])",
-        REDACTED,
-    ),
 )
 """Patterns and what stands in their place, in this order."""
 
@@ -153,6 +148,15 @@ _BY_WORDS: tuple[tuple[str, str], ...] = (
         rf"(?i)((?:{_PASSWORD}(?:[ ](?:for|of)(?:[ ][\w.@'\"-]{{1,64}}){{1,2}}?)?|\bsecret){_IS}"
         rf"|{_PASSWORD}[ ]+|identified[ ]by[ ]+)(?!<redacted>|[=:-]|{_FOLLOWING})"
         rf"(?:{_QUOTED}|`[^`\n]*`|(?<!pwd[ ])[^\s,;&\"'<>()\[\]]+|[A-Za-z\d][^\s,;&\"'<>()\[\]]*)",
+        rf"\1{REDACTED}",
+    ),
+    (
+        rf"(?i)(\b(?:pin|otp|(?:one[ -]time|verification|security|2fa|mfa|pin)[ ]code){_IS_NUMBER})"
+        r"\d{4,12}(?![\w.-])",
+        rf"\1{REDACTED}",
+    ),
+    (
+        r"(\b(?:PIN|OTP|(?:2FA|MFA|one[ -]time|verification) code)[ ]+[\"'(]?)\d{4,12}(?![\w.-])",
         rf"\1{REDACTED}",
     ),
     (rf"(?im)^([ \t-]*pass:[ ]+)(?![\d<\[{{]|{_FOLLOWING})\S+[ \t]*$", rf"\1{REDACTED}"),
@@ -177,11 +181,28 @@ _WORDS = (
     "key",
     "credential",
     "identified",
+    "pin",
+    "otp",
+    "code",
     " -",
     "'-",
     '"-',
     "\t-",
 )
+
+_BASIC = r"(?i)(\bbasic\s+)([A-Za-z0-9+/_-]{8,}={0,2})(?![\w+/=])"
+_HEX = r"(?<![\w.-])(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{32,}(?![\w-])"
+_BEFORE_REVISION = (
+    r"(?i)(?:\b(?:commit|rev(?:ision)?|HEAD|checkout|git[_ ]version|sha(?:1|256))\W{1,4}|\w@)$"
+)
+_LONGEST_WORD = 20
+_LONG_RUN = (
+    r"(?<![\w/.~+-])[A-Za-z0-9_-]{32,}={0,2}(?![\w/+-]|\.\w)"
+    r"|(?<=/)[A-Za-z0-9+]{40,}(?![\w.-])|(?<![\w/.:-])[A-Za-z0-9+/]{40,}={0,2}(?![\w/.-])"
+)
+_FEW_SEPARATORS = 4
+_LONGEST_RUN = 2.5  # mean, of letters of a case or digits; 1.8 of random ones, above 3 of names
+_MOST_IN_WORDS = 0.4  # part of the token
 
 _BEFORE_VALUE = (
     rf"(?<![\w.-])(?:(?P<option>--?[\w.-]{{1,80}})(?:[ \t]+(?!-)|(?:{_QUOTE}), *(?={_QUOTE}))"
@@ -255,7 +276,40 @@ def redact_text(text: str) -> str:
     by_words = _BY_WORDS if any(word in lower for word in _WORDS) else ()
     for pattern, replacement in (*_IN_TEXT, *by_words):
         text = re.sub(pattern, replacement, text)
+    for form, without in (
+        (_BASIC, _without_basic),
+        (_HEX, _without_hex),
+        (_LONG_RUN, _without_random),
+    ):
+        text = re.sub(form, without, text)
     return _without_assigned(text)
+
+
+def _without_basic(found: re.Match[str]) -> str:
+    """Replace what is a user and a password in base64, however "basic" is spelt."""
+    try:
+        decoded = binascii.a2b_base64(f"{found[2]}==").decode()
+    except ValueError:
+        return found[0]
+    return f"{found[1]}{REDACTED}" if ":" in decoded and decoded.isprintable() else found[0]
+
+
+def _without_hex(found: re.Match[str]) -> str:
+    """Replace hexadecimal digits that are no revision of git and no digest of an image."""
+    before = found.string[max(0, found.start() - _LONGEST_WORD) : found.start()]
+    return found[0] if re.search(_BEFORE_REVISION, before) else REDACTED
+
+
+def _without_random(found: re.Match[str]) -> str:
+    """Replace letters and digits that mix as no words or numbers do."""
+    token = re.sub(_UUID, "", found[0])
+    runs = [len(run) for run in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", token)]
+    in_words = sum(len(word) for word in re.findall(r"[a-z]{5,}|[A-Z]{5,}", token))
+    separators = len(re.findall("[_-]", token))
+    kinds = all(re.search(kind, token) for kind in ("[a-z]", "[A-Z]", r"\d"))
+    is_random = sum(runs) < _LONGEST_RUN * len(runs) and in_words < _MOST_IN_WORDS * sum(runs)
+    is_name = separators > max(_FEW_SEPARATORS, len(token) / 12)
+    return REDACTED if kinds and is_random and not is_name else found[0]
 
 
 def _without_assigned(text: str) -> str:

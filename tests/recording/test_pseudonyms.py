@@ -71,6 +71,31 @@ def test_snapshot_loses_everything_that_names_a_place(anonymizer):
     assert shown.variables.keys() == snapshot.variables.keys()
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("nas:/export", ["nas"]),
+        ("mount nas:/export/projects/secret on /mnt", ["nas", "export", "projects"]),
+        ("nas01-mgmt:/vol/team-x/run7/ckpt.pt", ["nas01", "team-x"]),
+        ("rsync -a nas:~/team-x/out .", ["nas", "team-x"]),
+        ("hdfs://namenode/user/alice", ["namenode", "alice"]),
+        ("hdfs://namenode:8020/user/bob/run/ckpt.pt: not found", ["namenode", "bob", "run"]),
+        ("s3://bucket/team-x/run7/ckpt.pt", ["bucket", "team-x", "run7"]),
+        ("https://git.example/team-x/repo/blob/main/train.py", ["team-x", "repo"]),
+        ("no room in /home/bob", ["bob"]),
+        ("no room in /Users/bob", ["bob"]),
+    ],
+)
+def test_mounts_and_urls_lose_hosts_and_folders(anonymizer, text, names):
+    shown = anonymizer.text(text)
+    assert not [name for name in names if name in shown]
+
+
+@pytest.mark.parametrize("text", ["no such file:/tmp", "std::vector", "rank:0", "a:/b", "1:/2"])
+def test_what_is_no_mount_stays(anonymizer, text):
+    assert anonymizer.text(text) == text
+
+
 @pytest.mark.parametrize("one", names(), ids=lambda one: one.kind)
 def test_names_of_each_kind_are_replaced(one):
     known = Anonymizer("run", {"USER": "alicesmith", "HOSTNAME": "secrethost17"})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import random
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.redaction import REDACTED, redact_text
+from tests.redaction.harmless import HARMLESS
 
 WORD = "correcthorse"  # a password that looks like a word
 
@@ -171,11 +175,62 @@ def test_ordinary_lines_stay_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["password ", "password for a ", "token a1", "mysql ", "-uu", "ldap "]
+    "part",
+    [
+        "password ",
+        "password for a ",
+        "token a1",
+        "mysql ",
+        "-uu",
+        "ldap ",
+        "pin ",
+        "basic ",
+        "aB3-",
+    ],
 )
 def test_words_are_looked_for_once(part: str) -> None:
     """What was searched again from each place would take hours."""
     redact_text(part * 50_000)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_names_messages_and_commands_of_runs_stay(text: str) -> None:
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["basic {}", "scheme BASIC {}, denied", "[basic  {}]", "'basic {}'"]
+)
+@pytest.mark.parametrize("user", ["alice:opensesame", "bob:zzz", "svc-train:correct horse"])
+def test_users_and_passwords_in_base64_are_cut_out_however_basic_is_spelt(
+    text: str, user: str
+) -> None:
+    encoded = base64.b64encode(user.encode()).decode()
+    assert redact_text(text.format(encoded)) == text.format(REDACTED)
+
+
+@pytest.mark.parametrize("length", [32, 43, 64])
+@pytest.mark.parametrize(
+    "text", ["request with {} failed", "x={}", "('{}')", "id {}.", "<{}>", "error {}: denied"]
+)
+def test_random_tokens_without_a_word_before_them_are_cut_out(text: str, length: int) -> None:
+    letters = string.ascii_letters + string.digits + "-_"
+    tokens = ["".join(random.Random(seed).choices(letters, k=length)) for seed in range(200)]
+    left = [token for token in tokens if token in redact_text(text.format(token))]
+    assert len(left) <= 10, left  # which by chance look like words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("the PIN is {}", "PIN: {}", "PIN {}", "your pin was {}", "pin code is {}", "pin = '{}'"),
+        *("PIN for alice is {}", "wrong PIN ({})", "PIN '{}' rejected", "PIN changed to {}"),
+        *("OTP: {}", "otp is {}", "one-time code {}", "verification code is {}", "MFA code {}"),
+        *("user pin:{}", "2FA code is {}", "smartcard pin set to {}", "security code: {}"),
+    ],
+)
+def test_a_pin_in_a_sentence_is_cut_out(text: str) -> None:
+    assert "482193" not in redact_text(text.format("482193"))
 
 
 @pytest.mark.parametrize("place", ["key.yaml:1:1", "/srv/token.json:12", "auth.py:3"])

@@ -119,7 +119,7 @@ _NAMED: Mapping[str, Condition] = {
     "<untested optimizer>": _is_untested,
     "<no scheduler>": _is_no_scheduler,
     "<no dtype>": lambda value: not_taken("data_types.param_dtype", value) != "",
-    "<scheduler of torch>": lambda value: bool(value) and value not in SCHEDULERS,
+    "<scheduler of torch>": lambda value: bool(value) and str(value) not in SCHEDULERS,
     # Waiting for it costs something; "" is a device that is not known.
     "<accelerator>": lambda device: device.split(":", maxsplit=1)[0] != "cpu",
 }

@@ -50,6 +50,7 @@ REFUSED = {
         **zero(1),
         "scheduler": {"type": "StepLR", "params": {"step_size": 1}},
     },
+    "scheduler.type=object": {**zero(0), "scheduler": {"type": {"name": "WarmupLR"}}},
     "data_types.buffer_dtype": {
         **zero(),
         "bf16": {"enabled": True},
