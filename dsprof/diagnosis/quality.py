@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -35,7 +35,7 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
         training_cost_share=costs[0] if costs else None,
         writer_cost_share=costs[1] if costs else None,
         hooks=_hook_notes(run),
-        notes=[*_notes(run), *problems],
+        notes=[*_notes(run), *_unknown_records(run), *problems],
     )
 
 
@@ -46,6 +46,15 @@ def _notes(run: Run) -> list[str]:
         for text, count in run.ranks[rank].notes.items():
             most[text] = max(count, most.get(text, 0))
     return [text if n == 1 else f"{text} ({n:,} times on a rank)" for text, n in most.items()]
+
+
+def _unknown_records(run: Run) -> Iterator[str]:
+    if count := sum(facts.unknown_records for facts in run.ranks.values()):
+        newest = max(facts.header.versions.get("dsprof", "") for facts in run.ranks.values())
+        yield (
+            f"{count:,} record{'' if count == 1 else 's'} of unknown kinds: read the trace with "
+            f"the dsprof that recorded it ({newest or 'a newer release'})"
+        )
 
 
 def _hook_notes(run: Run) -> list[model.HookNote]:

@@ -45,6 +45,10 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
+class _Kind(msgspec.Struct):
+    cat: str
+
+
 class _VersionEvent(msgspec.Struct, tag_field="cat", tag="header"):
     args: _Version
 
@@ -95,8 +99,9 @@ def read_trace(path: Path) -> RankTrace:
     finished = CollectivesBuilder()
     opened: dict[int, Line] = {}
     whole = 0
-    for events, broken in _chunks(path):
-        whole += len(events)
+    for events, broken, unknown in _chunks(path):
+        whole += len(events) + unknown
+        trace.unknown_records += unknown
         # By type: nobody derives from these, and isinstance takes two to five times as long.
         comm = [event for event in events if type(event) is COMM_LINE]
         trace.broken_lines += broken + _add(finished, comm)
@@ -113,8 +118,11 @@ def read_trace(path: Path) -> RankTrace:
     return trace
 
 
-def _chunks(path: Path) -> Iterator[tuple[list[Line], int]]:
-    """Yield events and the number of broken lines, half a megabyte of the file at a time."""
+def _chunks(path: Path) -> Iterator[tuple[list[Line], int, int]]:
+    """Yield half a megabyte of the file at a time: its events, and how many lines are none.
+
+    These are broken, or whole and of a kind that a newer dsprof has: counted apart.
+    """
     with Source(path) as source:
         for lines in _whole_lines(source):
             yield _decode(lines)
@@ -144,7 +152,7 @@ def _padded(parts: Iterable[bytes | memoryview]) -> bytearray:
     return bytearray().join([b" ", *parts, b" "])
 
 
-def _decode(lines: bytearray) -> tuple[list[Line], int]:
+def _decode(lines: bytearray) -> tuple[list[Line], int, int]:
     """Decode lines as one list.
 
     Its brackets overwrite what is before the first event and behind the last: `_whole_lines` puts a
@@ -156,17 +164,17 @@ def _decode(lines: bytearray) -> tuple[list[Line], int]:
     first = len(head) - len(head.lstrip(_AROUND))
     end = len(lines) - len(tail) + len(tail.rstrip(_AROUND))
     if first > end:
-        return [], 0
+        return [], 0, 0
     lines[first - 1], lines[end] = b"[]"
     try:
-        return _lines.decode(memoryview(lines)[first - 1 : end + 1]), 0
+        return _lines.decode(memoryview(lines)[first - 1 : end + 1]), 0, 0
     except _UNDECODABLE:
         return _decode_one_by_one(bytes(lines))
 
 
-def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int]:
+def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int, int]:
     events: list[Line] = []
-    broken = 0
+    broken = unknown = 0
     for line in lines.strip(_AROUND).split(b"\n"):
         text = line.strip(_AROUND)
         if not text:
@@ -174,8 +182,18 @@ def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int]:
         try:
             events.append(_line.decode(text))
         except _UNDECODABLE:
-            broken += 1
-    return events, broken
+            if _is_of_unknown_kind(text):
+                unknown += 1
+            else:
+                broken += 1
+    return events, broken, unknown
+
+
+def _is_of_unknown_kind(line: bytes) -> bool:
+    try:
+        return msgspec.json.decode(line, type=_Kind).cat not in LINES
+    except _UNDECODABLE:
+        return False
 
 
 def _add(builder: CollectivesBuilder, events: Sequence[Line]) -> int:

@@ -219,6 +219,7 @@ class RankTrace:
     counters: list[StepCounters] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     broken_lines: int = 0  # lines that could not be read and were passed over
+    unknown_records: int = 0  # whole lines of kinds that only a newer dsprof knows
     nbytes: int = 0  # size of the file
     is_device_timed: bool = False  # times of collectives and steps are the device's
     device: DeviceActivity | None = None  # what an accelerator did, where a profiler saw it

@@ -254,6 +254,15 @@ def test_quality_adds_up_what_the_ranks_say():
     ]
 
 
+def test_records_that_only_a_newer_dsprof_knows_are_noted() -> None:
+    trace = replace(zero_rank(0), unknown_records=1200)
+    trace.header.versions["dsprof"] = "9.1"
+    (note,) = diagnosed(trace).quality.notes
+    assert note == (
+        "1,200 records of unknown kinds: read the trace with the dsprof that recorded it (9.1)"
+    )
+
+
 def test_thresholds_in_force_are_listed_and_used():
     rule = communication_bound_step.RULE
     given = replace(rule.thresholds, exposed_share=0.01)

@@ -1,4 +1,4 @@
-"""dsprof beside other instruments, in inference and under torch.compile: nobody sees another run."""
+"""dsprof beside other instruments, in inference and under torch.compile: none sees another run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.findings.finding import (Status)
-from dsprof.trace.schema import FILE_PATTERN
+from dsprof.findings.finding import Status
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
+from dsprof.trace.schema import FILE_PATTERN
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.oracle import USUAL_NAMES
 

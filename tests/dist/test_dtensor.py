@@ -54,7 +54,7 @@ def moved(before: list[str], after: list[str], sizes: dict[str, int]) -> str | N
 
 
 def spoken(placement: str) -> str:
-    known = ABBREVIATED.get(placement) or ABBREVIATED.get(placement.split(",")[0])
+    known = ABBREVIATED.get(placement) or ABBREVIATED.get(placement.split(",", maxsplit=1)[0])
     return known or placement.replace("S(", "Shard(").replace("P(", "Partial(")
 
 
@@ -71,7 +71,9 @@ def test_each_collective_says_what_change_it_makes(run: Path, scenario: str) -> 
         told = list(changes(log, {"dp": len(files) // 2, "tp": 2}))
         assert [text.split(" -> ")[0] if "whole" in text else text for text in seen] == told
         assert len(set(table.request[table.request > 0])) == len(told), "each is a request"
-        unnamed = {table.words[op] for op, text in zip(table.op, requested, strict=True) if not text}
+        unnamed = {
+            table.words[op] for op, text in zip(table.op, requested, strict=True) if not text
+        }
         assert unnamed <= {"barrier", "all_gather_into_tensor", "reduce_scatter_tensor"}  # FSDP2's
         assert trace.trailer is not None
         assert not trace.trailer.failed_hooks

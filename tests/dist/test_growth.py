@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.trace.schema import FILE_PATTERN
 from dsprof.trace.reader import read_trace
+from dsprof.trace.schema import FILE_PATTERN
 from tests.dist.launch import PROGRAMS, environment
 
 BOUND_MIB = 64

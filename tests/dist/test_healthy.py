@@ -10,7 +10,7 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.findings.finding import (Severity, Status)
+from dsprof.findings.finding import Severity, Status
 from dsprof.trace.run import find_run
 from tests.dist.launch import PROGRAMS, launch
 

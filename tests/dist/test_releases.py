@@ -1,4 +1,4 @@
-"""What ZeRO-3 lets go: each parameter once, in its phase, against a count of what DeepSpeed frees."""
+"""What ZeRO-3 releases: each parameter once, in its phase, as a count of what DeepSpeed frees."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.findings.finding import (Finding, Status)
+from dsprof.findings.finding import Finding, Status
 from dsprof.trace.run import find_run
 from tests.dist.launch import PROGRAMS, launch
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.findings.finding import (Status)
+from dsprof.findings.finding import Status
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace
@@ -110,9 +110,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
 
 
 @pytest.mark.parametrize("name", [*SHARED, *OUR_OWN, *EXAMPLES])
-def test_all_traffic_is_seen_and_nothing_is_changed(
-    run: Callable[[str], Run], name: str
-) -> None:
+def test_all_traffic_is_seen_and_nothing_is_changed(run: Callable[[str], Run], name: str) -> None:
     done = run(name)
     for trace in done.traces:
         on_wire = np.flatnonzero(trace.collectives.on_wire)

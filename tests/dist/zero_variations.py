@@ -1,7 +1,7 @@
 """DeepSpeed configurations beside those of the truth table: what changes from the usual one.
 
-`stage` is that of ZeRO, `zero` its further keys; `width`, `groups`, `frozen` and `unused` are of the
-model; all else are top-level keys.
+`stage` is that of ZeRO, `zero` its further keys; `width`, `groups`, `frozen` and `unused` are of
+the model; all else are top-level keys.
 """
 
 from __future__ import annotations

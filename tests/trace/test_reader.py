@@ -121,6 +121,14 @@ def test_cut_at_each_line_loses_nothing(path: Path) -> None:
         assert len(read_trace(path).collectives) == max(0, count - 2)
 
 
+def test_records_of_kinds_that_a_newer_dsprof_has_are_counted_apart(path: Path) -> None:
+    parts = lines()
+    parts[5:5] = [b'{"cat":"weather","ph":"i","args":{"sun":true}}', b'{"cat":7}', b'{"cat":"weath']
+    path.write_bytes(b"[\n" + b",\n".join(parts) + b"\n]\n")
+    trace = read_trace(path)
+    assert (trace.unknown_records, trace.broken_lines, len(trace.collectives)) == (1, 2, 20)
+
+
 def test_a_broken_line_is_counted_and_passed_over(path: Path) -> None:
     parts = lines()
     parts[5] = b'{"cat":"comm","args":{"id":"not a number"}}'

@@ -33,6 +33,7 @@ class RankFacts:
     is_foreign: bool = False  # another tool wrote the file
     is_world_known: bool = True  # its files tell how many ranks there were
     in_flight: str = ""  # the first of the open collectives, in words
+    unknown_records: int = 0  # of kinds that only a newer dsprof knows
     has_ddp: bool = False  # a model was wrapped in DDP
 
 
@@ -65,6 +66,7 @@ class Run(Aggregate):
             is_foreign=trace.is_foreign,
             is_world_known=trace.is_world_known,
             in_flight=_first_open(trace),
+            unknown_records=trace.unknown_records,
             has_ddp=bool(trace.layouts),
         )
         return cls({trace.rank: facts})

@@ -1,6 +1,6 @@
 """Trains beside torch.profiler and DeepSpeed's flops profiler, without dsprof and with it; infers.
 
-OUT/profiled.rankN.json: {"bare", "auto", "dispatcher", "native"} -> {event of torch.profiler: calls}.
+OUT/profiled.rankN.json: {"bare", "auto", "dispatcher", "native"} -> {event of the profiler: calls}.
 OUT/flops.rankN.json: the same ways -> what the flops profiler printed, times left out.
 The trace of a way to intercept is in OUT/<way>, that of inference in OUT/inference.
 """

@@ -1,6 +1,6 @@
 """Compiles what communicates, without dsprof and with it; writes what torch.compile made of it.
 
-OUT/compiled.rankN.json: {row: {"bare", "auto", "dispatcher" or "native": {"graphs", "breaks", ...}}}.
+OUT/compiled.rankN.json: {row: {"bare", "auto", "dispatcher", "native": {"graphs", "breaks", ...}}}.
 """
 
 import json

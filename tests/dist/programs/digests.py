@@ -1,4 +1,4 @@
-"""Digests of what training computes: of losses, and at each optimizer step of gradients and weights.
+"""Digests of what training computes: losses, and at each optimizer step gradients and weights.
 
 Torch alone is asked, by its own hooks for every optimizer; nothing of dsprof is imported.
 """

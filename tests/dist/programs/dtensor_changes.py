@@ -1,5 +1,5 @@
-"""Moves DTensors twice on 2 or 4 ranks: bare, under torch's DebugMode, which logs what is asked for and
-done; then recorded.
+"""Moves DTensors twice on 2 or 4 ranks: bare, under torch's DebugMode, which logs what is asked
+for and done; then recorded.
 
 Arguments: a folder. Writes the oracle of each scenario, and a folder of traces for each.
 """

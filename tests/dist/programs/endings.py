@@ -257,7 +257,7 @@ def is_out_of_memory(rank: int) -> None:
 class Scenario(NamedTuple):
     run: Callable[[int], None]
     ranks: int = 1
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = {}  # noqa: RUF012 - a field of a tuple
 
 
 SCENARIOS = {

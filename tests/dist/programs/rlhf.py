@@ -28,9 +28,7 @@ def engine(stage: int, accumulation: int = 1, *, trains: bool = True) -> deepspe
         made, *_ = deepspeed.initialize(model=model, config=config)
         return made
     config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
-    made, *_ = deepspeed.initialize(
-        model=model, model_parameters=model.parameters(), config=config
-    )
+    made, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     return made
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import deepspeed
 import torch
-import torch.distributed as dist
 
 import dsprof
 from tests.dist.leaving import leave_group
@@ -20,7 +19,7 @@ ACCUMULATION = 2
 
 
 class Model(torch.nn.Module):
-    """Linear layers, of which the first `frozen` do not learn and the last `unused` take no part."""
+    """Linear layers: the first `frozen` do not learn, the last `unused` take no part."""
 
     def __init__(self, width: int, frozen: int, unused: int) -> None:
         super().__init__()
