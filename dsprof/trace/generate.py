@@ -23,6 +23,9 @@ _ROOT = _HERE.parent.parent
 _BY = (
     '"""{what}\n\nWritten by `python -m dsprof.trace.generate`: edit `dsprof.trace.schema`.\n"""\n'
 )
+_MADE_ANEW = 20
+"""A record of at most so many fields is made anew, by position; a longer one is copied."""
+
 _COLUMNS = {str: "IntArray", int: "IntArray", bool: "BoolArray"}
 
 
@@ -75,7 +78,7 @@ def settled() -> str:
     names = ",\n    ".join(sorted(one.__name__ for one in wanted))
     return "\n".join(
         [
-            _BY.format(what="Turns records of hooks into those of the file: a copy, relative."),
+            _BY.format(what="Turns records of hooks into those of the file: relative times."),
             "from __future__ import annotations\n",
             "from collections.abc import Callable",
             "from typing import Any\n",
@@ -100,16 +103,35 @@ def _function(record: type[Any]) -> str:
 def _settle(record: type[Any]) -> Iterator[str]:
     yield f"def {_function(record)}(given: Any, start_ns: int) -> {record.__name__}:"
     yield f'    """Return a `{record.__name__}` of the file."""'
-    yield f"    record: {record.__name__} = given.__copy__()"
-    yield from (f"    {line}" for line in _changes(fields(record)))
-    yield "    return record"
+    of = list(fields(record))
+    if len(of) > _MADE_ANEW:
+        yield f"    record: {record.__name__} = given.__copy__()"
+        yield from (f"    {line}" for line in _changes(of))
+        yield "    return record"
+    else:
+        yield f"    return {record.__name__}("
+        yield from (f"        {_value(one)}," for one in of)
+        yield "    )"
+
+
+def _value(of: Field) -> str:
+    """Return what a field is in the file."""
+    given = f"given.{of.name}"
+    if Mark.LIVE in of.marks:
+        return _cleared(of)
+    if Mark.INSTANT in of.marks:
+        return f"{given} and {given} - start_ns" if of.default else f"{given} - start_ns"
+    return given
+
+
+def _cleared(of: Field) -> str:
+    return "OUTSIDE" if of.type is Scope else of.default.replace("'", '"')
 
 
 def _changes(of: Iterable[Field]) -> Iterator[str]:
     for one in of:
         if Mark.LIVE in one.marks:
-            default = "OUTSIDE" if one.type is Scope else one.default.replace("'", '"')
-            yield f"record.{one.name} = {default}"
+            yield f"record.{one.name} = {_cleared(one)}"
         elif Mark.INSTANT in one.marks:
             if one.default:
                 yield f"if record.{one.name}:"

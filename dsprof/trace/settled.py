@@ -1,4 +1,4 @@
-"""Turns records of hooks into those of the file: a copy, relative.
+"""Turns records of hooks into those of the file: relative times.
 
 Written by `python -m dsprof.trace.generate`: edit `dsprof.trace.schema`.
 """
@@ -46,99 +46,170 @@ def settled_collective(given: Any, start_ns: int) -> Collective:
 
 def settled_phase(given: Any, start_ns: int) -> Phase:
     """Return a `Phase` of the file."""
-    record: Phase = given.__copy__()
-    record.start_ns -= start_ns
-    record.end_ns -= start_ns
-    record.name = ""
-    record.thread = 0
-    record.is_annotation = False
-    record.scope = OUTSIDE
-    return record
+    return Phase(
+        given.start_ns - start_ns,
+        given.end_ns - start_ns,
+        given.step,
+        given.micro_step,
+        given.engine,
+        given.stage,
+        "",
+        0,
+        False,
+        OUTSIDE,
+    )
 
 
 def settled_step(given: Any, start_ns: int) -> Step:
     """Return a `Step` of the file."""
-    record: Step = given.__copy__()
-    record.start_ns -= start_ns
-    record.end_ns -= start_ns
-    return record
+    return Step(
+        given.step,
+        given.start_ns - start_ns,
+        given.end_ns - start_ns,
+        given.micro_steps,
+        given.source,
+        given.engine,
+    )
 
 
 def settled_flush(given: Any, start_ns: int) -> Flush:
     """Return a `Flush` of the file."""
-    record: Flush = given.__copy__()
-    record.start_ns -= start_ns
-    record.end_ns -= start_ns
-    record.thread = 0
-    return record
+    return Flush(
+        given.id,
+        given.stage,
+        given.elements,
+        given.start_ns - start_ns,
+        given.end_ns - start_ns,
+        given.capacity,
+        given.nbytes,
+        given.dtype,
+        given.parameters,
+        given.cause,
+        given.slot,
+        given.step,
+        given.micro_step,
+        given.phase,
+        given.library,
+        given.module,
+        given.bucket,
+        given.engine,
+        0,
+    )
 
 
 def settled_fetch(given: Any, start_ns: int) -> Fetch:
     """Return a `Fetch` of the file."""
-    record: Fetch = given.__copy__()
-    record.start_ns -= start_ns
-    record.end_ns -= start_ns
-    record.thread = 0
-    return record
+    return Fetch(
+        given.id,
+        given.kind,
+        given.elements,
+        given.start_ns - start_ns,
+        given.end_ns - start_ns,
+        given.wait_ns,
+        given.is_recomputation,
+        given.step,
+        given.micro_step,
+        given.phase,
+        given.library,
+        given.module,
+        given.engine,
+        0,
+    )
 
 
 def settled_copy(given: Any, start_ns: int) -> Copy:
     """Return a `Copy` of the file."""
-    record: Copy = given.__copy__()
-    record.start_ns -= start_ns
-    record.end_ns -= start_ns
-    record.thread = 0
-    return record
+    return Copy(
+        given.what,
+        given.direction,
+        given.nbytes,
+        given.start_ns - start_ns,
+        given.end_ns - start_ns,
+        given.step,
+        given.micro_step,
+        given.phase,
+        0,
+    )
 
 
 def settled_stall(given: Any, start_ns: int) -> Stall:
     """Return a `Stall` of the file."""
-    record: Stall = given.__copy__()
-    if record.start_ns:
-        record.start_ns -= start_ns
-    if record.end_ns:
-        record.end_ns -= start_ns
-    if record.issued_ns:
-        record.issued_ns -= start_ns
-    return record
+    return Stall(
+        given.kind,
+        given.stream,
+        given.collective,
+        given.duration_ns,
+        given.awaited,
+        given.step,
+        given.start_ns and given.start_ns - start_ns,
+        given.end_ns and given.end_ns - start_ns,
+        given.issued_ns and given.issued_ns - start_ns,
+        given.bound_ns,
+        given.is_side,
+    )
 
 
 def settled_device_step(given: Any, start_ns: int) -> DeviceStep:
     """Return a `DeviceStep` of the file."""
-    record: DeviceStep = given.__copy__()
-    record.start_ns -= start_ns
-    record.end_ns -= start_ns
-    return record
+    return DeviceStep(
+        given.step,
+        given.start_ns - start_ns,
+        given.end_ns - start_ns,
+        given.bound_ns,
+    )
 
 
 def settled_memory_sample(given: Any, start_ns: int) -> MemorySample:
     """Return a `MemorySample` of the file."""
-    record: MemorySample = given.__copy__()
-    record.time_ns -= start_ns
-    return record
+    return MemorySample(
+        given.at,
+        given.time_ns - start_ns,
+        given.step,
+        given.rss_bytes,
+        given.peak_rss_bytes,
+        given.host_available_bytes,
+        given.host_total_bytes,
+        given.shm_free_bytes,
+        given.shm_total_bytes,
+        given.device,
+    )
 
 
 def settled_heartbeat(given: Any, start_ns: int) -> Heartbeat:
     """Return a `Heartbeat` of the file."""
-    record: Heartbeat = given.__copy__()
-    record.time_ns -= start_ns
-    return record
+    return Heartbeat(
+        given.time_ns - start_ns,
+        given.step,
+        given.in_flight,
+        given.oldest_ns,
+    )
 
 
 def settled_bucket_layout(given: Any, start_ns: int) -> BucketLayout:
     """Return a `BucketLayout` of the file."""
-    record: BucketLayout = given.__copy__()
-    if record.since_ns:
-        record.since_ns -= start_ns
-    return record
+    return BucketLayout(
+        given.model,
+        given.group,
+        given.nbytes,
+        given.parameters,
+        given.capacity_bytes,
+        given.is_rebuilt,
+        given.since_ns and given.since_ns - start_ns,
+        given.find_unused,
+        given.gradient_as_bucket_view,
+        given.buckets_reduced,
+        given.comm_ns,
+        given.overlap_ns,
+    )
 
 
 def settled_note(given: Any, start_ns: int) -> Note:
     """Return a `Note` of the file."""
-    record: Note = given.__copy__()
-    if record.time_ns:
-        record.time_ns -= start_ns
-    return record
+    return Note(
+        given.text,
+        given.time_ns and given.time_ns - start_ns,
+        given.count,
+    )
 
 
 SETTLED: dict[type[Any], Callable[[Any, int], Any]] = {
