@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from dsprof.trace.readers.calls import CallRows, GroupTable
+from dsprof.trace.readers.chakra.base import GraphReader, graph_header
 from dsprof.trace.readers.chakra.execution_nodes import OF_INTEREST, Node, NodeCalls
-from dsprof.trace.readers.chakra.header import graph_header
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.readers.pieces import Pieces
-from dsprof.trace.readers.reader import Facts, OneRankReader, Reader, rank_in_name
+from dsprof.trace.readers.reader import Reader, rank_in_name
 from dsprof.trace.schema import Header, Note, Trailer
 from dsprof.trace.source import Source, check_damage
 from dsprof.trace.table import RankTrace
@@ -36,11 +36,10 @@ _NUMBERS = re.compile(r"\d{1,7}")
 _HEAD_BYTES = 1 << 16
 
 
-class ExecutionTraceReader(OneRankReader):
+class ExecutionTraceReader(GraphReader):
     """Reads the file of one rank."""
 
     name = "execution trace"
-    tells = Facts.TIMELINE
     order = 50
 
     def recognises(self, start: bytes) -> bool:
@@ -48,14 +47,6 @@ class ExecutionTraceReader(OneRankReader):
         head = start[:_HEAD_BYTES].lstrip(b"\xef\xbb\xbf \r\n\t")
         nodes = _NODES.search(head)
         return head[:1] == b"{" and nodes is not None and bool(_SCHEMA.search(head, 0, nodes.end()))
-
-    def read_header(self, path: Path) -> Header:
-        """Read the whole file: only its collectives tell the rank.
-
-        Raises:
-            TraceError: the file cannot be read.
-        """
-        return self.read_trace(path).header
 
     def read_trace(self, path: Path) -> RankTrace:
         """Read one file, cut anywhere.

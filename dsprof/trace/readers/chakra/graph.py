@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from dsprof.trace.readers.calls import Call, CallRows, GroupTable
-from dsprof.trace.readers.chakra.header import MOST_RANKS, graph_header
+from dsprof.trace.readers.chakra.base import MOST_RANKS, GraphReader, graph_header
 from dsprof.trace.readers.chakra.nodes import GraphCall, GraphCalls, attribute
 from dsprof.trace.readers.chakra.protobuf import Messages, fields, varint
-from dsprof.trace.readers.reader import Facts, OneRankReader, Reader, rank_in_name
+from dsprof.trace.readers.reader import Reader, rank_in_name
 from dsprof.trace.schema import Header, Note, Trailer
 from dsprof.trace.source import Source, check_damage
 from dsprof.trace.table import RankTrace
@@ -35,11 +35,10 @@ _SILENT = "no node of the graph is marked as communication: give what it was con
 _UNSIZED = "the group of gathers is of unknown size, and so is what they gather"
 
 
-class ChakraGraphReader(OneRankReader):
+class ChakraGraphReader(GraphReader):
     """Reads the file of one rank."""
 
     name = "Chakra graph"
-    tells = Facts.TIMELINE
     order = 80
 
     def recognises(self, start: bytes) -> bool:
@@ -51,14 +50,6 @@ class ChakraGraphReader(OneRankReader):
             named = str(told.get("version") or told.get("schema"))
             return start[node : node + 1] in _NODE_KEYS and _is_version(named.encode())
         return False
-
-    def read_header(self, path: Path) -> Header:
-        """Read the whole file: a list of groups, which tells the number of ranks, lies anywhere.
-
-        Raises:
-            TraceError: the file cannot be read.
-        """
-        return self.read_trace(path).header
 
     def read_trace(self, path: Path) -> RankTrace:
         """Read one file, cut anywhere.

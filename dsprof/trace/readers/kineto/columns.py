@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from dsprof.errors import TraceError
 from dsprof.trace.device import DeviceActivity
 from dsprof.trace.readers.calls import UNNAMED, Call, CallRows, GroupTable, message
-from dsprof.trace.readers.kineto.calls import HostCalls
 from dsprof.trace.readers.kineto.events import (
+    DAMAGED,
     DEVICE_CATEGORIES,
     OF_TORCH,
     OF_XPU,
@@ -28,12 +28,19 @@ from dsprof.trace.readers.kineto.events import (
     Args,
     Flow,
     Metadata,
+    Numbers,
     TraceEvent,
+    times_of,
 )
-from dsprof.trace.readers.kineto.host import ISSUED, Issues, in_only_group, is_issue, span_message
+from dsprof.trace.readers.kineto.host import (
+    ISSUED,
+    HostCalls,
+    Issues,
+    in_only_group,
+    is_issue,
+    span_message,
+)
 from dsprof.trace.readers.kineto.names import CALL, HOST_CALL, SPAN, STEP, DeviceKinds, HostUses
-from dsprof.trace.readers.kineto.numbers import Numbers
-from dsprof.trace.readers.kineto.times import DAMAGED, times_of
 from dsprof.trace.schema import Header, Note, Step
 from dsprof.trace.table import RankTrace, Vocabulary
 

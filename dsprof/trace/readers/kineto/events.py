@@ -5,11 +5,15 @@ Names as torch's profiler (Kineto) writes them, in its old and its present schem
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from functools import reduce
-from operator import or_
+from operator import attrgetter, or_
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -136,3 +140,59 @@ class Metadata(msgspec.Struct):
     host: str = msgspec.field(default="", name="host_name")
     cuda_runtime: Int = msgspec.field(default=0, name="cuda_runtime_version")
     hip_runtime: Int = msgspec.field(default=0, name="hip_runtime_version")
+
+
+DAMAGED = -(2**62)
+"""In place of a time that is none."""
+_LONGEST_US = 1e13  # four months: later times are damage
+_Floats = npt.NDArray[np.float64]
+_START, _DURATION = attrgetter("ts"), attrgetter("dur")
+
+
+def times_of(events: Sequence[TraceEvent], origin_us: float) -> npt.NDArray[np.int64]:
+    """Return a row of starts and one of ends in ns, shape (2, events); DAMAGED where they are."""
+    starts = np.fromiter(map(_START, events), np.float64, len(events))
+    lasts = np.fromiter(map(_DURATION, events), np.float64, len(events))
+    return on_grid(starts, lasts, origin_us)
+
+
+def on_grid(starts: _Floats, lasts: _Floats, origin_us: float) -> npt.NDArray[np.int64]:
+    """Return the same of starts and durations in microseconds."""
+    # Added first: on the coarse grid of absolute times an end meets the start that it touches.
+    times = np.stack([starts, starts + np.fmax(lasts, 0.0)]) - origin_us
+    is_sound = (np.abs(times) < _LONGEST_US).all(axis=0)
+    return np.rint(np.where(is_sound, times * 1000, DAMAGED)).astype(np.int64)
+
+
+_GAPS = 8
+"""Threads take numbers in blocks of their own, and operators begin before a window."""
+_GAP_SHARE = 0.05
+"""Of the numbers. Whole files of any kind have below 0.02, files of samples above 0.5."""
+
+
+class Numbers:
+    """The numbers of all operators; where these have none, those of all events: what is missing.
+
+    Torch numbers operators without gaps. A window that was cut out of a longer recording begins at
+    any number and is whole; a sample has gaps all over.
+    """
+
+    def __init__(self) -> None:
+        self._operators = array("q")
+        self._events = array("q")
+
+    def add(self, events: Sequence[TraceEvent], operators: Sequence[TraceEvent]) -> None:
+        """Take the numbers of a chunk."""
+        if found := [n for e in operators if type(n := e.args.external) is int]:
+            self._operators.extend(found)
+        elif not self._operators:
+            indices = (max(event.args.index, event.args.old_index) for event in events)
+            self._events.extend(number for number in indices if number >= 0)
+
+    def left_out(self) -> str:
+        """Say how many of the events that torch numbered are here; "" where that is all."""
+        numbers = np.unique(np.array(self._operators or self._events, np.int64))
+        gaps = int(np.count_nonzero(np.diff(numbers) > 1))
+        if gaps <= max(_GAPS, _GAP_SHARE * len(numbers)):
+            return ""
+        return f"{len(numbers):,} of about {int(numbers[-1] - numbers[0]) + 1:,}"

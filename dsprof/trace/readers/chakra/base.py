@@ -1,4 +1,4 @@
-"""The header of a record that tells an order and no times: execution traces and Chakra graphs."""
+"""Records that tell an order and no times: what execution traces and Chakra graphs share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.errors import TraceError
+from dsprof.trace.readers.reader import Facts, OneRankReader
 from dsprof.trace.schema import SCHEMA_VERSION, Header
 
 MOST_RANKS = 1 << 20
 _LARGEST_PID = 1 << 32
+
+
+class GraphReader(OneRankReader):
+    """Reads the file of one rank; who is said nowhere but in what lies anywhere in it."""
+
+    tells = Facts.TIMELINE
+
+    def read_header(self, path: Path) -> Header:
+        """Read the whole file.
+
+        Raises:
+            TraceError: the file cannot be read.
+        """
+        return self.read_trace(path).header
 
 
 def graph_header(
