@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dsprof.cli.output import print_bytes
-from dsprof.errors import escaped
+from dsprof.cli.delivery import add_delivery, deliver, destination
+
+if TYPE_CHECKING:
+    from dsprof.analysis.run.hang_model import HangReport
+
+_PAGE = "hang.html"
 
 
 class HangCommand:
@@ -20,6 +27,7 @@ when, and who waits for it.
 
   dsprof hang dsprof-out                      of what the run has written
   dsprof hang dsprof-out --format json        for other programs
+  dsprof hang dsprof-out --format html        hang.html, with a picture
 
 Exit code 0: no hang or crash is known; 1: there is one; 2: a file cannot be
 read."""
@@ -29,24 +37,30 @@ read."""
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
         )
-        parser.add_argument(
-            "--format", default="text", choices=("text", "json"), help="default: text"
-        )
+        add_delivery(parser, _formats, "text", _PAGE)
 
     def run(self, arguments: Namespace) -> int:
-        """Print the verdicts."""
-        from dsprof.analysis.aggregates.endings import Endings
-        from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-        from dsprof.analysis.run.hang_verdict import HEALTHY, verdicts
-        from dsprof.analysis.summarise import summarise
-        from dsprof.files.json_documents import json_document
-        from dsprof.trace.run import find_run
+        """Show the verdicts."""
+        from dsprof.reports.hang import render
 
-        run = summarise(find_run(arguments.paths), [Endings, FlightRecorders])
-        found = verdicts(run[Endings], run[FlightRecorders])
-        if arguments.format == "json":
-            print_bytes(json_document({"schema_version": 1, "verdicts": found}) + b"\n")
-        else:
-            lines = (line for one in found for line in (one.sentence, one.cause.text) if line)
-            print_bytes("".join(f"{escaped(line)}\n" for line in lines).encode())
-        return int(any(one.kind not in HEALTHY for one in found))
+        output = destination(arguments, _PAGE, arguments.paths)
+        report = _of_files(arguments.paths)
+        deliver(partial(render, report), arguments.format, output, "Page")
+        return int(not report.is_healthy)
+
+
+def _of_files(paths: Sequence[Path]) -> HangReport:
+    from dsprof.analysis.aggregates.endings import Endings
+    from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+    from dsprof.analysis.run.hang_verdict import hang_of, report_of
+    from dsprof.analysis.summarise import summarise
+    from dsprof.trace.run import find_run
+
+    run = summarise(find_run(paths), [Endings, FlightRecorders])
+    return report_of(hang_of(run[Endings], run[FlightRecorders]), run[Endings])
+
+
+def _formats() -> list[str]:
+    from dsprof.reports.hang import RENDERERS
+
+    return [renderer.name for renderer in RENDERERS]

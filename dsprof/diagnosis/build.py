@@ -24,6 +24,7 @@ from dsprof.diagnosis.arrivals import arrivals
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.environment import environment_info
 from dsprof.diagnosis.flight_recorders import flights
+from dsprof.diagnosis.hang import hang_report
 from dsprof.diagnosis.logs import logged_calls, logged_facts
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.quality import quality
@@ -81,6 +82,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         findings=findings,
         communication=sections.communication(summary),
         devices=sections.devices(summary),
+        hang=hang_report(summary, thresholds),
         flights=flights(summary[FlightRecorders]),
         flushes=sections.flushes(summary),
         fetches=sections.fetches(summary),

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dsprof.analysis.run.hang_model import HangReport
 from dsprof.errors import TraceError
 from dsprof.files.json_documents import json_document
 from dsprof.findings.finding import Finding, Table
@@ -481,6 +482,7 @@ class Diagnosis(_Part):
     findings: list[Finding] = []  # most valuable first; every rule at least once
     communication: list[CommunicationRow] = []
     devices: list[DeviceRow] = []  # ranks whose traces hold times of an accelerator
+    hang: HangReport | None = None  # where a hang or crash is known
     flights: list[FlightRow] = []  # groups with something in flight, where dumps were given
     flushes: list[FlushRow] = []
     fetches: list[FetchRow] = []

@@ -6,12 +6,7 @@ from dsprof.comparison.model import Comparison
 from dsprof.reports import content
 from dsprof.reports.base import Options
 from dsprof.reports.comparison import tables
-from dsprof.reports.html.templates import asset, environment
-
-_CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-    "form-action 'none'"
-)
+from dsprof.reports.html.templates import NO_SCRIPT, asset, environment
 
 
 class HtmlRenderer:
@@ -31,7 +26,7 @@ class HtmlRenderer:
                 title=f"dsprof: {comparison.before.name} and {comparison.after.name}",
                 sides=[(side, content.run_line(side.run)) for side in sides],
                 sections=list(tables.sections(comparison)),
-                csp=_CONTENT_SECURITY_POLICY,
+                csp=NO_SCRIPT,
                 css=asset("report.css"),
             )
         )

@@ -13,7 +13,7 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content, tables
 from dsprof.reports.base import Options, Renderer
 from dsprof.reports.glossary import GLOSSARY
-from dsprof.reports.html import figures, waits
+from dsprof.reports.html import figures, hangs, waits
 from dsprof.reports.html.templates import asset, environment
 
 MAX_STEP_BARS = 120
@@ -52,6 +52,7 @@ class HtmlRenderer:
                 diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
             ),
             figures=drawn,
+            hang_picture=hangs.picture(diagnosis.hang) if diagnosis.hang else None,
             rules={about.rule: about for about in diagnosis.rules},
             glossary=sorted(GLOSSARY.items()),
             tables=tables,

@@ -23,6 +23,13 @@ _DIRECTIONS = dict.fromkeys(
 _SCRIPT_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
+NO_SCRIPT = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+"""The content security policy of pages without a script."""
+
+
 @cache
 def asset(name: str) -> str:
     """Return a file that the pages are made of."""

@@ -18,6 +18,7 @@ from dsprof.reports.tables.environment import (
     thresholds,
 )
 from dsprof.reports.tables.flight_recorders import flights, logged, logged_calls
+from dsprof.reports.tables.hangs import waits
 from dsprof.reports.tables.listing import MAX_ROWS
 from dsprof.reports.tables.memory import memory, snapshots
 from dsprof.reports.tables.time import annotated, devices, steps, timeline
@@ -48,4 +49,5 @@ __all__ = [
     "timeline",
     "total_bytes",
     "transfers",
+    "waits",
 ]

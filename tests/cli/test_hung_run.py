@@ -9,21 +9,9 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.trace.lines import LINES, Line
-from tests.factories.trace import hanging, header, heartbeat
-from tests.factories.trace_files import encode, run_events
+from tests.factories.hangs import write_killed
 
 NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks 0, 1 waited 29.6 s"
-
-
-def write_killed(folder: Path, *waiting: int) -> None:
-    """Write a run of three ranks, of which some wait in a collective; SIGKILL ends all."""
-    for rank in range(3):
-        events: list[Line] = [*run_events(header(rank, 3))[:-1]]
-        if rank in waiting:
-            events.append(hanging("all_reduce", 400, seq=4))
-        events.append(LINES["heartbeat"](name="heartbeat", args=heartbeat(30_000)))
-        (folder / f"trace.rank{rank:05d}.json").write_bytes(encode(events))
 
 
 @pytest.mark.parametrize(
@@ -48,3 +36,29 @@ def test_all_formats_and_the_budget_agree(
     capsys.readouterr()
     assert main(["check", str(tmp_path), "--budget", str(tmp_path / "budget.yaml")]) == 1
     assert start in capsys.readouterr().out
+
+
+def hang(folder: Path, *arguments: str) -> int:
+    return main(["hang", str(folder), *arguments])
+
+
+def test_the_command_names_the_rank_in_every_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_killed(tmp_path, 0, 1)
+    assert hang(tmp_path) == 1
+    assert " ".join(capsys.readouterr().out.split()).startswith(NEVER_CAME)
+    assert hang(tmp_path, "--format", "json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema_version"], document["verdicts"][0]["ranks"]) == (1, [2])
+    page = tmp_path / "hang.html"
+    assert hang(tmp_path, "--format", "html", "-o", str(page)) == 1
+    assert NEVER_CAME in unescape(page.read_text())
+
+
+def test_a_run_without_a_hang_has_the_code_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_killed(tmp_path)
+    assert hang(tmp_path, "--format", "json") == 0
+    assert [one["kind"] for one in json.loads(capsys.readouterr().out)["verdicts"]] == ["unknown"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from dsprof.trace.lines import LINES, Line
 from dsprof.trace.schema import Group, Site, Trailer
 from dsprof.trace.table import RankTrace
-from tests.factories.trace import alive, group, hanging, rank_trace, sync
+from tests.factories.trace import alive, group, hanging, header, heartbeat, rank_trace, sync
+from tests.factories.trace_files import encode, run_events
 
 RANKS = 4
 KILLED: dict[str, Any] = {"trailer": None}
@@ -47,3 +50,13 @@ def pair(*ranks: int) -> Group:
     number = {(0, 1): 2, (1, 2): 3, (0, 2): 4}.get(ranks, 2)
     label = f"pair {ranks[0]}-{ranks[1]}"
     return group(RANKS, id=number, key=label, label=label, ranks=list(ranks))
+
+
+def write_killed(folder: Path, *waiting: int) -> None:
+    """Write a run of three ranks, of which some wait in a collective; SIGKILL ends all."""
+    for rank in range(3):
+        events: list[Line] = [*run_events(header(rank, 3))[:-1]]
+        if rank in waiting:
+            events.append(hanging("all_reduce", 400, seq=4))
+        events.append(LINES["heartbeat"](name="heartbeat", args=heartbeat(30_000)))
+        (folder / f"trace.rank{rank:05d}.json").write_bytes(encode(events))

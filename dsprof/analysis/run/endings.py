@@ -121,8 +121,7 @@ def _awaited_by(rank: int, waits_in: Mapping[int, Sequence[GroupState]]) -> set[
 
 def was_alive_meanwhile(ending: Ending, state: GroupState) -> bool:
     """Say whether a rank wrote on while others waited, so that its call would have been written."""
-    since_ns = state.call.created_ns if state.call else 0
-    return ending.trailer is not None or ending.alive_ns >= since_ns + LOST_NS
+    return ending.trailer is not None or ending.alive_ns >= state.since_ns + LOST_NS
 
 
 def _flights(endings: Endings) -> FlightRecorders:

@@ -42,6 +42,11 @@ class GroupState:
     failed: tuple[int, ...] = ()
     calls: Mapping[int, Call] = field(default_factory=dict)  # by rank
 
+    @property
+    def since_ns(self) -> int:
+        """When the first rank called it."""
+        return self.call.created_ns if self.call else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.endings import Symptoms
+from dsprof.analysis.run.hang_model import CauseKind
 
 GONE = "X"
 STOPPED = frozenset("tT")
@@ -15,14 +16,16 @@ STOPPED = frozenset("tT")
 _LARGEST_SOURCE_BYTES = 1 << 20
 _FRAME = re.compile(r"(?P<file>.+):(?P<line>\d+)(?: (?P<function>.*))?")
 
-_MODULES: Sequence[tuple[str, str]] = (
+Patterns = Sequence[tuple[str, CauseKind]]
+
+_MODULES: Patterns = (
     (r"torch/utils/data/dataloader\.py", "data_loader"),
     (r"torch/distributed/(rendezvous|elastic/.*)\.py", "store"),
     (r"(threading|queue|asyncio/\w+|concurrent/futures/\w+|multiprocessing/\w+)\.py", "lock"),
 )
 """Where Python's own and torch's code waits; of several the first in this order counts."""
 
-_LINES: Sequence[tuple[str, str]] = (
+_LINES: Patterns = (
     (r"\bsleep\(", "sleep"),
     (r"\bstore\.(get|wait|add|set)\(|\bnew_group\(|TCPStore\(", "store"),
     (r"\.acquire\(|\bwith [\w.]*lock\b", "lock"),
@@ -35,13 +38,13 @@ _LINES: Sequence[tuple[str, str]] = (
 )
 """What a line of source calls in C, which leaves no frame of its own."""
 
-_KERNEL: Sequence[tuple[str, str]] = (
+_KERNEL: Patterns = (
     (r"nanosleep", "sleep"),
     (r"pipe_|fifo|fuse|nfs|ceph|lustre|^ll_|io_schedule|folio_wait|wait_on_page", "file_system"),
     (r"futex", "lock"),
 )
 
-_TEXTS = {
+_TEXTS: dict[CauseKind, str] = {
     "data_loader": "waits for a worker of its DataLoader",
     "store": "waits for the store of torch.distributed",
     "lock": "waits for a lock or another thread",
@@ -50,7 +53,7 @@ _TEXTS = {
 }
 
 
-def in_own_code(symptoms: Symptoms) -> tuple[str, str] | None:
+def in_own_code(symptoms: Symptoms) -> tuple[CauseKind, str] | None:
     """Return what a living rank waits for, as a kind of cause and in words; None if unknown."""
     kind = _of_stack(symptoms.stack) or _first(_KERNEL, symptoms.waits_in)
     if not kind and symptoms.state == "D":  # it cannot be interrupted: of disks and networks
@@ -61,10 +64,10 @@ def in_own_code(symptoms: Symptoms) -> tuple[str, str] | None:
     return kind, f"{_TEXTS[kind]}{where}"
 
 
-def _of_stack(stack: Sequence[str]) -> str:
+def _of_stack(stack: Sequence[str]) -> CauseKind | None:
     frames = [found for frame in stack if (found := _FRAME.fullmatch(frame))]
     if not frames:
-        return ""
+        return None
     files = [found["file"].replace(os.sep, "/") for found in frames]
     if any(re.search(_MODULES[0][0], file) for file in files):
         return _MODULES[0][1]
@@ -82,5 +85,5 @@ def _source(file: str, line: int) -> str:
     return linecache.getline(file, line) if is_source and file.endswith(".py") else ""
 
 
-def _first(patterns: Sequence[tuple[str, str]], text: str) -> str:
-    return next((kind for pattern, kind in patterns if re.search(pattern, text)), "")
+def _first(patterns: Patterns, text: str) -> CauseKind | None:
+    return next((kind for pattern, kind in patterns if re.search(pattern, text)), None)

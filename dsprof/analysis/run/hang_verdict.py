@@ -1,7 +1,7 @@
-"""Why a run stands still or ended badly: who, in what, since when, and what others wait for.
+"""Why a run is stuck or crashed: who, in what, since when, and what others wait for.
 
 One analysis for the report, the command line and the training process itself: it takes how each
-rank ended, or stands now (`Endings`), and dumps of torch's flight recorder where there are any.
+rank ended, or where it is now (`Endings`), and dumps of torch's flight recorder if there are any.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
-import msgspec
+from typing import Literal
 
 from dsprof.analysis.aggregates.endings import Ending, Endings
 from dsprof.analysis.aggregates.flight_recorders import Call, FlightRecorders
+from dsprof.analysis.run import hang_words as words
 from dsprof.analysis.run.endings import (
     LEAST_WAIT_NS,
     LOST_NS,
@@ -23,45 +22,23 @@ from dsprof.analysis.run.endings import (
     find_hang,
     hang_of_dumps,
     roots,
-    was_alive_meanwhile,
 )
 from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
-from dsprof.analysis.run.hang_causes import GONE, STOPPED, in_own_code
-from dsprof.findings.wording import duration, named, ranks_do, size
-from dsprof.trace.heartbeat import FIRST_NS, LONGEST_NS
-from dsprof.trace.schema import EXIT
+from dsprof.analysis.run.hang_causes import GONE
+from dsprof.analysis.run.hang_fates import Fate, by_exception, by_kill, by_look, fate_of
+from dsprof.analysis.run.hang_model import (
+    HEALTHY,
+    Cause,
+    GroupWaits,
+    HangReport,
+    HangVerdict,
+    Kind,
+    Operation,
+)
+from dsprof.findings.wording import duration, named, ranks_do
+from dsprof.trace.heartbeat import LONGEST_NS
 
-Kind = Literal[
-    "never_entered",
-    "came_late",
-    "died",
-    "frozen",
-    "network",
-    "mismatch",
-    "deadlock",
-    "slow",
-    "none",
-    "unknown",
-]
-
-CauseKind = Literal[
-    "exception",
-    "signal",
-    "out_of_memory",
-    "lock",
-    "sleep",
-    "interpreter_lock",
-    "file_system",
-    "data_loader",
-    "exited",
-    "stopped",
-    "diverged",
-    "store",
-    "unknown",
-]
-
-HEALTHY: frozenset[Kind] = frozenset({"none", "unknown", "slow"})
-"""Verdicts that name no fault."""
+__all__ = ["HEALTHY", "Cause", "HangReport", "HangVerdict", "Operation", "verdicts"]
 
 UNFINISHED = 2
 """Collectives of a group that one rank's device has ended and another's has not."""
@@ -73,53 +50,8 @@ _MISMATCHES = {
     "reduce op": "reduce_op",
     "order": "order",
 }
-_MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
-_STORE = frozenset({"DistStoreError", "DistNetworkError"})
-_TCP = frozenset({"gloo"})
-"""Backends that notice at once when the process at the other side has gone."""
-
 _NAMED = 3
 _LINKS = 16
-
-
-class Cause(msgspec.Struct, frozen=True):
-    """Why a rank did not come."""
-
-    kind: CauseKind
-    text: str
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """The call that could not end."""
-
-    op: str
-    group: str
-    seq: int
-    step: int | None = None
-    bytes: int | None = None
-    dtype: str = ""
-    call_site: str = ""
-
-
-class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong: `ranks` are those to look at, `waiting` those that they keep waiting.
-
-    `chain` leads from a rank that waits to one of `ranks`, by the calls in which they wait; the
-    stacks have the innermost call first.
-    """
-
-    kind: Kind
-    ranks: tuple[int, ...] = ()
-    mismatch: str | None = None
-    operation: Operation | None = None
-    waiting: tuple[int, ...] = ()
-    waited_ns: int | None = None
-    cause: Cause = Cause("unknown", "")
-    stacks: dict[str, tuple[str, ...]] = {}
-    chain: tuple[tuple[int, int, str], ...] = ()
-    confidence: Literal["high", "medium", "low"] = "low"
-    sentence: str = ""
-    is_of_device: bool = False  # the program went on, the device did not
 
 
 def verdicts(endings: Endings, flights: FlightRecorders | None = None) -> list[HangVerdict]:
@@ -139,17 +71,14 @@ def hang_of(
     return find_hang(endings, least_wait_ns)
 
 
+def report_of(hang: Hang, endings: Endings) -> HangReport:
+    """Return the verdicts, and where each group stands."""
+    return HangReport(verdicts=judged(hang, endings), groups=[*_groups(hang)])
+
+
 def judged(hang: Hang, endings: Endings) -> list[HangVerdict]:
     """Return what is behind the waits of `hang`, the root first; `endings` may lack ranks."""
     return [*_Judge(endings, hang).verdicts()]
-
-
-class _Fate(NamedTuple):
-    """What became of a rank that did not come."""
-
-    kind: Kind
-    cause: Cause
-    is_proven: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +108,10 @@ class _Judge:
                 operation=_operation(call, found.label, found.seq) if call else None,
                 waiting=tuple(sorted(rank for rank in called if rank not in found.odd)),
                 waited_ns=max((c.in_flight_ns for c in found.calls.values()), default=0) or None,
-                cause=Cause("diverged", branches(found)),
+                cause=Cause("diverged", words.branches(found)),
                 stacks=self._stacks([ranks[0] for _, ranks in found.values[:2]], found),
                 confidence="high" if found.is_sure else "medium",
-                sentence=difference(found),
+                sentence=words.difference(found),
             )
 
     def _unfinished(self) -> Iterator[HangVerdict]:
@@ -208,20 +137,20 @@ class _Judge:
 
     def _absent(self) -> Iterator[HangVerdict]:
         """Ranks that others wait for, by what became of them; those first that were first."""
-        found: defaultdict[tuple[Kind, str], list[tuple[int, GroupState, _Fate]]]
+        found: defaultdict[tuple[Kind, str], list[tuple[int, GroupState, Fate]]]
         found = defaultdict(list)
         ranks = roots(self.hang)
         for rank in ranks:
             states = [state for state in self.hang.held_up if rank in state.absent]
-            first = min(states, key=lambda s: (not set(s.absent) <= set(ranks), _since_ns(s)))
-            fate = self._fate(rank, first)
+            first = min(states, key=lambda s: (not set(s.absent) <= set(ranks), s.since_ns))
+            fate = fate_of(rank, self.endings.ranks.get(rank), first)
             found[fate.kind, fate.cause.kind].append((rank, first, fate))
-        for group in sorted(found.values(), key=lambda g: min(_since_ns(s) for _, s, _ in g)):
+        for group in sorted(found.values(), key=lambda g: min(s.since_ns for _, s, _ in g)):
             yield self._never_entered(group)
 
-    def _never_entered(self, group: Sequence[tuple[int, GroupState, _Fate]]) -> HangVerdict:
+    def _never_entered(self, group: Sequence[tuple[int, GroupState, Fate]]) -> HangVerdict:
         ranks = tuple(rank for rank, _, _ in group)
-        first = min((state for _, state, _ in group), key=_since_ns)
+        first = min((state for _, state, _ in group), key=lambda state: state.since_ns)
         here = [(rank, fate) for rank, state, fate in group if state is first]
         is_proven = all(fate.is_proven for _, fate in here)
         # What a killed rank did in its last half second was not written.
@@ -230,6 +159,10 @@ class _Judge:
         is_sure = is_proven and not first.unknown and self._knows_completion(ranks)
         cause = here[0][1].cause
         texts = dict.fromkeys(fate.cause.text for _, fate in here[:_NAMED])
+        who = named([rank for rank, _ in here])
+        said = f"{who} {missed} {words.missed(first)}; {words.waited(first)}."
+        if len(here) < len(ranks):
+            said = f"{named(ranks)} did not join calls that others wait in. First: {said}"
         return self._of_state(
             first,
             kind=group[0][2].kind,
@@ -238,68 +171,17 @@ class _Judge:
                 cause.kind, f"{itself}; its peer may be the cause." if itself else " ".join(texts)
             ),
             confidence="low" if itself else "high" if is_sure else "medium",
-            sentence=f"{named([rank for rank, _ in here]).capitalize()} {missed} {_missed(first)}; "
-            f"{_waited(first)}.",
+            sentence=said[0].upper() + said[1:],
         )
-
-    def _fate(self, rank: int, state: GroupState) -> _Fate:
-        ending = self.endings.ranks.get(rank)
-        if ending is None:
-            text = "The process hung, died, or took a different branch."
-            return _Fate("never_entered", Cause("unknown", text), True)
-        return self._by_look(rank, ending) or self._by_record(rank, ending, state)
-
-    def _by_look(self, rank: int, ending: Ending) -> _Fate | None:
-        """Judge by what somebody saw of the process, or what its own last line says."""
-        symptoms, trailer = ending.symptoms, ending.trailer
-        if trailer is not None and trailer.exception:
-            return _Fate("died", _exception(rank, trailer.exception), True)
-        if symptoms.state == GONE:
-            return _Fate("died", _killed(rank, ending), True)
-        if symptoms.state[:1] in STOPPED and symptoms.state:
-            text = f"Rank {rank} is stopped (SIGSTOP, or a debugger)."
-            return _Fate("frozen", Cause("stopped", text), True)
-        if symptoms.holds_interpreter:
-            where = f" at {symptoms.stack[0]}" if symptoms.stack else ""
-            text = f"Rank {rank} is in a call{where} that does not release the interpreter lock."
-            return _Fate("frozen", Cause("interpreter_lock", text), True)
-        if found := in_own_code(symptoms):
-            kind, text = found
-            return _Fate("never_entered", Cause(kind, f"Rank {rank} {text}."), True)  # type: ignore[arg-type]
-        return None
-
-    def _by_record(self, rank: int, ending: Ending, state: GroupState) -> _Fate:
-        """Judge by when the record of a rank ends, beside the waits of the others."""
-        since_ns, until_ns = _since_ns(state), _since_ns(state) + state.waited_ns
-        is_alive = was_alive_meanwhile(ending, state)
-        longest_ns = LONGEST_NS if ending.heartbeat else FIRST_NS
-        is_silent = until_ns > ending.alive_ns + longest_ns + 2 * LOST_NS
-        if ending.trailer is None:
-            notices = ending.backend in _TCP
-            if state.failed and not is_alive and not (is_silent and notices):
-                return _Fate("died", _killed(rank, ending), False)
-            if is_silent and notices:
-                return _Fate("frozen", Cause("unknown", _frozen(rank)), True)
-            if is_silent:
-                return _Fate("died", _killed(rank, ending), False)
-            if not is_alive:
-                return _Fate("never_entered", _killed(rank, ending), False)
-        elif ending.trailer.reason == EXIT and (is_silent or ending.alive_ns < since_ns + LOST_NS):
-            text = (
-                f"Rank {rank} had already exited normally: it runs fewer iterations than the "
-                "others."
-            )
-            return _Fate("never_entered", Cause("exited", text), True)
-        return _Fate("never_entered", _in_own_code(rank, ending, since_ns), True)
 
     def _deadlocked(self) -> Iterator[HangVerdict]:
         for who, states in cycles(self.hang):
             members = set(who)
             ranks = _lone(states, members) or who
             links = ". ".join(
-                f"{ranks_do([r for r in s.waiting if r in members], 'wait')} in {_call(s)} for "
-                f"{named([r for r in s.absent if r in members])}"
-                for s in states[:4]
+                f"{ranks_do([r for r in state.waiting if r in members], 'wait')} in "
+                f"{words.call(state)} for {named([r for r in state.absent if r in members])}"
+                for state in states[:4]
             )
             yield self._of_state(
                 states[0],
@@ -315,7 +197,7 @@ class _Judge:
                     "several groups, or sends and receives, in different orders.",
                 ),
                 chain=tuple(
-                    (waiter, awaited, _chain_call(s))
+                    (waiter, awaited, words.link(s))
                     for s in states
                     for waiter in s.waiting
                     for awaited in s.absent
@@ -338,14 +220,15 @@ class _Judge:
         missing = [rank for rank in ranks if rank not in self.endings.ranks]
         noun = "dump" if self.hang.is_of_dumps else "trace"
         lost = f"wrote no {noun}" if missing else "stopped recording before the run ended"
+        first = suspect[0]
         yield self._of_state(
-            suspect[0],
+            first,
             kind="unknown",
             ranks=ranks,
             cause=Cause("unknown", _no_record(missing, of_dumps=self.hang.is_of_dumps)),
             confidence="low",
             sentence=f"{named(missing or ranks).capitalize()} {lost}, and all other ranks of "
-            f"{_group(suspect[0])} were in {_call(suspect[0])}; {_waited(suspect[0])}.",
+            f"{words.group(first)} were in {words.call(first)}; {words.waited(first)}.",
         )
 
     def _entered_by_all(self) -> Iterator[HangVerdict]:
@@ -362,22 +245,25 @@ class _Judge:
                 waiting=tuple(rank for rank in first.waiting if rank not in late),
                 cause=self._fate_of_late(late[0], first),
                 confidence="high",
-                sentence=f"{named(late).capitalize()} came to {_call(first)} after "
-                f"{named(first.failed)} had given up; {_waited(first)}.",
+                sentence=f"{named(late).capitalize()} came to {words.call(first)} after "
+                f"{named(first.failed)} had given up; {words.waited(first)}.",
             )
             return
         yield self._stuck_within(first)
 
     def _stuck_within(self, state: GroupState) -> HangVerdict:
         """A collective that every rank entered."""
-        fates = {r: self._by_look(r, self.endings.ranks[r]) for r in state.members}
+        fates = {r: by_look(r, self.endings.ranks[r]) for r in state.members}
         seen = {r: f for r, f in fates.items() if f and f.kind in ("died", "frozen")}
         # Whose exception came from this very wait is a victim.
         seen = {
             r: f for r, f in seen.items() if not (f.cause.kind == "exception" and r in state.failed)
         }
         quiet = self._quiet(state)
-        said = f"Every rank entered {_call(state)}, but it did not complete; {_waited(state)}."
+        said = (
+            f"Every rank entered {words.call(state)}, but it did not complete; "
+            f"{words.waited(state)}."
+        )
         if seen:
             ranks = tuple(sorted(seen))
             fate = seen[ranks[0]]
@@ -427,10 +313,10 @@ class _Judge:
         return tuple(r for r in unclosed if latest_ns > ends[r].alive_ns + LONGEST_NS + 2 * LOST_NS)
 
     def _fate_of_late(self, rank: int, state: GroupState) -> Cause:
-        ending = self.endings.ranks[rank]
-        if found := in_own_code(ending.symptoms):
-            return Cause(found[0], f"Rank {rank} {found[1]}.")  # type: ignore[arg-type]
-        late_ns = state.calls[rank].created_ns - _since_ns(state)
+        fate = by_look(rank, self.endings.ranks[rank])
+        if fate is not None and fate.kind == "never_entered":
+            return fate.cause
+        late_ns = state.calls[rank].created_ns - state.since_ns
         return Cause("unknown", f"Rank {rank} entered {duration(late_ns)} after the first rank.")
 
     def _ended(self) -> HangVerdict:
@@ -468,8 +354,8 @@ class _Judge:
                 "unknown",
                 "The run was healthy at that moment, or the network or a device is stuck.",
             ),
-            sentence=f"{_call(pending[0])} and collectives of {len(pending) - 1} more groups were "
-            "in flight; every rank with a dump had joined them.",
+            sentence=f"{words.call(pending[0])} and collectives of {len(pending) - 1} more groups "
+            "were in flight; every rank with a dump had joined them.",
         )
 
     def _died(self, dead: Mapping[int, Ending]) -> HangVerdict:
@@ -479,7 +365,7 @@ class _Judge:
         kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
         everyone = len(dead) == len(self.endings.ranks) > 1 and len(kinds) == 1
         trailer = ending.trailer
-        cause = _exception(first, trailer.exception) if trailer else _killed(first, ending)
+        cause = by_exception(first, trailer.exception) if trailer else by_kill(first, ending)
         who = tuple(sorted(dead)) if everyone else (first,)
         by = f"ended by {trailer.exception}" if trailer else "died"
         return HangVerdict(
@@ -505,20 +391,19 @@ class _Judge:
         mismatch: str | None = None,
         is_of_device: bool = False,
     ) -> HangVerdict:
-        waits, call = state.waiting if waiting is None else waiting, state.call
-        others = tuple(rank for rank in waits if rank not in ranks)
+        call, links = state.call, self._chain(ranks) if chain is None else chain
+        here = [rank for rank in state.waiting if rank not in ranks]
+        victims = {*here, *(waiter for waiter, _, _ in links)} - {*ranks}
         return HangVerdict(
             kind=kind,
             ranks=ranks,
             mismatch=mismatch,
             operation=_operation(call, state.label, state.seq) if call else None,
-            waiting=tuple(rank for rank in waits if rank not in ranks)
-            if waiting is None
-            else waits,
+            waiting=tuple(sorted(victims)) if waiting is None else waiting,
             waited_ns=state.waited_ns or None,
             cause=cause,
-            stacks=self._stacks([*ranks[:2], *others[:1]], state),
-            chain=self._chain(ranks) if chain is None else chain,
+            stacks=self._stacks([*ranks[:2], *here[:1]], state),
+            chain=links,
             confidence=confidence,
             sentence=sentence,
             is_of_device=is_of_device,
@@ -548,7 +433,7 @@ class _Judge:
             for state in self.hang.held_up:
                 if rank in state.absent:
                     new = [waiter for waiter in state.waiting if waiter not in reached]
-                    links += [(waiter, rank, _chain_call(state)) for waiter in new]
+                    links += [(waiter, rank, words.link(state)) for waiter in new]
                     reached.update(new)
                     awaited += new
         return tuple(links[:_LINKS][::-1])
@@ -570,64 +455,6 @@ class _Judge:
                     whom = f" with rank {members[other]}" if 0 <= other < len(members) else ""
                     return f"Rank {rank} itself waits in {entry.op}{whom}"
         return ""
-
-
-def _exception(rank: int, exception: str) -> Cause:
-    name = exception.rpartition(".")[2]
-    kind: CauseKind = (
-        "out_of_memory" if name in _MEMORY else "store" if name in _STORE else "exception"
-    )
-    return Cause(kind, f"Rank {rank} ended by {exception}.")
-
-
-def _killed(rank: int, ending: Ending) -> Cause:
-    if ending.symptoms.oom_kills:
-        text = f"The kernel killed rank {rank}: the memory limit of its cgroup was reached."
-        return Cause("out_of_memory", text)
-    return Cause(
-        "unknown",
-        f"The record of rank {rank} ends earlier, without a trailer: the process was killed, "
-        "crashed or stopped. Up to its last half second is missing.",
-    )
-
-
-def _frozen(rank: int) -> str:
-    return (
-        f"Rank {rank} writes no heartbeat, and its connections stayed open: it is stopped "
-        "(SIGSTOP), or a call does not release the interpreter lock."
-    )
-
-
-def _in_own_code(rank: int, ending: Ending, since_ns: int) -> Cause:
-    later_ns = ending.alive_ns - since_ns
-    beat = ending.heartbeat
-    idle = ", with no collective in flight" if beat and not beat.in_flight else ""
-    went_on = any(
-        call.created_ns > since_ns
-        for view in ending.groups.values()
-        for call in view.calls.values()
-    )
-    text = (
-        f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
-        f"{idle}: it was in its own code, or in a branch that the others do not take."
-        + (" Its record ends without a trailer: it was killed or crashed." * (not ending.trailer))
-    )
-    return Cause("diverged" if went_on else "unknown", text)
-
-
-def difference(found: Mismatch) -> str:
-    """Say in which respect ranks called a collective differently."""
-    told = "; ".join(f"{value or 'none'} on {named(ranks)}" for value, ranks in found.values[:4])
-    return f"Collective number {found.seq:,} of {found.label} differs in {found.what}: {told}."
-
-
-def branches(found: Mismatch) -> str:
-    """Say how ranks come to call different collectives."""
-    return (
-        "The ranks took different branches: a condition on the rank, on data or on a loss, or "
-        "batches of different shapes."
-        + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else "")
-    )
 
 
 def _no_record(missing: Sequence[int], *, of_dumps: bool) -> str:
@@ -666,6 +493,39 @@ def _other_way(states: Sequence[GroupState]) -> str | None:
     return "group" if len(alike) == 1 and len(names) > 1 and calls[0].frame else "order"  # type: ignore[union-attr]
 
 
+def _groups(hang: Hang) -> Iterator[GroupWaits]:
+    for found in hang.mismatched:
+        first = _first_call(found.calls)
+        yield GroupWaits(
+            group=found.label,
+            name=found.name,
+            ranks=tuple(sorted(found.calls)),
+            op=first.op if first else "",
+            number=found.seq,
+            bytes=first.nbytes if first else None,
+            waited_ns=max((c.in_flight_ns for c in found.calls.values()), default=0) or None,
+            waiting=tuple(sorted(set(found.calls) - {*found.odd})),
+            different=found.odd,
+            called_from=first.frame if first else "",
+        )
+    for state in sorted(hang.held_up, key=lambda state: not (state.absent or state.unfinished)):
+        call = state.call
+        yield GroupWaits(
+            group=state.label,
+            name=state.name,
+            ranks=state.members,
+            op=call.op if call else "",
+            number=state.seq if call else None,
+            bytes=call.nbytes if call else None,
+            waited_ns=state.waited_ns or None,
+            waiting=state.waiting,
+            absent=state.absent,
+            unfinished=state.unfinished,
+            unknown=state.unknown,
+            called_from=call.frame if call else "",
+        )
+
+
 def _first_call(calls: Mapping[int, Call]) -> Call | None:
     return min(calls.values(), key=lambda call: call.created_ns, default=None)
 
@@ -685,38 +545,3 @@ def _operation(call: Call, label: str, seq: int) -> Operation:
 def _since_ns(state: GroupState) -> int:
     """Return when the first rank entered."""
     return state.call.created_ns if state.call else 0
-
-
-def _missed(state: GroupState) -> str:
-    """Name what ranks never entered; of a send, that is the receive, and the other way round."""
-    if state.p2p_in_flight and state.call:
-        return f"the {'recv' if state.call.op == 'send' else 'send'} that {_call(state)} needs"
-    return _call(state)
-
-
-def _call(state: GroupState) -> str:
-    call = state.call
-    if call is None:
-        return f"collective {state.seq:,} of {_group(state)}"
-    details = [] if not call.nbytes else [size(call.nbytes)]
-    details += [f"step {call.step}"] if call.step >= 0 else []
-    within = f" ({', '.join(details)})" if details else ""
-    return f"{call.op} {state.seq:,} of {_group(state)}{within}"
-
-
-def _chain_call(state: GroupState) -> str:
-    return f"{state.call.op if state.call else 'collective'} {state.seq} of {state.label}"
-
-
-def _group(state: GroupState) -> str:
-    """Name a group; one without a name of its own has a label like `group 3`."""
-    return state.label if state.label.startswith("group ") else f"group {state.label}"
-
-
-def _waited(state: GroupState) -> str:
-    held = f" {duration(state.waited_ns)}" if state.waited_ns else ""
-    text = f"{named(state.waiting)} waited{held} in it"
-    if not state.failed:
-        return text
-    who = "" if state.failed == state.waiting else f" on {named(state.failed)}"
-    return f"{text}, until an exception{who}"

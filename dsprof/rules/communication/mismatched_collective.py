@@ -8,7 +8,8 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.run.flight_recorders import Mismatch
-from dsprof.analysis.run.hang_verdict import branches, difference, hang_of
+from dsprof.analysis.run.hang_verdict import hang_of
+from dsprof.analysis.run.hang_words import branches, difference
 from dsprof.analysis.run.mismatches import disagreements
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table

@@ -1,0 +1,122 @@
+"""What became of a rank that did not come: by what was seen of it, or by how its record ends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.endings import Ending
+from dsprof.analysis.run.endings import LOST_NS, was_alive_meanwhile
+from dsprof.analysis.run.flight_recorders import GroupState
+from dsprof.analysis.run.hang_causes import GONE, STOPPED, in_own_code
+from dsprof.analysis.run.hang_model import Cause, CauseKind, Kind
+from dsprof.findings.wording import duration
+from dsprof.trace.heartbeat import FIRST_NS, LONGEST_NS
+from dsprof.trace.schema import EXIT
+
+_MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
+_STORE = frozenset({"DistStoreError", "DistNetworkError"})
+_TCP = frozenset({"gloo"})
+"""Backends that notice at once when the process at the other side has gone."""
+
+
+class Fate(NamedTuple):
+    """What became of a rank that did not come."""
+
+    kind: Kind
+    cause: Cause
+    is_proven: bool
+
+
+def fate_of(rank: int, ending: Ending | None, state: GroupState) -> Fate:
+    """Say what became of a rank that did not come to a call; None: there is no record of it."""
+    if ending is None:
+        text = "The process hung, died, or took a different branch."
+        return Fate("never_entered", Cause("unknown", text), True)
+    return by_look(rank, ending) or _by_record(rank, ending, state)
+
+
+def by_look(rank: int, ending: Ending) -> Fate | None:
+    """Judge by what somebody saw of the process, or what its own last line says."""
+    symptoms, trailer = ending.symptoms, ending.trailer
+    if trailer is not None and trailer.exception:
+        return Fate("died", by_exception(rank, trailer.exception), True)
+    if symptoms.state == GONE:
+        return Fate("died", by_kill(rank, ending), True)
+    if symptoms.state in STOPPED:
+        text = f"Rank {rank} is stopped (SIGSTOP, or a debugger)."
+        return Fate("frozen", Cause("stopped", text), True)
+    if symptoms.holds_interpreter:
+        where = f" at {symptoms.stack[0]}" if symptoms.stack else ""
+        text = f"Rank {rank} is in a call{where} that does not release the interpreter lock."
+        return Fate("frozen", Cause("interpreter_lock", text), True)
+    if found := in_own_code(symptoms):
+        kind, text = found
+        return Fate("never_entered", Cause(kind, f"Rank {rank} {text}."), True)
+    return None
+
+
+def _by_record(rank: int, ending: Ending, state: GroupState) -> Fate:
+    """Judge by when the record of a rank ends, beside the waits of the others."""
+    since_ns, until_ns = state.since_ns, state.since_ns + state.waited_ns
+    is_alive = was_alive_meanwhile(ending, state)
+    longest_ns = LONGEST_NS if ending.heartbeat else FIRST_NS
+    is_silent = until_ns > ending.alive_ns + longest_ns + 2 * LOST_NS
+    if ending.trailer is None:
+        notices = ending.backend in _TCP
+        if state.failed and not is_alive and not (is_silent and notices):
+            return Fate("died", by_kill(rank, ending), False)
+        if is_silent and notices:
+            return Fate("frozen", Cause("unknown", _frozen(rank)), True)
+        if is_silent:
+            return Fate("died", by_kill(rank, ending), False)
+        if not is_alive:
+            return Fate("never_entered", by_kill(rank, ending), False)
+    elif ending.trailer.reason == EXIT and (is_silent or ending.alive_ns < since_ns + LOST_NS):
+        text = f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
+        return Fate("never_entered", Cause("exited", text), True)
+    return Fate("never_entered", _in_own_code(rank, ending, since_ns), True)
+
+
+def by_exception(rank: int, exception: str) -> Cause:
+    """Name the exception that ended a rank."""
+    name = exception.rpartition(".")[2]
+    kind: CauseKind = (
+        "out_of_memory" if name in _MEMORY else "store" if name in _STORE else "exception"
+    )
+    return Cause(kind, f"Rank {rank} ended by {exception}.")
+
+
+def by_kill(rank: int, ending: Ending) -> Cause:
+    """Say what is known of a process that ended without a word."""
+    if ending.symptoms.oom_kills:
+        text = f"The kernel killed rank {rank}: the memory limit of its cgroup was reached."
+        return Cause("out_of_memory", text)
+    return Cause(
+        "unknown",
+        f"The record of rank {rank} ends earlier, without a trailer: the process was killed, "
+        "crashed or stopped. Up to its last half second is missing.",
+    )
+
+
+def _frozen(rank: int) -> str:
+    return (
+        f"Rank {rank} writes no heartbeat, and its connections stayed open: it is stopped "
+        "(SIGSTOP), or a call does not release the interpreter lock."
+    )
+
+
+def _in_own_code(rank: int, ending: Ending, since_ns: int) -> Cause:
+    later_ns = ending.alive_ns - since_ns
+    beat = ending.heartbeat
+    idle = ", with no collective in flight" if beat and not beat.in_flight else ""
+    went_on = any(
+        call.created_ns > since_ns
+        for view in ending.groups.values()
+        for call in view.calls.values()
+    )
+    text = (
+        f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
+        f"{idle}: it was in its own code, or in a branch that the others do not take."
+        + (" Its record ends without a trailer: it was killed or crashed." * (not ending.trailer))
+    )
+    return Cause("diverged" if went_on else "unknown", text)

@@ -1,0 +1,110 @@
+"""What is said of a hang: verdicts, and who waits where."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal[
+    "never_entered",
+    "came_late",
+    "died",
+    "frozen",
+    "network",
+    "mismatch",
+    "deadlock",
+    "slow",
+    "none",
+    "unknown",
+]
+
+CauseKind = Literal[
+    "exception",
+    "signal",
+    "out_of_memory",
+    "lock",
+    "sleep",
+    "interpreter_lock",
+    "file_system",
+    "data_loader",
+    "exited",
+    "stopped",
+    "diverged",
+    "store",
+    "unknown",
+]
+
+HEALTHY: frozenset[Kind] = frozenset({"none", "unknown", "slow"})
+"""Verdicts that name no fault."""
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why a rank did not come."""
+
+    kind: CauseKind
+    text: str
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """The call that could not end."""
+
+    op: str
+    group: str
+    seq: int
+    step: int | None = None
+    bytes: int | None = None
+    dtype: str = ""
+    call_site: str = ""
+
+
+class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong: `ranks` are those to look at, `waiting` those that they keep waiting.
+
+    `chain` leads from a rank that waits to one of `ranks`, by the calls in which they wait; the
+    stacks have the innermost call first.
+    """
+
+    kind: Kind
+    ranks: tuple[int, ...] = ()
+    mismatch: str | None = None
+    operation: Operation | None = None
+    waiting: tuple[int, ...] = ()
+    waited_ns: int | None = None
+    cause: Cause = Cause("unknown", "")
+    stacks: dict[str, tuple[str, ...]] = {}
+    chain: tuple[tuple[int, int, str], ...] = ()
+    confidence: Literal["high", "medium", "low"] = "low"
+    sentence: str = ""
+    is_of_device: bool = False  # the program went on, the device did not
+
+
+class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
+    """The first call of a process group that cannot end, and where its ranks are."""
+
+    group: str
+    name: str
+    ranks: tuple[int, ...]
+    op: str = ""
+    number: int | None = None
+    bytes: int | None = None
+    waited_ns: int | None = None
+    waiting: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    different: tuple[int, ...] = ()  # called something else as the same collective
+    unfinished: tuple[int, ...] = ()  # their device has not ended what that of others has
+    unknown: tuple[int, ...] = ()  # no usable record
+    called_from: str = ""
+
+
+class HangReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `dsprof hang` says: the root first, the earliest wait first."""
+
+    schema_version: int = 1
+    verdicts: list[HangVerdict] = []
+    groups: list[GroupWaits] = []
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether no hang and no crash is known."""
+        return all(verdict.kind in HEALTHY for verdict in self.verdicts)

@@ -1,0 +1,58 @@
+"""What is said of groups, calls and waits, in words."""
+
+from __future__ import annotations
+
+from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
+from dsprof.findings.wording import duration, named, size
+
+
+def difference(found: Mismatch) -> str:
+    """Say in which respect ranks called a collective differently."""
+    told = "; ".join(f"{value or 'none'} on {named(ranks)}" for value, ranks in found.values[:4])
+    return f"Collective number {found.seq:,} of {found.label} differs in {found.what}: {told}."
+
+
+def branches(found: Mismatch) -> str:
+    """Say how ranks come to call different collectives."""
+    return (
+        "The ranks took different branches: a condition on the rank, on data or on a loss, or "
+        "batches of different shapes."
+        + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else "")
+    )
+
+
+def missed(state: GroupState) -> str:
+    """Name what ranks never entered; of a send, that is the receive, and the other way round."""
+    if state.p2p_in_flight and state.call:
+        return f"the {'recv' if state.call.op == 'send' else 'send'} that {call(state)} needs"
+    return call(state)
+
+
+def call(state: GroupState) -> str:
+    """Name a call with its number, group, size and step."""
+    if (one := state.call) is None:
+        return f"collective {state.seq:,} of {group(state)}"
+    details = [] if not one.nbytes else [size(one.nbytes)]
+    details += [f"step {one.step}"] if one.step >= 0 else []
+    within = f" ({', '.join(details)})" if details else ""
+    return f"{one.op} {state.seq:,} of {group(state)}{within}"
+
+
+def link(state: GroupState) -> str:
+    """Name a call in a chain of waits."""
+    return f"{state.call.op if state.call else 'collective'} {state.seq} of {state.label}"
+
+
+def group(state: GroupState) -> str:
+    """Name a group; one without a name of its own has a label like `group 3`."""
+    return state.label if state.label.startswith("group ") else f"group {state.label}"
+
+
+def waited(state: GroupState) -> str:
+    """Say who waited in a call, and how long."""
+    held = f" {duration(state.waited_ns)}" if state.waited_ns else ""
+    text = f"{named(state.waiting)} waited{held} in it"
+    if not state.failed:
+        return text
+    who = "" if state.failed == state.waiting else f" on {named(state.failed)}"
+    return f"{text}, until an exception{who}"
