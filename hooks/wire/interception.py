@@ -14,11 +14,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from dsprof.hooks.base import Target
 from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.wire.operations import WIRE_OPS
 from dsprof.recording.recorder import Recorder
+from dsprof.trace.schema import Note
 
 _DDP = Target(
     "torch.nn.parallel.distributed",
@@ -30,6 +33,13 @@ _AT_START = tuple(
     Target("torch.distributed", "", name, "issues collectives in C++", f"collectives of {name}")
     for name in ("_broadcast_coalesced", "_verify_params_across_processes")
 )
+
+OPERATORS = (
+    "torch.ops.c10d is in use: {}: what these operators sent before DDP or a functional collective "
+    "was used is not seen; set interception to native or dispatcher"
+)
+_looked_up: set[str] = set()
+"""Operators that a hook has looked up: who else uses them cannot be told from then on."""
 
 
 class CompleteHook(ProcessGroupHook):
@@ -90,8 +100,23 @@ class AutomaticHook(CompleteHook):
         if module == _DDP.module and dist.is_initialized() and _ddp_lives():
             self._go_below()
 
+    def uninstall(self) -> None:
+        self._say_operators()
+        super().uninstall()
+
     def losses(self, module: str) -> list[str]:
         return ProcessGroupHook.losses(self, module)
+
+    def _go_below(self) -> None:
+        self._say_operators()
+        super()._go_below()
+        _looked_up.update(vars(torch.ops.c10d))
+
+    def _say_operators(self) -> None:
+        """Say which operators Python code has looked up, and called unseen, until now."""
+        used = vars(torch.ops.c10d).keys() & WIRE_OPS.keys() - _looked_up
+        if used and self._dispatcher is None:
+            self.recorder.outbox.define(Note(OPERATORS.format(", ".join(sorted(used)))))
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target is not _DDP and target not in _AT_START:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.aggregates.host_waits import HostWaits, Stop
+from dsprof.analysis.aggregates.host_waits import RECORDED, HostWaits, Stop
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -82,8 +82,8 @@ def _of_steps(waits: HostWaits, steps: Steps) -> tuple[float, str]:
     share = share_of_step(waits.idle_ms_per_step, steps)
     return share, (
         f"The host waits for the device {plural(waits.calls_per_step, 'time')} per step, "
-        f"{duration(waits.blocked_ms_per_step * 1e6)} in total. The device is idle around these "
-        f"waits for {duration(waits.idle_ms_per_step * 1e6)} per step ({percent(share)})."
+        f"{duration(waits.blocked_ms_per_step * 1e6)} in total. {_without_work(waits)} around "
+        f"these waits for {duration(waits.idle_ms_per_step * 1e6)} per step ({percent(share)})."
         f"{_most(waits)}"
     )
 
@@ -94,10 +94,15 @@ def _of_record(waits: HostWaits) -> tuple[float, str]:
     blocked_ns = sum(sums.held_ns for sums in waits.rows.values())
     return share, (
         f"The host waits for the device {plural(waits.calls, 'time')}, {duration(blocked_ns)} in "
-        f"total. The device is idle around these waits for {duration(waits.idle_ns)}, "
+        f"total. {_without_work(waits)} around these waits for {duration(waits.idle_ns)}, "
         f"{percent(share)} of the time recorded.{_most(waits)} No step is marked: start-up may be "
         "part of this."
     )
+
+
+def _without_work(waits: HostWaits) -> str:
+    """Say what was measured: a profile shows kernels, and the copies that the host waits for."""
+    return "The device is idle" if RECORDED in waits.rows else "No kernel runs"
 
 
 def _most(waits: HostWaits) -> str:

@@ -85,6 +85,28 @@ def test_functional_collectives_are_seen_from_the_first_one_on(
 
 
 @pytest.mark.parametrize(
+    "then", ["", "dist._broadcast_coalesced(dist.group.WORLD, [tensor], 64, 0)\n"]
+)
+def test_operators_that_are_called_without_the_process_group_are_named(
+    then: str, tmp_path: object
+) -> None:
+    defined = """
+    from dsprof.recording.outbox import Outbox
+    define = Outbox.define
+    def noted(self, record):
+        print(getattr(record, "text", "")) if "c10d" in getattr(record, "text", "") else None
+        define(self, record)
+    Outbox.define = noted
+    """
+    begin = f"start(OUT)\n{UP}" + textwrap.dedent(defined)
+    group = "dist.all_reduce(tensor)\n"
+    assert run(begin + group + then + "dsprof.disable()", tmp_path) == ""
+    direct = "torch.ops.c10d.barrier\n"
+    text = run(begin + group + direct + then + "dsprof.disable()", tmp_path)
+    assert text.count("torch.ops.c10d is in use: barrier: ") == 1
+
+
+@pytest.mark.parametrize(
     "what",
     [
         "torch.optim.AdamW([torch.nn.Parameter(tensor)])",  # imports torch._dynamo and that FSDP

@@ -16,7 +16,7 @@ def test_stops_in_each_step_fail():
     finding = said(RULE, rank())
     assert finding.status is Status.FAIL
     assert "waits for the device 3 times per step" in finding.summary
-    assert "for 7.50 ms per step (7.5 %)" in finding.summary
+    assert "The device is idle around these waits for 7.50 ms per step (7.5 %)" in finding.summary
     assert finding.config_patch is None
 
 
@@ -98,6 +98,7 @@ def test_one_copy_that_blocks_for_half_a_step_fails():
         assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
         assert f"{name} in aten::to, under log blocks longest" in finding.summary
         assert "60.0 ms in total" in finding.summary
+        assert "No kernel runs around these waits" in finding.summary  # copies do
 
 
 def test_thresholds_move_the_verdict():
