@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dsprof.hooks.base import Hook, Target
     from dsprof.reports.base import Options, Renderer
     from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
-    from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
+    from dsprof.trace.readers.base import Facts, OneRankReader, Reader
     from dsprof.trace.schema import Header, Step, Trailer
     from dsprof.trace.table import CollectivesBuilder, RankTrace
 
@@ -51,7 +51,7 @@ _HOMES = {
     "dsprof.reports.base": ("Options", "Renderer"),
     "dsprof.rules.rule": ("NoThresholds", "Rule", "RuleMeta"),
     "dsprof.trace.schema": ("Header", "Step", "Trailer"),
-    "dsprof.trace.readers.reader": ("Facts", "OneRankReader", "Reader"),
+    "dsprof.trace.readers.base": ("Facts", "OneRankReader", "Reader"),
     "dsprof.trace.table": ("CollectivesBuilder", "RankTrace"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

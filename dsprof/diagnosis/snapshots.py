@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.diagnosis import model
-from dsprof.trace.snapshot import MemorySnapshot
+from dsprof.trace.memory_snapshot import MemorySnapshot
 
 
 def snapshots(facts: Snapshots) -> list[model.SnapshotRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from dsprof.events import Context
+from dsprof.trace.scope import Context
 
 NOBODY = Context()
 """The context of a thread that communicates for the user himself."""

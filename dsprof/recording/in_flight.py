@@ -13,10 +13,10 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
-from dsprof.events import clock
 from dsprof.recording.cpp_waits import Unheld
 from dsprof.recording.interrupts import raise_if_of_signal_handler
 from dsprof.trace.schema import Collective
+from dsprof.trace.scope import clock
 
 LOOKED_AT, POLLED = 32, 4
 """A hook looks at so many collectives in flight, and stops at so many pending; step ends go on."""

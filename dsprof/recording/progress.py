@@ -6,11 +6,11 @@ import threading
 from threading import get_ident
 from typing import Protocol
 
-from dsprof.events import OUTSIDE, Scope, clock
 from dsprof.recording.in_flight import InFlight
 from dsprof.recording.listeners import Listeners
 from dsprof.recording.outbox import Outbox
 from dsprof.trace.schema import Phase, Step
+from dsprof.trace.scope import OUTSIDE, Scope, clock
 
 _SOURCES = ("optimizer", "deepspeed", "user")  # of steps, the best one last
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from dsprof.events import clock
 from dsprof.recording.contexts import Contexts
 from dsprof.recording.cost import Cost
 from dsprof.recording.in_flight import InFlight
@@ -20,6 +19,7 @@ from dsprof.recording.listeners import Listeners
 from dsprof.recording.outbox import Outbox
 from dsprof.recording.progress import Progress
 from dsprof.trace.schema import Collective
+from dsprof.trace.scope import clock
 
 T = TypeVar("T")
 

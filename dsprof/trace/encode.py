@@ -8,6 +8,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
+from dsprof.trace.file_records import FILE_RECORDS, file_collective, file_phase
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, Line
 from dsprof.trace.schema import (
     HOOKS,
@@ -21,7 +22,6 @@ from dsprof.trace.schema import (
     Phase,
     Record,
 )
-from dsprof.trace.settled import SETTLED, settled_collective, settled_phase
 
 _FIRST_COLLECTIVE_LANE = 1000
 _COLLECTIVE_LANES = 100
@@ -99,7 +99,7 @@ class Encoder:
         return self._lines[type(definition)](definition)
 
     def _collective_args(self, record: Collective) -> Collective:
-        args = settled_collective(record, self._start_ns)
+        args = file_collective(record, self._start_ns)
         reduce_op, lane = record.reduce_op, self._lanes.get(record.thread)
         args.thread = self._thread_lane(record.thread) if lane is None else lane
         args.reduce_op = "" if reduce_op is None else self._reduce_op_name(reduce_op)
@@ -107,7 +107,7 @@ class Encoder:
         return args
 
     def _phase(self, record: Phase) -> Line:
-        args = settled_phase(record, self._start_ns)
+        args = file_phase(record, self._start_ns)
         line: Line = LINES[USER if record.is_annotation else PHASE](
             args,
             name=self._disclose(record.name) if record.is_annotation else record.name,
@@ -121,7 +121,7 @@ class Encoder:
     def _maker(self, kind: Kind) -> Callable[[Any], Line]:
         """Return what makes the lines of a kind, as `Kind.lane` says."""
         make, label, rank, start_ns = LINES[kind.cat], kind.label, self._rank, self._start_ns
-        settle = SETTLED.get(kind.record, _as_it_is)
+        settle = FILE_RECORDS.get(kind.record, _as_it_is)
         key_of, known, add = self._lanes_of(kind.lane)
 
         def metadata(record: Any) -> Any:

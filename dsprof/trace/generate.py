@@ -14,9 +14,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from dsprof.events import Scope
 from dsprof.trace import schema
 from dsprof.trace.schema import Collective, Mark
+from dsprof.trace.scope import Scope
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent.parent
@@ -69,10 +69,10 @@ def _is_ours(one: type[Any]) -> bool:
     return one.__module__ == schema.__name__
 
 
-# -- settled.py -----------------------------------------------------------------------------------
+# -- file_records.py ------------------------------------------------------------------------------
 
 
-def settled() -> str:
+def file_records() -> str:
     """Return the source that turns records of hooks into those of the file."""
     wanted = [one for one in structs() if any(_changes(fields(one)))]
     names = ",\n    ".join(sorted(one.__name__ for one in wanted))
@@ -82,10 +82,10 @@ def settled() -> str:
             "from __future__ import annotations\n",
             "from collections.abc import Callable",
             "from typing import Any\n",
-            "from dsprof.events import OUTSIDE",
+            "from dsprof.trace.scope import OUTSIDE",
             f"from dsprof.trace.schema import (\n    {names},\n)\n\n",
-            *("\n".join(_settle(one)) + "\n\n" for one in wanted),
-            "SETTLED: dict[type[Any], Callable[[Any, int], Any]] = {",
+            *("\n".join(_of_file(one)) + "\n\n" for one in wanted),
+            "FILE_RECORDS: dict[type[Any], Callable[[Any, int], Any]] = {",
             *(f"    {one.__name__}: {_function(one)}," for one in wanted),
             "}",
             '"""What a hook may still hold is copied. Other records are written as they are."""\n',
@@ -95,12 +95,10 @@ def settled() -> str:
 
 def _function(record: type[Any]) -> str:
     name = record.__name__
-    return "settled" + "".join(
-        f"_{letter.lower()}" if letter.isupper() else letter for letter in name
-    )
+    return "file" + "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
-def _settle(record: type[Any]) -> Iterator[str]:
+def _of_file(record: type[Any]) -> Iterator[str]:
     yield f"def {_function(record)}(given: Any, start_ns: int) -> {record.__name__}:"
     yield f'    """Return a `{record.__name__}` of the file."""'
     of = list(fields(record))
@@ -230,7 +228,7 @@ def files() -> dict[Path, str]:
     """Return what each file should hold."""
     document = _ROOT / "docs" / "trace-format.md"
     return {
-        _HERE / "settled.py": settled(),
+        _HERE / "file_records.py": file_records(),
         _HERE / "columns.py": columns(),
         document: page(document.read_text("utf-8")),
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from dsprof.trace.log import joined as joined_logs
 from dsprof.trace.profile import attach, knows_wall_clock
 from dsprof.trace.readers import place_of
-from dsprof.trace.readers.reader import START_BYTES, Facts, Reader
+from dsprof.trace.readers.base import START_BYTES, Facts, Reader
 from dsprof.trace.schema import Header
 from dsprof.trace.source import length_of, read_start, size_of
 from dsprof.trace.table import RankTrace

@@ -19,8 +19,8 @@ from dsprof.files.ownership import foreign_link
 from dsprof.redaction.known_settings import written_config, written_variables
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
 from dsprof.trace.readers import READERS, reader_of
+from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
-from dsprof.trace.readers.reader import START_BYTES, Reader
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
 from dsprof.trace.table import RankTrace

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from dsprof.environment import EnvSnapshot
-from dsprof.events import OUTSIDE, Scope
+from dsprof.trace.scope import OUTSIDE, Scope
 
 SCHEMA_VERSION = 1
 LARGEST_WORLD = 1 << 20
@@ -33,6 +33,21 @@ EXIT, INTERRUPTED = "exit", "interrupted"
 
 OF_PLUGIN = "plugin "
 """How the names of hooks begin that other packages bring: what they miss is none of dsprof's."""
+
+ROLES = {
+    "data": "data parallel",
+    "tensor": "tensor parallel",
+    "pipeline": "pipeline parallel",
+    "expert": "expert parallel",
+    "expert_data": "expert data parallel",
+    "sequence": "sequence parallel",
+    "context": "context parallel",
+    "hpz": "hpZ secondary shards",
+    "shard": "shards",
+    "replicate": "replicas",
+    "model": "model parallel",
+}
+"""What process groups are for, and how the report says it; the most special role first."""
 
 
 class Mark(Enum):

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from dsprof.environment import EnvSnapshot
 from dsprof.trace.columns import FLAGS, NUMBERS, WORDS, BoolArray, Columns, IntArray
 from dsprof.trace.device import DeviceActivity, Profile
-from dsprof.trace.flight import FlightDump
+from dsprof.trace.flight_dump import FlightDump
 from dsprof.trace.lines import OPEN_LINE, Line
 from dsprof.trace.log import RankLog
+from dsprof.trace.memory_snapshot import MemorySnapshot
 from dsprof.trace.schema import (
     BucketLayout,
     Collective,
@@ -39,7 +40,6 @@ from dsprof.trace.schema import (
     StepCounters,
     Trailer,
 )
-from dsprof.trace.snapshot import MemorySnapshot
 
 
 class Vocabulary(dict[str, int]):

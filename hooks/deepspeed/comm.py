@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.patching import Patch
 from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.hooks.wire.off_wire import OffWire
 from dsprof.hooks.wire.requests import begin_request
 from dsprof.recording.recorder import Recorder
+from dsprof.trace.scope import clock
 
 _METHODS = (
     "all_gather",

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from dsprof.events import Scope, clock
 from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo, nothing
 from dsprof.hooks.deepspeed.met_engines import MetEngines
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Copy
+from dsprof.trace.scope import Scope, clock
 
 _STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
 _STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dsprof.events import OUTSIDE, Context, clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.deepspeed.met_engines import MetEngines
 from dsprof.recording.contexts import NOBODY
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Fetch
+from dsprof.trace.scope import OUTSIDE, Context, clock
 
 _PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
 _COORDINATOR = (

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from dsprof.events import Context, clock
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.recording.contexts import flushing
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Flush
+from dsprof.trace.scope import Context, clock
 
 _STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
 _STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.device.clock import DeviceClock, Mark, elapsed_ns
 from dsprof.hooks.device.device import Device, TorchCuda, key_of
@@ -26,6 +25,7 @@ from dsprof.hooks.device.streams import Streams
 from dsprof.recording.in_flight import FOREIGN_AFTER_NS
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective, Note
+from dsprof.trace.scope import clock
 
 _WAIT = "lets the current stream wait for the collective"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from dsprof.events import clock
 from dsprof.hooks.base import Hook
 from dsprof.trace.schema import MemorySample
+from dsprof.trace.scope import clock
 
 _DEVICE_COUNTERS = (
     "allocated_bytes.all.current",

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from dsprof.events import clock
 from dsprof.hooks.device.clock import DeviceClock, Mark, elapsed_ns
 from dsprof.hooks.device.device import Device, Stream, StreamKey, key_of
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import DeviceStep, Stall
+from dsprof.trace.scope import clock
 
 MOST_STEP_ENDS = 16
 MOST_HELD = 20_000

@@ -11,12 +11,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.events import clock
 from dsprof.hooks.base import After, Before, Hook, Target
 from dsprof.hooks.device.clock import Mark
 from dsprof.hooks.device.device import Device, Stream, StreamKey, key_of
 from dsprof.hooks.device.stalls import ALL_STREAMS, Held, Stalls
 from dsprof.hooks.device.streams import Streams, Tail
+from dsprof.trace.scope import clock
 
 _STREAMS = "torch.cuda.streams"
 _GRAPHS = "torch.cuda.graphs"

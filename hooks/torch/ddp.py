@@ -12,13 +12,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.models import Models
 from dsprof.hooks.wire.groups import Groups
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import BucketLayout, Phase
+from dsprof.trace.scope import clock
 
 _LOOKS = 6
 """DDP logs a layout a forward after it has made it, and what it measured a backward later."""

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.trace.schema import Collective
+from dsprof.trace.scope import clock
 
 _task = torch._C._current_graph_task_id
 _DDP = "torch.nn.parallel.distributed"

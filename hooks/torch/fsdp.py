@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dsprof.events import Context, clock
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.releases import is_before
@@ -24,6 +23,7 @@ from dsprof.hooks.wire.groups import Groups
 from dsprof.recording.contexts import flushing
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Fetch, Flush, Phase
+from dsprof.trace.scope import Context, clock
 
 _IS_COMPOSABLE = is_before("torch", "2.6")
 _V2 = f"torch.distributed.{'_composable.fsdp' if _IS_COMPOSABLE else 'fsdp._fully_shard'}"

@@ -20,7 +20,6 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.dtypes import DTYPES
@@ -33,6 +32,7 @@ from dsprof.recording.in_flight import InFlight
 from dsprof.recording.outbox import Outbox
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
+from dsprof.trace.scope import clock
 
 
 class _WireHook(Hook):

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from dsprof.events import clock
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.wire.c10d import is_traced
 from dsprof.hooks.wire.kernel_slots import KEY, check_slot
@@ -23,6 +22,7 @@ from dsprof.hooks.wire.layers import Layers
 from dsprof.recording.in_flight import NOTICEABLE_NS
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
+from dsprof.trace.scope import clock
 
 _NAMESPACES = ("_c10d_functional", "_dtensor")
 WAIT = "_c10d_functional::wait_tensor"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from dsprof.events import ROLES
+from dsprof.trace.schema import ROLES
 
 _KEEPERS = (
     "deepspeed.utils.groups",

@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 
 from dsprof.errors import DsprofError
-from dsprof.events import clock
 from dsprof.files.ownership import why_untrusted
 from dsprof.hooks.wire.functional import WAIT
 from dsprof.hooks.wire.native import MODULE, SOURCE, kernels_path, seal
+from dsprof.trace.scope import clock
 
 
 def build(target: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dsprof.events import Context
 from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.c10d import is_traced
@@ -17,6 +16,7 @@ from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.python_works import PythonWorks
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
+from dsprof.trace.scope import Context
 
 _BY_POSITION = ("all_reduce", "inference_all_reduce", "all_reduce_coalesced")
 _POSITIONS = {"group": 2, "async_op": 3}

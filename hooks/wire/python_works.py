@@ -7,11 +7,11 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from dsprof.events import clock
 from dsprof.hooks.base import hide_from_dynamo
 from dsprof.hooks.patching import Patch, PatchSet
 from dsprof.hooks.wire.work import WorkHook
 from dsprof.recording.recorder import Recorder
+from dsprof.trace.scope import clock
 
 
 class PythonWorks:

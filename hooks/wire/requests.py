@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from dsprof.events import Context
 from dsprof.recording.contexts import NOBODY
 from dsprof.recording.recorder import Recorder
+from dsprof.trace.scope import Context
 
 Request = tuple[Context, Context]
 """What a thread did before, which `end_request` puts back, and what it communicates for.

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from dsprof.events import clock
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.recording.in_flight import InFlight
+from dsprof.trace.scope import clock
 
 _C10D = "torch._C._distributed_c10d"
 _DEFAULT = object()

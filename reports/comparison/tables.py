@@ -12,10 +12,10 @@ from dsprof.comparison.model import (
     OperationChange,
     TimeChange,
 )
-from dsprof.events import ROLES
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Column, ColumnKind, Table
 from dsprof.reports.content import PARTS
+from dsprof.trace.schema import ROLES
 
 MAX_ROWS = 200
 _OF_A_STEP = "Of one rank's step, on average"

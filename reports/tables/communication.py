@@ -12,10 +12,10 @@ from dsprof.diagnosis.model import (
     FetchRow,
     FlushRow,
 )
-from dsprof.events import ROLES
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing
+from dsprof.trace.schema import ROLES
 
 
 def group_name(row: CommunicationRow) -> str:

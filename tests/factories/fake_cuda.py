@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dsprof.events import Scope
 from dsprof.trace.schema import Collective
+from dsprof.trace.scope import Scope
 
 MS = 1_000_000
 START_MS = 1000.0

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dsprof.events import Scope
 from dsprof.hooks.base import nothing
 from dsprof.recording.progress import Progress
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
+from dsprof.trace.scope import Scope
 
 
 @pytest.fixture

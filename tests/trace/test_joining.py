@@ -11,7 +11,7 @@ import pytest
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summarise import summarise
 from dsprof.trace.readers import READERS
-from dsprof.trace.readers.reader import Facts
+from dsprof.trace.readers.base import Facts
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Header, Note
 from dsprof.trace.table import RankTrace

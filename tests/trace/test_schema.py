@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dsprof.trace import generate
+from dsprof.trace.file_records import FILE_RECORDS
 from dsprof.trace.schema import KINDS, Mark
-from dsprof.trace.settled import SETTLED
 from dsprof.trace.table import RankTrace
 
 
@@ -32,13 +32,13 @@ def test_times_say_whether_they_are_moments_or_durations(record: type) -> None:
     assert unmarked in ([], ["started_epoch_ns", "started_monotonic_ns"])
 
 
-@pytest.mark.parametrize("record", SETTLED, ids=lambda record: record.__name__)
+@pytest.mark.parametrize("record", FILE_RECORDS, ids=lambda record: record.__name__)
 def test_what_a_hook_holds_is_copied_and_made_relative(record: type) -> None:
     fields = list(generate.fields(record))
     moments = [field.name for field in fields if Mark.INSTANT in field.marks]
     live = [field.name for field in fields if Mark.LIVE in field.marks]
     given = record(**{f.name: 7 for f in fields} | {n: 1000 + i for i, n in enumerate(moments)})
-    settled = SETTLED[record](given, 900)
+    settled = FILE_RECORDS[record](given, 900)
     assert {n: getattr(settled, n) for n in moments} == {n: 100 + i for i, n in enumerate(moments)}
     defaults = {one.name: one.default for one in msgspec.structs.fields(record)}
     assert {name: getattr(settled, name) for name in live} == {
@@ -48,7 +48,7 @@ def test_what_a_hook_holds_is_copied_and_made_relative(record: type) -> None:
 
 
 def test_what_was_not_seen_stays_unseen() -> None:
-    for record, settle in SETTLED.items():
+    for record, settle in FILE_RECORDS.items():
         unseen = [f.name for f in generate.fields(record) if Mark.INSTANT in f.marks and f.default]
         given = record(*[5 for f in generate.fields(record) if not f.default])
         assert [getattr(settle(given, 3), name) for name in unseen] == [0] * len(unseen)

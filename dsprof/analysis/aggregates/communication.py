@@ -21,8 +21,7 @@ from dsprof.analysis.rank.grouping import Groups, group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, completion, unseen
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.events import ROLES
-from dsprof.trace.schema import CounterRow, Group
+from dsprof.trace.schema import ROLES, CounterRow, Group
 from dsprof.trace.table import Collectives, RankTrace
 
 _SITES_KEPT = 4

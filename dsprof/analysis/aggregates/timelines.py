@@ -15,8 +15,7 @@ import numpy as np
 from dsprof.analysis.rank.intervals import Intervals, blocked, completion
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.events import ROLES
-from dsprof.trace.schema import Step
+from dsprof.trace.schema import ROLES, Step
 from dsprof.trace.table import RankTrace
 
 CANDIDATES = 3  # of each kind, a rank

@@ -9,9 +9,8 @@ from typing import Literal
 
 from dsprof.analysis.aggregates.intent import Account, Amount, Sent
 from dsprof.analysis.rank.intent import ITEM_BYTES, Expected, Kind, Terms, terms_of
-from dsprof.events import ROLES
 from dsprof.findings.wording import percent
-from dsprof.trace.schema import EngineConfig
+from dsprof.trace.schema import ROLES, EngineConfig
 
 Verdict = Literal["as asked", "explained", "unexplained"]
 

@@ -17,8 +17,8 @@ from dsprof.analysis.aggregates.arrivals import FAMILIES, Arrivals
 from dsprof.analysis.alignment.matching import GroupFacts, Matched
 from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, busbw_factor
 from dsprof.analysis.rank.intervals import Array
-from dsprof.events import ROLES
 from dsprof.trace.columns import BoolArray
+from dsprof.trace.schema import ROLES
 
 
 class Path(NamedTuple):

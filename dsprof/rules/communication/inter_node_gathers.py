@@ -16,7 +16,7 @@ from dsprof.analysis.rank.intent import ITEM_BYTES
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import FILL_HOSTS, size
-from dsprof.rules.calls import blocked_ms, bytes_per_step, share_of_step
+from dsprof.rules.call_evidence import blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.schema import EngineConfig

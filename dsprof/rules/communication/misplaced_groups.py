@@ -11,10 +11,10 @@ from typing import NamedTuple
 from dsprof.analysis.aggregates.placement import Place, Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
-from dsprof.events import ROLES
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import FILL_HOSTS, size
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.trace.schema import ROLES
 
 _INNER = ("tensor", "sequence", "context", "hpz", "shard", "expert", "model")
 """Roles whose groups belong inside a node, those that talk most first."""

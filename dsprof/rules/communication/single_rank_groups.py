@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, plural, size
-from dsprof.rules.calls import (
+from dsprof.rules.call_evidence import (
     Calls,
     blocked_ms,
     bytes_per_step,

@@ -11,7 +11,13 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, duration
-from dsprof.rules.calls import AnyCalls, blocked_ms, bytes_per_step, calls_per_step, share_of_step
+from dsprof.rules.call_evidence import (
+    AnyCalls,
+    blocked_ms,
+    bytes_per_step,
+    calls_per_step,
+    share_of_step,
+)
 from dsprof.rules.rule import Rule, RuleMeta
 
 _BATCHING = ("nccl", "rccl", "xccl", "hccl")

@@ -14,7 +14,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, named, plural, size
 from dsprof.rules.memory.counters import FREED, RETRIES, device_series
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.snapshot import ReturnedSegments
+from dsprof.trace.memory_snapshot import ReturnedSegments
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.wait_causes import GATHERED_AHEAD, GATHERED_WHEN
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent
-from dsprof.rules.calls import share_of_step
+from dsprof.rules.call_evidence import share_of_step
 from dsprof.rules.knowledge.stage3 import (
     MAX_LIVE,
     MAX_LIVE_DEFAULT,

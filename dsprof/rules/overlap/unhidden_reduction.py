@@ -17,7 +17,13 @@ from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
-from dsprof.rules.calls import AnyCalls, blocked_ms, calls_per_step, least_blocked_ms, share_of_step
+from dsprof.rules.call_evidence import (
+    AnyCalls,
+    blocked_ms,
+    calls_per_step,
+    least_blocked_ms,
+    share_of_step,
+)
 from dsprof.rules.knowledge.conflicts import NEVER_OVERLAPS, before_overlapping
 from dsprof.rules.knowledge.releases import release
 from dsprof.rules.rule import Rule, RuleMeta

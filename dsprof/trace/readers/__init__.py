@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dsprof import plugins
 from dsprof.files.parts import folders_in, in_folder
+from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.plugin_reader import accepted
-from dsprof.trace.readers.reader import START_BYTES, Reader
 from dsprof.trace.source import read_start
 
 READERS: tuple[Reader, ...] = tuple(

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.trace.flight import FlightDump, FlightEntry, FlightGroup
+from dsprof.trace.flight_dump import FlightDump, FlightEntry, FlightGroup
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.plain import (
@@ -28,7 +29,6 @@ from dsprof.trace.readers.plain import (
     rank_in_name,
     text,
 )
-from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.source import Source
 from dsprof.trace.table import CollectivesBuilder, RankTrace

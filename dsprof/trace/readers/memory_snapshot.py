@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.errors import TraceError
+from dsprof.trace.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.plain import caller, items, mapping, number, rank_in_name, text
-from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
-from dsprof.trace.snapshot import MemorySnapshot, Peak, ReturnedSegments
 from dsprof.trace.source import Source
 from dsprof.trace.table import CollectivesBuilder, RankTrace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dsprof.trace.reader import read_header, read_trace
-from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.schema import Header
 from dsprof.trace.table import RankTrace
 

@@ -16,10 +16,10 @@ from typing import Annotated
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.trace.readers.calls import Call, CallRows, GroupTable
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader
+from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.readers.pieces import BETWEEN_OBJECTS, Pieces
-from dsprof.trace.readers.reader import Facts, OneRankReader, Reader
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.source import Source, check_damage
 from dsprof.trace.table import RankTrace

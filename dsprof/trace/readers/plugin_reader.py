@@ -12,7 +12,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.plugins import note, reason
-from dsprof.trace.readers.reader import Facts, Reader
+from dsprof.trace.readers.base import Facts, Reader
 from dsprof.trace.schema import Header
 from dsprof.trace.table import RankTrace
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dsprof.trace.readers.calls import GroupTable
+from dsprof.trace.readers.call_rows import GroupTable
 from dsprof.trace.readers.chakra.nodes import COLLECTIVES, GraphCalls
 from dsprof.trace.readers.chakra.protobuf import fields
 from tests.factories import chakra as make

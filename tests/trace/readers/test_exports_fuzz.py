@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
-from dsprof.trace.readers.calls import GroupTable
+from dsprof.trace.readers.call_rows import GroupTable
 from dsprof.trace.readers.chakra.execution_nodes import Node, NodeCalls
 from dsprof.trace.run import find_run, is_diagnosis, read_run
 from dsprof.trace.table import RankTrace

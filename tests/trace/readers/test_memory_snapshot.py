@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dsprof.trace.memory_snapshot import MemorySnapshot
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.snapshot import MemorySnapshot
 from dsprof.trace.table import RankTrace
 from tests.factories import snapshot as make
 from tests.factories.snapshot import MIB, event, segment

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.errors import TraceError
-from dsprof.trace.readers.reader import Facts, OneRankReader
+from dsprof.trace.readers.base import Facts, OneRankReader
 from dsprof.trace.schema import SCHEMA_VERSION, Header
 
 MOST_RANKS = 1 << 20

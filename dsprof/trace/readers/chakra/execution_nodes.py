@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dsprof.trace.readers import process_groups
-from dsprof.trace.readers.calls import Call, GroupTable, message
+from dsprof.trace.readers.call_rows import Call, GroupTable, message
 from dsprof.trace.readers.kineto.events import CPU_COLLECTIVES
 from dsprof.trace.readers.process_groups import ProcessGroup, ProcessGroups
 from dsprof.trace.schema import Group

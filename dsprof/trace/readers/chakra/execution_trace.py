@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from dsprof.trace.readers.calls import CallRows, GroupTable
+from dsprof.trace.readers.base import Reader, rank_in_name
+from dsprof.trace.readers.call_rows import CallRows, GroupTable
 from dsprof.trace.readers.chakra.base import GraphReader, graph_header
 from dsprof.trace.readers.chakra.execution_nodes import OF_INTEREST, Node, NodeCalls
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.readers.pieces import Pieces
-from dsprof.trace.readers.reader import Reader, rank_in_name
 from dsprof.trace.schema import Header, Note, Trailer
 from dsprof.trace.source import Source, check_damage
 from dsprof.trace.table import RankTrace

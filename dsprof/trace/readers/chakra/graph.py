@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dsprof.trace.readers.calls import Call, CallRows, GroupTable
+from dsprof.trace.readers.base import Reader, rank_in_name
+from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
 from dsprof.trace.readers.chakra.base import MOST_RANKS, GraphReader, graph_header
 from dsprof.trace.readers.chakra.nodes import GraphCall, GraphCalls, attribute
 from dsprof.trace.readers.chakra.protobuf import Messages, fields, varint
-from dsprof.trace.readers.reader import Reader, rank_in_name
 from dsprof.trace.schema import Header, Note, Trailer
 from dsprof.trace.source import Source, check_damage
 from dsprof.trace.table import RankTrace

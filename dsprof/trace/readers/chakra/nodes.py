@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsprof.trace.readers import process_groups
-from dsprof.trace.readers.calls import UNNAMED, Call, GroupTable
+from dsprof.trace.readers.call_rows import UNNAMED, Call, GroupTable
 from dsprof.trace.readers.chakra.protobuf import fields
 from dsprof.trace.readers.process_groups import ProcessGroups
 

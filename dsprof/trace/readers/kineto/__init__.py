@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE, Events
 from dsprof.trace.readers.kineto.columns import Columns
 from dsprof.trace.readers.kineto.events import EVENT, Distributed, Metadata, TraceEvent
-from dsprof.trace.readers.reader import Facts, OneRankReader, Reader, rank_in_name
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.source import Source, read_start
 from dsprof.trace.table import RankTrace

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dsprof.errors import TraceError
 from dsprof.trace.device import DeviceActivity
-from dsprof.trace.readers.calls import UNNAMED, Call, CallRows, GroupTable, message
+from dsprof.trace.readers.call_rows import UNNAMED, Call, CallRows, GroupTable, message
 from dsprof.trace.readers.kineto.events import (
     DAMAGED,
     DEVICE_CATEGORIES,

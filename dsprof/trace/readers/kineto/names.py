@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY
-from dsprof.trace.readers.calls import UNNAMED
+from dsprof.trace.readers.call_rows import UNNAMED
 from dsprof.trace.readers.host_calls import kind_of
 from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
 from dsprof.trace.readers.kineto.events import (

@@ -12,10 +12,10 @@ from typing import Any
 
 from dsprof.errors import TraceError
 from dsprof.trace.log import RankLog, joined
+from dsprof.trace.readers.base import Facts, Reader
 from dsprof.trace.readers.logs.lines import MarkedLines
 from dsprof.trace.readers.logs.printed_config import engine_of
 from dsprof.trace.readers.logs.scan import MARKS, LoggedRank, LogScan
-from dsprof.trace.readers.reader import Facts, Reader
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.source import Source, size_of
 from dsprof.trace.table import CollectivesBuilder, RankTrace

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from dsprof.errors import TraceError
 from dsprof.trace.device import HostWork
-from dsprof.trace.readers.calls import CallRows, GroupTable
-from dsprof.trace.readers.nsys.calls import host_work
+from dsprof.trace.readers.base import Facts, Reader
+from dsprof.trace.readers.call_rows import CallRows, GroupTable
 from dsprof.trace.readers.nsys.columns import activity, calls
+from dsprof.trace.readers.nsys.host_work import host_work
 from dsprof.trace.readers.nsys.nccl import Issue, Kernel, issues
 from dsprof.trace.readers.nsys.processes import Host, Process, find_processes, host_of
 from dsprof.trace.readers.nsys.sqlite import MAGIC, Tables
 from dsprof.trace.readers.nsys.steps import Range, step_ranges, steps_of
 from dsprof.trace.readers.nsys.work import Work
-from dsprof.trace.readers.reader import Facts, Reader
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.table import RankTrace
 

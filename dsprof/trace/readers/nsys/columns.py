@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity
-from dsprof.trace.readers.calls import UNNAMED, Call, GroupTable
+from dsprof.trace.readers.call_rows import UNNAMED, Call, GroupTable
 from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
 from dsprof.trace.readers.nsys.nccl import Issue, Kernel
 from dsprof.trace.readers.nsys.processes import Process

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.trace.readers.calls import Call, CallRows
+from dsprof.trace.readers.call_rows import Call, CallRows
 from dsprof.trace.schema import Step
 
 

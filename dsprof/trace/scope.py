@@ -11,21 +11,6 @@ import msgspec
 
 clock = time.perf_counter_ns
 
-ROLES = {
-    "data": "data parallel",
-    "tensor": "tensor parallel",
-    "pipeline": "pipeline parallel",
-    "expert": "expert parallel",
-    "expert_data": "expert data parallel",
-    "sequence": "sequence parallel",
-    "context": "context parallel",
-    "hpz": "hpZ secondary shards",
-    "shard": "shards",
-    "replicate": "replicas",
-    "model": "model parallel",
-}
-"""What process groups are for, and how the report says it; the most special role first."""
-
 
 class Scope(msgspec.Struct, gc=False, frozen=True):
     """Where training stands: replaced as a whole when any part changes, shared by records."""

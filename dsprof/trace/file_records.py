@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.events import OUTSIDE
 from dsprof.trace.schema import (
     BucketLayout,
     Collective,
@@ -23,9 +22,10 @@ from dsprof.trace.schema import (
     Stall,
     Step,
 )
+from dsprof.trace.scope import OUTSIDE
 
 
-def settled_collective(given: Any, start_ns: int) -> Collective:
+def file_collective(given: Any, start_ns: int) -> Collective:
     """Return a `Collective` of the file."""
     record: Collective = given.__copy__()
     record.issue_ns -= start_ns
@@ -44,7 +44,7 @@ def settled_collective(given: Any, start_ns: int) -> Collective:
     return record
 
 
-def settled_phase(given: Any, start_ns: int) -> Phase:
+def file_phase(given: Any, start_ns: int) -> Phase:
     """Return a `Phase` of the file."""
     return Phase(
         given.start_ns - start_ns,
@@ -60,7 +60,7 @@ def settled_phase(given: Any, start_ns: int) -> Phase:
     )
 
 
-def settled_step(given: Any, start_ns: int) -> Step:
+def file_step(given: Any, start_ns: int) -> Step:
     """Return a `Step` of the file."""
     return Step(
         given.step,
@@ -72,7 +72,7 @@ def settled_step(given: Any, start_ns: int) -> Step:
     )
 
 
-def settled_flush(given: Any, start_ns: int) -> Flush:
+def file_flush(given: Any, start_ns: int) -> Flush:
     """Return a `Flush` of the file."""
     return Flush(
         given.id,
@@ -97,7 +97,7 @@ def settled_flush(given: Any, start_ns: int) -> Flush:
     )
 
 
-def settled_fetch(given: Any, start_ns: int) -> Fetch:
+def file_fetch(given: Any, start_ns: int) -> Fetch:
     """Return a `Fetch` of the file."""
     return Fetch(
         given.id,
@@ -117,7 +117,7 @@ def settled_fetch(given: Any, start_ns: int) -> Fetch:
     )
 
 
-def settled_copy(given: Any, start_ns: int) -> Copy:
+def file_copy(given: Any, start_ns: int) -> Copy:
     """Return a `Copy` of the file."""
     return Copy(
         given.what,
@@ -132,7 +132,7 @@ def settled_copy(given: Any, start_ns: int) -> Copy:
     )
 
 
-def settled_stall(given: Any, start_ns: int) -> Stall:
+def file_stall(given: Any, start_ns: int) -> Stall:
     """Return a `Stall` of the file."""
     return Stall(
         given.kind,
@@ -149,7 +149,7 @@ def settled_stall(given: Any, start_ns: int) -> Stall:
     )
 
 
-def settled_device_step(given: Any, start_ns: int) -> DeviceStep:
+def file_device_step(given: Any, start_ns: int) -> DeviceStep:
     """Return a `DeviceStep` of the file."""
     return DeviceStep(
         given.step,
@@ -159,7 +159,7 @@ def settled_device_step(given: Any, start_ns: int) -> DeviceStep:
     )
 
 
-def settled_memory_sample(given: Any, start_ns: int) -> MemorySample:
+def file_memory_sample(given: Any, start_ns: int) -> MemorySample:
     """Return a `MemorySample` of the file."""
     return MemorySample(
         given.at,
@@ -175,7 +175,7 @@ def settled_memory_sample(given: Any, start_ns: int) -> MemorySample:
     )
 
 
-def settled_heartbeat(given: Any, start_ns: int) -> Heartbeat:
+def file_heartbeat(given: Any, start_ns: int) -> Heartbeat:
     """Return a `Heartbeat` of the file."""
     return Heartbeat(
         given.time_ns - start_ns,
@@ -185,7 +185,7 @@ def settled_heartbeat(given: Any, start_ns: int) -> Heartbeat:
     )
 
 
-def settled_bucket_layout(given: Any, start_ns: int) -> BucketLayout:
+def file_bucket_layout(given: Any, start_ns: int) -> BucketLayout:
     """Return a `BucketLayout` of the file."""
     return BucketLayout(
         given.model,
@@ -203,7 +203,7 @@ def settled_bucket_layout(given: Any, start_ns: int) -> BucketLayout:
     )
 
 
-def settled_note(given: Any, start_ns: int) -> Note:
+def file_note(given: Any, start_ns: int) -> Note:
     """Return a `Note` of the file."""
     return Note(
         given.text,
@@ -212,18 +212,18 @@ def settled_note(given: Any, start_ns: int) -> Note:
     )
 
 
-SETTLED: dict[type[Any], Callable[[Any, int], Any]] = {
-    Collective: settled_collective,
-    Phase: settled_phase,
-    Step: settled_step,
-    Flush: settled_flush,
-    Fetch: settled_fetch,
-    Copy: settled_copy,
-    Stall: settled_stall,
-    DeviceStep: settled_device_step,
-    MemorySample: settled_memory_sample,
-    Heartbeat: settled_heartbeat,
-    BucketLayout: settled_bucket_layout,
-    Note: settled_note,
+FILE_RECORDS: dict[type[Any], Callable[[Any, int], Any]] = {
+    Collective: file_collective,
+    Phase: file_phase,
+    Step: file_step,
+    Flush: file_flush,
+    Fetch: file_fetch,
+    Copy: file_copy,
+    Stall: file_stall,
+    DeviceStep: file_device_step,
+    MemorySample: file_memory_sample,
+    Heartbeat: file_heartbeat,
+    BucketLayout: file_bucket_layout,
+    Note: file_note,
 }
 """What a hook may still hold is copied. Other records are written as they are."""
