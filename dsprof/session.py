@@ -23,8 +23,8 @@ import msgspec
 from dsprof import environment
 from dsprof._version import __version__
 from dsprof.config import Config
-from dsprof.environment.interpreter import NO_GIL, has_gil
 from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
+from dsprof.interpreter import NO_GIL, has_gil
 from dsprof.recording.pseudonyms import Anonymizer
 from dsprof.recording.recorder import Recorder
 from dsprof.recording.redaction import Redaction
