@@ -27,7 +27,7 @@ from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, paren
 from dsprof.interpreter import NO_GIL, has_gil
 from dsprof.recording.pseudonyms import Anonymizer
 from dsprof.recording.recorder import Recorder
-from dsprof.recording.redaction import Redaction
+from dsprof.recording.redacted_records import Redaction
 from dsprof.recording.shared_key import SharedKey
 from dsprof.redaction import redact_text
 from dsprof.trace.schema import (

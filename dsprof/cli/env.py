@@ -120,7 +120,7 @@ def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]
     """Return who this process is and what it has, as they may be written."""
     from dsprof import environment
     from dsprof.recording.pseudonyms import Anonymizer
-    from dsprof.recording.redaction import Redaction
+    from dsprof.recording.redacted_records import Redaction
     from dsprof.trace.schema import SCHEMA_VERSION, Header
 
     found = environment.snapshot(os.environ)

@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 BATCHES = 4
 LEAST_STEPS = 2 * BATCHES
-CONFIDENCE = 0.99
 _STUDENT = 5.841
 """Quantile of Student's t at 99.5 % for `BATCHES` - 1 degrees of freedom: two-sided 99 %, and
 cautious, for Welch's test would allow up to twice as many degrees."""
 
 
 class Interval(NamedTuple):
-    """Where a difference lies, with `CONFIDENCE`."""
+    """Where a difference lies, with 99 % confidence."""
 
     low: float
     high: float

@@ -10,7 +10,7 @@ MOST = 1000
 """So many records are kept; beyond it the older half is handed over."""
 
 
-class Unheld:
+class CppWaits:
     """Keeps records whose wait may yet be seen in another way than by their Work.
 
     C++ holds the Works of functional collectives and of DDP's reducer, and waits there. Whoever

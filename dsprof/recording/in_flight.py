@@ -13,7 +13,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
-from dsprof.recording.cpp_waits import Unheld
+from dsprof.recording.cpp_waits import CppWaits
 from dsprof.recording.interrupts import raise_if_of_signal_handler
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
@@ -68,7 +68,7 @@ class InFlight:
         self.blocking: dict[int, Collective] = {}  # thread -> its sync call that is under way
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
-        self.unheld = Unheld(add)
+        self.cpp_waits = CppWaits(add)
         self.device: DeviceWatch | None = None  # once collectives run on a device
         # Given each collective that runs on a device, with its Work.
         self.on_device: Callable[[Collective, Any], None] = self._on_no_device
@@ -91,7 +91,7 @@ class InFlight:
             left = self.unfinished()
             for table in (self.works, self.completed, self.blocking, self.enqueued):
                 table.clear()
-            self.unheld = Unheld(self._add)
+            self.cpp_waits = CppWaits(self._add)
             self.unmatched_waits = self.given_up = self.lost_stalls = 0
         return left
 
@@ -137,7 +137,7 @@ class InFlight:
 
         def gone(_: object) -> None:
             if self.completed.pop(key, None) is not None:
-                keep = self.unheld.put if self.followers else self._add
+                keep = self.cpp_waits.put if self.followers else self._add
                 keep(record)
 
         known = self.completed.get(key)
@@ -207,8 +207,8 @@ class InFlight:
         with self._tables:
             for key, record in [(key, entry[1]) for key, entry in list(self.works.items())]:
                 if wanted(record) and self._is_unheld(key):
-                    self.unheld.put(record)
-        return self.unheld.take(wanted)
+                    self.cpp_waits.put(record)
+        return self.cpp_waits.take(wanted)
 
     def _is_unheld(self, key: int) -> bool:
         """Let go of a Work in flight, and take it back if that was not its end."""
@@ -259,7 +259,7 @@ class InFlight:
                 key for key, (_, record) in list(self.works.items()) if storage in record.outputs
             ]
             entries = [self.works.pop(key, None) for key in flying]
-        found = self.unheld.take(lambda record: storage in record.outputs)
+        found = self.cpp_waits.take(lambda record: storage in record.outputs)
         found += [entry[1] for entry in entries if entry is not None]
         return sorted(found, key=lambda record: record.id)
 
@@ -302,7 +302,7 @@ class InFlight:
             *self.blocking.values(),
             *list(self.enqueued.values()),
             *kept,
-            *self.unheld.records(),
+            *self.cpp_waits.records(),
         ]
 
     def _give_up_oldest(self) -> None:

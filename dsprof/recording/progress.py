@@ -142,7 +142,7 @@ class Progress:
             count = micro_steps or at.micro_step + 1
             self._outbox.add(Step(step, start_ns, now, count, source, engine))
             self.steps += 1
-        self._in_flight.unheld.end_step(step)
+        self._in_flight.cpp_waits.end_step(step)
         self.step_listeners.tell(step)
 
     def expect_steps_of(self, source: str) -> None:

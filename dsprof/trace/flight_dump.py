@@ -13,7 +13,6 @@ class FlightGroup:
     label: str
     ranks: tuple[int, ...]
     last_enqueued: int = -1
-    last_started: int = -1
     last_completed: int = -1
 
 

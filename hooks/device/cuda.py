@@ -199,7 +199,7 @@ class CudaHook(Hook):
         flight = self._flights.pop(key, None)
         if flight is not None and self._in_flight.enqueued.pop(key, None) is not None:
             self._unheld[flight.record.id] = flight.issue
-            self._in_flight.unheld.put(flight.record)
+            self._in_flight.cpp_waits.put(flight.record)
 
     # -- waits for a Work ---------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class CudaHook(Hook):
                 self._let_go(flight)
         while self._batches:  # an exception kept them from being launched
             self.stalls.give_back(self._batches.popitem()[1][1])
-        kept = {record.id for record in self._in_flight.unheld.records()}
+        kept = {record.id for record in self._in_flight.cpp_waits.records()}
         for number in [number for number in list(self._unheld) if number not in kept]:
             self.stalls.give_back(self._unheld.pop(number, None))
         try:

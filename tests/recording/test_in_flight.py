@@ -240,7 +240,7 @@ def test_what_is_kept_for_a_wait_in_cpp_is_bounded(
     monkeypatch.setattr("dsprof.recording.cpp_waits.MOST", 4)
     records = [followed(recorder, Work()) for _ in range(5)]
     for record in records:
-        recorder.in_flight.unheld.put(record)
+        recorder.in_flight.cpp_waits.put(record)
     assert list(recorder.outbox.records) == records[:2]
 
 

@@ -165,7 +165,6 @@ def _groups(document: dict[Any, Any], found: list[dict[Any, Any]]) -> Iterator[F
             label=text(known.get(name, {}).get("desc")) or labels.get(name, ""),
             ranks=_ranks(known.get(name, {}).get("ranks")),
             last_enqueued=number(state.get("last_enqueued_collective"), -1),
-            last_started=number(state.get("last_started_collective"), -1),
             last_completed=number(state.get("last_completed_collective"), -1),
         )
 

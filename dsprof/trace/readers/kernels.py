@@ -15,9 +15,6 @@ from importlib.resources import files
 _TABLE = "communication_kernels.csv"
 _NAMES_KEPT = 1 << 12  # the ranks of a run launch the same kernels
 
-USUAL_LIBRARY = "NCCL or RCCL"
-"""The library that every other analysis recognises, by "nccl" or "rccl" in a kernel's name."""
-
 _OPERATIONS = (
     ("all_reduce", "all_?reduce"),
     ("reduce_scatter", "reduce_?scatter"),

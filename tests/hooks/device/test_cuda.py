@@ -319,9 +319,9 @@ def test_a_work_is_let_go_of_once_its_caller_has_it(machine: Machine) -> None:
     gc.collect()
     assert work is None
     assert machine.recorder.in_flight.enqueued == {}
-    (record,) = machine.recorder.in_flight.unheld.records()  # until the end of the next step
+    (record,) = machine.recorder.in_flight.cpp_waits.records()  # until the end of the next step
     assert (record.id, record.waits) == (number, 0)
-    machine.recorder.in_flight.unheld.end_step(99)
+    machine.recorder.in_flight.cpp_waits.end_step(99)
     assert machine.collectives()[-1] is record
 
 
@@ -331,7 +331,7 @@ def wait_in_cpp(machine: Machine, done: float) -> None:
     opened = recorder.in_flight.device.open()
     start_ns = host.clock()
     host.current.free = max(host.current.free, done)
-    records = recorder.in_flight.unheld.take(lambda record: True)
+    records = recorder.in_flight.cpp_waits.take(lambda record: True)
     recorder.in_flight.waited_in_cpp(records, start_ns, host.clock(), opened=opened)
 
 
@@ -368,7 +368,7 @@ def test_marks_of_waits_in_cpp_are_used_again(machine: Machine) -> None:
         if number % 2:  # else they are never waited for
             wait_in_cpp(machine, machine.nccl.own.free)
         machine.drain()
-        machine.recorder.in_flight.unheld.end_step(number + 1)
+        machine.recorder.in_flight.cpp_waits.end_step(number + 1)
         machine.nccl.step(number)
     assert machine.device.made < 20
     before = len(machine.stalls())

@@ -1,4 +1,4 @@
-"""dsprof.recording.redaction: what is written of a description, with and without `anonymize`."""
+"""What is written of a description, with and without `anonymize`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dsprof.environment import EnvSnapshot
 from dsprof.recording.pseudonyms import Anonymizer
-from dsprof.recording.redaction import Redaction
+from dsprof.recording.redacted_records import Redaction
 from dsprof.redaction import REDACTED, redact_text
 from dsprof.redaction.known_settings import written_variables
 from dsprof.trace.schema import EngineConfig, HookStatus, Note, Site, Trailer
