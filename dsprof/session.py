@@ -161,6 +161,12 @@ class Session:
         if not config.anonymize and self._world_size > 1:
             key.agree(dist)
         self._disclose = Redaction(anonymizer, key.digest)
+        header = self._disclose(self._header(dist, run_key))
+        state = recorder.in_flight.state
+        if why := state.open(header, self._disclose):
+            recorder.outbox.define(Note(f"no live state is kept of this rank: {why}"))
+        elif state.path is not None:
+            header.state_file = state.path.name
         source = Source(
             records=recorder.outbox.records,
             definitions=recorder.outbox.definitions,
@@ -170,10 +176,11 @@ class Session:
             prepare=partial(self._describe_environment, key),
             prepare_late=partial(self._describe_effective_environment, key),
             disclose=self._disclose,
+            show_life=lambda: state.beat(recorder.progress.scope),
         )
         writer = TraceWriter(
             Path(config.out),
-            self._disclose(self._header(dist, run_key)),
+            header,
             source,
             Window(config.start_step, config.steps, config.every),
             budget_bytes,
@@ -252,6 +259,8 @@ class Session:
         writer.close(lambda: _with_writers(totals, writer))
         for ended in self._ended:
             ended.join()
+        if writer.error is None:
+            self.recorder.in_flight.state.close()
         self._report()
 
     def abandon(self) -> None:

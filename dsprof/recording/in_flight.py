@@ -15,8 +15,10 @@ from typing import Any, Protocol
 
 from dsprof.recording.cpp_waits import CppWaits
 from dsprof.recording.interrupts import raise_if_of_signal_handler
+from dsprof.recording.live_state import LiveState
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
+from dsprof.trace.state_file import UNFOLLOWED
 
 LOOKED_AT, POLLED = 32, 4
 """A hook looks at so many collectives in flight, and stops at so many pending; step ends go on."""
@@ -69,6 +71,7 @@ class InFlight:
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
         self.cpp_waits = CppWaits(add)
+        self.state = LiveState()
         self.device: DeviceWatch | None = None  # once collectives run on a device
         # Given each collective that runs on a device, with its Work.
         self.on_device: Callable[[Collective, Any], None] = self._on_no_device
@@ -118,6 +121,7 @@ class InFlight:
                 if is_done:
                     if self.works.pop(key, None) is not None:  # not just waited for elsewhere
                         record.done_ns = record.done_ns or now
+                        self.state.done(record.id, record.done_ns)
                         self._let_go(key, work, record)
                     continue
                 if is_here:
@@ -181,6 +185,8 @@ class InFlight:
                     return
             if finished and not record.done_ns:
                 record.done_ns = end_ns
+            if record.pending_ns:
+                self.state.done(record.id, record.done_ns or -end_ns)
             record.wait_ns = start_ns
             record.waited_ns = end_ns
             record.blocked_ns = end_ns - start_ns
@@ -237,6 +243,7 @@ class InFlight:
             ]
             for key, record in batch:
                 if self.works.pop(key, None) is not None and record is not batch[-1][1]:
+                    self.state.done(record.id, UNFOLLOWED)
                     self._add(record)
             if batch:
                 self.works[id(work)] = (work, batch[-1][1])
@@ -280,8 +287,9 @@ class InFlight:
         if self.device is not None:
             self.device.close(opened, records)
         for record in records:
-            if finished and record.pending_ns and not record.done_ns:  # on the host
-                record.done_ns = end_ns
+            if record.pending_ns:  # on the host
+                record.done_ns = record.done_ns or (end_ns if finished else 0)
+                self.state.done(record.id, record.done_ns or -end_ns)
             record.wait_ns, record.waited_ns, record.waits = start_ns, end_ns, 1
             record.is_estimated = estimated
             record.blocked_ns = end_ns - start_ns if record is records[-1] else 0
@@ -296,7 +304,7 @@ class InFlight:
         with self._tables:
             self._give_up_oldest()
             self.poll_all()  # a Work holds tensors, and no other hook may ever come along
-            kept = [_look(*entry) for entry in list(self.works.values())]
+            kept = [self._look(*entry) for entry in list(self.works.values())]
             kept += [record for _, record in list(self.completed.values())]
         return [
             *self.blocking.values(),
@@ -305,6 +313,13 @@ class InFlight:
             *self.cpp_waits.records(),
         ]
 
+    def _look(self, work: Any, record: Collective) -> Collective:
+        """Note whether a collective is complete."""
+        if not record.done_ns and _is_completed(work):
+            record.done_ns = clock()
+            self.state.done(record.id, record.done_ns)
+        return record
+
     def _give_up_oldest(self) -> None:
         """Hand over the oldest records in flight, complete or not, when there are too many."""
         excess = len(self.works) - IN_FLIGHT
@@ -312,6 +327,7 @@ class InFlight:
             entry = self.works.pop(key, None)
             if entry is not None:
                 self.given_up += 1
+                self.state.done(entry[1].id, UNFOLLOWED)
                 self._add(entry[1])
 
 
@@ -322,10 +338,3 @@ def _is_completed(work: Any) -> bool:
     except Exception as error:
         raise_if_of_signal_handler(error)
         return True
-
-
-def _look(work: Any, record: Collective) -> Collective:
-    """Note whether a collective is complete."""
-    if not record.done_ns and _is_completed(work):
-        record.done_ns = clock()
-    return record

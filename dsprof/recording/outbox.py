@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from dsprof.trace.schema import Record
@@ -19,6 +20,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
+        self.told: Callable[[Any], None] = _nobody  # of each description, at once
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -37,3 +39,8 @@ class Outbox:
     def define(self, definition: Any) -> None:
         """Hand the writer a description (group, site, engine, hook status)."""
         self.definitions.append(definition)
+        self.told(definition)
+
+
+def _nobody(definition: Any) -> None:
+    """Nobody wants to know."""

@@ -50,6 +50,7 @@ class Recorder:
         self.trace_listeners: Listeners[[]] = Listeners(self.fail)  # told of each new trace
         self.outbox = Outbox()
         self.in_flight = InFlight(self.outbox.add, self.fail)
+        self.outbox.told = self.in_flight.state.define
         self.progress = Progress(self, self.outbox, self.in_flight)
         self.contexts = Contexts()
         self.cost = Cost(self.ids)
@@ -96,6 +97,7 @@ class Recorder:
         """Record no more, in a forked child: the locks may be of threads that are not there."""
         self.recording = False
         self.stopped = True
+        self.in_flight.state.forget()
 
     def begin_again(self) -> list[Collective]:
         """Begin anew for a new trace: nothing of the old one is counted in it.

@@ -23,6 +23,7 @@ from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
+from dsprof.trace.state_file import find_state
 from dsprof.trace.table import RankTrace
 
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
@@ -116,6 +117,8 @@ def read_rank(
     # What a file alone does not know was found out from all of them.
     trace.is_world_known = bool(trace.header.world_size)
     trace.header.world_size = header.world_size
+    if trace.trailer is None and not trace.is_foreign:
+        trace.state = find_state(trace.header, path.parent)
     _redact(trace)
     return trace
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
@@ -40,6 +40,7 @@ from dsprof.trace.schema import (
     StepCounters,
     Trailer,
 )
+from dsprof.trace.state_file import RankState
 
 
 class Vocabulary(dict[str, int]):
@@ -77,6 +78,20 @@ def operations(rows: Collectives) -> dict[str, int]:
     """Count the rows by what they do."""
     counts = np.bincount(rows.op, minlength=len(rows.words)).tolist()
     return {word: count for word, count in zip(rows.words, counts, strict=True) if count}
+
+
+def appended(rows: Collectives, more: Collectives) -> Collectives:
+    """Return the rows of both tables."""
+    codes = Vocabulary(zip(rows.words, range(len(rows.words)), strict=True))
+    renumbered = np.array([codes[word] for word in more.words], np.int32)
+    columns = {}
+    for column in fields(Collectives):
+        if column.name != "words":
+            added = getattr(more, column.name)
+            if column.name in ("op", *WORDS):
+                added = renumbered[added]
+            columns[column.name] = np.concatenate([getattr(rows, column.name), added])
+    return Collectives(words=list(codes), **columns)
 
 
 def _getters(names: Iterable[str]) -> dict[str, attrgetter[Any]]:
@@ -218,6 +233,7 @@ class RankTrace:
     heartbeats: list[Heartbeat] = field(default_factory=list)
     counters: list[StepCounters] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    state: RankState | None = None  # what the process was doing when it was killed
     broken_lines: int = 0  # lines that could not be read and were passed over
     unknown_records: int = 0  # whole lines of kinds that only a newer dsprof knows
     nbytes: int = 0  # size of the file

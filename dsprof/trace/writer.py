@@ -112,6 +112,7 @@ class Source:
     prepare: Callable[[], list[Any]]  # definitions that take I/O to find out
     prepare_late: Callable[[], list[Any]]  # the same, of what is known after the first step
     disclose: Callable[[Any], Any]  # rewrites a definition or a name before it is written
+    show_life: Callable[[], None] = lambda: None  # at least every INTERVAL_S
 
 
 class TraceWriter:
@@ -193,6 +194,7 @@ class TraceWriter:
             while not self._closing:
                 self._wake.wait(max(INTERVAL_S - spent_s, _SHORTEST_WAIT_S))
                 begin_s = time.monotonic()
+                self._source.show_life()
                 self._drain()
                 self._write_open()
                 self._show_life()
@@ -338,6 +340,7 @@ class TraceWriter:
             self.dropped += len(self._source.records)
             self._source.records.clear()
             self._source.definitions.clear()
+            self._source.show_life()
             self._wake.wait(INTERVAL_S)
 
 

@@ -33,6 +33,7 @@ from dsprof.recording.outbox import Outbox
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
+from dsprof.trace.state_file import DTYPE_SHIFT, PEER_SHIFT, UNFOLLOWED
 
 
 class _WireHook(Hook):
@@ -62,6 +63,8 @@ class _WireHook(Hook):
         works, blocking = in_flight.works, in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
         plain, dtypes, next_is_timed = torch.Tensor, DTYPES, cost.are_timed.__next__
+        live, words = in_flight.state, in_flight.state.words
+        op_number = words[name]
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -134,18 +137,33 @@ class _WireHook(Hook):
                 thread,
                 return_ns,
             )
-            if on_host and work is not None:
+            is_followed = on_host and work is not None
+            live.issue(
+                record.id,
+                -record.seq if is_point_to_point else record.seq,
+                group.id | peer + 1 << PEER_SHIFT,
+                op_number | words[dtype] << DTYPE_SHIFT,
+                nbytes,
+                issue_ns,
+                site,
+                scope.step,
+                0 if is_followed else return_ns if on_host else UNFOLLOWED,
+                thread,
+            )
+            if is_followed:
                 record.pending_ns = return_ns
                 if is_async:
                     if unbox is not None:
                         work = unbox(work)
                     key = id(work)
                     if key in works:  # a library's one Work for all that is done at once
+                        live.done(works[key][1].id, UNFOLLOWED)
                         add(works[key][1])
                     works[key] = (work, record)
                 else:
                     # The library waits for it at once, in this thread.
                     if thread in blocking:
+                        live.done(blocking[thread].id, UNFOLLOWED)
                         add(blocking[thread])
                     blocking[thread] = record
             elif on_host:

@@ -11,6 +11,7 @@ import numpy as np
 from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
 from dsprof.analysis.collectives import POINT_TO_POINT, family, is_even
 from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
@@ -110,7 +111,7 @@ class Endings(Aggregate):
         if trace.is_foreign:
             return cls({}, {})
         groups = {g.key: GroupNames(g.label, tuple(g.ranks)) for g in trace.groups.values()}
-        return cls({trace.rank: _Reading(trace, clock).ending()}, groups)
+        return cls({trace.rank: _Reading(to_the_end(trace), clock).ending()}, groups)
 
     def merge(self, other: Endings) -> Endings:
         """Put the ranks side by side; a group is kept once."""
@@ -123,6 +124,7 @@ class _Reading:
     def __init__(self, trace: RankTrace, clock: RankClock) -> None:
         self.trace, self.clock, self.rows = trace, clock, trace.collectives
         self.alive_ns = _last_ns(trace)
+        self.is_on_device = trace.header.device != "cpu"
         self.most_open = max(OPEN_CALLS // max(trace.header.world_size, 1), _LEAST_OPEN_CALLS)
         rows = trace.collectives
         pairs = [family(word) in POINT_TO_POINT for word in rows.words]
@@ -143,7 +145,7 @@ class _Reading:
             alive_ns=self._on_run(self.alive_ns),
             heartbeat=self._heartbeat(),
             is_whole=_is_whole(trace),
-            is_on_device=trace.header.device != "cpu",
+            is_on_device=self.is_on_device,
             groups=dict(self._groups()),
             pairs_open=tuple(self._pairs_open()),
             pairs=self._pair_counts(),
@@ -157,24 +159,27 @@ class _Reading:
         return beats[-1] if beats and beats[-1].time_ns >= _recorded_ns(self.trace) else None
 
     def _groups(self) -> Iterable[tuple[str, RankFlight]]:
-        rows, counted = self.rows, _counted(self.trace)
-        for number, group in self.trace.groups.items():
+        rows, trace, counted = self.rows, self.trace, _counted(self.trace)
+        for number, group in trace.groups.items():
             mine = np.flatnonzero(self.is_collective & (rows.group == number))
             if not len(mine):
                 continue
             mine = mine[np.argsort(rows.seq[mine], kind="stable")]
             ended = self.is_ended[mine]
             completed = mine[ended]
+            passed = trace.state.passed.get(number, 0) if trace.state is not None else 0
+            known = 0 if self.is_on_device else passed
+            done = int(rows.seq[completed].max(initial=known))
             # What ended after it shows that the program went on.
-            still = mine[~ended & (rows.seq[mine] > max(rows.seq[completed], default=-1))]
+            still = mine[~ended & (rows.seq[mine] > done)]
             unlisted = counted[number]
             calls = len(mine) + unlisted if unlisted else 0
             kept = (*completed[-ENDED_CALLS:], *still[-self.most_open :])
             yield (
                 group.key,
                 RankFlight(
-                    enqueued=max(int(rows.seq[mine[-1]]), calls),
-                    completed=int(rows.seq[completed[-1]]) if len(completed) else 0,
+                    enqueued=max(int(rows.seq[mine[-1]]), calls, passed),
+                    completed=done,
                     calls={int(rows.seq[row]): self._call(row) for row in kept},
                     p2p_in_flight=(),
                 ),
@@ -284,6 +289,8 @@ def _is_whole(trace: RankTrace) -> bool:
         failed = [name for name in trailer.failed_hooks if not name.startswith(OF_PLUGIN)]
         is_lossless = not (trailer.dropped or failed)
         return trailer.reason in (EXIT, INTERRUPTED) and is_lossless
+    if trace.state is not None:
+        return True
     has_window = bool(config.get("start_step")) or config.get("steps") is not None
     return not (trace.counters or has_window or config.get("every", 1) != 1)
 

@@ -1,0 +1,328 @@
+"""Keeps the live state of this rank: what is in flight, in a file in memory.
+
+A hook pays one `issue` and one `done` a collective. Nothing here asks the disk or waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.trace.schema import Group, Header, Site
+from dsprof.trace.scope import Scope, clock
+from dsprof.trace.state_file import (
+    BEAT_NS,
+    CALL_WORDS,
+    CALLS,
+    DONE_NS,
+    GROUPS,
+    ID,
+    LOST,
+    MAGIC,
+    OLD,
+    OLD_CALLS,
+    PASSED,
+    PEER_SHIFT,
+    PHASE,
+    PID,
+    PROCESS_START,
+    RANK,
+    RING,
+    SEQ,
+    SIZE_BYTES,
+    STARTED_EPOCH_NS,
+    STARTED_NS,
+    STEP,
+    TEXT,
+    TEXT_BYTES,
+    WHERE,
+    WORD_BYTES,
+    WORLD_SIZE,
+    Line,
+    RankState,
+    kept_name,
+    memory_folders,
+    read_bytes,
+    read_state,
+    state_name,
+)
+
+STALE_NS = 24 * 3600 * 10**9
+"""The state of a process that is gone is removed so long after its last sign of life."""
+
+_MOST_RANKS = 512
+"""Groups of more ranks are named without them: the trace names them all."""
+
+Issue = Callable[[int, int, int, int, int, int, int, int, int, int], None]
+Done = Callable[[int, int], None]
+
+
+def _nothing(*_: int) -> None:
+    """No state is kept."""
+
+
+class LiveState:
+    """What is in flight in this process, for whoever looks at it from outside or afterwards.
+
+    Hooks call `issue` and `done` in any thread, without a lock: a call has its own place, by its
+    number. Descriptions are added with `_writing` held, and count once they are whole. In a forked
+    child nothing is written.
+    """
+
+    def __init__(self) -> None:
+        self.issue: Issue = _nothing
+        """`(id, seq, where, kind, nbytes, issue_ns, site, step, done_ns, thread)`; `seq` is
+        negative for a send or receive, `done_ns` is UNFOLLOWED where nobody sees it complete."""
+        self.done: Done = _nothing
+        """`(id, time_ns)`; the time is negative where a wait for it failed."""
+        self.words = _Words(self._write)
+        self.path: Path | None = None
+        self.make_writers: Callable[[memoryview], tuple[Issue, Done]] = writers
+        self._words: memoryview | None = None
+        self._disclose: Callable[[Any], Any] = _as_it_is
+        self._writing = threading.RLock()  # re-entrant: a signal handler may communicate
+
+    def open(self, header: Header, disclose: Callable[[Any], Any]) -> str:
+        """Begin a file for a new trace; return why there is none, "" where there is one.
+
+        `header` is as it may be written, and names the file; `disclose` does that to descriptions.
+        """
+        self.close()
+        self._disclose = disclose
+        why = "no folder is in memory (tmpfs)"
+        for folder in memory_folders():
+            _remove_stale(folder)
+            try:
+                self._begin(folder / state_name(header.run_key, header.rank, header.pid), header)
+            except OSError as error:
+                why = f"{folder} cannot be written: {error.strerror}"
+            else:
+                return ""
+        return why
+
+    def _begin(self, path: Path, header: Header) -> None:
+        words = memoryview(_create(path)).cast("q")
+        words[PID], words[RANK], words[WORLD_SIZE] = header.pid, header.rank, header.world_size
+        words[PROCESS_START] = process_start(header.pid)
+        words[STARTED_NS], words[STARTED_EPOCH_NS] = (
+            header.started_monotonic_ns,
+            header.started_epoch_ns,
+        )
+        words[BEAT_NS], words[STEP] = clock(), -1
+        self.path, self._words = path, words
+        self._write(Line(header=msgspec.structs.replace(header, config={}, state_file=path.name)))
+        for word, number in list(self.words.items()):
+            self._write(Line(word=(number, word)))
+        self.issue, self.done = self.make_writers(words)
+        words[0] = MAGIC
+
+    def define(self, definition: Any) -> None:
+        """Take note of a group or call site that the calls that follow refer to."""
+        if self._words is None or not isinstance(definition, (Group, Site)):
+            return
+        definition = self._disclose(definition)
+        if isinstance(definition, Site):
+            self._write(Line(site=definition))
+        else:
+            if len(definition.ranks) > _MOST_RANKS:
+                definition = msgspec.structs.replace(definition, ranks=[])
+            self._write(Line(group=definition))
+
+    def _write(self, line: Line) -> None:
+        """Add a line if it fits: the trace has them all."""
+        words = self._words
+        if words is None:  # asked before the lock: in a forked child another thread may hold it
+            return
+        data = msgspec.json.encode(line) + b"\n"
+        with self._writing:
+            size = words[TEXT_BYTES]
+            start = TEXT * WORD_BYTES + size
+            if start + len(data) <= SIZE_BYTES:
+                words.cast("B")[start : start + len(data)] = data
+                words[TEXT_BYTES] = size + len(data)
+
+    def beat(self, scope: Scope) -> None:
+        """Show that the process is alive, and where training stands."""
+        words = self._words
+        if words is not None:
+            words[STEP], words[PHASE], words[BEAT_NS] = scope.step, self.words[scope.phase], clock()
+
+    def forget(self) -> None:
+        """Write no more, in a forked child: the file is the parent's."""
+        self.issue = self.done = _nothing
+        self._words = self.path = None
+
+    def close(self) -> None:
+        """Remove the file: the trace says it all. Threads may still be about to write to it."""
+        path = self.path
+        self.forget()
+        if path is not None:
+            with suppress(OSError):
+                path.unlink()
+
+
+class _Words(dict[str, int]):
+    """Operations, dtypes and phases by number; each new one is told to the file.
+
+    They are numbered for the process: hooks that know theirs keep the number.
+    """
+
+    def __init__(self, tell: Callable[[Line], None]) -> None:
+        super().__init__({"": 0})
+        self._tell, self._numbers = tell, itertools.count(1)
+
+    def __missing__(self, word: str) -> int:
+        number = self.setdefault(word, next(self._numbers))
+        self._tell(Line(word=(number, word)))
+        return number
+
+
+def writers(words: memoryview) -> tuple[Issue, Done]:
+    """Return `issue` and `done` for a file; closures, because they run for each collective."""
+    pack = struct.Struct(f"={CALL_WORDS}q").pack_into
+    data, last_call, group_of = words.cast("B"), CALLS - 1, (1 << PEER_SHIFT) - 1
+    call_words, ring, done_at, where_at = CALL_WORDS, RING, DONE_NS, WHERE
+    passed, groups, word_bytes = PASSED, GROUPS, WORD_BYTES
+    old: dict[int, int] = {}  # id -> place
+
+    def issue(
+        number: int,
+        seq: int,
+        where: int,
+        kind: int,
+        nbytes: int,
+        issue_ns: int,
+        site: int,
+        step: int,
+        done_ns: int,
+        thread: int,
+    ) -> None:
+        at = ring + (number & last_call) * call_words
+        if words[at + done_at]:
+            group, before = words[at + where_at] & group_of, words[at + SEQ]
+            if group < groups and words[passed + group] < before:
+                words[passed + group] = before
+        elif words[at]:
+            keep(at)
+        pack(
+            data,
+            at * word_bytes,
+            *(number, seq, where, kind, nbytes, issue_ns, site, step, done_ns, thread),
+        )
+
+    def keep(at: int) -> None:
+        """Move a call in flight to a place of its own, before a later one takes its place."""
+        for place in range(OLD, OLD + OLD_CALLS * CALL_WORDS, CALL_WORDS):
+            if words[place + DONE_NS] or not words[place + ID]:
+                old.pop(words[place + ID], None)
+                words[place : place + CALL_WORDS] = words[at : at + CALL_WORDS]
+                old[words[at + ID]] = place
+                return
+        words[LOST] += 1
+
+    def done(number: int, time_ns: int) -> None:
+        at = ring + (number & last_call) * call_words
+        if words[at] == number:
+            words[at + done_at] = time_ns
+        elif number in old:
+            words[old.pop(number) + done_at] = time_ns
+
+    return issue, done
+
+
+def process_start(pid: int) -> int:
+    """Return when a process began, in ticks since boot; 0: there is none, or it does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(status.rpartition(b")")[2].split()[19])
+    return 0
+
+
+def is_alive(state: RankState) -> bool:
+    """Say whether the process that keeps a state on this machine is still there."""
+    return state.process_start == process_start(state.header.pid) != 0
+
+
+def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
+    """Copy the states of this run's processes that are gone into the folder of their traces."""
+    run = state_name(run_key, 0, 0).rsplit("-", 2)[0]
+    for memory in memory_folders():
+        for path in memory.glob(f"{run}-*.state"):
+            with suppress(OSError, TraceError):
+                state = read_state(path)
+                if not is_alive(state):
+                    keep_state(path, folder / kept_name(state.header.rank, state.header.pid))
+
+
+def keep_state(path: Path, copy: Path) -> None:
+    """Copy a state, whole or not at all.
+
+    Raises:
+        TraceError: it cannot be read.
+        OSError: the copy cannot be written.
+    """
+    data = read_bytes(path)
+    part = copy.with_name(f".{copy.name}.{os.getpid()}-{get_ident()}")
+    try:
+        part.write_bytes(data)
+        os.replace(part, copy)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _create(path: Path) -> mmap.mmap:
+    """Return a new file in memory, for this user only, of which every page is there.
+
+    Raises:
+        OSError: it cannot be made, or the memory does not suffice.
+    """
+    with suppress(FileNotFoundError):
+        path.unlink()  # of a process that had our number, or of the world before this one
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(path, flags, 0o600)
+    try:
+        os.posix_fallocate(file, 0, SIZE_BYTES)
+        return mmap.mmap(file, SIZE_BYTES)
+    except (OSError, ValueError):
+        path.unlink()
+        raise
+    finally:
+        os.close(file)
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove what processes of this user left behind that are long gone."""
+    now_ns = time.time_ns()
+    with suppress(OSError):
+        for path in folder.glob(f"dsprof-{os.getuid()}-*.state"):
+            with suppress(OSError):
+                if _alive_epoch_ns(path) < now_ns - STALE_NS:
+                    path.unlink()
+
+
+def _alive_epoch_ns(path: Path) -> int:
+    """Return when a process last showed that it is alive; now, while it does run."""
+    try:
+        state = read_state(path)
+    except TraceError:
+        return os.stat(path, follow_symlinks=False).st_mtime_ns
+    if is_alive(state):
+        return time.time_ns()
+    header = state.header
+    return header.started_epoch_ns + state.beat_ns - header.started_monotonic_ns
+
+
+def _as_it_is(definition: Any) -> Any:
+    return definition

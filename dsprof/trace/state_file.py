@@ -1,0 +1,263 @@
+"""The live state of a rank: a small file in memory that outlives its process, however that ends.
+
+Words of 8 bytes in the byte order of the machine; docs/trace-format.md describes them. Whoever
+reads may meet a file that is being written, or one that somebody else made: every number is
+checked, and what does not fit is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from dsprof.environment import boot_id
+from dsprof.errors import TraceError
+from dsprof.trace.schema import LARGEST_WORLD, Group, Header, Site
+
+SIZE_BYTES = 1 << 16
+WORD_BYTES = 8
+MAGIC = int.from_bytes(b"dsprof\0\1", "little")
+
+# Numbers of words.
+PID, PROCESS_START, RANK, WORLD_SIZE, STARTED_NS, STARTED_EPOCH_NS = range(1, 7)
+BEAT_NS, STEP, PHASE, TEXT_BYTES, LOST = range(7, 12)
+
+CALL_WORDS = 10
+ID, SEQ, WHERE, KIND, NBYTES, ISSUE_NS, SITE, CALL_STEP, DONE_NS, THREAD = range(CALL_WORDS)
+
+OLD_CALLS, OLD = 32, 64  # how many, and the first word
+GROUPS, PASSED = 512, OLD + OLD_CALLS * CALL_WORDS
+CALLS, RING = 256, PASSED + GROUPS
+TEXT = RING + CALLS * CALL_WORDS
+
+UNFOLLOWED = 1
+"""As `DONE_NS`: nobody will see when the call completes, as on a device."""
+
+PEER_SHIFT, DTYPE_SHIFT = 32, 16
+"""Of `WHERE` the lower half is the group, of `KIND` the operation."""
+
+_LOW, _WORD = (1 << PEER_SHIFT) - 1, (1 << DTYPE_SHIFT) - 1
+_LARGEST = 1 << 62
+_TEXT_START = TEXT * WORD_BYTES
+
+
+class StateCall(msgspec.Struct, frozen=True):
+    """A collective that was called lately, or a while ago and is still in flight.
+
+    `done_ns` is 0 in flight, negative where a wait for it failed at that time.
+    """
+
+    id: int
+    group: int
+    seq: int  # n-th collective of the group; n-th of (peer, direction) for send and recv
+    op: str
+    dtype: str
+    nbytes: int
+    issue_ns: int
+    site: int
+    step: int
+    thread: int
+    peer: int
+    is_pair: bool
+    done_ns: int
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether it was issued and not seen to end."""
+        return self.done_ns == 0
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """One line of the text: what is said first, and what numbers refer to."""
+
+    header: Header | None = None
+    group: Group | None = None
+    site: Site | None = None
+    word: tuple[int, str] | None = None  # its number, and it
+
+
+class RankState(msgspec.Struct):
+    """What a rank was doing at `beat_ns` or later; times are of its monotonic clock."""
+
+    header: Header
+    process_start: int  # field 22 of /proc/PID/stat: with the pid it names the process
+    beat_ns: int
+    step: int  # the one it was in; -1 before the first
+    phase: str
+    calls: list[StateCall]  # by id
+    passed: dict[int, int]  # group -> its last collective that is complete and not in `calls`
+    lost: int  # calls in flight that there was no place for
+    groups: dict[int, Group]
+    sites: dict[int, Site]
+
+    @property
+    def in_flight(self) -> list[StateCall]:
+        """The collectives that were issued and not seen to end, the oldest first."""
+        return [call for call in self.calls if call.is_in_flight]
+
+
+def state_name(run_key: str, rank: int, pid: int) -> str:
+    """Return the name of the file of a process of this user."""
+    run = blake2b(run_key.encode(errors="replace"), digest_size=6).hexdigest()
+    return f"dsprof-{os.getuid()}-{run}-{rank}-{pid}.state"
+
+
+def kept_name(rank: int, pid: int) -> str:
+    """Return the name of a copy in the folder of traces."""
+    return f"state-rank{rank:05d}-{pid}.bin"
+
+
+def memory_folders() -> Iterator[Path]:
+    """Yield the folders of this machine that are in memory, the best one first.
+
+    A page of a file on a disk that is full, or on a file system that is gone, cannot be written:
+    the process would get a SIGBUS.
+    """
+    named = (os.environ.get(name, "") for name in ("XDG_RUNTIME_DIR", "TMPDIR"))
+    devices = _memory_devices()
+    for folder in dict.fromkeys(map(Path, ("/dev/shm", *filter(None, named), "/tmp"))):
+        with suppress(OSError):
+            if os.stat(folder).st_dev in devices:
+                yield folder
+
+
+def _memory_devices() -> set[int]:
+    found = set[int]()
+    with suppress(OSError), open("/proc/self/mountinfo", errors="replace") as mounts:
+        for line in mounts:
+            mount, _, source = line.partition(" - ")
+            if source.split(" ", 1)[0] in ("tmpfs", "ramfs"):
+                major, minor = mount.split(" ", 3)[2].split(":")
+                found.add(os.makedev(int(major), int(minor)))
+    return found
+
+
+def find_state(header: Header, folder: Path) -> RankState | None:
+    """Return the state of the process that wrote a trace: the live one, or a copy beside it."""
+    copies = [folder / kept_name(header.rank, header.pid)]
+    name = header.state_file
+    if name and name == os.path.basename(name) and header.boot_id == boot_id():
+        copies = [*(place / name for place in memory_folders()), *copies]
+    for path in copies:
+        with suppress(TraceError, OSError):
+            state = read_state(path)
+            if _identity(state.header) == _identity(header):
+                return state
+    return None
+
+
+def _identity(header: Header) -> tuple[str, int, int, int]:
+    return header.run_key, header.rank, header.pid, header.started_monotonic_ns
+
+
+def read_state(path: Path) -> RankState:
+    """Read the state of a rank, as far as it makes sense.
+
+    Raises:
+        TraceError: it cannot be read, or is no state.
+    """
+    data = read_bytes(path)
+    words = struct.unpack_from(f"={TEXT}q", data)
+    if words[0] != MAGIC or not 0 <= words[TEXT_BYTES] <= SIZE_BYTES - _TEXT_START:
+        raise TraceError(f"{path}: not a state of this version of dsprof")
+    text = _Text(data[_TEXT_START : _TEXT_START + words[TEXT_BYTES]])
+    header = text.header
+    told = (header.pid, header.rank, header.world_size) if header else ()
+    if header is None or told != (words[PID], words[RANK], words[WORLD_SIZE]):
+        raise TraceError(f"{path}: damaged: it does not say whose state it is")
+    if not 0 <= header.rank < header.world_size <= LARGEST_WORLD:
+        raise TraceError(f"{path}: damaged: rank {header.rank} of {header.world_size} cannot be")
+    places = [*range(OLD, PASSED, CALL_WORDS), *range(RING, TEXT, CALL_WORDS)]
+    calls = [_call(words[at : at + CALL_WORDS], text.words) for at in places]
+    by_id = {call.id: call for call in calls if call is not None}
+    passed = enumerate(words[PASSED : PASSED + GROUPS])
+    return RankState(
+        header=header,
+        process_start=words[PROCESS_START],
+        beat_ns=min(max(words[BEAT_NS], 0), _LARGEST),
+        step=min(max(words[STEP], -1), _LARGEST),
+        phase=text.words.get(words[PHASE], ""),
+        calls=[by_id[number] for number in sorted(by_id)],
+        passed={group: seq for group, seq in passed if 0 < seq < _LARGEST},
+        lost=max(words[LOST], 0),
+        groups=text.groups,
+        sites=text.sites,
+    )
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a state whole; no link is followed.
+
+    Raises:
+        TraceError: it is none, or cannot be read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(file)
+            data = b""
+            if stat.S_ISREG(status.st_mode) and status.st_size == SIZE_BYTES:
+                data = os.read(file, SIZE_BYTES)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) != SIZE_BYTES:
+        raise TraceError(f"{path}: not a state: it has to be a file of {SIZE_BYTES:,} bytes")
+    return data
+
+
+def _call(words: tuple[int, ...], names: dict[int, str]) -> StateCall | None:
+    """Return the call in a place; None where there is none, or it is just being written."""
+    number, where, kind = words[ID], words[WHERE], words[KIND]
+    if not words[THREAD] or number <= 0 or where < 0 or kind < 0:
+        return None
+    if any(abs(word) >= _LARGEST for word in words[: CALL_WORDS - 1]) or words[NBYTES] < 0:
+        return None
+    done_ns = words[DONE_NS]
+    return StateCall(
+        id=number,
+        group=where & _LOW,
+        seq=abs(words[SEQ]),
+        op=names.get(kind & _WORD, ""),
+        dtype=names.get(kind >> DTYPE_SHIFT, ""),
+        nbytes=words[NBYTES],
+        issue_ns=max(words[ISSUE_NS], 0),
+        site=words[SITE],
+        step=words[CALL_STEP],
+        thread=words[THREAD],
+        peer=(where >> PEER_SHIFT) - 1,
+        is_pair=words[SEQ] < 0,
+        done_ns=done_ns,
+    )
+
+
+class _Text:
+    """What the lines of the text say; those that cannot be read are passed over."""
+
+    def __init__(self, text: bytes) -> None:
+        self.header: Header | None = None
+        self.groups: dict[int, Group] = {}
+        self.sites: dict[int, Site] = {}
+        self.words: dict[int, str] = {}
+        for line in _lines(text.split(b"\n")):
+            self.header = self.header or line.header
+            if line.group is not None:
+                self.groups[line.group.id] = line.group
+            if line.site is not None:
+                self.sites[line.site.id] = line.site
+            if line.word is not None:
+                self.words |= [line.word]
+
+
+def _lines(lines: Iterable[bytes]) -> Iterator[Line]:
+    for line in lines:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            yield msgspec.json.decode(line, type=Line)
