@@ -26,6 +26,7 @@ Say why a run is stuck or crashed: which rank, in which collective, since
 when, and who waits for it.
 
   dsprof hang dsprof-out                      of what the run has written
+  dsprof hang --live dsprof-out               of a run that is still running
   dsprof hang dsprof-out --format json        for other programs
   dsprof hang dsprof-out --format html        hang.html, with a picture
 
@@ -37,6 +38,9 @@ read."""
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
         )
+        parser.add_argument(
+            "--live", action="store_true", help="also look at the processes, on this machine"
+        )
         add_delivery(parser, _formats, "text", _PAGE)
 
     def run(self, arguments: Namespace) -> int:
@@ -44,20 +48,23 @@ read."""
         from dsprof.reports.hang import render
 
         output = destination(arguments, _PAGE, arguments.paths)
-        report = _of_files(arguments.paths)
+        report = _report(arguments.paths, is_live=arguments.live)
         deliver(partial(render, report), arguments.format, output, "Page")
         return int(not report.is_healthy)
 
 
-def _of_files(paths: Sequence[Path]) -> HangReport:
+def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     from dsprof.analysis.aggregates.endings import Endings
     from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
     from dsprof.analysis.run.hang_verdict import hang_of, report_of
     from dsprof.analysis.summarise import summarise
+    from dsprof.diagnosis.live import seen_now
     from dsprof.trace.run import find_run
 
-    run = summarise(find_run(paths), [Endings, FlightRecorders])
-    return report_of(hang_of(run[Endings], run[FlightRecorders]), run[Endings])
+    files = find_run(paths)
+    run = summarise(files, [Endings, FlightRecorders])
+    endings = seen_now(run[Endings], files) if is_live else run[Endings]
+    return report_of(hang_of(endings, run[FlightRecorders]), endings)
 
 
 def _formats() -> list[str]:

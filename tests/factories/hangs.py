@@ -47,7 +47,7 @@ def without(*absent: int, **fields: Any) -> list[RankTrace]:
 
 
 def pair(*ranks: int) -> Group:
-    number = {(0, 1): 2, (1, 2): 3, (0, 2): 4}.get(ranks, 2)
+    number = 3 if ranks == (1, 2) else 4 if ranks == (0, 2) else 2
     label = f"pair {ranks[0]}-{ranks[1]}"
     return group(RANKS, id=number, key=label, label=label, ranks=list(ranks))
 

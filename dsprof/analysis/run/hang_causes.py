@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dsprof.analysis.aggregates.endings import Symptoms
 from dsprof.analysis.run.hang_model import CauseKind
 
-GONE = "X"
 STOPPED = frozenset("tT")
 
 _LARGEST_SOURCE_BYTES = 1 << 20
@@ -40,7 +39,10 @@ _LINES: Patterns = (
 
 _KERNEL: Patterns = (
     (r"nanosleep", "sleep"),
-    (r"pipe_|fifo|fuse|nfs|ceph|lustre|^ll_|io_schedule|folio_wait|wait_on_page", "file_system"),
+    (
+        r"pipe_|fifo|wait_for_partner|fuse|nfs|ceph|lustre|^ll_|io_schedule|folio_wait|wait_on_page",
+        "file_system",
+    ),
     (r"futex", "lock"),
 )
 

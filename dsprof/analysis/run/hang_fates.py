@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.endings import Ending
-from dsprof.analysis.run.endings import LOST_NS, was_alive_meanwhile
+from dsprof.analysis.aggregates.endings import Ending, Symptoms
+from dsprof.analysis.run.endings import LEAST_WAIT_NS, LOST_NS, was_alive_meanwhile
 from dsprof.analysis.run.flight_recorders import GroupState
-from dsprof.analysis.run.hang_causes import GONE, STOPPED, in_own_code
+from dsprof.analysis.run.hang_causes import STOPPED, in_own_code
 from dsprof.analysis.run.hang_model import Cause, CauseKind, Kind
+from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration
 from dsprof.trace.heartbeat import FIRST_NS, LONGEST_NS
 from dsprof.trace.schema import EXIT
@@ -32,7 +33,15 @@ def fate_of(rank: int, ending: Ending | None, state: GroupState) -> Fate:
     if ending is None:
         text = "The process hung, died, or took a different branch."
         return Fate("never_entered", Cause("unknown", text), True)
-    return by_look(rank, ending) or _by_record(rank, ending, state)
+    seen = by_look(rank, ending)
+    if seen is None or (seen.kind == "never_entered" and ending.symptoms.state):
+        # A process that is alive and writes nothing runs no Python.
+        if ending.symptoms.state and _is_silent(ending, state) and ending.trailer is None:
+            return Fate("frozen", _no_python(rank, ending.symptoms), True)
+        if _goes_on(ending, state):
+            text = f"Rank {rank} is alive, and still communicates in other groups: it may come."
+            return Fate("slow", Cause("unknown", text), False)
+    return seen or _by_record(rank, ending, state)
 
 
 def by_look(rank: int, ending: Ending) -> Fate | None:
@@ -46,9 +55,7 @@ def by_look(rank: int, ending: Ending) -> Fate | None:
         text = f"Rank {rank} is stopped (SIGSTOP, or a debugger)."
         return Fate("frozen", Cause("stopped", text), True)
     if symptoms.holds_interpreter:
-        where = f" at {symptoms.stack[0]}" if symptoms.stack else ""
-        text = f"Rank {rank} is in a call{where} that does not release the interpreter lock."
-        return Fate("frozen", Cause("interpreter_lock", text), True)
+        return Fate("frozen", _no_python(rank, symptoms), True)
     if found := in_own_code(symptoms):
         kind, text = found
         return Fate("never_entered", Cause(kind, f"Rank {rank} {text}."), True)
@@ -57,10 +64,8 @@ def by_look(rank: int, ending: Ending) -> Fate | None:
 
 def _by_record(rank: int, ending: Ending, state: GroupState) -> Fate:
     """Judge by when the record of a rank ends, beside the waits of the others."""
-    since_ns, until_ns = state.since_ns, state.since_ns + state.waited_ns
-    is_alive = was_alive_meanwhile(ending, state)
-    longest_ns = LONGEST_NS if ending.heartbeat else FIRST_NS
-    is_silent = until_ns > ending.alive_ns + longest_ns + 2 * LOST_NS
+    since_ns = state.since_ns
+    is_alive, is_silent = was_alive_meanwhile(ending, state), _is_silent(ending, state)
     if ending.trailer is None:
         notices = ending.backend in _TCP
         if state.failed and not is_alive and not (is_silent and notices):
@@ -75,6 +80,27 @@ def _by_record(rank: int, ending: Ending, state: GroupState) -> Fate:
         text = f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
         return Fate("never_entered", Cause("exited", text), True)
     return Fate("never_entered", _in_own_code(rank, ending, since_ns), True)
+
+
+def _is_silent(ending: Ending, state: GroupState) -> bool:
+    """Say whether a rank ought to have written a heartbeat while others waited."""
+    longest_ns = LONGEST_NS if ending.heartbeat else FIRST_NS
+    return state.since_ns + state.waited_ns > ending.alive_ns + longest_ns + 2 * LOST_NS
+
+
+def _goes_on(ending: Ending, state: GroupState) -> bool:
+    """Say whether a living rank completed other collectives lately, while others waited."""
+    if not ending.symptoms.state:
+        return False
+    calls = (call for view in ending.groups.values() for call in view.calls.values())
+    done_ns = max((call.until_ns for call in calls if not call.is_in_flight), default=0)
+    return done_ns > max(state.since_ns + LOST_NS, ending.alive_ns - 2 * LEAST_WAIT_NS)
+
+
+def _no_python(rank: int, symptoms: Symptoms) -> Cause:
+    where = f" at {symptoms.stack[0]}" if symptoms.stack else ""
+    text = f"Rank {rank} is in a call{where} that does not release the interpreter lock."
+    return Cause("interpreter_lock", text)
 
 
 def by_exception(rank: int, exception: str) -> Cause:

@@ -24,7 +24,6 @@ from dsprof.analysis.run.endings import (
     roots,
 )
 from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
-from dsprof.analysis.run.hang_causes import GONE
 from dsprof.analysis.run.hang_fates import Fate, by_exception, by_kill, by_look, fate_of
 from dsprof.analysis.run.hang_model import (
     HEALTHY,
@@ -35,6 +34,7 @@ from dsprof.analysis.run.hang_model import (
     Kind,
     Operation,
 )
+from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration, named, ranks_do
 from dsprof.trace.heartbeat import LONGEST_NS
 
@@ -328,7 +328,7 @@ class _Judge:
         gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.trailer is None}
         if failed or gone:
             return self._died(failed | gone)
-        killed = sorted(rank for rank, ending in ends.items() if ending.trailer is None)
+        killed = sorted(r for r, e in ends.items() if e.trailer is None and not e.symptoms.state)
         if killed:
             return HangVerdict(
                 kind="unknown",

@@ -316,6 +316,30 @@ def test_roots_of_different_kinds_are_verdicts_of_their_own() -> None:
     assert [(one.kind, one.ranks) for one in found] == [("frozen", (1,)), ("never_entered", (2,))]
 
 
+ALIVE = Symptoms(state="S")
+
+
+def test_a_living_process_that_writes_nothing_runs_no_python() -> None:
+    waiting = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
+    look = Symptoms(state="S", waits_in="hrtimer_nanosleep")
+    found = root(*waiting, rank(2, [], 900, **KILLED), r2=look)
+    assert (found.kind, found.cause.kind) == ("frozen", "interpreter_lock")
+
+
+def test_a_living_rank_that_goes_on_elsewhere_is_slow() -> None:
+    own = group(RANKS, id=2, key="own", label="own", ranks=[2])
+    lately = [sync("all_reduce", END - 100, 1, seq=1, group=2)]
+    traces = [trace for trace in without(2, **KILLED) if trace.rank != 2]
+    two = rank(2, lately, groups={1: group(RANKS), 2: own}, **KILLED)
+    assert root(*traces, two, r2=ALIVE).kind == "slow"
+    assert root(*traces, two).kind == "never_entered"
+
+
+def test_a_run_whose_processes_live_and_wait_for_nothing_has_no_hang() -> None:
+    traces = [rank(n, [], 900, **KILLED) for n in range(RANKS)]
+    assert root(*traces, r0=ALIVE, r1=ALIVE, r2=ALIVE, r3=ALIVE).kind == "none"
+
+
 def dumped(folder: Path) -> list[HangVerdict]:
     run = summarise(find_run([folder]), [FlightRecorders, Endings])
     return verdicts(run[Endings], run[FlightRecorders])
