@@ -21,6 +21,7 @@ from dsprof.rules.environment import (
 )
 from dsprof.rules.memory import device_out_of_memory
 from tests.factories import logs as make
+from tests.factories.hangs import KILLED, without
 from tests.factories.trace import judged, rank_trace
 
 OF_NCCL = (transport_fallback, network_differs_across_ranks, nccl_warning)
@@ -249,6 +250,17 @@ def test_ranks_that_are_silent_are_suspects_and_no_more():
         (0, "all_reduce", 0, 8, None, None),
         (2, None, None, 5, 4, 6),
     )
+
+
+def test_traces_beside_the_logs_name_who_did_not_come():
+    lines = [*watchdog(0), *watchdog(1), *watchdog(3)]
+    traces = without(2, **KILLED)
+    for of_log in make.read(lines):
+        traces[of_log.rank].log = of_log.log
+    (finding,) = judged(collective_timeout.RULE, *traces)
+    assert (finding.ranks, finding.confidence) == ((2,), "high")
+    assert finding.cause.startswith("Rank 2 never entered all_reduce 4 of group world")
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in finding.action
 
 
 def test_several_silent_ranks_have_logs_and_stacks_of_their_own():

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.environment import named_ranks
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
+from dsprof.analysis.run.hang_model import HEALTHY, HangVerdict
+from dsprof.analysis.run.hang_verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import CollectiveTimeout, LastWork, RankLog
 
+_DUMPS = (
+    " Give dsprof the dumps of torch's flight recorder (TORCH_NCCL_DUMP_ON_TIMEOUT=1, and "
+    "TORCH_FR_BUFFER_SIZE=2000 or, before torch 2.9, TORCH_NCCL_TRACE_BUFFER_SIZE=2000), which "
+    "name the culprit."
+)
+
 
 class CollectiveTimedOut:
-    """Compares what each rank was waiting for, and counts who is silent."""
+    """Compares what each rank was waiting for, and counts who is silent; traces know more."""
 
     meta = RuleMeta(
         id="collective-timeout",
@@ -24,7 +34,7 @@ class CollectiveTimedOut:
         "waiting rank reports itself; the culprit is among the ranks that do not.",
         category="communication",
         order=20,
-        needs=(Logs,),
+        needs=(Logs, Endings, FlightRecorders),
     )
     thresholds = NoThresholds()
 
@@ -36,9 +46,9 @@ class CollectiveTimedOut:
             return
         waiting = {rank: log for rank, log in logs.ranks.items() if log.timeouts or log.last_works}
         if waiting:
-            yield self._finding(waiting)
+            yield self._finding(waiting, verdicts(run[Endings], run[FlightRecorders])[0])
 
-    def _finding(self, waiting: Mapping[int, RankLog]) -> Finding:
+    def _finding(self, waiting: Mapping[int, RankLog], verdict: HangVerdict) -> Finding:
         timeouts = {rank: log.timeouts[0] for rank, log in waiting.items() if log.timeouts}
         last = {rank: log.last_works[0] for rank, log in waiting.items() if log.last_works}
         numbers = {rank: one.seq for rank, one in timeouts.items()}
@@ -50,6 +60,9 @@ class CollectiveTimedOut:
         present = ranks_that(waiting)
         silent = tuple(rank for rank in range(max(waiting)) if rank not in waiting)
         cause, suspects = self._cause(numbers, kinds, silent) if is_one_group else ("", ())
+        confidence = "low" if suspects else ""
+        if verdict.kind not in HEALTHY:  # traces and dumps know more than logs
+            cause, suspects, confidence = verdict.sentence, verdict.ranks, verdict.confidence
         longest = max((one.waited_ms for one in timeouts.values()), default=0)
         what = next(iter(timeouts.values()), None)
         name = what.op if what else "collective"
@@ -59,12 +72,10 @@ class CollectiveTimedOut:
             f"{min(numbers.values())}" + (f" after {longest / 1000:,.0f} s." if longest else "."),
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
-            action=f"{_look_at(suspects)} (py-spy dump). Give dsprof the dumps of torch's flight "
-            "recorder (TORCH_NCCL_DUMP_ON_TIMEOUT=1, and TORCH_FR_BUFFER_SIZE=2000 or, before "
-            "torch 2.9, TORCH_NCCL_TRACE_BUFFER_SIZE=2000), which name the culprit.",
+            action=f"{_look_at(suspects)} (py-spy dump).{_DUMPS * (verdict.kind in HEALTHY)}",
             ranks=suspects,
             evidence=(_table(waiting, timeouts, last),),
-            confidence="low" if suspects else "",
+            confidence=confidence,
         )
 
     def _cause(
