@@ -82,6 +82,7 @@ class Ending:
     last: LastCall | None
     last_frame: str
     bound_ns: int | None  # error of its clock
+    has_state: bool = False  # killed, and known up to that moment by its live state
     symptoms: Symptoms = Symptoms()
 
     @property
@@ -152,6 +153,7 @@ class _Reading:
             last=self._last_call(last),
             last_frame=self._frame(last) if last is not None else "",
             bound_ns=self.clock.bound_ns,
+            has_state=trace.state is not None,
         )
 
     def _heartbeat(self) -> Heartbeat | None:

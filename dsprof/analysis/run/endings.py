@@ -120,8 +120,13 @@ def _awaited_by(rank: int, waits_in: Mapping[int, Sequence[GroupState]]) -> set[
 
 
 def was_alive_meanwhile(ending: Ending, state: GroupState) -> bool:
-    """Say whether a rank wrote on while others waited, so that its call would have been written."""
+    """Say whether a rank lived on while others waited."""
     return ending.trailer is not None or ending.alive_ns >= state.since_ns + LOST_NS
+
+
+def is_known(ending: Ending, state: GroupState) -> bool:
+    """Say whether a call of a rank while others waited would be in its record."""
+    return ending.has_state or was_alive_meanwhile(ending, state)
 
 
 def _flights(endings: Endings) -> FlightRecorders:

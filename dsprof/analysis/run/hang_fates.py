@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.endings import Ending, Symptoms
-from dsprof.analysis.run.endings import LEAST_WAIT_NS, LOST_NS, was_alive_meanwhile
+from dsprof.analysis.run.endings import LEAST_WAIT_NS, LOST_NS, is_known, was_alive_meanwhile
 from dsprof.analysis.run.flight_recorders import GroupState
 from dsprof.analysis.run.hang_causes import STOPPED, in_own_code
 from dsprof.analysis.run.hang_model import Cause, CauseKind, Kind
@@ -67,15 +67,16 @@ def _by_record(rank: int, ending: Ending, state: GroupState) -> Fate:
     since_ns = state.since_ns
     is_alive, is_silent = was_alive_meanwhile(ending, state), _is_silent(ending, state)
     if ending.trailer is None:
-        notices = ending.backend in _TCP
-        if state.failed and not is_alive and not (is_silent and notices):
-            return Fate("died", by_kill(rank, ending), False)
+        is_sure, notices = is_known(ending, state), ending.backend in _TCP
+        was_cut = ending.has_state and ending.alive_ns < state.since_ns + state.waited_ns
+        if state.failed and (was_cut or not is_alive) and not (is_silent and notices):
+            return Fate("died", by_kill(rank, ending), is_sure)
         if is_silent and notices:
             return Fate("frozen", Cause("unknown", _frozen(rank)), True)
         if is_silent:
-            return Fate("died", by_kill(rank, ending), False)
+            return Fate("died", by_kill(rank, ending), is_sure)
         if not is_alive:
-            return Fate("never_entered", by_kill(rank, ending), False)
+            return Fate("never_entered", by_kill(rank, ending), is_sure)
     elif ending.trailer.reason == EXIT and (is_silent or ending.alive_ns < since_ns + LOST_NS):
         text = f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
         return Fate("never_entered", Cause("exited", text), True)
@@ -84,7 +85,7 @@ def _by_record(rank: int, ending: Ending, state: GroupState) -> Fate:
 
 def _is_silent(ending: Ending, state: GroupState) -> bool:
     """Say whether a rank ought to have written a heartbeat while others waited."""
-    longest_ns = LONGEST_NS if ending.heartbeat else FIRST_NS
+    longest_ns = LONGEST_NS if ending.heartbeat and not ending.has_state else FIRST_NS
     return state.since_ns + state.waited_ns > ending.alive_ns + longest_ns + 2 * LOST_NS
 
 
@@ -117,10 +118,11 @@ def by_kill(rank: int, ending: Ending) -> Cause:
     if ending.symptoms.oom_kills:
         text = f"The kernel killed rank {rank}: the memory limit of its cgroup was reached."
         return Cause("out_of_memory", text)
+    lost = "" if ending.has_state else " Up to its last half second is missing."
     return Cause(
         "unknown",
         f"The record of rank {rank} ends earlier, without a trailer: the process was killed, "
-        "crashed or stopped. Up to its last half second is missing.",
+        f"crashed or stopped.{lost}",
     )
 
 

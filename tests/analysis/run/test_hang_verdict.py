@@ -316,6 +316,24 @@ def test_roots_of_different_kinds_are_verdicts_of_their_own() -> None:
     assert [(one.kind, one.ranks) for one in found] == [("frozen", (1,)), ("never_entered", (2,))]
 
 
+def known_to_the_end(*traces: RankTrace) -> HangVerdict:
+    """Judge killed ranks whose live state was kept."""
+    endings = summary(*traces)[Endings]
+    ranks = {n: replace(end, has_state=end.trailer is None) for n, end in endings.ranks.items()}
+    return verdicts(Endings(ranks, endings.groups))[0]
+
+
+def test_with_its_live_state_a_killed_rank_is_known_to_the_end() -> None:
+    others = [rank(n, BROKEN, 1010, **raised("RuntimeError")) for n in (0, 1, 3)]
+    found = known_to_the_end(*others, rank(2, [], 900, **KILLED))
+    assert (found.kind, found.ranks, found.confidence) == ("died", (2,), "high")
+    assert "missing" not in found.cause.text
+    slowly = [failing("all_reduce", 1000, 3000, seq=4)]
+    others = [rank(n, slowly, 4010, **raised("RuntimeError")) for n in (0, 1, 3)]
+    assert known_to_the_end(*others, rank(2, [], 3800, **KILLED)).kind == "died"
+    assert known_to_the_end(*others, rank(2, [], 6000, **KILLED)).kind == "never_entered"
+
+
 ALIVE = Symptoms(state="S")
 
 
