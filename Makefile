@@ -79,7 +79,7 @@ savings: build/.warm ## Make the changes that findings name, and compare what wa
 
 fuzz: .venv/.installed ## Feed each reader 100,000 damaged files, and each command hostile ones (hours)
 	$(BIN)/python -m tests.hostile
-	$(BIN)/python -m tests.fuzz
+	$(BIN)/python -m tests.fuzzing
 
 clean: ## Remove what the other targets made, .venv included
 	rm -rf .venv .venv-trainers build dist *.egg-info

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ SECTIONS = (
     "When it is wrong",
     "Thresholds",
 )
-of_each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
 
 
 def page_of(rule: Rule) -> str:
@@ -38,24 +36,33 @@ def sections_of(page: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@of_each_rule
-def test_a_page_has_the_shape_of_all(rule: Rule) -> None:
-    page = page_of(rule)
-    assert re.match(rf"# {rule.meta.id}\n\n[^#\n]+\.\n\n## ", page), "id, one sentence, sections"
-    assert tuple(sections_of(page)) == SECTIONS
-    assert all(text.strip() for text in sections_of(page).values())
+def test_a_page_has_the_shape_of_all(subtests: pytest.Subtests) -> None:
+    for rule in RULES:
+        with subtests.test(rule.meta.id):
+            page = page_of(rule)
+            assert re.match(rf"# {rule.meta.id}\n\n[^#\n]+\.\n\n## ", page), (
+                "id, one sentence, sections"
+            )
+            assert tuple(sections_of(page)) == SECTIONS
+            assert all(text.strip() for text in sections_of(page).values())
 
 
-@of_each_rule
-def test_a_page_says_what_to_do_by_an_example(rule: Rule) -> None:
-    assert re.search(r"^```\w*\n.+?^```$", sections_of(page_of(rule))["What to do"], re.S | re.M)
+def test_a_page_says_what_to_do_by_an_example(subtests: pytest.Subtests) -> None:
+    for rule in RULES:
+        with subtests.test(rule.meta.id):
+            assert re.search(
+                r"^```\w*\n.+?^```$", sections_of(page_of(rule))["What to do"], re.S | re.M
+            )
 
 
-@of_each_rule
-def test_examples_of_configurations_hold_keys_that_deepspeed_reads(rule: Rule) -> None:
-    for example in re.findall(r"^```json\n(.+?)^```$", page_of(rule), re.S | re.M):
-        paths = dict(_paths(json.loads(example)))
-        assert paths.keys() <= keys().keys(), example
+def test_examples_of_configurations_hold_keys_that_deepspeed_reads(
+    subtests: pytest.Subtests,
+) -> None:
+    for rule in RULES:
+        with subtests.test(rule.meta.id):
+            for example in re.findall(r"^```json\n(.+?)^```$", page_of(rule), re.S | re.M):
+                paths = dict(_paths(json.loads(example)))
+                assert paths.keys() <= keys().keys(), example
 
 
 def _paths(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -65,18 +72,20 @@ def _paths(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _paths(value, f"{prefix}{key}.")
 
 
-@of_each_rule
-def test_a_page_says_on_which_backends_the_rule_holds(rule: Rule) -> None:
-    found = sections_of(page_of(rule))["How it is found"]
-    assert len(re.findall(r"^Backends: .+\.$", found, re.MULTILINE)) == 1
+def test_a_page_says_on_which_backends_the_rule_holds(subtests: pytest.Subtests) -> None:
+    for rule in RULES:
+        with subtests.test(rule.meta.id):
+            found = sections_of(page_of(rule))["How it is found"]
+            assert len(re.findall(r"^Backends: .+\.$", found, re.MULTILINE)) == 1
 
 
-@of_each_rule
-def test_thresholds_are_those_of_the_rule_and_explained(rule: Rule) -> None:
-    section = sections_of(page_of(rule))["Thresholds"]
-    rows = dict(re.findall(r"^\| `(\w+)` \|[^|]+\| (.+) \|$", section, re.MULTILINE))
-    assert list(rows) == [one.name for one in fields(rule.thresholds)], f"run `{COMMAND}`"
-    assert section.strip() == threshold_table(rule, rows).strip(), f"run `{COMMAND}`"
+def test_thresholds_are_those_of_the_rule_and_explained(subtests: pytest.Subtests) -> None:
+    for rule in RULES:
+        with subtests.test(rule.meta.id):
+            section = sections_of(page_of(rule))["Thresholds"]
+            rows = dict(re.findall(r"^\| `(\w+)` \|[^|]+\| (.+) \|$", section, re.MULTILINE))
+            assert list(rows) == [one.name for one in fields(rule.thresholds)], f"run `{COMMAND}`"
+            assert section.strip() == threshold_table(rule, rows).strip(), f"run `{COMMAND}`"
 
 
 def test_what_pages_take_from_code_is_up_to_date() -> None:
@@ -108,23 +117,25 @@ def links() -> Iterator[tuple[str, str, str]]:
                 yield str(page.relative_to(ROOT)), path and str(page.parent / path), anchor
 
 
-@pytest.mark.parametrize("page", sorted({page for page, *_ in links()}))
-def test_links_lead_to_files_and_headings(page: str) -> None:
-    for _, path, anchor in (link for link in links() if link[0] == page):
-        target = ROOT / (path or page)
-        assert target.exists(), path
-        if anchor:
-            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
-            assert anchor in {_anchor(one) for one in headings}, f"{path}#{anchor}"
+def test_links_lead_to_files_and_headings(subtests: pytest.Subtests) -> None:
+    for page in sorted({page for page, *_ in links()}):
+        with subtests.test(page):
+            for _, path, anchor in (link for link in links() if link[0] == page):
+                target = ROOT / (path or page)
+                assert target.exists(), path
+                if anchor:
+                    headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+                    assert anchor in {_anchor(one) for one in headings}, f"{path}#{anchor}"
 
 
-@pytest.mark.parametrize("page", [*DOCS.rglob("*.md"), *ROOT.glob("*.md")], ids=lambda p: p.name)
-def test_files_that_pages_name_exist(page: Path) -> None:
-    named = re.findall(
-        r"`((?:dsprof|hooks|reports|tests|benchmarks|examples)/[\w./-]+\.[a-z]+)(?=`|::)",
-        page.read_text(),
-    )
-    assert [path for path in named if not (ROOT / path).exists()] == []
+def test_files_that_pages_name_exist(subtests: pytest.Subtests) -> None:
+    for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]:
+        with subtests.test(page.name):
+            named = re.findall(
+                r"`((?:dsprof|hooks|reports|tests|benchmarks|examples)/[\w./-]+\.[a-z]+)(?=`|::)",
+                page.read_text(),
+            )
+            assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def _anchor(heading: str) -> str:

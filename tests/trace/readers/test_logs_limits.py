@@ -1,0 +1,62 @@
+"""Logs made to take long, or to fill the memory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.trace.readers.logs import LogReader
+from dsprof.trace.readers.logs.lines import LONGEST_LINE_BYTES
+from dsprof.trace.readers.logs.scan import LogScan
+from dsprof.trace.run import find_run
+from tests.factories import logs as make
+from tests.fuzzing.formats import FORMATS
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def test_the_whole_log_is_judged(path: Path) -> None:
+    path.write_bytes(FORMATS["log"]().whole)
+    diagnosis = diagnose(find_run([path]))
+    assert {fact.kind for fact in diagnosis.logged} >= {"network", "path", "network devices"}
+    assert len(diagnosis.logged_calls) == 2
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    "unit", ["a:", ":1:1 ", "[PG ", "[PG 1 PG GUID ", "[1] ", "[rank1]:", "comm op: ", "1: ", " "]
+)
+def test_no_line_takes_long(unit: str) -> None:
+    """A line of 64 KiB that almost fits costs a fraction of a second, not half a minute."""
+    scan = LogScan()
+    before = time.process_time()
+    for end in ("NCCL INFO x", "atchdog ", "Tried to allocate 1.00 MiB out of memory."):
+        scan.take((unit * (LONGEST_LINE_BYTES // len(unit)) + end)[-LONGEST_LINE_BYTES:])
+    assert time.process_time() - before < 5
+
+
+def test_no_more_processes_are_kept_than_can_be_judged(path: Path) -> None:
+    lines = [make.said("Using network IB", host=f"host{i}") for i in range(5000)]
+    path.write_text("\n".join(lines))
+    traces = list(LogReader().read_traces(path))
+    assert len(traces) == 4096
+    notes = [note.text for trace in traces for note in trace.notes]
+    assert any("log names more processes" in text and "904 lines" in text for text in notes)
+
+
+def test_all_ranks_of_a_log_share_the_room_for_facts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsprof.trace.readers.logs.scan._MOST_FACTS", 5)
+    lines = [f"[rank{i % 4}]: {make.call('all_reduce', 1.0, f'{i}.0 KB')}" for i in range(8)]
+    path.write_text("\n".join([*lines, *lines[:2]]))
+    traces = list(LogReader().read_traces(path))
+    calls = [one.calls for trace in traces if trace.log for one in trace.log.calls.values()]
+    assert sorted(calls) == [1, 1, 1, 2, 2]
+    assert any("3 lines are left out" in note.text for note in traces[0].notes)
