@@ -46,6 +46,7 @@ from dsprof.trace.writer import Source, TraceWriter, Window
 
 if TYPE_CHECKING:
     from dsprof.hooks.base import Hook
+    from dsprof.watchdog.thread import Watchdog
 
 
 class Session:
@@ -55,6 +56,7 @@ class Session:
         self.config = config
         self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
         self.writer: TraceWriter | None = None
+        self._watchdog: Watchdog | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._installed: list[Hook] = []
         self._patches = PatchSet()
@@ -187,7 +189,22 @@ class Session:
         )
         recorder.outbox.define(list(self._status.values()))
         writer.start()
+        self._watch(header)
         return writer
+
+    def _watch(self, header: Header) -> None:
+        """Watch whether training goes on, as this rank."""
+        from dsprof.hooks.device.memory import MemorySampler
+        from dsprof.watchdog.thread import Watchdog
+
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if self.config.hang_after:
+            sampler = MemorySampler()
+            self._watchdog = Watchdog(
+                self.recorder, header, self.config, self._disclose, sampler.sample, _say
+            )
+            self._watchdog.start()
 
     def _follow_world(self) -> None:
         """Go on in a new trace if this process is another rank now, or one of another world."""
@@ -244,6 +261,8 @@ class Session:
     def close(self, reason: str) -> None:
         """Take all hooks out and finish the trace."""
         forget_imports()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         self.recorder.stop()
         left = self._patches.revert()
         for hook in dict.fromkeys(self._installed):

@@ -13,7 +13,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dsprof.config.files import ConfigFile
 from dsprof.config.settings import Bounds, Setting, checked, did_you_mean, raise_all, without_none
@@ -51,6 +51,17 @@ class Config:
         256, "megabytes of trace that a rank may write, after them counters only", minimum=1
     )
     hooks: tuple[str, ...] = _option((), "hooks of plugins to switch on, by their names")
+    hang_after: float | Literal["auto"] = _option(
+        "auto",
+        "seconds without progress, with a collective in flight, after which a rank asks why; auto "
+        "follows the pace of the run, 0 switches the watchdog off",
+        minimum=0,
+    )
+    on_hang: Literal["report", "dump", "abort"] = _option(
+        "report",
+        "what follows when a run is stuck: report says who and why, dump also has py-spy read the "
+        "stacks in C++, abort also ends the process, with exit code 75",
+    )
     anonymize: bool = _option(False, "replace the names of hosts, users and folders")
 
 
@@ -203,4 +214,6 @@ def parsed(name: str, text: str) -> Any:
         return _WORDS.get(text.lower(), text)
     if without_none(kind) is int and re.fullmatch(r"[-+]?\d{1,18}", text):
         return int(text)
+    if float in get_args(kind) and re.fullmatch(r"[-+]?\d{1,9}(\.\d{1,9})?", text):
+        return float(text)
     return text

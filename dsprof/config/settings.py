@@ -7,6 +7,7 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -113,6 +114,7 @@ _DESCRIPTIONS = {
     int: "a whole number in plain digits",
     float: "a number",
     str: "text",
+    NoneType: "null",
 }
 
 
@@ -124,7 +126,7 @@ def _fit(value: Any, kind: Any) -> Any:
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return None if value is None else _fit(value, without_none(kind))
+        return _fit_any(value, arguments)
     if origin is Literal and isinstance(value, str) and value in arguments:
         return value
     if origin in (list, tuple) and isinstance(value, (list, tuple)):
@@ -137,12 +139,26 @@ def _fit(value: Any, kind: Any) -> Any:
     raise ValueError
 
 
+def _fit_any(value: Any, kinds: Iterable[Any]) -> Any:
+    """Return `value` as the first of `kinds` that it fits.
+
+    Raises:
+        ValueError: it fits none.
+    """
+    for kind in kinds:
+        if kind is NoneType and value is None:
+            return None
+        with suppress(ValueError):
+            return _fit(value, kind)
+    raise ValueError
+
+
 def _description(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return f"{_description(without_none(kind))} or null"
+        return " or ".join(map(_description, arguments))
     if origin is Literal:
-        return f"one of {', '.join(arguments)}"
+        return f"one of {', '.join(arguments)}" if len(arguments) > 1 else arguments[0]
     if origin in (list, tuple):
         return f"a list, each item {_description(arguments[0])}"
     return _DESCRIPTIONS[kind]

@@ -1,0 +1,96 @@
+"""What a rank saw of itself when it made no progress: written once, while it stands.
+
+A dump is a hint, and no verdict: a rank that is only slow writes one, too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.trace.schema import Header, MemorySample
+from dsprof.trace.state_file import RankState
+
+DUMP_PATTERN = "hang-rank*.json"
+LARGEST_BYTES = 4 << 20
+
+
+class ThreadStack(msgspec.Struct, frozen=True):
+    """The calls of a thread in Python, the innermost one first: `file:line function`."""
+
+    ident: int
+    name: str
+    frames: tuple[str, ...]
+
+
+class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the kernel says of a process; what it does not say is absent."""
+
+    state: str = ""  # letter of /proc/PID/stat; "X": there is no such process
+    waits_in: str = ""  # function of the kernel (wchan)
+    tracer: int = 0  # pid of a debugger
+    cpu_ns: int = 0  # with its children
+    io_bytes: int = 0  # read and written, by any call
+    oom_score: int | None = None
+    oom_kills: int | None = None  # of its cgroup, ever
+    memory_bytes: int | None = None  # of its cgroup
+    memory_limit_bytes: int | None = None
+    sockets: tuple[str, ...] = ()  # TCP: "state local-remote unsent/unread bytes"
+
+
+class HangDump(msgspec.Struct, omit_defaults=True):
+    """One rank at the moment at which its watchdog noticed that nothing went on."""
+
+    header: Header
+    noticed_epoch_ns: int
+    noticed_ns: int  # of its monotonic clock
+    reason: str
+    quiet_ns: int = 0  # since anything went on
+    state: RankState | None = None  # what is in flight, if a live state is kept
+    threads: list[ThreadStack] = []  # that which trains first
+    native_stacks: str = ""
+    process: ProcessState = ProcessState()
+    memory: MemorySample | None = None
+    holds_interpreter: bool = False  # a C call kept Python from running
+
+
+def dump_path(folder: Path, rank: int) -> Path:
+    """Return where the dump of a rank is."""
+    return folder / f"hang-rank{rank:05d}.json"
+
+
+def write_dump(folder: Path, dump: HangDump) -> Path:
+    """Write a dump, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = dump_path(folder, dump.header.rank)
+    part = path.with_name(f".{path.name}.{dump.header.pid}")
+    try:
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(dump), indent=1))
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def read_dump(path: Path) -> HangDump:
+    """Read a dump.
+
+    Raises:
+        TraceError: it cannot be read, or is none.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+        if len(data) > LARGEST_BYTES:
+            raise TraceError(f"{path}: larger than any dump of a hang")
+        return msgspec.json.decode(data, type=HangDump)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{path}: no dump of a hang: {error}") from None

@@ -1,0 +1,154 @@
+"""What can be seen of a process from within, and of any on this machine by /proc.
+
+Nothing here takes a lock or asks a device. What the kernel does not tell is absent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dsprof.trace.hang_dump import ProcessState, ThreadStack
+
+T = TypeVar("T")
+
+GONE = "X"
+
+_FRAMES = 60
+_THREADS = 200
+_SOCKETS = 64
+_TCP = {
+    "01": "ESTABLISHED",
+    "02": "SYN_SENT",
+    "04": "FIN_WAIT1",
+    "06": "TIME_WAIT",
+    "08": "CLOSE_WAIT",
+}
+_USAGE = ("memory.current", "memory.usage_in_bytes")  # of version 2, of version 1
+_LIMIT = ("memory.max", "memory.limit_in_bytes")
+_UNLIMITED = 1 << 60
+_DEBUGGERS = re.compile(r"[/\\](?:bdb|pdb|debugpy|pydevd\w*|_pydevd_bundle)\b")
+
+
+def stacks() -> list[ThreadStack]:
+    """Return where all threads are in Python, those that are not ours first."""
+    names = {thread.ident: thread.name for thread in list(threading.enumerate())}
+    found = [
+        ThreadStack(ident, names.get(ident, ""), frames_of(frame))
+        for ident, frame in list(sys._current_frames().items())[:_THREADS]
+    ]
+    return sorted(found, key=lambda one: (one.name.startswith("dsprof-"), one.name != "MainThread"))
+
+
+def frames_of(frame: Any) -> tuple[str, ...]:
+    """Return the calls of a thread, the innermost one first."""
+    found: list[str] = []
+    while frame is not None and len(found) < _FRAMES:
+        code = frame.f_code
+        found.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return tuple(found)
+
+
+def is_debugged(threads: list[ThreadStack], process: ProcessState) -> bool:
+    """Say whether somebody looks at the process with a debugger."""
+    frames = (frame for thread in threads for frame in thread.frames[:10])
+    return bool(process.tracer) or any(_DEBUGGERS.search(frame) for frame in frames)
+
+
+def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:
+    """Return what the kernel says of a process."""
+    own = root / str(pid)
+    stat = _read(own / "stat").rpartition(")")[2].split()
+    if not stat:
+        return ProcessState(state=GONE if root.is_dir() else "")
+    ticks = sum(int(word) for word in stat[11:15] if word.isdigit())
+    group = _Cgroup(own, root)
+    return ProcessState(
+        state=GONE if stat[0] in "ZX" else stat[0],
+        waits_in=_read(own / "wchan").strip("0 \n"),
+        tracer=_fields(_read(own / "status")).get("TracerPid:", 0),
+        cpu_ns=ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK")),
+        io_bytes=sum(_fields(_read(own / "io")).get(f"{way}char:", 0) for way in "rw"),
+        oom_score=_number(own / "oom_score"),
+        oom_kills=group.oom_kills(),
+        memory_bytes=group.memory_bytes(),
+        memory_limit_bytes=group.limit_bytes(),
+    )
+
+
+def sockets(pid: int, root: Path = Path("/proc")) -> tuple[str, ...]:
+    """Return the TCP connections of a process."""
+    own = set()
+    with suppress(OSError):
+        for entry in os.scandir(root / str(pid) / "fd"):
+            with suppress(OSError):
+                own.add(os.readlink(entry.path))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in _read(root / str(pid) / "net" / table).splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and f"socket:[{words[9]}]" in own and words[3] in _TCP:
+                here, there = (int(end.rpartition(":")[2], 16) for end in words[1:3])
+                unsent, unread = (int(count, 16) for count in words[4].split(":"))
+                found.append(
+                    f"{_TCP[words[3]]} port {here} to {there}, {unsent} unsent, {unread} unread"
+                )
+    return tuple(found[:_SOCKETS])
+
+
+class _Cgroup:
+    """The memory of a process's cgroup, by version 2 of the interface or by version 1."""
+
+    def __init__(self, own: Path, root: Path) -> None:
+        self._folder, self._is_second = Path(os.devnull), True
+        for line in _read(own / "cgroup").splitlines():
+            _, controllers, path = (*line.split(":", 2), "", "")[:3]
+            if controllers in ("", "memory"):
+                base = root.parent / "sys/fs/cgroup" / controllers
+                for folder in (base / path.lstrip("/"), base):  # a container may show only its own
+                    if (folder / "memory.events").exists():
+                        self._folder = folder
+                        return
+                    if (folder / "memory.oom_control").exists():
+                        self._folder, self._is_second = folder, False
+
+    def oom_kills(self) -> int | None:
+        """Processes that the kernel has killed in it, ever."""
+        file = "memory.events" if self._is_second else "memory.oom_control"
+        return _fields(_read(self._folder / file)).get("oom_kill")
+
+    def memory_bytes(self) -> int | None:
+        """What it uses."""
+        return _number(self._folder / _USAGE[not self._is_second])
+
+    def limit_bytes(self) -> int | None:
+        """What it may use; None: as much as there is."""
+        limit = _number(self._folder / _LIMIT[not self._is_second])
+        return limit if limit is not None and limit < _UNLIMITED else None
+
+
+def _read(path: Path) -> str:
+    return _try(lambda: path.read_text(errors="replace")[:1_000_000], "")
+
+
+def _number(path: Path) -> int | None:
+    return _try(lambda: int(_read(path)), None)
+
+
+def _fields(text: str) -> dict[str, int]:
+    pairs = (line.split() for line in text.splitlines())
+    return {words[0]: int(words[1]) for words in pairs if len(words) > 1 and words[1].isdigit()}
+
+
+def _try(ask: Callable[[], T], otherwise: T) -> T:
+    try:
+        return ask()
+    except (OSError, ValueError, IndexError):
+        return otherwise
