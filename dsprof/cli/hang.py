@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dsprof.analysis.run.hang_model import HangReport
 
 _PAGE = "hang.html"
+_ASKED = 4  # of the ranks to look at, so many are asked where they are
 
 
 class HangCommand:
@@ -36,7 +37,11 @@ read."""
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument(
-            "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
+            "paths",
+            nargs="+",
+            type=Path,
+            metavar="PATH",
+            help="trace file, folder of traces, or output of py-spy",
         )
         parser.add_argument(
             "--live", action="store_true", help="also look at the processes, on this machine"
@@ -58,13 +63,23 @@ def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
     from dsprof.analysis.run.hang_verdict import hang_of, report_of
     from dsprof.analysis.summarise import summarise
-    from dsprof.diagnosis.live import seen_now
+    from dsprof.diagnosis.live import is_here, seen_now
+    from dsprof.diagnosis.stacks import asked_stacks, printed_stacks, with_stacks
     from dsprof.trace.run import find_run
 
     files = find_run(paths)
     run = summarise(files, [Endings, FlightRecorders])
-    endings = seen_now(run[Endings], files) if is_live else run[Endings]
-    return report_of(hang_of(endings, run[FlightRecorders]), endings)
+    endings = with_stacks(run[Endings], files, printed_stacks(paths))
+    if is_live:
+        endings = seen_now(endings, files)
+    report = report_of(hang_of(endings, run[FlightRecorders]), endings)
+    if is_live:
+        first = report.verdicts[0]
+        shown = {*first.ranks[:_ASKED], *first.waiting[:1]}
+        pids = [header.pid for header in files.headers if is_here(header) and header.rank in shown]
+        endings = with_stacks(endings, files, asked_stacks(pids))
+        report = report_of(hang_of(endings, run[FlightRecorders]), endings)
+    return report
 
 
 def _formats() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from html import unescape
 from pathlib import Path
 
@@ -62,3 +63,34 @@ def test_a_run_without_a_hang_has_the_code_0(
     write_killed(tmp_path)
     assert hang(tmp_path, "--format", "json") == 0
     assert [one["kind"] for one in json.loads(capsys.readouterr().out)["verdicts"]] == ["unknown"]
+
+
+def test_output_of_py_spy_beside_the_traces_tells_what_the_rank_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_killed(tmp_path, 0, 1)
+    frames = "    get (/usr/lib/python3/queue.py:171)\n    train (train.py:4)\n"
+    text = f'Process 102: python train.py\nThread 102 (idle): "MainThread"\n{frames}'
+    (tmp_path / "stacks.txt").write_text(text)
+    assert hang(tmp_path, "--format", "json") == 1
+    [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["stacks"]["2"] == ["/usr/lib/python3/queue.py:171 get", "train.py:4 train"]
+    assert verdict["cause"]["kind"] == "lock"
+
+
+def test_py_spy_is_asked_for_the_stacks_of_a_live_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_killed(tmp_path, 0, 1)
+    program = tmp_path / "bin/py-spy"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\necho "Process $4: python"\n'
+        'echo \'Thread 1 (idle): "MainThread"\'\necho "    at (file$4.py:1)"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("dsprof.diagnosis.live.boot_id", lambda: "boot-a")
+    assert hang(tmp_path, "--live", "--format", "json") == 1
+    [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["stacks"]["2"] == ["file102.py:1 at"]

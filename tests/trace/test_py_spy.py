@@ -1,0 +1,39 @@
+"""What py-spy prints, and what of it is kept."""
+
+from __future__ import annotations
+
+from dsprof.trace.py_spy import main_stacks
+
+TEXT = """\
+Process 102: python train.py --name "a (b:1)"
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 1300 (idle): "dsprof-writer"
+    wait (threading.py:327)
+Thread 102 (active+gil): "MainThread"
+    wait_for_file (/home/me/data.py:88)
+    __clone3 (libc.so.6)
+    train (/home/me/train.py:40)
+    <module> (/home/me/train.py:102)
+Process 103: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 0x7F1D (idle)
+    other (x.py:1)
+"""
+
+
+def test_the_main_thread_counts_and_native_frames_do_not() -> None:
+    assert main_stacks(TEXT) == {
+        102: (
+            "/home/me/data.py:88 wait_for_file",
+            "/home/me/train.py:40 train",
+            "/home/me/train.py:102 <module>",
+        ),
+        103: ("x.py:1 other",),
+    }
+
+
+def test_any_other_text_has_no_stacks() -> None:
+    assert main_stacks("Process : x\nThread\n  a (b:c)\n") == {}
+    assert main_stacks("") == {}
