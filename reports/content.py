@@ -169,7 +169,7 @@ def quality_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
         where = f" ({fmt.named_ranks(hook.ranks)})" if hook.ranks else ""
         yield QualityLine("note", f"Hook {hook.name}", f"{hook.why}{where}")
     for stranger in quality.strangers:
-        yield QualityLine("note", "File passed over", stranger)
+        yield QualityLine("note", "Skipped file", stranger)
     for note in quality.notes:
         yield QualityLine("note", "Note", note)
 
@@ -197,7 +197,7 @@ def _foreign_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
     yield QualityLine("note", "Files", text)
     if quality.unclean_ranks:
         which = fmt.named_ranks(quality.unclean_ranks)
-        yield QualityLine("flaw", "End of the files", f"cut off for {which}")
+        yield QualityLine("flaw", "End of the files", f"truncated for {which}")
     events = _events_line(quality)
     if events.level != "ok":
         yield events
@@ -212,7 +212,7 @@ def _limit(diagnosis: Diagnosis, name: str) -> float:
 
 def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
     if run.world_size is None:
-        present = f"{fmt.count(len(run.ranks))} present; unknown how many there were"
+        present = f"{fmt.count(len(run.ranks))} present; world size unknown"
         return QualityLine("note", "Ranks", present)
     present = f"{fmt.count(len(run.ranks))} of {fmt.count(run.world_size)} present"
     if not quality.missing_ranks:
@@ -238,12 +238,12 @@ def _events_line(quality: Quality) -> QualityLine:
     partial = [
         f"{fmt.plural(number, noun)} {what}"
         for number, noun, what in (
-            (quality.open_collectives, "collective", "without an end"),
+            (quality.open_collectives, "collective", "without a recorded end"),
             (quality.counted_only_steps, "step", "counted but not recorded in detail"),
         )
         if number
     ]
-    text = "; ".join(lost + partial) or "all there, none dropped"
+    text = "; ".join(lost + partial) or "complete, none dropped"
     return QualityLine("flaw" if lost else "note" if partial else "ok", "Events", text)
 
 
@@ -252,12 +252,12 @@ def _counts(*numbers: tuple[int, str]) -> list[str]:
 
 
 def _clock_line(quality: Quality, limit_ms: float) -> QualityLine:
-    method = quality.clock_method or "clocks of the ranks not compared"
+    method = quality.clock_method or "clocks of the ranks not aligned"
     bound_ns = quality.clock_bound_ns
     is_exact = bound_ns is not None and bound_ns <= limit_ms * 1e6 and bool(quality.clock_method)
     if bound_ns:
         bound = fmt.duration(bound_ns)
-        method = f"{method}; differences below {bound} between ranks mean nothing"
+        method = f"{method}; differences below {bound} between ranks are ignored"
     return QualityLine("ok" if is_exact else "note", "Clock", method)
 
 

@@ -18,39 +18,55 @@ ROOT = Path(__file__).parents[1]
 PROSE = ("*.md", "docs/**/*.md", "reports/**/*.j2")
 MODULES = ("dsprof/**/*.py", "hooks/**/*.py", "reports/**/*.py", "dsprof_autostart.py")
 TABLES = ("dsprof/rules/knowledge/*.csv",)
-VALUES = ("not told apart", "no longer told")
-"""Values of the JSON of a comparison: a part of that format."""
-
 SAY = {
     r"\balone\b": "only",
+    r"\b(are|is) of (no|a) known family\b": "not recognised",
     r"\bat odds\b": "conflicting",
+    r"\bbuffers of (communication|gradients)\b": "communication buffers, gradient buffers",
     r"\bbusiness of\b": "is covered by",
     r"\bcalling sites?\b": "call site",
     r"\bcarried to where\b": "copied back to",
     r"\bcomes back that\b": "is periodic",
     r"\bcould not (be )?tell|\bnothing is known\b": "unknown",
-    r"\bdearest\b": "most expensive",
-    r"\bended badly\b": "crashed, was killed",
     r"^(counted|framed) is\b|\bwhat is there\b|\bto one day\b": "(a plain sentence)",
+    r"\bcut off for\b": "truncated",
+    r"\b\d+ of \d+ cannot be\b|\bcannot be: the\b": "invalid",
+    r"\bdearest\b": "most expensive",
+    r"\bdecides for all\b": "limits all",
+    r"\bended badly\b": "crashed, was killed",
     r"\bfaults?\b": "problem, defect (an injected fault, a hardware fault)",
     r"\bfor want of\b": "without, too few",
+    r"\bfrom one step on\b": "at one moment",
     r"\bgo(es)? together\b": "is consistent",
     r"\bgroups? of one\b": "single-rank group",
+    r"\bhad to be tried again\b": "were retried",
     r"\bholds? the (step|ranks?|callers?)\b": "blocks",
+    r"\bis in the way\b": "harms",
+    r"\bkeeps? communication from\b": "disables",
     r"\b(lets?|letting) (\w+ ){0,3}go\b": "release, reshard",
+    r"\bmean nothing\b": "are ignored",
     r"\bmend(s|ed|ing)?\b": "fix",
-    r"\bno longer told\b|\b(is|are|was|were|been|be) told\b|\bnot told\b": "unknown, not recorded",
     r"\bneed be done\b": "no change is needed",
+    r"\bno longer told\b|\b(is|are|was|were|been|be) told\b|\bnot told\b": "unknown, not recorded",
     r"\bnobody('s|\b)": "no rank, unknown",
     r"\bnow and then\b": "occasionally",
     r"\bnumber formats?\b": "dtype, precision",
+    r"\bof one kind\b": "comparable",
     r"\bone by one\b": "separately, each",
+    r"\bor graver\b": "or higher",
     r"\bout of (python's )?sight\b": "not seen",
+    r"\bpassed over\b": "skipped",
+    r"\bquickest\b": "fastest",
+    r"\bruns? along\b": "is on",
+    r"\bseen waited for\b": "no wait was recorded",
     r"\bset side by side\b|\bare tied\b|\btied (to|by|only)\b": "aligned",
     r"\bstands? (?!out\b)|\bstood\b|\bstanding (?!out\b)": "is, remains; stuck",
-    r"\bthat (they|it) wait(s)? for is\b|\brank that the others wait for\b": "straggler",
     r"\btells? (of|apart|it)\b|\btold apart\b": "shows, distinguishes",
+    r"\bthat (they|it) wait(s)? for is\b|\brank that the others wait for\b": "straggler",
+    r"\bthe worst moment\b": "at its minimum",
+    r"\btimes of an accelerator\b": "device times",
     r"\bunder way\b": "in flight",
+    r"\bwhat it says\b": "summary",
     r"\bwho does so\b|\bwho do so\b": "(say who does what)",
     r"\bwithout a word\b": "without a message",
 }
@@ -84,7 +100,7 @@ def _strings(source: str) -> Iterator[tuple[int, str]]:
     bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
-            yield node.lineno, "" if node.value in VALUES else node.value
+            yield node.lineno, node.value
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:

@@ -65,7 +65,7 @@ def _chosen(backend: str) -> tuple[str, torch.device]:
     devices = dist.Backend.backend_capability.get(backend)
     if not devices:
         known = ", ".join(dist.Backend.backend_capability)
-        raise DsprofError(f"torch knows no backend {backend!r}; it knows {known}")
+        raise DsprofError(f"torch has no backend {backend!r}; it has {known}")
     if "cpu" in devices:
         return backend, torch.device("cpu")
     device = torch.device(devices[0], int(os.environ.get("LOCAL_RANK", "0")))
@@ -84,7 +84,7 @@ def _accelerator() -> str:
 def _measured(options: Options, backend: str, device: torch.device, started: str) -> int:
     size = dist.get_world_size()
     if size < 2:
-        raise DsprofError("one rank cannot communicate; start two or more: --nproc-per-node 2")
+        raise DsprofError("a single rank cannot communicate; start two or more: --nproc-per-node 2")
     everyone = dist.new_group(backend="gloo", timeout=PATIENCE)
     hosts = told(host_name(), everyone, size)
     sizes = options.sizes or default_sizes(device.type)

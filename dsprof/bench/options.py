@@ -40,7 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
         type=Path,
         default=Path("dsprof-baseline.json"),
         metavar="FILE",
-        help="where the baseline goes (default %(default)s)",
+        help="baseline file to write (default %(default)s)",
     )
     parser.add_argument(
         "--sizes",
@@ -62,7 +62,7 @@ def _size(text: str) -> int:
     found = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     nbytes = int(found[1]) * _UNITS[found[2].upper()] if found else 0
     if not 4 <= nbytes <= _LARGEST_BYTES:
-        raise ArgumentTypeError(f"{text!r} is no size from 4 bytes to 64G; write 4K,1M,64M")
+        raise ArgumentTypeError(f"{text!r} is not a size from 4 bytes to 64G; write 4K,1M,64M")
     return nbytes
 
 

@@ -34,12 +34,14 @@ def _lines(baseline: Baseline) -> Iterator[str]:
         yield (
             f"\nCompute of {fmt.duration(hiding.compute_ns)} and a collective of "
             f"{fmt.duration(hiding.collective_ns)} take {fmt.duration(hiding.both_ns)} together:\n"
-            f"{percent(hiding.low)} to {percent(hiding.high)} of the time that hiding wins "
-            "is lost again to "
+            f"{percent(hiding.low)} to {percent(hiding.high)} of the time that overlap saves is "
+            "lost to "
             "slower computation."
         )
         if hiding.high > 1:
-            yield "More than all of it cannot be: other programs disturbed this. Measure again."
+            yield (
+                "A loss above 100 % means that other programs disturbed the measurement. Repeat it."
+            )
 
 
 def _product_line(product: Product) -> str:

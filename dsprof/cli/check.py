@@ -23,10 +23,10 @@ Judge a run and compare it with a budget, for a CI job:
   bytes_per_step: 64e6        # of one rank's step, on average
   operations_per_step: 40
   exposed_share: 0.3          # of the step, waiting for communication
-  findings: {high: 0, low: 3} # at most so many of this severity or graver
-  may_be_unknown: [late-rank] # rules and figures that need not be decided
+  findings: {high: 0, low: 3} # at most so many of this severity or higher
+  may_be_unknown: [late-rank] # rules and figures that may be unknown
 
-Prints each broken limit in a line, and what is unknown.
+Prints each exceeded limit and each unknown figure in a line.
 Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:

@@ -16,17 +16,17 @@ class CompareCommand:
     """Judges two runs and says what is different."""
 
     name = "compare"
-    help = "say what changed between two runs"
+    help = "show what changed between two runs"
     description = """\
-Judge two runs, and say what changed from the first to the second: settings,
+Judge two runs and show what changed from the first to the second: settings,
 versions, operations and bytes (exactly), times (with their noise), findings.
 
   dsprof compare before after                two folders of traces
   dsprof compare before.json after.json      saved by: report --format json
   dsprof compare before after --format html  comparison.html, and text here
 
-It ends in a verdict. What noise explains is not called a change: record 10 s
-of steps or more of each. Of a folder with several runs the newest is taken."""
+The last lines are the verdict. A difference within the noise is not a change: record
+at least 10 s of steps of each run. In a folder with several runs the newest is used."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""

@@ -39,7 +39,7 @@ def add_delivery(
         "--output",
         type=Path,
         metavar="FILE",
-        help=f"where to; - is standard output (default: {page} for html, else -)",
+        help=f"output file; - is standard output (default: {page} for html, else -)",
     )
 
 
@@ -51,7 +51,9 @@ def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path
     """
     names = arguments.formats()  # not while arguments are parsed: --no-plugins may follow
     if arguments.format not in names:
-        raise DsprofError(f"{arguments.format!r} is no format; choose one of {', '.join(names)}")
+        raise DsprofError(
+            f"{arguments.format!r} is not a report format; choose one of {', '.join(names)}"
+        )
     default = Path(page) if arguments.format == "html" else _STANDARD_OUTPUT
     output: Path = arguments.output or default
     if output != _STANDARD_OUTPUT:

@@ -47,10 +47,10 @@ class DoctorCommand:
     """Looks at this environment and says what recording would do in it."""
 
     name = "doctor"
-    help = "say whether a run would be recorded here, and why not"
+    help = "check whether a run would be recorded here"
     description = """\
-Look at this Python and this environment as a training process would, and say
-whether it would be recorded and why not. Run it where the training runs.
+Check this Python and this environment as a training process sees them: would it
+be recorded, and if not, why? Run it where the training runs.
 Exit code 0: DSPROF=1 would record here; 1: it would not."""
 
     def prepare(self, parser: ArgumentParser) -> None:

@@ -45,13 +45,13 @@ As one of several ranks it is 0, or the launcher would stop the others."""
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument(
-            "-o", "--output", type=Path, metavar="DIR", help="folder to write it to (or DSPROF_OUT)"
+            "-o", "--output", type=Path, metavar="DIR", help="output folder (default: DSPROF_OUT)"
         )
         parser.add_argument(
             "--backend",
             metavar="NAME",
             choices=sorted(_KNOWN),
-            help=f"what training will use: {', '.join(sorted(_KNOWN))} (default: by the "
+            help=f"backend of the training: {', '.join(sorted(_KNOWN))} (default: by the "
             "accelerators)",
         )
         parser.add_argument(
@@ -107,7 +107,9 @@ def _place(variables: Mapping[str, str]) -> _Place:
             if 0 <= place.rank < place.world_size <= LARGEST_WORLD:
                 return place
             said = f"{names[0]}={rank} and {names[1]}={world}"
-            raise ConfigError(f"{said} name no rank: unset them, or start dsprof env by a launcher")
+            raise ConfigError(
+                f"{said} are not a valid rank: unset them, or start dsprof env by a launcher"
+            )
     return _Place(0, 1)
 
 

@@ -24,7 +24,7 @@ def add_judging(parser: ArgumentParser) -> None:
         "--baseline",
         type=Path,
         metavar="FILE",
-        help="what communication costs on this machine, as dsprof bench measured it",
+        help="baseline of this machine, written by dsprof bench",
     )
 
 

@@ -27,7 +27,7 @@ def check_writable(path: Path, inputs: Iterable[Path]) -> None:
     elif not os.path.isdir(folder):
         problem = f"there is no folder {folder}"
     elif any(_is_read(path, given) for given in inputs):
-        problem = "it is to be read"
+        problem = "it is an input file"
     elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
         problem = "no permission"
     else:

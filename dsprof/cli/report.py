@@ -29,7 +29,7 @@ Read the traces of a run, judge it, and write the report.
   dsprof report dsprof-out --format json      for other programs
   dsprof report saved.json                    the page of what json saved
 
-Of a folder with several runs the newest is shown; to see another, give its
+In a folder with several runs the newest is shown; to see another, give its
 files by name."""
 
     def prepare(self, parser: ArgumentParser) -> None:
@@ -60,7 +60,7 @@ files by name."""
 def _bundle(path: Path) -> bytes:
     try:
         bundle = read_input(path, _LARGEST_BUNDLE_BYTES)
-        problem = "" if b"Plotly" in bundle else "it is none"
+        problem = "" if b"Plotly" in bundle else "not a plotly.js bundle"
     except OSError as error:
         problem = str(error.strerror)
     if problem:

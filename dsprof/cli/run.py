@@ -56,7 +56,7 @@ nothing, set DSPROF=1 on each node."""
                 default = "" if field.default in (None, ()) else f" (default {field.default})"
                 parser.add_argument(option, metavar=metavar, help=text + default)
         parser.add_argument("--config", metavar="FILE", help="YAML file with these settings")
-        parser.add_argument("command", nargs=REMAINDER, metavar="COMMAND", help="what to start")
+        parser.add_argument("command", nargs=REMAINDER, metavar="COMMAND", help="command to start")
 
     def run(self, arguments: Namespace) -> int:
         """Replace this process by the command."""

@@ -32,7 +32,7 @@ def _fate(old: Sequence[Finding], new: Sequence[Finding]) -> Fate:
         return "new"
     if not now:
         is_open = not new or any(one.status in _UNDECIDED for one in new)
-        return "no longer told" if is_open else "gone"
+        return "now unknown" if is_open else "gone"
     order = list(Severity).index
     change = order(_severity(now)) - order(_severity(was))
     return "still there" if change == 0 else "milder" if change > 0 else "worse"

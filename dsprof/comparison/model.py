@@ -15,11 +15,11 @@ from dsprof.files.json_documents import json_document
 
 SCHEMA_VERSION = 1
 
-Judgement = Literal["faster", "slower", "same", "not told apart", "not compared"]
-"""`same`: within the tolerance, with confidence; `not told apart`: the noise hides it."""
+Judgement = Literal["faster", "slower", "same", "inconclusive", "not compared"]
+"""`same`: within the tolerance, with confidence; `inconclusive`: the noise hides it."""
 
-Fate = Literal["gone", "new", "worse", "milder", "still there", "no longer told"]
-"""`no longer told`: it was found before, and the later run lacks what the rule needs."""
+Fate = Literal["gone", "new", "worse", "milder", "still there", "now unknown"]
+"""`now unknown`: it was found before, and the later run lacks what the rule needs."""
 
 
 class _Part(msgspec.Struct, kw_only=True):
@@ -101,7 +101,7 @@ class Comparison(_Part):
     after: Side
     schema_version: int = SCHEMA_VERSION
     dsprof_version: str = ""
-    unlike: list[str] = []  # why times do not compare: the runs are not of one kind
+    unlike: list[str] = []  # why times do not compare: the runs are not comparable
     unrecorded: list[str] = []  # "before", "after": its settings are not known, and not compared
     configuration: list[Change] = []
     environment: list[Change] = []

@@ -20,7 +20,7 @@ def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iter
     """Compare each part that a run has measured; runs that are `unlike` are not judged."""
     first, second = _measured(before), _measured(after)
     tolerance = TOLERANCE * abs(median([row.total_ns for row in first] or [0]))
-    obstacle = "the runs are not of one kind" if unlike else _too_short(first, second)
+    obstacle = "the runs are not comparable" if unlike else _too_short(first, second)
     for part in PARTS:
         old, new = _samples(first, part), _samples(second, part)
         if old or new:
@@ -36,7 +36,7 @@ def _too_short(first: list[StepParts], second: list[StepParts]) -> str:
     fewest = min(len(first), len(second))
     shortest_ns = min(sum(row.total_ns for row in rows) for rows in (first, second))
     if fewest < LEAST_STEPS:
-        return f"one run has {fewest} measured steps, and noise shows from {LEAST_STEPS} on"
+        return f"one run has {fewest} measured steps, noise is estimated from {LEAST_STEPS} on"
     if shortest_ns < LEAST_NS:
         seconds = f"{shortest_ns / 1e9:.1f} s"
         return (
@@ -76,4 +76,4 @@ def _judged(interval: Interval, tolerance: float) -> Judgement:
     if interval.high < -tolerance:
         return "faster"
     is_same = -tolerance <= interval.low and interval.high <= tolerance
-    return "same" if is_same else "not told apart"
+    return "same" if is_same else "inconclusive"

@@ -28,13 +28,13 @@ def verdict(comparison: Comparison, *, has_configuration: bool) -> str:
 
 def _kind(unlike: list[str]) -> Iterator[str]:
     if unlike:
-        yield f"the runs are not of one kind ({', '.join(unlike)})"
+        yield f"the runs are not comparable ({', '.join(unlike)})"
 
 
 def _time(times: list[TimeChange]) -> str:
     total = next((one for one in times if one.part == "total"), None)
     if total is None or total.before_ns is None or total.after_ns is None:
-        return "no time is compared, for steps were not recorded in both"
+        return "times not compared: steps were not recorded in both runs"
     steps = f"{_ms(total.before_ns)} ms before, {_ms(total.after_ns)} ms after"
     low, high = total.low_ns or 0.0, total.high_ns or 0.0
     match total.judgement:
@@ -44,9 +44,9 @@ def _time(times: list[TimeChange]) -> str:
             return f"the step is faster by {_ms(-high)} to {_ms(-low)} ms ({steps})"
         case "same":
             return f"the step takes as long as before ({steps})"
-        case "not told apart":
-            return f"noise hides any change of the step ({steps})"
-    return f"the step's time is not judged ({steps})"
+        case "inconclusive":
+            return f"any change of the step is within the noise ({steps})"
+    return f"step times not compared ({steps})"
 
 
 def _traffic(operations: list[OperationChange]) -> str:
@@ -66,7 +66,7 @@ def _more(pairs: list[tuple[float | None, float | None]]) -> str:
         return "an unknown number of"
     before, after = (sum(values) for values in zip(*known, strict=True))
     if before == after:
-        return f"as before {before:,.6g}"
+        return f"{before:,.6g} (unchanged)"
     word = "more" if after > before else "fewer"
     share = (
         f" ({percent(after / before - 1, sign='+')})"
@@ -86,7 +86,7 @@ def _findings(comparison: Comparison) -> Iterator[str]:
 def _settings(comparison: Comparison, *, has_configuration: bool) -> str:
     if comparison.unrecorded:
         runs = " and ".join(comparison.unrecorded)
-        return f"what was set is not compared: it was not recorded {runs}"
+        return f"settings not compared: not recorded {runs}"
     parts = (
         ("in the configuration", comparison.configuration),
         ("in the environment", comparison.environment),
@@ -94,7 +94,7 @@ def _settings(comparison: Comparison, *, has_configuration: bool) -> str:
     )
     told = [f"{len(changes)} {where}" for where, changes in parts if changes]
     alike = "configuration, environment" if has_configuration else "environment"
-    return f"set differently: {', '.join(told)}" if told else f"{alike} and versions are alike"
+    return f"changed settings: {', '.join(told)}" if told else f"{alike} and versions are the same"
 
 
 def _ms(ns: float) -> str:

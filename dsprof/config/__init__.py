@@ -37,18 +37,18 @@ class Config:
     out: str = _option("dsprof-out", "folder for the trace files")
     interception: Literal["auto", "dispatcher", "native", "process_group"] = _option(
         "auto",
-        "where collectives are seen: dispatcher sees all of them, process_group costs less and "
-        "misses those issued from C++, auto goes from the second to the first when it must, with "
-        "kernels in C++ where dsprof build has made them, native sees what dispatcher sees by such "
-        "kernels from the start",
+        "where collectives are intercepted: dispatcher sees all of them; process_group costs less "
+        "but misses those issued from C++; auto starts with process_group and switches to "
+        "dispatcher when C++ code communicates, through the kernels of dsprof build if they exist; "
+        "native is dispatcher through these kernels from the start",
     )
     start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
     steps: int | None = _option(
-        None, "number of steps recorded from there on; all where none is given", minimum=1
+        None, "number of steps recorded from start_step on (all if not set)", minimum=1
     )
-    every: int = _option(1, "record only each n-th of these steps in detail", minimum=1)
+    every: int = _option(1, "record every n-th of these steps in detail", minimum=1)
     budget_mb: int = _option(
-        256, "megabytes of trace that a rank may write, after them counters only", minimum=1
+        256, "megabytes of trace per rank; beyond that only counters are written", minimum=1
     )
     hooks: tuple[str, ...] = _option((), "hooks of plugins to switch on, by their names")
     hang_after: float | Literal["auto"] = _option(

@@ -46,9 +46,9 @@ def baseline_note(info: BaselineInfo) -> str:
 def _unfit(machine: Machine, run: Run) -> Iterator[str]:
     header = run.first
     if header.backend and machine.backend != header.backend:
-        yield f"it is of backend {machine.backend}, the run used {header.backend}"
+        yield f"its backend is {machine.backend}, that of the run {header.backend}"
     if machine.device != (device := header.device.split(":")[0]):
-        yield f"it is of device {machine.device}, the run used {device}"
+        yield f"its device is {machine.device}, that of the run {device}"
 
 
 def _differences(machine: Machine, summary: RunSummary) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _differences(machine: Machine, summary: RunSummary) -> Iterator[str]:
         yield f"the run was on {_few(strange)}, the baseline is of {_few(machine.hosts)}"
     gpus = {name for names in facts.devices.get("gpus", ()) for name in names}
     if gpus and machine.gpus and gpus != set(machine.gpus):
-        yield f"GPUs of the run are {_few(sorted(gpus))}, there {_few(sorted(set(machine.gpus)))}"
+        yield f"the run used {_few(sorted(gpus))}, the baseline {_few(sorted(set(machine.gpus)))}"
     for part, measured, names in (
         (facts.versions, machine.versions, _VERSIONS),
         (facts.precision, machine.precision, _INSTRUCTIONS),

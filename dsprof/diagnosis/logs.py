@@ -65,4 +65,6 @@ def _size_bytes(kind: CallKind, calls: LoggedCalls) -> int | None:
 def _note(calls: LoggedCalls, wrong: str) -> str:
     if not wrong:
         return ""
-    return f"{wrong}; " + ("times not usable" if calls.total_ns is None else "taken apart again")
+    return f"{wrong}; " + (
+        "times not usable" if calls.total_ns is None else "times recovered from the sums"
+    )

@@ -262,7 +262,7 @@ class CopyRow(_Part):
 
 
 class AnnotationRow(_Part):
-    """Spans that the program named by `dsprof.annotate`, sums over ranks and measured steps."""
+    """Annotated spans by `dsprof.annotate`, sums over ranks and measured steps."""
 
     name: str
     calls: int

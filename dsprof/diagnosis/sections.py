@@ -242,38 +242,39 @@ def _method(summary: RunSummary) -> str:
     if leads and not device.complete:
         return "not measurable: events were left out of the files"
     if leads or all(rank.by_kernels for rank in ranks):
-        return "time line of the device: communication is exposed while no other kernel runs"
+        return "device timeline: communication is exposed while no other kernel runs"
     on_device = all(rank.on_device for rank in ranks)
     if not summary[Run].is_cpu and not on_device:
         return f"not measurable: {_why_no_device_time(summary[Run])}"
     if any(rank.unwaited for rank in ranks):
         return (
-            "not measurable: collectives were never seen waited for, or their events not passed"
+            "not measurable: no wait for the collectives, or no device event after them, was "
+            "recorded"
             if on_device
-            else "not measurable: asynchronous collectives were never seen waited for"
+            else "not measurable: no wait for the asynchronous collectives was recorded"
         )
     if on_device:
-        method = "device events: time in which the stream that steps end on was held"
+        method = "device events: time for which the stream at the end of the step was blocked"
         if any(rank.profiled is not None for rank in ranks):
             method += "; the rest of the steps that a profiler saw is split by its kernels"
         return method
     method = "host clock: time blocked in synchronous calls and in waits"
     if facts.estimated_share:
         share = f"{percent(facts.estimated_share)} of it estimated"
-        method += f" ({share}: DDP waits inside C++, and waits no longer than this)"
+        method += f" ({share}: DDP waits inside C++, at most this long)"
     if facts.is_counted:
-        return f"{method}, from counters, for no step after warm-up is in full detail"
+        return f"{method}, from counters: no step after warm-up was recorded in full detail"
     if facts.counted:
         recorded = len(facts.numbers)
-        method += f", over {len(facts.measured)} of {recorded} steps, those in full detail"
+        method += f", over the {len(facts.measured)} of {recorded} steps recorded in full detail"
     if facts.total.compute_ns is None:
-        method += "; computation is not known apart, for no phases were recorded"
+        method += "; compute time is unknown: no phases were recorded"
     return method
 
 
 def _why_no_device_time(run: Run) -> str:
     if any(facts.captured for facts in run.ranks.values()):
-        return "collectives run in CUDA graphs, and what replays send is not seen"
+        return "collectives run in CUDA graphs, whose replays are not recorded"
     return "the trace holds no times of the device"
 
 

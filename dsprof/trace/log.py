@@ -1,4 +1,4 @@
-"""What the log of a run says of one rank; what libraries say of themselves, nothing measured."""
+"""What the log of a run says of one rank; as reported by libraries, nothing measured."""
 
 from __future__ import annotations
 

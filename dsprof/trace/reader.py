@@ -83,7 +83,7 @@ def read_header(path: Path) -> Header:
         raise TraceError(f"{path}: line 1: damaged trace header: a number is beyond 64 bits")
     if not 0 <= header.rank < header.world_size <= LARGEST_WORLD:
         raise TraceError(
-            f"{path}: line 1: rank {header.rank} of {header.world_size} cannot be: "
+            f"{path}: line 1: invalid rank {header.rank} for world size {header.world_size}: "
             "the header is damaged"
         )
     return header

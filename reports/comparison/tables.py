@@ -18,7 +18,7 @@ from dsprof.reports.content import PARTS
 from dsprof.trace.schema import ROLES
 
 MAX_ROWS = 200
-_OF_A_STEP = "Of one rank's step, on average"
+_OF_A_STEP = "Per rank and step, on average"
 
 
 def sections(comparison: Comparison, *, is_brief: bool = False) -> Iterator[tuple[str, Table]]:
@@ -67,7 +67,7 @@ def times(changes: Sequence[TimeChange]) -> Table:
 
 
 def _how_judged(changes: Iterable[TimeChange]) -> str:
-    caption = "Medians of the measured steps; differences lie in their ranges with 99 % confidence"
+    caption = "Medians of the measured steps; ranges of differences at 99 % confidence"
     reasons = dict.fromkeys(one.why for one in changes if one.why)
     return caption + "".join(f". Not compared: {reason}" for reason in reasons)
 
@@ -93,7 +93,7 @@ def kinds(changes: Sequence[KindChange], *, has_speeds: bool = True) -> Table:
 
 def findings(changes: Iterable[FindingChange]) -> Table:
     """What became of the findings."""
-    columns = tuple(map(Column, ("Finding", "Rule", "Before", "After", "What it says")))
+    columns = tuple(map(Column, ("Finding", "Rule", "Before", "After", "Summary")))
     rows = (
         (one.fate, one.rule, one.before or "not run", one.after or "not run", one.summary)
         for one in changes

@@ -144,7 +144,7 @@ def memory(ranks: Sequence[RankMemory]) -> Figure | None:
             )
     figure.update_layout(xaxis_title="step", yaxis_title="GiB")
     figure.update_yaxes(rangemode="tozero")
-    caption = "At the end of each step, one line a rank."
+    caption = "At the end of each step, one line per rank."
     if len(shown) < len(ranks):
         caption += f" {fmt.count(len(ranks) - len(shown))} ranks are in the table only."
     return Figure(

@@ -10,9 +10,9 @@ _ARRIVAL: tuple[Shown[ArrivalRow], ...] = (
     Shown("rank", lambda row: str(row.rank)),
     Shown("last to arrive", lambda row: row.last, "count"),
     Shown("of collectives", lambda row: row.collectives, "count"),
-    Shown("others waited for it, a step", lambda row: row.caused_ns, "ns"),
-    Shown("it waited for others, a step", lambda row: row.waited_ns, "ns"),
-    Shown("transfer, a step", lambda row: row.transfer_ns, "ns"),
+    Shown("others waited for it, per step", lambda row: row.caused_ns, "ns"),
+    Shown("it waited for others, per step", lambda row: row.waited_ns, "ns"),
+    Shown("transfer, per step", lambda row: row.transfer_ns, "ns"),
 )
 
 

@@ -120,7 +120,7 @@ _FLUSH: tuple[Shown[FlushRow], ...] = (
 
 def flushes(rows: Iterable[FlushRow]) -> Table:
     """Bucket flushes that are alike."""
-    caption = "Bucket flushes; their number is of one step of one rank, all else of one flush"
+    caption = "Bucket flushes: their number per rank and step, other columns per flush"
     return listing(caption, _FLUSH, rows)
 
 
@@ -136,7 +136,7 @@ _FETCH: tuple[Shown[FetchRow], ...] = (
 
 def fetches(rows: Iterable[FetchRow]) -> Table:
     """Parameter fetches, prefetches and releases."""
-    return listing("Parameters of one step of one rank, on average", _FETCH, rows)
+    return listing("Parameters per rank and step, on average", _FETCH, rows)
 
 
 _COPY: tuple[Shown[CopyRow], ...] = (
@@ -151,4 +151,4 @@ _COPY: tuple[Shown[CopyRow], ...] = (
 
 def copies(rows: Iterable[CopyRow]) -> Table:
     """Copies between host and device."""
-    return listing("Copies of one step of one rank, on average", _COPY, rows)
+    return listing("Copies per rank and step, on average", _COPY, rows)

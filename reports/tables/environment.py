@@ -26,7 +26,7 @@ def _environment(info: EnvironmentInfo) -> Iterator[tuple[str, list[tuple[str, s
     yield "Machine", [*info.machine.items(), *(("library", path) for path in info.libraries)]
     yield "Matrix products", list(info.precision.items())
     yield "Variables", list(info.variables.items())
-    yield "Changed by the time communication began", [*changed.items()]
+    yield "Changed after start-up, before communication began", [*changed.items()]
     for path, settings in info.files.items():
         yield f"File {path}", [*settings.items()]
     yield "Limits", [(name, fmt.count(value)) for name, value in info.limits.items()]
@@ -60,7 +60,7 @@ _DIFFERENT: tuple[Shown[_Value], ...] = (
 def differences(rows: Iterable[Difference]) -> Table:
     """What is not the same on all ranks, one row a value."""
     values = [_Value(row.name, *value) for row in rows for value in row.values.items()]
-    return listing("Different between ranks", _DIFFERENT, values)
+    return listing("Differences between ranks", _DIFFERENT, values)
 
 
 class _Setting(NamedTuple):

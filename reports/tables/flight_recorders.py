@@ -20,7 +20,7 @@ _FLIGHT: tuple[Shown[FlightRow], ...] = (
     Shown("Ranks", lambda row: fmt.ranks(row.ranks)),
     Shown("In flight", lambda row: row.in_flight, "count"),
     Shown("Sends and receives", lambda row: row.p2p_in_flight, "count"),
-    Shown("First that cannot end", _first),
+    Shown("First stuck collective", _first),
     Shown("Elements", lambda row: row.elements, "count"),
     Shown("Type", lambda row: row.dtype),
     Shown("Called by", lambda row: fmt.ranks(row.waiting)),
@@ -32,7 +32,7 @@ _FLIGHT: tuple[Shown[FlightRow], ...] = (
 
 def flights(rows: Iterable[FlightRow]) -> Table:
     """Process groups in which something was in flight when flight recorders were dumped."""
-    return listing("Those first that began to wait first", _FLIGHT, rows)
+    return listing("Earliest wait first", _FLIGHT, rows)
 
 
 _FACT: tuple[Shown[LoggedFact], ...] = (
@@ -58,7 +58,7 @@ _CALL: tuple[Shown[LoggedCallRow], ...] = (
     Shown("Mean", lambda row: row.mean_ns, "ns"),
     Shown("algbw", lambda row: row.algbw, "rate"),
     Shown("busbw", lambda row: row.busbw, "rate"),
-    Shown("Waited for the slowest", lambda row: row.straggler_ns, "ns"),
+    Shown("Wait for the slowest", lambda row: row.straggler_ns, "ns"),
     Shown("Note", lambda row: row.note),
 )
 

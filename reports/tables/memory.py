@@ -35,7 +35,7 @@ _SNAPSHOT: tuple[Shown[SnapshotRow], ...] = (
     Shown("Rank", lambda row: row.rank, "count"),
     Shown("Reserved", lambda row: row.reserved_bytes, "bytes"),
     Shown("In use", lambda row: row.active_bytes, "bytes"),
-    Shown("Cached, given back when asked", lambda row: row.cached_bytes, "bytes"),
+    Shown("Cached, returned on request", lambda row: row.cached_bytes, "bytes"),
     Shown("Stuck", lambda row: row.stuck_bytes, "bytes"),
     Shown("Largest free block", lambda row: row.largest_free_bytes, "bytes"),
     Shown("In expandable segments", lambda row: row.expandable_bytes, "bytes"),
@@ -65,7 +65,7 @@ def snapshots(rows: Sequence[SnapshotRow]) -> Iterator[Table]:
     """How the memory of each device was laid out, and who held it at the peak."""
     yield listing("Snapshots: in use + cached + stuck = reserved", _SNAPSHOT, rows)
     if holders := [one for row in rows for one in _holders(row) if one.nbytes]:
-        yield listing("Who held memory at the peak", _HOLDER, holders)
+        yield listing("What held memory at the peak", _HOLDER, holders)
 
 
 def _holders(row: SnapshotRow) -> Iterator[_Holder]:

@@ -41,8 +41,8 @@ _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (
 
 
 def annotated(rows: Iterable[AnnotationRow]) -> Table:
-    """Spans that the program named."""
-    return listing("Of one step of one rank, on average", _ANNOTATION, rows)
+    """Annotated spans."""
+    return listing("Per rank and step, on average", _ANNOTATION, rows)
 
 
 _DEVICE: tuple[Shown[DeviceRow], ...] = (

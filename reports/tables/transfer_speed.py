@@ -17,7 +17,7 @@ _TRANSFER: tuple[Shown[TransferRow], ...] = (
     Shown("Transfer", lambda row: row.time_ns, "ns"),
     Shown("algbw", lambda row: row.algbw, "rate"),
     Shown("busbw", lambda row: row.busbw, "rate"),
-    Shown("quickest quarter", lambda row: row.quick_busbw, "rate"),
+    Shown("fastest quarter", lambda row: row.quick_busbw, "rate"),
     Shown("Expected busbw", lambda row: row.expected_busbw, "rate"),
     Shown("By", lambda row: row.expected_from),
     Shown("Judged", lambda row: "yes" if row.is_judged else "no"),
@@ -26,4 +26,4 @@ _TRANSFER: tuple[Shown[TransferRow], ...] = (
 
 def transfers(rows: Iterable[TransferRow]) -> Table:
     """Transfers by operation, group and size."""
-    return listing("Transfer of collectives, their call of median speed", _TRANSFER, rows)
+    return listing("Transfer of collectives, call of median speed", _TRANSFER, rows)

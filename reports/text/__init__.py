@@ -94,7 +94,7 @@ def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
         line = next(line.text for line in lines if line.label == "Cost of dsprof")
         is_known = diagnosis.quality.training_cost_share is not None
         cost = f" dsprof cost {line}." if is_known else ""
-        return [heading, *page.wrap(f"Nothing is missing.{cost}", "  ")]
+        return [heading, *page.wrap(f"No data is missing.{cost}", "  ")]
     signs = {"flaw": "  ! ", "note": "  - "}
     wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
     return [heading, *itertools.chain.from_iterable(wrapped)]
@@ -140,15 +140,14 @@ def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
     if steps.estimated_share:
         text = (
             f"Of the exposed communication {fmt.share(steps.estimated_share)} is estimated: "
-            "DDP waits "
-            "inside C++, and waits no longer than this."
+            "DDP waits inside C++, at most this long."
         )
         lines += page.wrap(text, "  ")
     return lines
 
 
 def _annotations(rows: list[AnnotationRow], page: Page) -> list[str]:
-    lines = [f"{page.heading('Spans that the program named')}  of one rank's step"]
+    lines = [f"{page.heading('Annotated spans')}  of one rank's step"]
     for row in rows[:TOP_ANNOTATIONS]:
         time = fmt.duration(tables.per_step(row, row.duration_ns))
         numbers = f"  {fmt.count(row.calls_per_step):>7} {time:>10}"
@@ -195,7 +194,7 @@ def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
 
 
 def _logged(facts: list[LoggedFact], page: Page) -> list[str]:
-    lines = [f"{page.heading('Logs')}  what libraries say of themselves"]
+    lines = [f"{page.heading('Logs')}  as reported by libraries"]
     for fact in facts[:TOP_LOGGED]:
         lines += page.wrap(f"{fact.value} ({fmt.named_ranks(fact.ranks)})", "  ", f"{fact.kind}: ")
     left = len(facts) - TOP_LOGGED

@@ -92,7 +92,7 @@ def test_findings_of_a_severity_or_a_graver_one_are_counted(load: Load) -> None:
     told = [finding("d", Status.INFO), finding("e", Status.PASS)]
     assert lines(budget, run(findings=[*failing, *told])) == [
         "1:22: findings critical: 1, more than 0: b",
-        "1:31: findings high or graver: 2, more than 1: a, b",
+        "1:31: findings high or higher: 2, more than 1: a, b",
     ]
     assert lines(load("findings: {high: null}"), run(findings=failing)) == []
 
@@ -158,7 +158,7 @@ def test_all_mistakes_are_named_at_once(load: Load) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "findings:\n"])
 def test_a_budget_without_a_limit_is_a_mistake(load: Load, text: str) -> None:
-    with pytest.raises(ConfigError, match="no limit in it"):
+    with pytest.raises(ConfigError, match="no limit given"):
         load(text)
 
 

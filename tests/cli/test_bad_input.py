@@ -111,7 +111,7 @@ REPORTS = [
     ("good --plotlyjs empty.json", r"bundle empty\.json: it is none"),
     ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
     ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),
-    ("good --format docx", r"'docx' is no format; choose one of html, json, text"),
+    ("good --format docx", r"'docx' is not a report format; choose one of html, json, text"),
     ("good --formt html", r"unrecognized arguments: --formt"),
     ("--format text", r"required: PATH"),
 ]

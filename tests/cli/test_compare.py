@@ -42,7 +42,7 @@ def test_text_goes_to_the_terminal_and_ends_in_the_verdict(
 ) -> None:
     assert main(["compare", "one", "two"]) == 0
     shown = " ".join(capsysbinary.readouterr().out.decode().split())
-    assert shown.endswith("; environment and versions are alike.")
+    assert shown.endswith("; environment and versions are the same.")
     assert {path.name for path in runs.iterdir()} == {"one", "two"}
 
 
@@ -59,7 +59,7 @@ def test_the_page_is_written_and_the_text_is_printed(
     [
         ("one", "required: AFTER"),
         ("one missing", "missing"),
-        ("one two --format pdf", "'pdf' is no format; choose one of text, html, json"),
+        ("one two --format pdf", "'pdf' is not a report format; choose one of text, html, json"),
         (
             "one/trace.rank00000.json two -o one/trace.rank00000.json",
             "it is to be read",

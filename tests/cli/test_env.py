@@ -84,8 +84,8 @@ def test_values_of_names_that_are_not_known_are_not_shown(tmp_path: Path) -> Non
     ("arguments", "variables", "message"),
     [
         (["--frobnicate"], {}, "unrecognized arguments"),
-        ([], {"RANK": "two", "WORLD_SIZE": "4"}, "RANK=two and WORLD_SIZE=4 name no rank"),
-        ([], {"RANK": "4", "WORLD_SIZE": "4"}, "name no rank"),
+        ([], {"RANK": "two", "WORLD_SIZE": "4"}, "RANK=two and WORLD_SIZE=4 are not a valid rank"),
+        ([], {"RANK": "4", "WORLD_SIZE": "4"}, "are not a valid rank"),
         (["--config", "none.yaml"], {}, "none.yaml"),
         (["-o", "file/below"], {}, "cannot write to file/below"),
         ([], {"DSPROF_STEPS": "many"}, "DSPROF_STEPS"),
@@ -160,7 +160,7 @@ def test_a_torch_without_accelerators_trains_with_gloo(
 def test_a_world_that_no_report_would_read_is_refused(tmp_path: Path, world_size: str) -> None:
     done = env(tmp_path, RANK="0", WORLD_SIZE=world_size)
     assert done.returncode == 2
-    assert "name no rank" in done.stderr
+    assert "are not a valid rank" in done.stderr
 
 
 def test_a_local_rank_beyond_reason_is_none(tmp_path: Path) -> None:

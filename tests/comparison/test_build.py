@@ -53,15 +53,15 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert (made.unlike, made.configuration, made.environment, made.versions) == ([], [], [], [])
     assert not any(one.is_changed for one in [*made.operations, *made.kinds])
     assert {one.fate for one in made.findings} == {"still there"}
-    assert {one.judgement for one in made.times} <= {"same", "not told apart"}
+    assert {one.judgement for one in made.times} <= {"same", "inconclusive"}
     assert "; the same calls and bytes; " in made.verdict
-    assert "configuration, environment and versions are alike." in made.verdict
+    assert "configuration, environment and versions are the same." in made.verdict
 
 
 def test_without_deepspeed_no_configuration_is_called_alike() -> None:
     made = environment(written_config={}, effective_config={}, engines=[])
     verdict = compared(made, made).verdict
-    assert verdict.endswith("; environment and versions are alike.")
+    assert verdict.endswith("; environment and versions are the same.")
 
 
 @pytest.mark.parametrize(("sides", "told"), [((True, False), "after"), ((False, True), "before")])
@@ -69,7 +69,7 @@ def test_settings_that_were_not_recorded_are_not_called_equal_or_changed(sides, 
     runs = [run() if is_there else run(environment=EnvironmentInfo()) for is_there in sides]
     made = compared(*runs)
     assert (made.unrecorded, made.environment, made.versions) == ([told], [], [])
-    assert made.verdict.endswith(f"it was not recorded {told}.")
+    assert made.verdict.endswith(f"not recorded {told}.")
 
 
 def test_an_exposed_time_that_is_not_known_is_not_zero() -> None:
@@ -142,7 +142,7 @@ def test_runs_of_unlike_kinds_are_said_to_be_so(other: Diagnosis, reason: str) -
     made = compared(first, other)
     assert len(made.unlike) == 1
     assert made.unlike[0].startswith(reason)
-    assert made.verdict.startswith("The runs are not of one kind (")
+    assert made.verdict.startswith("The runs are not comparable (")
     assert {one.judgement for one in made.times} == {"not compared"}
 
 
@@ -321,8 +321,8 @@ def test_what_became_of_findings() -> None:
     made = compared(run(findings=before), run(findings=after))
     assert {one.rule: (one.fate, one.before, one.after) for one in made.findings} == {
         "mended": ("gone", "high", "pass"),
-        "blind": ("no longer told", "high", "unknown"),
-        "dropped": ("no longer told", "low", ""),
+        "blind": ("now unknown", "high", "unknown"),
+        "dropped": ("now unknown", "low", ""),
         "grown": ("worse", "low", "high"),
         "shrunk": ("milder", "high", "low"),
         "kept": ("still there", "low", "low"),
@@ -335,5 +335,5 @@ def test_what_became_of_findings() -> None:
 
 def test_runs_without_steps_are_compared_all_the_same() -> None:
     made = compared(factory.empty(), factory.empty())
-    assert made.verdict.startswith("No time is compared")
+    assert made.verdict.startswith("Times not compared")
     assert "no collective was recorded" in made.verdict

@@ -127,7 +127,7 @@ def test_parts_of_each_step_add_up_and_warmup_is_shown_but_not_counted():
     ("trace", "why"),
     [
         (zero_rank(head=header(device="cuda")), "no times of the device"),
-        (zero_rank(extra=lambda n, t: [issued("x", t, t + 1, step=n)]), "never seen waited for"),
+        (zero_rank(extra=lambda n, t: [issued("x", t, t + 1, step=n)]), "no wait for the"),
     ],
 )
 def test_parts_that_are_not_measurable_say_why(trace, why):
@@ -348,7 +348,7 @@ def test_steps_say_what_their_figures_are_of():
     assert (steps.measured_steps, steps.warmup_steps) == (3, 2)
     assert steps.exposed_share == pytest.approx(0.05)
     assert steps.mean_total_ns == steps.median_total_ns == 100 * MS
-    assert "over 3 of 10 steps" in steps.method
+    assert "over the 3 of 10 steps" in steps.method
     assert [row.step for row in steps.rows if row.is_measured] == [4, 5, 6]
     assert [row.is_counted for row in steps.rows] == [True] * 4 + [False] * 3 + [True] * 3
 

@@ -87,7 +87,7 @@ def test_fetches_are_of_one_step_of_one_rank() -> None:
     fetch = msgspec.structs.replace(made, calls=80, calls_per_step=10.0, elements=160, wait_ns=400)
     table = tables.fetches([fetch])
     assert [column(table, name) for name in ("Calls", "Elements", "Waited")] == [[10], [20], [50]]
-    assert "one step of one rank" in table.caption
+    assert "Parameters per rank and step" in table.caption
 
 
 def test_what_the_user_wrote_stands_before_the_defaults() -> None:
@@ -100,7 +100,7 @@ def test_what_the_user_wrote_stands_before_the_defaults() -> None:
 
 def test_a_variable_that_changed_is_shown_once_more_and_a_secret_never() -> None:
     shown = {table.caption: table for table in tables.environment(MADE.environment)}
-    changed = shown["Changed by the time communication began"]
+    changed = shown["Changed after start-up, before communication began"]
     assert changed.rows == (("OMP_NUM_THREADS", "2"),)
     assert ("NCCL_SECRET", "<redacted>") in shown["Variables"].rows
 

@@ -52,9 +52,9 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
         "last to arrive": 10,
         "of collectives": 10,
         "steps in which only it was late": 10,
-        "others waited for it, a step": 50_000_000,
-        "it waited for others, a step": 0,
-        "transfer, a step": 10_000_000,
+        "others waited for it, per step": 50_000_000,
+        "it waited for others, per step": 0,
+        "transfer, per step": 10_000_000,
     }
 
 

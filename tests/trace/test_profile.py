@@ -122,7 +122,7 @@ def test_where_dsprof_could_not_time_the_device_the_profiled_steps_are_judged(
     assert (steps.total.compute_ns, steps.total.other_ns) == (100 * make.MS, 0)
     assert summary[Overlap].exposed_ns == 40 * make.MS
     assert {row.rank_steps for row in summary[Communication].rows.values()} == {2}
-    assert diagnose(find_run([tmp_path])).steps.method.startswith("time line of the device")
+    assert diagnose(find_run([tmp_path])).steps.method.startswith("device timeline")
 
 
 def test_a_profile_of_another_time_of_day_is_not_used(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def _findings(budget: Budget, findings: list[Finding]) -> Iterator[str]:
         counted = SEVERITIES[: SEVERITIES.index(severity) + 1]
         rules = [one.rule for one in failing if one.severity.value in counted]
         if len(rules) > limit.value:
-            which = "critical" if severity == "critical" else f"{severity} or graver"
+            which = "critical" if severity == "critical" else f"{severity} or higher"
             yield f"{limit.origin}: findings {which}: {len(rules)}, more than {limit.value}: " + (
                 ", ".join(rules)
             )

@@ -62,7 +62,7 @@ def load_budget(path: str | os.PathLike[str], rules: Iterable[str]) -> Budget:
     known = (*FIGURES, *rules)
     may_be_unknown = file.words(_MAY_BE_UNKNOWN, known, f"name in '{_MAY_BE_UNKNOWN}'")
     if not mistakes and not any((figures, findings, may_be_unknown)):
-        mistakes.append(f"{os.fspath(path)}: no limit in it; known are {', '.join(FIGURES)}")
+        mistakes.append(f"{os.fspath(path)}: no limit given; possible limits: {', '.join(FIGURES)}")
     raise_all(mistakes)
     return Budget(_set(figures), _set(findings), frozenset(may_be_unknown))
 

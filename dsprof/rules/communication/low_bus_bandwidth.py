@@ -47,7 +47,7 @@ class LowBusBandwidth:
         else:
             worst = _worst(known)
             share = percent(worst.share or 0.0)
-            text = "The quickest calls of the slowest transfer reach "
+            text = "The fastest calls of the slowest transfer reach "
             text += f"{share} of {_source(worst)}."
             yield self.meta.finding(Status.PASS, text, evidence=(_table(known),))
 
@@ -119,7 +119,7 @@ def _told(row: Judged) -> str:
     where = f"across {path.nodes} hosts" if path.nodes > 1 else "within a host"
     return (
         f"{path.op} of {size(transfer.nbytes)} in {path.group} ({where}) moves "
-        f"{transfer.busbw / 1e9:,.3g} GB/s; the quickest quarter of the calls reach "
+        f"{transfer.busbw / 1e9:,.3g} GB/s; the fastest quarter of the calls reach "
         f"{transfer.quick_busbw / 1e9:,.3g} GB/s, {percent(row.share or 0.0)} of {_source(row)}."
     )
 
@@ -146,7 +146,7 @@ def _table(rows: list[Judged]) -> Table:
             Column("calls", "count"),
             Column("transfer", "ns"),
             Column("bus bandwidth", "rate"),
-            Column("of the quickest quarter", "rate"),
+            Column("of the fastest quarter", "rate"),
             Column("expected", "rate"),
             Column("by"),
         ),

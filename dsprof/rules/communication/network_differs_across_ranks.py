@@ -89,7 +89,7 @@ class NetworkDiffersAcrossRanks:
     thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
-        """Report what differs, and interfaces over which no other host can be reached."""
+        """Report what differs, and interfaces which reaches no other host."""
         logs = run[Logs]
         if not logs.is_nccl:
             yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")

@@ -62,7 +62,7 @@ class BatchSizeMismatch(ConfigRule):
             elif sizes.ranks is not None:
                 yield self._some(settings, sizes)
         elif bad := [v for v in values if not _is_size(v) and v != AUTO]:
-            yield self._impossible(settings, f" ({bad[0]!r} is no size)")
+            yield self._impossible(settings, f" ({bad[0]!r} is not a valid size)")
 
     def _absent(self, settings: EngineSettings) -> Finding:
         return self.meta.finding(
@@ -78,7 +78,7 @@ class BatchSizeMismatch(ConfigRule):
             f"The batch sizes fit no number of ranks{why}.",
             severity=Severity.HIGH,
             cause=f"{_TRAIN} must be {_MICRO} x {_STEPS} x data-parallel ranks.",
-            action="Leave one of the three out: DeepSpeed works it out.",
+            action="Delete one of the three: DeepSpeed computes it.",
             evidence=(self._table(settings),),
             confidence="high",
         )
@@ -88,7 +88,7 @@ class BatchSizeMismatch(ConfigRule):
         return self.meta.finding(
             Status.INFO,
             f"The batch sizes fit if the number of data-parallel ranks {how} {sizes.ranks:,}.",
-            action=f"Leave {_TRAIN} out for a file that fits every number of ranks.",
+            action=f"Delete {_TRAIN} to make the file fit every number of ranks.",
             evidence=(self._table(settings),),
             confidence="high",
         )

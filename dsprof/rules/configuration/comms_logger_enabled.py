@@ -46,7 +46,7 @@ class CommsLoggerEnabled:
         title="DeepSpeed's comms_logger is off",
         failing_title="DeepSpeed's comms_logger is on",
         why="The logger synchronises the device after every operation, so that no communication "
-        "overlaps with computation, and it keeps every latency for ever.",
+        "overlaps with computation, and it keeps every latency in memory.",
         category="configuration",
         order=520,
         needs=(Engines, EnvironmentFacts, Logs),
@@ -79,7 +79,7 @@ class CommsLoggerEnabled:
         remedies = _ERRORS if wrong else _ERRORS[1:]
         return self.meta.finding(
             Status.FAIL,
-            "DeepSpeed's comms_logger ran along: its output is in the logs."
+            "DeepSpeed's comms_logger was on: its output is in the logs."
             + (f" {wrong}" + (", beyond repair in its summary." if lost else ".") if wrong else ""),
             severity=Severity.HIGH if facts.uses_gpu else Severity.LOW,
             cause="The logger waits for the device after every operation.",
@@ -96,7 +96,7 @@ class CommsLoggerEnabled:
 
     def _running(self, facts: EnvironmentFacts, block: object) -> Finding:
         by_mistake = isinstance(block, dict) and not block.get("enabled", False)
-        summary = "DeepSpeed's comms_logger runs along"
+        summary = "DeepSpeed's comms_logger is on"
         if by_mistake:
             summary += ' although "enabled" is not true: the presence of the block turns it on'
         versions = ", ".join(sorted(facts.versions.get("deepspeed", {})))

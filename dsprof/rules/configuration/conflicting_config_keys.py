@@ -22,8 +22,7 @@ class ConflictingConfigKeys(ConfigRule):
         id="conflicting-config-keys",
         title="DeepSpeed settings do not conflict",
         failing_title="Conflicting DeepSpeed settings",
-        why="DeepSpeed starts with settings that cancel each other or cost speed, and does not "
-        "say so.",
+        why="DeepSpeed silently accepts settings that cancel each other or cost speed.",
         category="configuration",
         order=560,
         needs=(Engines,),

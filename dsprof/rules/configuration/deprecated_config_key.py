@@ -20,7 +20,7 @@ class DeprecatedConfigKey(ConfigRule):
         id="deprecated-config-key",
         title="No key of the DeepSpeed configuration is deprecated",
         failing_title="The DeepSpeed configuration uses deprecated keys",
-        why="DeepSpeed drops old names from one release to the next and then ends with an error.",
+        why="DeepSpeed removes old names in later releases, which then fail with an error.",
         category="configuration",
         order=590,
         needs=(Engines,),

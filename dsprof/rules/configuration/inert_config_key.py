@@ -24,8 +24,11 @@ class InertConfigKey(ConfigRule):
         id="inert-config-key",
         title="Every key has an effect at this ZeRO stage",
         failing_title="Keys of the DeepSpeed configuration have no effect",
-        why="DeepSpeed takes the keys of all stages at every stage and says nothing about those "
-        "that it does not use.",
+        why=(
+            "DeepSpeed accepts the keys of all stages at every stage and silently ignores those "
+            "that it "
+            "does not use."
+        ),
         category="configuration",
         order=570,
         needs=(Engines,),
@@ -34,7 +37,7 @@ class InertConfigKey(ConfigRule):
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report keys that somebody misses, and apart from them harmless leftovers."""
         if settings.stage is None:
-            yield self.meta.finding(Status.UNKNOWN, "Unknown: the ZeRO stage is not known.")
+            yield self.meta.finding(Status.UNKNOWN, "Unknown: the ZeRO stage was not recorded.")
             return
         inert = list(_inert(settings, settings.stage))
         if missed := [(path, loses) for path, loses in inert if loses]:
@@ -60,7 +63,7 @@ class InertConfigKey(ConfigRule):
             f"{named_keys(paths)} change nothing at stage {settings.stage}."
             if len(paths) > 1
             else f"{paths[0]} changes nothing at stage {settings.stage}.",
-            action="Nothing needs to be done; without them the file says what it does.",
+            action="No change is needed; delete them so that the file states what is in force.",
             evidence=(settings.table([(p, _where(p)) for p in paths], remark="has an effect"),),
             confidence="high",
         )

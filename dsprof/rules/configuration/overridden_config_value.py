@@ -22,10 +22,13 @@ class OverriddenConfigValue(ConfigRule):
 
     meta = RuleMeta(
         id="overridden-config-value",
-        title="The values in force are those that were written",
+        title="All written values are in force",
         failing_title="A written value is not in force",
-        why="Code of a trainer, or DeepSpeed itself, replaces settings after the file was read; "
-        "whoever changes the file then changes nothing.",
+        why=(
+            "Code of a trainer, or DeepSpeed itself, replaces settings after the file was read; "
+            "changes "
+            "to the file then have no effect."
+        ),
         category="configuration",
         order=580,
         needs=(Engines,),
@@ -34,7 +37,7 @@ class OverriddenConfigValue(ConfigRule):
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """List values that were replaced before the first forward pass."""
         if not settings.has_run:
-            text = "No engine was made of it yet."
+            text = "Not applicable: no engine was created from this configuration."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif found := list(_overridden(settings)):
             yield self.meta.finding(
@@ -43,7 +46,7 @@ class OverriddenConfigValue(ConfigRule):
                 + (f"; {len(found) - 2} more differ." if len(found) > 2 else "."),
                 cause=f"Code replaced {named_keys([path for path, _ in found])} after the "
                 "configuration was read.",
-                action="Look for the place that sets it: a trainer, a launcher, DeepSpeed itself.",
+                action="Find the code that sets it: a trainer, a launcher, DeepSpeed itself.",
                 evidence=(settings.table(found, remark="in force"),),
                 confidence="high",
             )

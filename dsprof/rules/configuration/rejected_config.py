@@ -46,8 +46,7 @@ class RejectedConfig(ConfigRule):
         id="rejected-config",
         title="DeepSpeed accepts the configuration",
         failing_title="DeepSpeed refuses the configuration",
-        why="The run ends with an error at deepspeed.initialize, on a cluster after the wait for "
-        "its nodes.",
+        why="The run fails at deepspeed.initialize, on a cluster after its time in the queue.",
         category="configuration",
         order=530,
         needs=(Engines,),
@@ -74,7 +73,7 @@ class RejectedConfig(ConfigRule):
             f"{named_keys([path for path, _ in rows])}.",
             severity=Severity.HIGH,
             cause=remarks(rows),
-            action="Change these keys before the run is started.",
+            action="Change these keys before you start the run.",
             evidence=(settings.table(rows, remark="why, and what to do"),),
             confidence="high" if settings.version else "medium",
         )
@@ -83,8 +82,8 @@ class RejectedConfig(ConfigRule):
         return self.meta.finding(
             Status.INFO,
             f"A later release of DeepSpeed refuses {named_keys([path for path, _ in rows])}.",
-            title="An upgrade of DeepSpeed needs another configuration",
-            action="Change these keys before DeepSpeed is upgraded.",
+            title="A later release of DeepSpeed refuses the configuration",
+            action="Change these keys before you upgrade DeepSpeed.",
             evidence=(settings.table(rows, remark="what to do"),),
             confidence="high",
         )

@@ -54,7 +54,7 @@ class UnknownConfigKey(ConfigRule):
             Status.FAIL,
             f"{named_keys([path for path, _ in rows])} {verb} ignored without a message.",
             severity=Severity.MEDIUM,
-            cause="DeepSpeed looks up the keys that it knows and never asks which others are set.",
+            cause="DeepSpeed looks up the keys that it knows and does not check for others.",
             action=remarks(rows),
             evidence=(settings.table(rows, remark="instead"),),
             confidence="high",

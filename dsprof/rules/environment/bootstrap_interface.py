@@ -93,16 +93,16 @@ class BootstrapInterface:
             yield self._local(local)
         elif local and several_hosts(facts) is None:
             text = (
-                f"{_written(local[0])} selects {local[0].selected[0]}, over which no other host is "
-                "reached; not known is whether ranks are on several hosts."
+                f"{_written(local[0])} selects {local[0].selected[0]}, which reaches no other "
+                "host; "
+                "whether ranks are on several hosts is unknown."
             )
             yield self.meta.finding(Status.UNKNOWN, text, evidence=(_table(local),))
         if wide := [choice for choice in known if _is_wide(choice)]:
             first = wide[0]
             yield self.meta.finding(
                 Status.INFO,
-                f"{_written(first)} is the beginning of a name: it selects "
-                f"{', '.join(first.selected)}.",
+                f"{_written(first)} is a name prefix: it selects {', '.join(first.selected)}.",
                 title="A variable selects more interfaces than it names",
                 action="Write = before a name to select only that interface.",
                 evidence=(_table(wide),),
@@ -133,8 +133,9 @@ class BootstrapInterface:
             action = f"Set {first.name}=^docker,lo,veth, or name the interface between the hosts."
         return self.meta.finding(
             Status.FAIL,
-            f"{_written(first)} on {named_ranks(ranks)} selects {first.selected[0]}, over which no "
-            "other host can be reached.",
+            f"{_written(first)} on {named_ranks(ranks)} selects {first.selected[0]}, which "
+            "reaches no "
+            "other host.",
             severity=Severity.CRITICAL,
             cause="The first interface that a value selects is taken, and lo comes before others.",
             action=action,

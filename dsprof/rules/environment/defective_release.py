@@ -30,7 +30,7 @@ RULE: Rule = DefectiveRelease(
         title="No release with a known serious defect is in use",
         failing_title="A release with a known serious defect is in use",
         why="A hang every few hours looks like a bug of the program or a problem of the network, "
-        "so people search there.",
+        "so check the release first.",
         category="environment",
         order=730,
         needs=(EnvironmentFacts,),

@@ -16,7 +16,7 @@ class HiddenSetting:
     meta = RuleMeta(
         id="hidden-setting",
         title="No settings come from NCCL configuration files",
-        failing_title="Settings are in force that the environment does not show",
+        failing_title="NCCL settings from outside the environment are in force",
         why="NCCL also reads /etc/nccl.conf and ~/.nccl.conf. No listing of the environment shows "
         "their settings, and they may differ between hosts.",
         category="environment",
@@ -37,9 +37,11 @@ class HiddenSetting:
         names = ", ".join(dict.fromkeys(f"{name}={value or '(unset)'}" for name, value, *_ in rows))
         yield self.meta.finding(
             Status.INFO,
-            f"{len(rows)} settings come from elsewhere: {names[:300]}.",
-            action="See whether they are meant for this run; a variable of the process goes before "
-            "a file.",
+            f"{len(rows)} settings come from files or were set by the process: {names[:300]}.",
+            action=(
+                "Check that they are meant for this run; a variable of the process overrides a "
+                "file."
+            ),
             evidence=(_table(rows),),
         )
 
@@ -48,7 +50,7 @@ def _of_files(facts: EnvironmentFacts) -> Iterator[tuple[Cell, ...]]:
     for (file, name), values in sorted(facts.files.items()):
         for value, ranks in sorted(values.items()):
             own = {v: r for v, r in facts.variables.get(name, {}).items() if v != value}
-            note = f"overruled by {name}={min(own)}" if ranks & union(own.values()) else ""
+            note = f"overridden by {name}={min(own)}" if ranks & union(own.values()) else ""
             yield name, value, file, written_ranks(ranks), note
 
 

@@ -21,10 +21,11 @@ class Thresholds:
 RULE: Rule = SettingsRule(
     RuleMeta(
         id="host-setting",
-        title="Limits and settings of the hosts are in order",
-        failing_title="A limit or setting of the hosts is in the way",
+        title="Host limits and settings are adequate",
+        failing_title="A host limit or setting harms communication",
         why="Containers and batch systems start with limits that are too small for communication. "
-        "What fails then is far from the cause: a bus error, a hang, or TCP in place of RDMA.",
+        "The failure then appears far from its cause: a bus error, a hang, or TCP in place of "
+        "RDMA.",
         category="environment",
         order=750,
         needs=(EnvironmentFacts,),

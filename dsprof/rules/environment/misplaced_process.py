@@ -44,7 +44,7 @@ class MisplacedProcess:
         title="Ranks run on separate cores near their devices",
         failing_title="Ranks run on the wrong cores",
         why="Launch threads, data loaders and the library's own threads of a rank run where it is "
-        "bound. On one core for all of them, or across the socket, they hold up the device.",
+        "bound. On one core for all of them, or across the socket, they delay the device.",
         category="environment",
         order=760,
         needs=(EnvironmentFacts,),
@@ -55,7 +55,9 @@ class MisplacedProcess:
         """Report ranks of a host that share too few cores, and ranks far from their device."""
         facts = run[EnvironmentFacts]
         if not facts.machine.get("cpus"):
-            yield self.meta.finding(Status.UNKNOWN, "The CPUs that ranks may use are not known.")
+            yield self.meta.finding(
+                Status.UNKNOWN, "Unknown: the CPUs that ranks may use were not recorded."
+            )
             return
         crowds = list(_crowds(facts))
         if single := [crowd for crowd in crowds if len(_numbers(crowd.cpus)) == 1]:
@@ -81,7 +83,7 @@ class MisplacedProcess:
             severity=Severity.HIGH,
             cause="A launcher that was itself bound to one core (torchrun under srun) starts all "
             "ranks there.",
-            action="Start one task a node with all its cores (srun --cpus-per-task=N "
+            action="Start one task per node with all its cores (srun --cpus-per-task=N "
             "--cpu-bind=none), or let srun start the ranks. " + _BINDING,
             ranks=ranks_of(ranks),
             evidence=(_crowd_table(crowds),),

@@ -24,8 +24,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "disabled-transport",
         660,
-        "No variable keeps communication from a faster path",
-        "A variable keeps communication from a faster path",
+        "No variable disables a faster path",
+        "A variable disables a faster path",
         "Variables that once worked around a defect stay in job scripts for years, and disable "
         "links and networks of other machines.",
     ),
@@ -33,14 +33,14 @@ RULES: tuple[Rule, ...] = (
         "forced-algorithm",
         670,
         "The library chooses algorithm and protocol itself",
-        "A variable forces how collectives are done",
+        "A variable forces the algorithm or protocol of collectives",
         "The library chooses algorithm, protocol and channels by operation, size and machine. "
-        "One choice for all is right for few of them, and a forced one is not checked.",
+        "A single forced choice suits few of them, and is not checked.",
     ),
     _rule(
         "single-hardware-queue",
         680,
-        "Streams have hardware queues of their own",
+        "Streams have separate hardware queues",
         "Communication and computation share one hardware queue",
         "With one queue a collective on its own stream waits for all computation that was "
         "launched before it, so nothing overlaps, whatever the configuration says.",
@@ -48,24 +48,24 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "unknown-value",
         690,
-        "Every value is one that the library knows",
-        "A variable has a value that the library does not know",
-        "NCCL ignores words that it does not know, without a message; torch refuses to start "
-        "the process group.",
+        "All values of variables are valid",
+        "A variable has an invalid value",
+        "NCCL silently ignores invalid values; torch refuses to start the process group.",
     ),
     _rule(
         "incomplete-platform-profile",
         700,
-        "The settings that this platform asks for are there",
-        "Settings that this platform asks for are missing",
-        "Slingshot, some clouds and some GPUs run well only with variables that their makers "
-        "publish; a job script from elsewhere lacks them, or brings those of another platform.",
+        "Settings that this platform requires are present",
+        "Settings that this platform requires are missing",
+        "Slingshot, some clouds and some GPUs run well only with variables that their vendors "
+        "publish; a "
+        "job script from another system lacks them, or sets those of another platform.",
     ),
     _rule(
         "deprecated-variable",
         780,
         "No deprecated variable is set",
-        "Variables are set that current releases rename or do not need",
+        "Deprecated variables are set",
         "They may stop working in a later release, without a message.",
     ),
 )

@@ -123,7 +123,7 @@ class SettingsRule:
                 ", ".join(filter(None, facts.backends.get("backend", {})))
                 or "no backend that is known"
             )
-            text = f"Known are settings of {known}; this run uses {used}."
+            text = f"This rule knows settings of {known}; this run uses {used}."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         uses = [use for setting in settings for use in _uses(setting, facts, thresholds)]
@@ -137,7 +137,9 @@ class SettingsRule:
         if doubtful:
             yield self._doubted(doubtful)
         if not facts.recorded and not here and not doubtful:
-            text = "The variables that NCCL logged hold no such setting, but it logs few."
+            text = (
+                "The variables that NCCL logged include no such setting, but NCCL logs only some."
+            )
             yield self.meta.finding(Status.UNKNOWN, text)
 
     def _failed(self, uses: list[Use]) -> Finding:
@@ -169,7 +171,7 @@ class SettingsRule:
         if named := [use for use in uses if use.value]:
             doubt = f"whether {_listed(named)} costs anything here ({named[0].setting.effect})"
         else:
-            doubt = "whether this platform asks for settings that are not there"
+            doubt = "whether this platform requires settings that are missing"
         text = f"Unknown: {doubt}; {missing} is not known."
         return self.meta.finding(Status.UNKNOWN, text, evidence=(_table(list(uses)),))
 

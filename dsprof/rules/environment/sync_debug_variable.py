@@ -154,7 +154,10 @@ class SyncDebugVariable:
         if not facts.recorded and not uses:
             text = "No rank recorded its environment."
             if facts.logged:
-                text += " The variables that NCCL logged hold no such switch, but it logs few."
+                text += (
+                    " The variables that NCCL logged include no such switch, but NCCL logs only "
+                    "some."
+                )
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         yield from unknown_values(self.meta, facts, [switch.name for switch in _SWITCHES])
@@ -162,7 +165,7 @@ class SyncDebugVariable:
             names = ", ".join(dict.fromkeys(use.switch.name for use in acting))
             yield self.meta.finding(
                 Status.FAIL,
-                f"On during the run: {names}.",
+                f"Enabled during the run: {names}.",
                 severity=worst(use.switch.severity for use in acting),
                 cause=f"{acting[0].switch.name}={shortened(acting[0].value)}: "
                 f"{acting[0].switch.effect}.",
@@ -176,7 +179,7 @@ class SyncDebugVariable:
             yield self.meta.finding(
                 Status.INFO,
                 f"Set, but without effect on this device or backend: {names}.",
-                title="A debugging switch is set that does not act here",
+                title="A debugging switch is set but has no effect here",
                 evidence=(_table(inert),),
             )
 
@@ -209,7 +212,7 @@ def _remedy(acting: list[_Use]) -> str:
     names = dict.fromkeys(use.switch.name for use in acting if use.switch is not _SET_LEVEL)
     unset = f"Unset {', '.join(names)}" if names else ""
     called = any(use.switch is _SET_LEVEL for use in acting)
-    drop = "drop the call of set_debug_level(DebugLevel.DETAIL)" if called else ""
+    drop = "remove the call of set_debug_level(DebugLevel.DETAIL)" if called else ""
     text = ", ".join(filter(None, (unset, drop)))
     return f"{text[0].upper()}{text[1:]}"
 

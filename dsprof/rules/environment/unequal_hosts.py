@@ -54,8 +54,11 @@ class UnequalHosts:
         id="unequal-hosts",
         title="Hosts have the same software and devices",
         failing_title="Hosts have different software or devices",
-        why="Ranks work in step: the host with the fewest adapters or the slowest accelerator "
-        "decides for all, and some mixtures of versions never connect.",
+        why=(
+            "Ranks wait for the slowest: the host with the fewest adapters or the slowest "
+            "accelerator "
+            "limits all, and some version mixes never connect."
+        ),
         category="environment",
         order=710,
         needs=(EnvironmentFacts,),
@@ -90,8 +93,11 @@ class UnequalHosts:
             f"The {first.name} differs: {_written(found[first])}{others}.",
             severity=worst(facet.severity for facet in found),
             cause=f"{first.effect[0].upper()}{first.effect[1:]}.",
-            action="Give all hosts the same image and driver, and take hosts out that lack a "
-            "device or a port.",
+            action=(
+                "Give all hosts the same image and driver, and exclude hosts that lack a device "
+                "or a "
+                "port."
+            ),
             ranks=ranks_of(standing_out(found[first], first.amount)),
             evidence=(_table(found),),
             confidence="medium",
@@ -199,7 +205,7 @@ _FACETS = (
         _ports,
         Severity.HIGH,
         "nccl",
-        "the host with the fewest decides for all, or ranks wait for each other forever",
+        "the host with the fewest limits all, or ranks wait for each other forever",
         amount=_counted,
     ),
     _Facet(
@@ -231,7 +237,7 @@ _FACETS = (
         _ethernet,
         Severity.MEDIUM,
         "tcp",
-        "the host with the slowest network can decide for all",
+        "the host with the slowest network can limit all",
     ),
     _Facet(
         "governor of the CPUs' clock",

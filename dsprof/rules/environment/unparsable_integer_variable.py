@@ -38,8 +38,8 @@ class UnparsableIntegerVariable:
 
     meta = RuleMeta(
         id="unparsable-integer-variable",
-        title="No misread integer reaches NCCL",
-        failing_title="NCCL reads a variable as another number than was written",
+        title="NCCL reads all integer variables as written",
+        failing_title="NCCL misreads an integer variable",
         why="NCCL and RCCL parse integers with strtoll and ignore the rest without a warning: "
         '"true" is 0, "8M" is 8, "010" is 8. A switch meant to be on is then off.',
         category="environment",

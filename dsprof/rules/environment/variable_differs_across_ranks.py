@@ -57,7 +57,7 @@ class VariableDiffersAcrossRanks:
         title="Ranks agree in the variables that matter",
         failing_title="Ranks run with different settings",
         why="Each rank chooses algorithm, protocol and buffer sizes from its own variables. Where "
-        "they differ, the slowest choice holds all ranks up, and some choices hang.",
+        "they differ, the slowest choice delays all ranks, and some choices hang.",
         category="environment",
         order=650,
         needs=(EnvironmentFacts,),
@@ -77,7 +77,7 @@ class VariableDiffersAcrossRanks:
             return
         differences = list(_differences(facts))
         if not facts.recorded and not differences:
-            text = "The variables that NCCL logged agree, but it logs few."
+            text = "The variables that NCCL logged agree, but NCCL logs only some."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         severities = {d.name: _severity(d, facts) for d in differences}
@@ -133,7 +133,11 @@ class VariableDiffersAcrossRanks:
             Status.FAIL,
             f"The DeepSpeed configuration differs across ranks: {_listed(found)}{_hint(found)}.",
             severity=Severity.HIGH,
-            cause="Ranks read different configuration files, or build theirs from what differs.",
+            cause=(
+                "Ranks read different configuration files, or build their configuration from "
+                "values "
+                "that differ."
+            ),
             action="Give all ranks the same configuration file.",
             evidence=(_table(found),),
             ranks=_outliers(found),

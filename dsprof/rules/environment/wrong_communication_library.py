@@ -29,7 +29,7 @@ class WrongCommunicationLibrary:
     meta = RuleMeta(
         id="wrong-communication-library",
         title="Each rank has loaded one NCCL, and the plugin that its network needs",
-        failing_title="The communication libraries that ranks loaded do not fit",
+        failing_title="Ranks loaded the wrong communication libraries",
         why="LD_LIBRARY_PATH decides which copy of NCCL and which plugin a process finds. EFA "
         "and Slingshot need a plugin; without it NCCL silently uses TCP.",
         category="environment",
@@ -47,7 +47,7 @@ class WrongCommunicationLibrary:
             return
         held = _held(facts, _LIBRARY)
         if not held:
-            text = "Which libraries ranks have loaded is not known; it is after the first step."
+            text = "Unknown: loaded libraries are recorded after the first step."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if twice := _twice(held):
@@ -63,8 +63,11 @@ class WrongCommunicationLibrary:
             f"{named_ranks(ranks).capitalize()} have loaded two copies of the library.",
             severity=Severity.MEDIUM,
             cause="One came with torch, another is in LD_LIBRARY_PATH or LD_PRELOAD.",
-            action="Remove the copy that is not meant from LD_LIBRARY_PATH; see which one torch "
-            "uses by torch.cuda.nccl.version().",
+            action=(
+                "Remove the unintended copy from LD_LIBRARY_PATH; torch.cuda.nccl.version() shows "
+                "which "
+                "one torch uses."
+            ),
             ranks=ranks_of(ranks),
             evidence=(_table(facts),),
             confidence="medium",

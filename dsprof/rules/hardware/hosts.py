@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.rules.knowledge.variables import rows
 
 LOCAL_INTERFACES = ("lo", "docker", "veth", "virbr")
-"""How interfaces begin over which no other host can be reached."""
+"""How interfaces begin which reaches no other host."""
 
 
 class Model(NamedTuple):

@@ -18,7 +18,7 @@ from dsprof.rules.memory.counters import RESERVED, STUCK, expandable_ranks, retr
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.memory_snapshot import MemorySnapshot
 
-_OVER_COMMITTED = "The device ran out of memory, and not because of fragments"
+_OVER_COMMITTED = "The device ran out of memory; fragmentation is not the cause"
 _CAUSE = "Tensors of many sizes are freed in a different order than they were allocated."
 _EXPAND = (
     "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank; if that does not help, "
@@ -56,8 +56,11 @@ class AllocatorFragmentation:
         id="allocator-fragmentation",
         title="Device memory shows little fragmentation",
         failing_title="Device memory is fragmented",
-        why="Memory in fragments cannot serve large requests: the allocator flushes its cache and "
-        "tries again, which stalls the device, and in the end runs out.",
+        why=(
+            "Fragments cannot serve large requests: the allocator flushes its cache and retries, "
+            "which "
+            "stalls the device, until a request fails."
+        ),
         category="memory",
         order=440,
         needs=(Memory, Snapshots, Run, Engines, EnvironmentFacts),
@@ -104,11 +107,11 @@ class AllocatorFragmentation:
         )
         if retrying:
             most = max(retries(ranks[rank]) for rank in retrying)
-            summary += f", and allocations had to be tried again up to {most} times on a rank"
+            summary += f"; allocations were retried up to {most} times on a rank"
         return self.meta.finding(
             Status.FAIL,
             summary + ".",
-            title="" if stuck else "Allocations on the device had to be tried again",
+            title="" if stuck else "Device allocations were retried",
             severity=Severity.HIGH if retrying else Severity.MEDIUM,
             cause=_CAUSE,
             action=_action(run, affected),

@@ -56,10 +56,12 @@ class CommunicationBufferPressure:
 
     meta = RuleMeta(
         id="communication-buffer-pressure",
-        title="Buffers of communication leave the device to the model",
-        failing_title="Buffers of communication take memory that is short",
-        why="Gathered parameters and buckets of gradients lie beside the model's own memory. What "
-        "they take is missing for activations and for a larger micro-batch.",
+        title="Communication buffers take little device memory",
+        failing_title="Communication buffers take scarce device memory",
+        why=(
+            "Gathered parameters and gradient buckets take memory that activations or a larger "
+            "micro-batch could use."
+        ),
         category="memory",
         order=500,
         needs=(Buffers, Engines, Memory, Run),
@@ -106,14 +108,14 @@ class CommunicationBufferPressure:
         largest = max(held.parts, key=lambda part: part.nbytes)
         # Buckets of ZeRO are what oversized-bucket judges.
         is_fault = is_short(run[Memory]) and largest.what != _BUCKETS
-        retried = ", and allocations had to be tried again" if is_fault else ""
+        retried = "; allocations were retried" if is_fault else ""
         return self.meta.finding(
             Status.FAIL if is_fault else Status.INFO,
-            f"{words}{retried}: most of it {largest.what}, {gib(largest.nbytes)}.",
-            title="" if is_fault else "Buffers of communication take much of the device",
+            f"{words}{retried}. Largest: {largest.what}, {gib(largest.nbytes)}.",
+            title="" if is_fault else "Communication buffers take much of the device memory",
             severity=Severity.MEDIUM if is_fault else Severity.NONE,
             ranks=(held.rank,),
-            cause="They are allocated beside what the model itself needs.",
+            cause="They are allocated in addition to the model's own memory.",
             action=largest.action if is_fault else f"No change is needed. {largest.action}",
             config_patch={"zero_optimization": largest.zero} if is_fault and largest.zero else None,
             evidence=(_table(held),),
@@ -124,7 +126,7 @@ class CommunicationBufferPressure:
 def _parts(engines: Engines, rank: RankBuffers, thresholds: Thresholds) -> Iterable[_Part]:
     buckets = sum(made.nbytes for one in engines.each if (made := gradient_buffers(one)))
     if buckets:
-        action = 'A smaller "reduce_bucket_size" frees memory, at more calls.'
+        action = 'Lower "reduce_bucket_size" to free memory; it costs more calls.'
         yield _Part(_BUCKETS, buckets, action)
     if rank.gathered is not None and rank.gathered.elements:
         if rank.units:
@@ -133,35 +135,37 @@ def _parts(engines: Engines, rank: RankBuffers, thresholds: Thresholds) -> Itera
             yield _gathered_by_zero(engines, rank.gathered.nbytes)
     if rank.reduced_bytes:
         action = "Apply fully_shard to smaller modules: a unit is reduced as a whole."
-        yield _Part("the largest reduction of FSDP", rank.reduced_bytes, action)
+        yield _Part("the largest FSDP reduce-scatter", rank.reduced_bytes, action)
     if rank.ddp_bytes:
         action = "Construct DistributedDataParallel with gradient_as_bucket_view=True: gradients "
-        action += "then lie in the buckets, and not beside them."
+        action += "are then stored in the buckets, not in addition to them."
         yield _Part("buckets of DDP", rank.ddp_bytes, action)
 
 
 def _gathered_by_zero(engines: Engines, nbytes: int) -> _Part:
-    """Advise what is not set yet: to let parameters go after use, then to fetch less ahead."""
+    """Advise what is not set yet: to release parameters after use, then to prefetch less."""
     engine = next((one for one in engines.each if one.stage == 3), engines)
     what = "parameters gathered by ZeRO-3"
     if engine.zero(REUSE, 1):
-        action = f'With "{REUSE}": 0 the parameters of each module are released after use, and '
+        action = (
+            f'Set "{REUSE}" to 0: the parameters of each module are then released after use, and '
+        )
         return _Part(what, nbytes, f"{action}gathered again in backward.", {REUSE: 0})
     prefetch = engine.zero(PREFETCH, PREFETCH_DEFAULT)
     if isinstance(prefetch, int) and prefetch > 1:
-        action = f'"{REUSE}" is 0 already. "{PREFETCH}" of {prefetch // 2:,} gathers less ahead.'
+        action = f'"{REUSE}" is already 0. Set "{PREFETCH}" to {prefetch // 2:,} to prefetch less.'
         return _Part(what, nbytes, action, {PREFETCH: prefetch // 2})
-    action = "Nothing is kept and nothing gathered ahead: what is left is the largest module. "
-    return _Part(what, nbytes, f"{action}Split it, or do not make it one leaf.")
+    action = "No parameters are kept or prefetched; the largest module sets the peak. "
+    return _Part(what, nbytes, f"{action}Split it, or do not mark it as a leaf module.")
 
 
 def _gathered_by_fsdp(gathered: Gathered, units: int, thresholds: Thresholds) -> _Part:
     action = "Apply fully_shard to smaller modules: a unit is gathered as a whole."
     if gathered.elements >= thresholds.kept_share * units:
         action = (
-            "All units are gathered at once. With reshard_after_forward=True (FSDP1: FULL_SHARD) "
+            "All units are gathered at once. Set reshard_after_forward=True (FSDP1: FULL_SHARD): "
         )
-        action += "each is resharded after its forward, and gathered again in backward."
+        action += "each is then resharded after its forward, and gathered again in backward."
     return _Part("parameters gathered by FSDP", gathered.nbytes, action)
 
 

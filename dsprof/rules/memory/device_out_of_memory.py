@@ -80,9 +80,10 @@ class DeviceOutOfMemory:
 
     meta = RuleMeta(
         id="device-out-of-memory",
-        title="No request for device memory failed",
+        title="No device memory request failed",
         failing_title="A device ran out of memory",
-        why="torch always gives the same advice. Which setting helps depends on what holds the "
+        why="torch gives the same advice for every failure. Which setting helps depends on what "
+        "holds the "
         "memory: fragments, another process, or the model.",
         category="memory",
         order=30,
@@ -136,13 +137,13 @@ class DeviceOutOfMemory:
         who = f"process {pids}" if pids else "the other processes"
         subject = f"Process {pids}" if pids else "Memory of other processes"
         of = f"{size(worst.others_bytes)} of {size(worst.text.capacity_bytes)}"
-        cause = f"Without {who} the request would have been served"
+        cause = f"Without {who} the request would have succeeded"
         either = any(failure.fits_in_pieces for failure in failures)
         return self._finding(
             failures,
             "Another process holds memory of the same device",
             f"{subject} takes {of} on rank {worst.rank}'s device. {worst.arithmetic()}",
-            f"{cause}. It would also fit if the unallocated memory were in one piece."
+            f"{cause}. It would also fit if the unallocated memory were contiguous."
             if either
             else f"{cause}: fragmentation and the model's size are not the cause.",
             "Find it with nvidia-smi on that host: a leftover of an earlier run, another job, or "
@@ -165,9 +166,9 @@ class DeviceOutOfMemory:
         in_pool = worst.text.unallocated_bytes >= worst.text.asked_bytes
         return self._finding(
             failures,
-            "A request for memory failed although enough was unused",
+            "A memory request failed although enough memory was unused",
             worst.arithmetic(),
-            "Memory that torch reserved and does not use covers the request, but not in one piece."
+            "torch's reserved, unused memory is large enough for the request, but not contiguous."
             if in_pool
             else "Two causes are possible: free and unallocated memory cover the request only "
             "together. If the unallocated pieces can return to the device, the cause is "

@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import plural
 from dsprof.rules.memory.counters import gib
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -36,8 +37,8 @@ class HostMemoryPressure:
 
     meta = RuleMeta(
         id="host-memory-pressure",
-        title="Hosts have memory left",
-        failing_title="A host has almost no memory left",
+        title="Hosts have free memory",
+        failing_title="A host has almost no free memory",
         why="A host that runs out of memory kills a rank without a message, and all others "
         "hang. Before that it swaps. A full /dev/shm breaks data loaders and transports.",
         category="memory",
@@ -67,19 +68,21 @@ class HostMemoryPressure:
         offloads = _offloads(engines)
         return self.meta.finding(
             Status.FAIL,
-            f"{gib(worst.left_bytes)} of {gib(worst.total_bytes)} were left on {worst.name}; the "
-            f"{len(worst.ranks)} ranks there held {gib(worst.held_bytes)} at their peaks.",
+            f"{worst.name} had {gib(worst.left_bytes)} of {gib(worst.total_bytes)} free at the "
+            "minimum; "
+            f"its {plural(len(worst.ranks), 'rank')} held {gib(worst.held_bytes)} at their peaks.",
             severity=Severity.HIGH,
-            cause=f"State is kept in host memory: {' and '.join(offloads)}."
+            cause=f"Offloading keeps state in host memory: {' and '.join(offloads)}."
             if offloads
-            else "The processes of the ranks, their data loaders' workers, or other programs.",
+            else "The ranks' processes, their data loader workers, or other programs use it.",
             action=f"Offload less{', or to NVMe' if engines.stage == 3 else ''}; spread the ranks "
             "over more hosts."
             if offloads
             else "Use fewer workers and a smaller prefetch_factor for data loaders, load "
-            "checkpoints on one rank of a host at a time, and look who else holds memory there.",
+            "checkpoints on one rank of a host at a time, and check which other processes hold "
+            "memory there.",
             ranks=_ranks(hosts),
-            evidence=(_table(hosts, "Memory of hosts at the worst moment"),),
+            evidence=(_table(hosts, "Host memory at its minimum"),),
             confidence="high",
         )
 
@@ -87,16 +90,21 @@ class HostMemoryPressure:
         worst = min(hosts, key=lambda host: host.left_bytes / host.total_bytes)
         return self.meta.finding(
             Status.FAIL,
-            f"{gib(worst.left_bytes)} of {gib(worst.total_bytes)} were left in /dev/shm of "
-            f"{worst.name}.",
+            f"/dev/shm of {worst.name} had {gib(worst.left_bytes)} of {gib(worst.total_bytes)} "
+            "free "
+            "at the minimum.",
             title="/dev/shm is almost full",
             severity=Severity.MEDIUM,
-            cause="Workers of data loaders hand over batches there, and NCCL, gloo and DeepSpeed "
-            "talk through it within a host.",
-            action="Give containers more (docker --shm-size, or --ipc=host), remove what earlier "
-            "runs left there, and use fewer workers or a smaller prefetch_factor.",
+            cause=(
+                "Data loader workers pass batches through it; NCCL, gloo and DeepSpeed communicate "
+                "through it within a host."
+            ),
+            action=(
+                "Enlarge it in containers (docker --shm-size=8g, or --ipc=host), delete files that "
+                "earlier runs left there, and use fewer workers or a smaller prefetch_factor."
+            ),
             ranks=_ranks(hosts),
-            evidence=(_table(hosts, "/dev/shm at the worst moment"),),
+            evidence=(_table(hosts, "/dev/shm at its minimum"),),
             confidence="high",
         )
 
@@ -139,7 +147,7 @@ def _table(hosts: list[_Host], caption: str) -> Table:
             Column("host"),
             Column("ranks", "count"),
             Column("total", "bytes"),
-            Column("least left", "bytes"),
+            Column("least free", "bytes"),
             Column("held by the ranks", "bytes"),
         ),
         rows=tuple(

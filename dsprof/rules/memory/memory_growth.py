@@ -64,7 +64,10 @@ class MemoryGrowth:
         id="memory-growth",
         title="Memory in use does not grow from step to step",
         failing_title="Memory grows from step to step",
-        why="What grows with each step ends the run, after hours or days, out of memory.",
+        why=(
+            "Memory that grows with each step ends the run with an out-of-memory error after "
+            "hours or days."
+        ),
         category="memory",
         order=460,
         needs=(Memory, Run),
@@ -77,36 +80,44 @@ class MemoryGrowth:
         series = [(host_series(m), device_series(m, ALLOCATED)) for m in ranks.values()]
         longest = max((len(one) for pair in series for one in pair), default=0)
         if longest < thresholds.steps:
-            text = f"Memory at only {longest} step ends; {thresholds.steps} are needed."
+            text = (
+                f"Unknown: memory was recorded at {longest} step ends; {thresholds.steps} are "
+                "needed."
+            )
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if device := [g for r in sorted(ranks) if (g := _device(r, ranks[r], thresholds))]:
             yield self._finding(
                 device,
                 "Device memory grows from step to step",
-                "Tensors of one step are still referred to in the next: most often losses or "
-                "outputs that are collected together with their graph.",
-                "Keep numbers, not tensors: loss.item() or loss.detach() once in a while. A "
-                "memory snapshot (torch.cuda.memory._record_memory_history) names the lines.",
+                "Tensors of one step are still referenced in the next: usually losses or outputs "
+                "that "
+                "keep their autograd graph.",
+                "Keep numbers, not tensors: loss.item() every N steps, or loss.detach(). A memory "
+                "snapshot (torch.cuda.memory._record_memory_history) shows the lines that "
+                "allocate them.",
             )
         if host := [g for r in sorted(ranks) if (g := _host(r, ranks[r], thresholds))]:
             yield self._finding(
                 _sharing_hosts(host, run[Run]),
                 "Host memory grows from step to step",
-                "The processes keep more from step to step: lists of results, caches of a data "
-                "set, pinned buffers of ever new sizes.",
-                "Compare tracemalloc snapshots some hundred steps apart, and try without the data "
-                "loader.",
+                "The processes keep more with each step: result lists, data set caches, or pinned "
+                "buffers of new sizes.",
+                "Compare tracemalloc snapshots taken 100 steps apart, and run once without the "
+                "data loader.",
             )
 
     def _finding(self, grown: list[_Growth], title: str, cause: str, action: str) -> Finding:
         worst = max(grown, key=lambda one: one.per_step)
         left = worst.steps_left
-        ends = f" At this rate it is used up in {left:,.0f} steps." if left is not None else ""
+        ends = (
+            f" At this rate memory is exhausted in {left:,.0f} steps." if left is not None else ""
+        )
         return self.meta.finding(
             Status.FAIL,
-            f"{size(worst.per_step)} more are in use with each step on rank "
-            f"{worst.rank}, and growth is steady on {named([one.rank for one in grown])}.{ends}",
+            f"Rank {worst.rank} uses {size(worst.per_step)} more with each step; growth is steady "
+            "on "
+            f"{named([one.rank for one in grown])}.{ends}",
             title=title,
             severity=Severity.MEDIUM,
             cause=cause,
@@ -159,8 +170,8 @@ def _table(grown: list[_Growth]) -> Table:
             Column("rank"),
             Column("least in the first quarter", "bytes"),
             Column("least in the last", "bytes"),
-            Column("growth a step", "bytes"),
-            Column("room left", "bytes"),
+            Column("growth per step", "bytes"),
+            Column("free", "bytes"),
         ),
         rows=tuple(
             (one.rank, one.first_bytes, one.last_bytes, round(one.per_step), one.room_bytes)

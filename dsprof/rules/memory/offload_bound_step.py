@@ -31,10 +31,13 @@ class OffloadBoundStep:
 
     meta = RuleMeta(
         id="offload-bound-step",
-        title="Copies of offloading take little of the step",
-        failing_title="The step waits for copies between device and host",
-        why="What is offloaded crosses the bus in every step: gradients to the host, parameters "
-        "back. The device computes nothing meanwhile unless the copies are hidden.",
+        title="Offload copies take little of the step",
+        failing_title="Offload copies block the step",
+        why=(
+            "Offloaded state crosses the bus in every step: gradients to the host, parameters "
+            "back. "
+            "Unless copies overlap with computation, the device is idle meanwhile."
+        ),
         category="memory",
         order=340,
         needs=(Copies, Engines, Run, Steps),
@@ -55,7 +58,7 @@ class OffloadBoundStep:
             return
         ms = sum(s.duration_ns / s.rank_steps for s in rows.values() if s.rank_steps) / 1e6
         share = share_of_step(ms, steps)
-        summary = f"Calls that copy take {duration(ms * 1e6)} per step ({percent(share)})."
+        summary = f"Copy calls take {duration(ms * 1e6)} per step ({percent(share)})."
         if share < thresholds.copied_share:
             yield self.meta.finding(Status.PASS, summary)
         else:
@@ -68,10 +71,13 @@ class OffloadBoundStep:
             Status.FAIL if unpinned else Status.INFO,
             summary,
             severity=Severity.MEDIUM if unpinned else Severity.NONE,
-            cause=f"pin_memory is false in {' and '.join(unpinned)}: such memory is copied twice, "
-            "and not beside computation."
+            cause=(
+                f"pin_memory is false in {' and '.join(unpinned)}: unpinned memory is copied "
+                "twice and "
+                f"cannot overlap with computation."
+            )
             if unpinned
-            else "That is the price of the device memory saved.",
+            else "Offloading saves device memory at the cost of these copies.",
             action='Set "pin_memory" to true.'
             if unpinned
             else "Offload less if memory allows: only the optimizer, a part of it (ratio in "
@@ -124,7 +130,7 @@ def _by_kind(copies: Copies) -> Table:
             )
             for (what, direction, phase), sums in order[:_ROWS]
         ),
-        caption="On a device: how long the calls held the host",
+        caption="On a device: time for which the calls blocked the host",
     )
 
 

@@ -37,8 +37,8 @@ class OversizedBucket:
 
     meta = RuleMeta(
         id="oversized-bucket",
-        title="Buffers of gradients are no larger than is useful",
-        failing_title="Buffers of gradients take device memory that nothing needs",
+        title="Gradient buffers have a useful size",
+        failing_title="Gradient buffers waste device memory",
         why="ZeRO allocates reduce_bucket_size elements, once or twice, whether gradients fill "
         "them or not: at the default, 0.9 or 1.9 GiB in half precision.",
         category="memory",
@@ -52,7 +52,7 @@ class OversizedBucket:
         peaks = [m.device_max.get(PEAK_RESERVED, 0) for m in run[Memory].ranks.values()]
         made = [(one, buffers) for one in run[Engines].each if (buffers := gradient_buffers(one))]
         if run[Run].is_cpu:
-            text = "The run was on CPUs: pages of a buffer that are never touched cost nothing."
+            text = "The run was on CPUs: untouched pages of a buffer take no memory."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif not made:
             text = "No engine with ZeRO and contiguous gradients was recorded."
@@ -92,11 +92,13 @@ class OversizedBucket:
         wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
         return self.meta.finding(
             Status.FAIL if pressed else Status.INFO,
-            f"{gib(wasted)} of {gib(buffers.nbytes)} in buffers of gradients are never filled: "
+            f"{gib(wasted)} of {gib(buffers.nbytes)} of gradient buffers are never used: "
             f"reduce_bucket_size is {buffers.capacity:,}, the model has {needed:,} parameters.",
             severity=Severity.MEDIUM if pressed else Severity.NONE,
-            cause="A bucket holds at most all gradients; what it is larger than that is allocated "
-            "and not used.",
+            cause=(
+                "A bucket holds at most all gradients; memory beyond that is allocated but never "
+                "used."
+            ),
             action=f'Set "reduce_bucket_size" to {needed:,} or less. A bucket of a quarter of '
             "that also lets reduction overlap with backward.",
             config_patch={"zero_optimization": {"reduce_bucket_size": needed}},
@@ -111,11 +113,14 @@ class OversizedBucket:
         freed = (buffers.capacity - smaller) * buffers.slots * buffers.item_bytes
         return self.meta.finding(
             Status.FAIL,
-            f"Allocations had to be tried again while buffers of gradients held "
+            f"Allocations were retried while gradient buffers held "
             f"{gib(buffers.nbytes)}, {percent(buffers.nbytes / peak)} of the reserved memory.",
-            title="Buffers of gradients take memory that is short",
+            title="Gradient buffers take scarce device memory",
             severity=Severity.MEDIUM,
-            cause=f"{buffers.slots} of reduce_bucket_size elements are allocated in each backward.",
+            cause=(
+                f"{buffers.slots} buffers of reduce_bucket_size elements are allocated in each "
+                "backward."
+            ),
             action=f'Set "reduce_bucket_size" to {smaller:,}: that frees {gib(freed)}.',
             config_patch={"zero_optimization": {"reduce_bucket_size": smaller}},
             evidence=(_table(engines, buffers, peak),),

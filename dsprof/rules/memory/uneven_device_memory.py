@@ -32,8 +32,11 @@ class UnevenDeviceMemory:
         id="uneven-device-memory",
         title="Ranks need about the same device memory",
         failing_title="Some ranks need more device memory than the others",
-        why="The rank that needs most decides on the micro-batch and the stage of all, and is the "
-        "first to run out.",
+        why=(
+            "The rank with the highest peak limits the micro-batch of all ranks and runs out of "
+            "memory "
+            "first."
+        ),
         category="memory",
         order=480,
         needs=(Memory, Run, Engines),
@@ -71,8 +74,7 @@ class UnevenDeviceMemory:
         return self.meta.finding(
             status,
             f"Rank {worst} had {gib(peaks[worst])} allocated at its peak, the median of all ranks "
-            f"is {gib(usual)}; {named(above)} {'is' if len(above) == 1 else 'are'} above it by "
-            "much.",
+            f"is {gib(usual)}; {named(above)} {'is' if len(above) == 1 else 'are'} far above it.",
             severity=Severity.NONE if staged else Severity.MEDIUM,
             cause="Stages of a pipeline hold different layers, and the first ones hold activations "
             "of the most micro-batches."
@@ -97,7 +99,8 @@ def _cause(above: list[int]) -> str:
         )
     return (
         "Micro-batches of different length, experts that get more tokens, or parameters that are "
-        "not shared out evenly."
+        "sharded "
+        "unevenly."
     )
 
 
@@ -110,7 +113,7 @@ def _table(peaks: dict[int, int], usual: float) -> Table:
             Column("of the median", "share"),
         ),
         rows=tuple((r, peaks[r], peaks[r] / usual if usual else None) for r in order[:32]),
-        caption="Those that need most first",
+        caption="Highest peak first",
     )
 
 

@@ -47,9 +47,12 @@ class UnusedDeviceMemory:
     meta = RuleMeta(
         id="unused-device-memory",
         title="Device memory is in use",
-        failing_title="Much device memory is never used",
-        why="Sharding and recomputation save memory and cost time. Where memory stays unused, that "
-        "time is wasted.",
+        failing_title="Much device memory is unused",
+        why=(
+            "Sharding and recomputation trade time for memory. While memory stays unused, that "
+            "time is "
+            "wasted."
+        ),
         category="memory",
         order=510,
         needs=(Engines, Logs, Memory, Run, Steps, Traffic),
@@ -87,13 +90,11 @@ class UnusedDeviceMemory:
         others = "a larger micro-batch, or less recomputation of activations"
         return self.meta.finding(
             Status.INFO,
-            f"{gib(total - peak)} of {gib(total)} were never reserved on rank {rank}, which has "
-            "the least left.",
+            f"{gib(total - peak)} of {gib(total)} were never reserved on rank {rank}, the fullest.",
             cause="The configuration saves more memory than this model needs on this device.",
-            action=f"There is room for {best.what}, which needs about {gib(best.needs_bytes)}; or "
-            f"for {others}."
+            action=f"Use {best.what} (needs about {gib(best.needs_bytes)}), or {others}."
             if best
-            else f"There is room for {others}.",
+            else f"Try {others}.",
             config_patch={"zero_optimization": dict(best.patch)} if best else None,
             evidence=(_table(options, room),) if options else (),
             confidence="medium" if best else "low",

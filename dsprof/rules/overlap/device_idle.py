@@ -42,7 +42,7 @@ class DeviceIdle:
         """Compare idleness with the limit."""
         device = run[Device]
         if not device.ranks:
-            text = "No trace holds times of an accelerator."
+            text = "No device times were recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif not device.complete:
             text = "Unknown: events were left out of the files."

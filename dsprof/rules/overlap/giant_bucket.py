@@ -46,10 +46,13 @@ class GiantBucket:
 
     meta = RuleMeta(
         id="giant-bucket",
-        title="No setting makes gradients travel in one giant bucket, or it costs little",
-        failing_title="One giant bucket of gradients cannot overlap",
-        why="A bucket is sent when its last gradient is there. One that holds them all is sent "
-        "when backward is over, and nothing is left to hide it behind.",
+        title="Gradients are reduced in several buckets, or one bucket costs little",
+        failing_title="One giant gradient bucket cannot overlap",
+        why=(
+            "A bucket is sent when its last gradient is computed. A bucket with all gradients is "
+            "sent "
+            "after backward, when no computation is left to overlap with."
+        ),
         category="overlap",
         order=280,
         needs=(BaselineCosts, Engines, Flushes, Phases, Run, Steps, Traffic, WireDtypes),
@@ -72,7 +75,7 @@ class GiantBucket:
         if giant.share < thresholds.giant_share:
             return
         if giant.needs_streams and run[Run].is_cpu:
-            text = "On a CPU ZeRO and FSDP reduce by synchronous calls, however they are divided."
+            text = "On a CPU ZeRO and FSDP reduce by synchronous calls, whatever the bucket size."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         else:
             yield self._judged(run, giant, gradients, thresholds)

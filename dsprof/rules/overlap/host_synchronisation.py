@@ -31,7 +31,7 @@ class HostSynchronisation:
 
     meta = RuleMeta(
         id="host-synchronisation",
-        title="The host seldom waits for the device, or it costs little",
+        title="Host synchronisation is rare or costs little",
         failing_title="The host waits for the device in every step",
         why="While the host waits it launches nothing: the device runs out of work, and "
         "communication has no computation to overlap with.",

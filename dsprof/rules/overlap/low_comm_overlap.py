@@ -51,8 +51,11 @@ class LowCommOverlap:
         id="low-comm-overlap",
         title="Asynchronous communication is mostly hidden, or its waits are short",
         failing_title="Communication is not hidden behind computation",
-        why="Communication that runs behind computation costs nothing; waiting for it right after "
-        "it was started costs all of it.",
+        why=(
+            "Communication that overlaps with computation costs nothing; waiting for it right "
+            "after its "
+            "start exposes all of it."
+        ),
         category="overlap",
         order=300,
         needs=(Arrivals, WaitCauses, BaselineCosts, Engines, Fetches, Flushes, Overlap, Run, Steps),
@@ -73,8 +76,8 @@ class LowCommOverlap:
             text = "Unknown: the trace holds no times of the device."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.unwaited_calls:
-            text = f"Unknown: {overlap.unwaited_calls} asynchronous collectives were never "
-            text += "seen waited for; they are probably awaited in C++."
+            text = f"Unknown: {overlap.unwaited_calls} asynchronous collectives were recorded "
+            text += "without a recorded wait; they are probably awaited in C++."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.on_device and run[Run].first.world_size < 2:
             text = "Not applicable: single-rank run."
@@ -93,7 +96,7 @@ class LowCommOverlap:
         summary = "All collectives are synchronous calls, which on a CPU cannot overlap."
         wanted = engines.written_zero("overlap_comm") is True
         if wanted:
-            summary += " Intent missed: overlap_comm is true, and cannot act here."
+            summary += " overlap_comm is true but has no effect here."
         return self.meta.finding(
             Status.INFO,
             summary,

@@ -32,8 +32,10 @@ class LowComputeShare:
         id="low-compute-share",
         title="Ranks compute for most of the step",
         failing_title="Ranks compute for little of the step",
-        why="Time that is not computation is the most that any change of communication, copies or "
-        "input can win.",
+        why=(
+            "Changes to communication, copies or input can save at most the time that is not "
+            "computation."
+        ),
         category="overlap",
         order=390,
         needs=(Phases, Steps),
@@ -67,12 +69,12 @@ class LowComputeShare:
             cause="Between the phases the program does something else: it waits for data, "
             "evaluates, logs, or saves."
             if is_outside
-            else "If a setting changes the largest other part, its own finding says so.",
+            else "See the other findings for settings that change the largest part.",
             action="Look at what the loop does between step and forward. Give the data loader more "
             "workers and prefetching; log and save checkpoints less often. "
             "dsprof.annotate() gives such parts a name in the timeline."
             if is_outside
-            else "First look at the findings for communication, copies and the device.",
+            else "Fix the findings on communication, copies and the device first.",
             evidence=(_parts(total, count),),
             confidence="medium",
         )

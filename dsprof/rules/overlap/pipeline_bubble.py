@@ -33,8 +33,11 @@ class PipelineBubble:
         id="pipeline-bubble",
         title="The pipeline has enough micro-batches to keep its stages busy",
         failing_title="Pipeline stages are idle: too few micro-batches",
-        why="A stage has nothing to do until the first micro-batch has come to it, and after the "
-        "last has left: with p stages and m micro-batches (p-1)/(m+p-1) of the time.",
+        why=(
+            "A stage is idle before its first micro-batch and after its last: (p-1)/(m+p-1) of "
+            "the time "
+            "with p stages and m micro-batches."
+        ),
         category="overlap",
         order=330,
         needs=(Pipelines, Steps, PointToPoint),
@@ -87,13 +90,14 @@ class PipelineBubble:
             cause="Too few micro-batches for so many stages.",
             action=f"Divide a step into {needed} micro-batches or more (a bubble of "
             f"{percent(bubble)}): raise gradient_accumulation_steps and lower the micro-batch "
-            "alike; or use fewer stages, or a schedule with interleaved stages.",
+            "size by "
+            "the same factor; or use fewer stages, or a schedule with interleaved stages.",
             evidence=(
                 Table(
                     columns=(
                         Column("stages", "count"),
                         Column("micro-batches", "count"),
-                        Column("bubble by the schedule", "share"),
+                        Column("bubble in the schedule", "share"),
                         Column("waited for other stages", "ms"),
                     ),
                     rows=((pipelines.stages, pipelines.micro_batches, pipelines.bubble, waited),),

@@ -42,10 +42,13 @@ class PrefetchMisses:
 
     meta = RuleMeta(
         id="prefetch-misses",
-        title="Parameters are mostly gathered ahead, or their waits are short",
-        failing_title="Parameters are gathered when they are needed, not ahead",
-        why="A gather that starts when its module is called is waited for from its first byte to "
-        "its last; one that started a module earlier has had that long already.",
+        title="Parameters are mostly prefetched, or their waits are short",
+        failing_title="Parameters are gathered on demand, not prefetched",
+        why=(
+            "An all-gather that starts when its module is called is fully exposed; one that "
+            "starts a "
+            "module earlier overlaps with that module."
+        ),
         category="overlap",
         order=310,
         needs=(WaitCauses, Engines, Fetches, Steps),
@@ -59,7 +62,7 @@ class PrefetchMisses:
         missed, ahead = (_named(run[WaitCauses], n) for n in (GATHERED_WHEN_NEEDED, GATHERED_AHEAD))
         if engines.stage != 3 or not missed + ahead:
             status = Status.UNKNOWN if engines.stage == 3 and steps.is_counted else _NONE
-            text = "No gather of ZeRO-3 was recorded in full detail."
+            text = "No all-gather of ZeRO-3 was recorded in full detail."
             yield self.meta.finding(status, text)
         elif engines.zero(PREFETCH) == 0:
             text = f"{PREFETCH} is 0: nothing is prefetched. low-comm-overlap covers the cost."
@@ -102,24 +105,24 @@ def _reason(engines: Engines, fetches: Fetches) -> dict[str, Any]:
     if live is not None:
         return {
             "cause": f"{MAX_LIVE} limits gathered parameters to {live:,} elements: those in use "
-            "leave no room to gather ahead.",
+            "leave no room to prefetch.",
             "action": f'Raise "{MAX_LIVE}" as far as memory allows, or delete it (default '
             f"{MAX_LIVE_DEFAULT:,}).",
             "config_patch": {"zero_optimization": {MAX_LIVE: MAX_LIVE_DEFAULT}},
         }
     if prefetch is not None and prefetch < PREFETCH_DEFAULT:
         return {
-            "cause": f"{PREFETCH} is {prefetch:,.0f} elements: a module that is larger is not "
-            "gathered ahead.",
+            "cause": f"{PREFETCH} is {prefetch:,.0f} elements: larger modules are not prefetched.",
             "action": f'Raise "{PREFETCH}" to the elements of one or two layers, or delete it '
             f"(default {PREFETCH_DEFAULT:,}).",
             "config_patch": {"zero_optimization": {PREFETCH: PREFETCH_DEFAULT}},
         }
     return {
-        "cause": "ZeRO-3 gathers ahead in the order of the step before. The first module of a pass "
-        "has nothing before it, and a model whose order changes is gathered when needed.",
-        "action": "Look whether modules are skipped or run in another order from step to step "
-        "(log_trace_cache_warnings in zero_optimization says so); leaf modules help.",
+        "cause": "ZeRO-3 prefetches in the module order of the previous step. "
+        "The first module of a pass, and modules whose order changes, are not prefetched.",
+        "action": "Set log_trace_cache_warnings in zero_optimization to see whether "
+        "modules are skipped or reordered between steps. Mark blocks whose order changes as leaf "
+        "modules.",
     }
 
 

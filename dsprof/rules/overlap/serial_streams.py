@@ -29,8 +29,11 @@ class SerialStreams:
         id="serial-streams",
         title="Communication runs on separate streams, or costs little",
         failing_title="Communication and computation take turns on one stream",
-        why="A stream does one thing after the other. What shares the stream that computes cannot "
-        "run behind it.",
+        why=(
+            "A stream runs its work in order: communication on the compute stream cannot overlap "
+            "with "
+            "computation."
+        ),
         category="overlap",
         order=150,
         needs=(Device, Streams),
@@ -67,8 +70,9 @@ class SerialStreams:
             "(since 2.8 for NCCL). Those of tensor parallelism must be: their result is needed at "
             "once.",
             action="For gradients and parameters: overlap_comm of DeepSpeed, DDP's or FSDP's own "
-            "buckets and prefetching; in code of your own async_op=True, with the wait where the "
-            "result is needed.",
+            "buckets and prefetching; in your own code pass async_op=True and wait where the "
+            "result is "
+            "first needed.",
             evidence=(
                 Table(
                     columns=(

@@ -46,10 +46,13 @@ class UnhiddenReduction:
 
     meta = RuleMeta(
         id="unhidden-reduction",
-        title="ZeRO reduces gradients behind backward, or it costs little",
-        failing_title="ZeRO reduces gradients while nothing is computed",
-        why="Stages 1 and 2 reduce behind backward only with overlap_comm, and only if no bucket "
-        "stops the device.",
+        title="ZeRO overlaps gradient reduction with backward, or it costs little",
+        failing_title="ZeRO does not overlap gradient reduction with backward",
+        why=(
+            "Stages 1 and 2 overlap reduction with backward only if overlap_comm is true and no "
+            "bucket "
+            "synchronises the device."
+        ),
         category="overlap",
         order=290,
         needs=(BaselineCosts, Engines, Flushes, HostWaits, Run, Steps, Traffic, WireDtypes),
@@ -82,8 +85,12 @@ class UnhiddenReduction:
         return self.meta.finding(
             Status.INFO,
             f"{_held_words(run, held)}, in one bucket a backward.",
-            title="One bucket has no computation left to hide behind",
-            cause="It is sent when its last gradient is there, which overlap_comm cannot change.",
+            title="One bucket has no computation left to overlap with",
+            cause=(
+                "It is sent after its last gradient, at the end of backward; overlap_comm cannot "
+                "change "
+                "that."
+            ),
             action="Make buckets smaller (reduce_bucket_size; giant-bucket says how small), and "
             "set overlap_comm to true with them.",
             confidence="high",
@@ -94,17 +101,20 @@ class UnhiddenReduction:
         never_overlaps = of is not None and NEVER_OVERLAPS.concerns(of)
         return self.meta.finding(
             Status.INFO,
-            f"{_held_words(run, held)}, and no key is to blame.",
-            title=f"This release hides no bucket (DeepSpeed {run[Engines].deepspeed})"
+            f"{_held_words(run, held)}; no setting causes it.",
+            title=(
+                "No bucket overlaps with backward in this release (DeepSpeed "
+                f"{run[Engines].deepspeed})"
+            )
             if never_overlaps
-            else "ZeRO hides one bucket at a time",
+            else "ZeRO overlaps one bucket at a time",
             cause="Backward waits for the reduction of each bucket (DeepSpeed#7804)."
             if never_overlaps
             else "Before each bucket DeepSpeed makes backward wait for the reduction of the one "
             "before (DeepSpeed#8364).",
-            action="Take DeepSpeed 0.19.0 or later, which waits for the bucket before."
+            action="Upgrade to DeepSpeed 0.19.0 or later."
             if never_overlaps
-            else "No setting changes it; fewer bytes do.",
+            else "No setting improves this; send fewer bytes.",
             confidence="medium",
         )
 
@@ -116,7 +126,7 @@ class UnhiddenReduction:
             columns=(
                 Column("reductions a step", "count"),
                 Column("blocked by gradients", "ms"),
-                Column("stops of the host a step", "count"),
+                Column("host synchronisations per step", "count"),
             ),
             rows=((round(calls_per_step(gradients), 1), held, round(waits.calls_per_step, 1)),),
         )
@@ -191,7 +201,7 @@ def _cause(engines: Engines) -> str:
             "DeepSpeed then waits for the whole device at each bucket."
         )
     if engines.stage == 1:
-        return "overlap_comm is off, the default: stage 1 reduces when backward is over."
+        return "overlap_comm is off, the default: stage 1 reduces after backward."
     return "overlap_comm is off, the default: stage 2 reduces on the stream that backward runs on."
 
 

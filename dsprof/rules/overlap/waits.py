@@ -27,7 +27,10 @@ def longest_wait(awaits: WaitCauses, *, only_async: bool = False) -> str:
         return ""
     what, sums = found[0]
     held = sums.held.exposed_ms_per_step or 0.0
-    return f"Most, {duration(held * 1e6)} a step, is for {name_of(what)}{_why(what, sums)}."
+    return (
+        f"The largest part, {duration(held * 1e6)} per step, is for "
+        f"{name_of(what)}{_why(what, sums)}."
+    )
 
 
 def _why(what: Awaited, sums: Await) -> str:
@@ -61,7 +64,7 @@ def waits_table(rows: Waits) -> Table:
             )
             for what, sums in rows
         ),
-        caption="What held the ranks longest; the last two columns are means of a call",
+        caption="Longest blocked time first; the last two columns are means per call",
     )
 
 

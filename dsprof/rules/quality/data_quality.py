@@ -30,8 +30,7 @@ class DataQuality:
         id="data-quality",
         title="The record is complete",
         failing_title="The record is incomplete",
-        why="A missing rank may be the one that everybody waited for, and dropped events make "
-        "every sum too small.",
+        why="A missing rank may be the straggler, and dropped events make every sum too small.",
         category="quality",
         order=10,
         needs=(Run, Steps, Endings),
@@ -48,8 +47,8 @@ class DataQuality:
         ]
         yield from gaps
         if not gaps and not facts.is_recorded:
-            title = "No gap shows in the files"
-            text = "dsprof did not record them: what they left out is not known."
+            title = "The files show no gaps"
+            text = "They were not recorded by dsprof: whether they are complete is unknown."
             yield self.meta.finding(Status.PASS, text, title=title)
 
     def _gaps(self, facts: Run, endings: Endings) -> Iterable[Finding]:
@@ -74,7 +73,7 @@ class DataQuality:
                 Status.INFO,
                 text,
                 title="Some ranks are missing",
-                cause=f"{cause} A straggler among them cannot be seen.",
+                cause=f"{cause} A straggler among them cannot be detected.",
                 action="To compare ranks, give the files of all ranks together.",
                 ranks=tuple(missing),
                 confidence="high",
@@ -182,7 +181,7 @@ class DataQuality:
                 Status.INFO,
                 " ".join(remarks[:2])
                 + (f" And {len(remarks) - 2} more." if len(remarks) > 2 else ""),
-                title="What to know when you read the figures",
+                title="Limits of the figures",
                 evidence=(Table((Column("remark"),), rows),) if len(remarks) > 2 else (),
                 confidence="high",
             )

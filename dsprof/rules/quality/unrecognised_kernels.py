@@ -18,10 +18,13 @@ class UnrecognisedKernels:
 
     meta = RuleMeta(
         id="unrecognised-kernels",
-        title="Every long kernel on a stream for communication is of a known family",
-        failing_title="Kernels on streams for communication are of no known family",
-        why="A kernel that communicates and is taken for computation makes communication look "
-        "short and overlap look good.",
+        title="All long kernels on communication streams are recognised",
+        failing_title="Kernels on communication streams are not recognised",
+        why=(
+            "Communication kernels that count as computation make communication look short and "
+            "overlap "
+            "look good."
+        ),
         category="quality",
         order=70,
         needs=(Device,),
@@ -32,7 +35,7 @@ class UnrecognisedKernels:
         """List long kernels of no family, and families beyond NCCL and RCCL."""
         ranks = run[Device].ranks.values()
         if not ranks:
-            text = "No trace holds times of an accelerator."
+            text = "No device times were recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
             return
         unknown = _joined(row.unrecognised for row in ranks)
@@ -41,9 +44,9 @@ class UnrecognisedKernels:
             total = sum(sums.total_ns for sums in unknown)
             yield self.meta.finding(
                 Status.INFO,
-                f"{sum(sums.calls for sums in unknown):,} long kernels, {duration(total)}, run "
-                "on streams for communication and are of no known family. They count as "
-                "computation; if they communicate, more is exposed than is said here.",
+                f"{sum(sums.calls for sums in unknown):,} long kernels, {duration(total)}, run on "
+                "communication streams and are not recognised. They count as computation; if they "
+                "communicate, exposed communication is higher than shown.",
                 evidence=(_table(unknown, "kernel"),),
                 confidence="medium",
             )
@@ -52,7 +55,7 @@ class UnrecognisedKernels:
             yield self.meta.finding(
                 Status.INFO,
                 f"{duration(total)} of communication are in kernels without nccl or rccl in "
-                "their names, which other tools take for computation.",
+                "their names, which other tools count as computation.",
                 title="Communication beyond NCCL and RCCL",
                 evidence=(_table(beyond, "library"),),
                 confidence="high",

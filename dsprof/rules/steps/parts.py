@@ -11,7 +11,7 @@ PARTS = {
     "compute_ns": "forward, backward and optimizer step",
     "exposed_ns": "waits for communication",
     "copies_ns": "copies between host and device",
-    "idle_ns": "idle time of the device",
+    "idle_ns": "device idle time",
     "other_ns": "time outside all phases",
 }
 """Parts of a step in a sentence."""

@@ -73,11 +73,14 @@ class PeriodicSlowStep:
         count = int(np.count_nonzero(slow))
         return self.meta.finding(
             Status.INFO,
-            f"{count} of {len(slow)} steps take far longer than those around them, in no period; "
-            f"that is {percent(share)} of the time.",
-            title="Single steps take far longer",
+            f"{count} of {len(slow)} steps take far longer than their neighbours, without a "
+            "period: "
+            f"{percent(share)} of the time.",
+            title="Occasional steps take far longer",
             cause="Unknown: the slow steps follow no period.",
-            action="Look at these steps in the timeline, and at what else runs on the hosts then.",
+            action=(
+                "Inspect these steps in the timeline, and check what else runs on the hosts then."
+            ),
             evidence=(_table(columns, slow),),
             confidence="low",
         )
@@ -123,31 +126,32 @@ def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
     """Return cause and action by where the time falls."""
     if ranks:
         return (
-            f"The time is {named(ranks)}'s own; the others wait in their collectives.",
-            f"Look at what only {named(ranks)} does then: a checkpoint, logging, an evaluation. "
+            f"The extra time is on {named(ranks)}; the others wait in their collectives.",
+            f"Find what only {named(ranks)} does then: a checkpoint, logging, an evaluation. "
             "Move it to a separate thread or process, or distribute it over the ranks.",
         )
     if part == "compute_ns":
         return (
-            "The time falls into forward, backward or optimizer step, on all ranks: as Python's "
-            "garbage collector does, an empty cache of the allocator, or work of the model that "
-            "comes every so many steps.",
-            "Try gc.freeze() after the first steps and gc.disable(), with gc.collect() where all "
-            "ranks do it in the same step; if that changes nothing, look into those steps.",
+            "The extra time is in forward, backward or optimizer step, on all ranks: Python's "
+            "garbage "
+            "collector, an emptied allocator cache, or work that the model does every N steps.",
+            "Try gc.freeze() after the first steps and gc.disable(), and call gc.collect() on all "
+            "ranks "
+            "in the same step; if that changes nothing, inspect those steps in the timeline.",
         )
     if part == "other_ns":
         return (
-            "The time falls outside forward, backward and step, on all ranks: a checkpoint, an "
+            "The extra time is outside forward, backward and step, on all ranks: a checkpoint, an "
             "evaluation, the end of an epoch of the data loader.",
             "If it is a checkpoint, write it in the background or less often; if it is the data "
             "loader, keep its workers (persistent_workers=True).",
         )
     if part == "exposed_ns":
         return (
-            "The time is spent in waits for communication, on all ranks.",
-            "Look at the collectives of these steps in the timeline.",
+            "The extra time is exposed communication, on all ranks.",
+            "Inspect the collectives of these steps in the timeline.",
         )
-    return "Unknown: the part of the step that takes longer.", "Look at these steps."
+    return "Unknown: which part of the step takes longer.", "Inspect these steps in the timeline."
 
 
 def _table(columns: StepColumns, chosen: np.ndarray) -> Table:

@@ -42,9 +42,9 @@ class StepTimeChange:
 
     meta = RuleMeta(
         id="step-time-change",
-        title="Steps take as long at the end as at the beginning",
-        failing_title="Steps take longer from one step on",
-        why="What made steps longer at one moment can be found by looking at that moment.",
+        title="Step time does not change during the run",
+        failing_title="Steps become slower at one moment",
+        why="A sudden change has one cause, at a known step.",
         category="steps",
         order=400,
         needs=(Run, Steps),
@@ -71,7 +71,7 @@ class StepTimeChange:
         more_ns = change.after - change.before
         share = more_ns / change.before
         text = (
-            f"From step {at} on a step takes {duration(change.after)}, before "
+            f"From step {at} on a step takes {duration(change.after)} instead of "
             f"{duration(change.before)} ({percent(share, sign='+')})."
         )
         evidence = (_table(columns, after, at),)
@@ -79,9 +79,9 @@ class StepTimeChange:
             kinds = ", ".join(_WORK[name] for name in work)
             return self.meta.finding(
                 Status.INFO,
-                f"{text} Its work is another, too: {kinds}.",
-                title="Steps have other work from one step on",
-                cause=f"The program does something else from step {at} on.",
+                f"{text} Its work also changed: {kinds}.",
+                title="The work per step changes during the run",
+                cause=f"The program's work changes at step {at}.",
                 evidence=evidence,
                 confidence="high",
             )
@@ -89,9 +89,12 @@ class StepTimeChange:
             return self.meta.finding(
                 Status.INFO,
                 text,
-                title="Steps take less time from one step on",
-                cause="What makes the first steps longer lasts beyond the warm-up that is left "
-                "out: compilation, caches, a program beside that ended.",
+                title="Steps become faster at one moment",
+                cause=(
+                    "The slow start lasts longer than the excluded warm-up: compilation, caches, "
+                    "or "
+                    "another program that ended."
+                ),
                 evidence=evidence,
                 confidence="medium",
             )
@@ -101,9 +104,11 @@ class StepTimeChange:
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=cause,
-            action=f"Look at what happened at step {at}{_on(ranks)}: a program beside, a clock "
-            "that was throttled, data of another kind or from another place, a job of the "
-            "program itself that began there and did not end.",
+            action=(
+                f"Check what happened at step {at}{_on(ranks)}: another program on the host, a "
+                "throttled clock, different data, or a background task of the run that started "
+                "then."
+            ),
             ranks=ranks,
             evidence=evidence,
             confidence="medium",
@@ -126,12 +131,12 @@ def _cause(
     """Say which part of which ranks got longer."""
     ranks = columns.ranks_behind(~after, after, more_ns / 2)
     part = growing_part(columns.growth(~after, after), more_ns, thresholds.part_share)
-    unchanged = "The work of a step stayed the same."
+    unchanged = "The work per step did not change."
     if ranks and not run.missing_ranks:
-        return f"{unchanged} It is {named(ranks)} that got slower; the others wait.", ranks
+        return f"{unchanged} Only {named(ranks)} got slower; the others wait.", ranks
     if not part:
-        return f"{unchanged} Which part of it got longer is unknown.", ()
-    return f"{unchanged} What got longer is {PARTS[part]}, on all ranks.", ()
+        return f"{unchanged} Unknown: which part got slower.", ()
+    return f"{unchanged} The slower part is {PARTS[part]}, on all ranks.", ()
 
 
 def _on(ranks: tuple[int, ...]) -> str:

@@ -39,9 +39,9 @@ class StepTimeDrift:
 
     meta = RuleMeta(
         id="step-time-drift",
-        title="Steps do not get longer and longer",
-        failing_title="Steps get longer and longer",
-        why="What grows with every step (a list, a cache, a log, heat) goes on growing.",
+        title="Step time does not grow steadily",
+        failing_title="Step time grows steadily",
+        why="Whatever grows with every step (a list, a cache, a log, heat) keeps growing.",
         category="steps",
         order=410,
         needs=(Steps,),
@@ -70,15 +70,15 @@ class StepTimeDrift:
         first, last = np.arange(count) < count // 4, np.arange(count) >= count - count // 4
         share = more_ns / max(start_ns, 1.0)
         text = (
-            f"A step took {duration(start_ns)} at first and takes "
-            f"{duration(start_ns + more_ns)} now ({percent(share, sign='+')} in "
+            f"Step time grows from {duration(start_ns)} to {duration(start_ns + more_ns)} "
+            f"({percent(share, sign='+')} in "
             f"{count:,} steps)."
         )
         if columns.work_changed(first, last, thresholds.work_share):
             return self.meta.finding(
                 Status.INFO,
-                f"{text} The work of a step changed with it.",
-                title="Steps get longer with their work",
+                f"{text} The work per step grows with it.",
+                title="Step time grows with the work per step",
                 cause="More micro-steps, collectives or bytes: the program does more in a step.",
                 evidence=(_table(columns),),
                 confidence="high",
@@ -90,10 +90,12 @@ class StepTimeDrift:
             Status.FAIL,
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
-            cause=f"The work of a step stayed the same. What grows is "
-            f"{PARTS[part] if part and not ranks else 'the own time'}, on {where}."
+            cause=(
+                f"The work per step did not change. The growing part is "
+                f"{PARTS[part] if part and not ranks else 'own time of the ranks'}, on {where}."
+            )
             if part or ranks
-            else "The work of a step stayed the same. Which part grows is unknown.",
+            else "The work per step did not change. Unknown: which part grows.",
             action="Look for what is kept from step to step: lists of losses that hold their "
             "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
             "on a device, its temperature and clock.",

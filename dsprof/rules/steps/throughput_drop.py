@@ -34,7 +34,7 @@ class ThroughputDrop:
         id="throughput-drop",
         title="Throughput in the log is stable",
         failing_title="Throughput drops during the run",
-        why="A run that slows down takes longer than its first steps promise.",
+        why="A run that slows down takes longer than its first steps suggest.",
         category="steps",
         order=430,
         needs=(Logs,),
@@ -67,8 +67,10 @@ class ThroughputDrop:
             Status.FAIL,
             f"{text}: {percent(drop)} fewer.",
             severity=Severity.MEDIUM,
-            cause="Longer inputs, a data loader that falls behind, hotter devices at lower clocks, "
-            "or memory pressure.",
+            cause=(
+                "Longer inputs, a data loader that falls behind, throttled devices, or memory "
+                "pressure."
+            ),
             action="Record a late part and an early part of the run with DSPROF=1, and compare "
             "them with dsprof compare.",
             evidence=(_table(reports),),
@@ -120,7 +122,7 @@ def _table(reports: Sequence[Throughput]) -> Table:
         )
         for one in reports[::stride]
     )
-    return Table(columns, rows, caption="Some of the reports, the first left out")
+    return Table(columns, rows, caption="A sample of the reports, without the first")
 
 
 RULE: Rule = ThroughputDrop()

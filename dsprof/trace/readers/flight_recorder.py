@@ -72,7 +72,7 @@ class FlightReader(OneRankReader):
             document = _document(source, str(path))
             nbytes = source.nbytes
         if not isinstance(document, dict) or not isinstance(document.get("entries"), (list, tuple)):
-            raise TraceError(f"{path}: no dump of the flight recorder: it holds no entries")
+            raise TraceError(f"{path}: not a flight recorder dump: no entries")
         dump = _dump(document)
         return RankTrace(
             path=str(path),
@@ -230,8 +230,9 @@ def _rank(path: Path, groups: list[tuple[int, ...]]) -> int:
         named = number_at_end(path)
     if named < 0 or named >= _LARGEST_WORLD or (groups and named not in common):
         raise TraceError(
-            f"{path}: a dump does not say whose it is, and its name does not, either; let it end "
-            "in the rank, as _dump_3 or rank3.pkl"
+            f"{path}: neither the dump nor its file name states the rank; rename the file so that "
+            "it "
+            "ends in the rank: _dump_3 or rank3.pkl"
         )
     return named
 

@@ -173,7 +173,7 @@ class _Dump:
             raise TraceError(f"{path}: a dump of the NCCL Inspector without a single whole record")
         if not who.rank < who.n_ranks <= _MOST_RANKS:
             raise TraceError(
-                f"{path}: rank {who.rank} of {who.n_ranks} cannot be: the file is damaged"
+                f"{path}: invalid rank {who.rank} for world size {who.n_ranks}: the file is damaged"
             )
         return Header(
             schema_version=SCHEMA_VERSION,

@@ -36,4 +36,4 @@ def test_the_page_frames_the_last_rank_and_lists_the_arrivals():
     page = parse(HtmlRenderer().render(made, Options()))
     shown = [ns for ns in made.waits.exposed_ns[0] if ns >= 0]
     assert len(page.all("td", **{"class": "last"})) == len(shown) > 0
-    assert "others waited for it, a step" in page.one("section", id="waits").text
+    assert "others waited for it, per step" in page.one("section", id="waits").text

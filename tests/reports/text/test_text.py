@@ -134,13 +134,13 @@ def test_files_of_other_tools_have_no_cost_of_dsprof() -> None:
     made = factory.diagnosis(quality=Quality(is_recorded=False))
     shown = " ".join(text(made).split())
     assert "Files: written by other tools than dsprof" in shown
-    for words in ("Nothing is missing", "cost", "closed", "dropped"):
+    for words in ("No data is missing", "cost", "closed", "dropped"):
         assert words not in shown.partition("FINDINGS")[0]
 
 
 def test_a_cost_that_was_not_measured_is_not_spoken_of() -> None:
     quality = msgspec.structs.replace(factory.diagnosis().quality, training_cost_share=None)
-    assert "  Nothing is missing.\n" in text(factory.diagnosis(quality=quality))
+    assert "  No data is missing.\n" in text(factory.diagnosis(quality=quality))
 
 
 def test_a_step_of_which_no_part_is_known_is_not_all_other() -> None:
@@ -188,8 +188,8 @@ def test_flaws_of_the_data_are_listed_and_the_rest_is_not() -> None:
         assert words in shown
     assert "! Ranks" in shown
     assert "- Note: The capture window" in shown
-    assert "Nothing is missing" not in shown
-    assert "Nothing is missing" in text(factory.diagnosis())
+    assert "No data is missing" not in shown
+    assert "No data is missing" in text(factory.diagnosis())
 
 
 def test_the_step_is_the_mean_of_one() -> None:
@@ -232,5 +232,5 @@ def test_what_is_estimated_says_so() -> None:
 
 
 def test_spans_of_the_program_are_shown_by_step() -> None:
-    pattern = r"^SPANS THAT THE PROGRAM NAMED  of one rank's step\n +2 +5\.00 ms  data$"
+    pattern = r"^ANNOTATED SPANS  of one rank's step\n +2 +5\.00 ms  data$"
     assert re.search(pattern, text(factory.diagnosis()), re.MULTILINE)

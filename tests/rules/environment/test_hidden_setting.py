@@ -20,7 +20,7 @@ def test_a_value_of_a_file_is_named_with_its_place():
 
 def test_a_file_that_the_environment_overrules():
     (row,) = rows(rank_trace(0, {"NCCL_CROSS_NIC": "2"}, files=FILE))
-    assert row[-1] == "overruled by NCCL_CROSS_NIC=2"
+    assert row[-1] == "overridden by NCCL_CROSS_NIC=2"
 
 
 def test_what_code_set_or_cleared():

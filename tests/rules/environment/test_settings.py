@@ -387,7 +387,7 @@ def test_a_release_with_a_known_fault_fails_and_names_a_later_one(details, sever
     (finding,) = released(**details)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity(severity))
     assert finding.summary.startswith(f"The release of NCCL is {details['nccl']}")
-    assert "Take NCCL" in finding.action
+    assert "Upgrade to NCCL" in finding.action
 
 
 @pytest.mark.parametrize(

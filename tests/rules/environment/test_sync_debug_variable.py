@@ -60,7 +60,7 @@ def test_wrapped_groups_fail_without_the_variable():
     (finding,) = judge(RULE, rank_trace(0), checked(1))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert finding.ranks == (1,)
-    assert finding.action.startswith("Drop the call of set_debug_level")
+    assert finding.action.startswith("Remove the call of set_debug_level")
 
 
 def test_the_variable_explains_the_wrapper():
@@ -68,7 +68,7 @@ def test_the_variable_explains_the_wrapper():
     (finding,) = judge(RULE, checked(0, both))
     assert "set_debug_level" not in finding.summary + finding.action
     (finding,) = judge(RULE, checked(0, {"CUDA_LAUNCH_BLOCKING": "1"}))
-    assert "Unset CUDA_LAUNCH_BLOCKING, drop the call of set_debug_level" in finding.action
+    assert "Unset CUDA_LAUNCH_BLOCKING, remove the call of set_debug_level" in finding.action
     assert {row[0] for row in finding.evidence[0].rows} == {
         "CUDA_LAUNCH_BLOCKING",
         "torch.distributed.set_debug_level",
@@ -109,4 +109,4 @@ def test_a_switch_that_does_not_act_is_not_said_to_slow_the_run():
     trace = rank_trace(0, {"CUDA_LAUNCH_BLOCKING": "1"}, backend="gloo", device="cpu")
     (finding,) = judge(RULE, trace)
     assert finding.status is Status.INFO
-    assert finding.title == "A debugging switch is set that does not act here"
+    assert finding.title == "A debugging switch is set but has no effect here"

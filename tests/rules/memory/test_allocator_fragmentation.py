@@ -44,7 +44,7 @@ def test_advice_names_the_settings_in_force_and_not_one_that_is_on_already():
 def test_retries_after_the_first_step_are_severe():
     finding = said(RULE, on_device(counters(1, retries=2), counters(1, retries=5)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
-    assert finding.title == "Allocations on the device had to be tried again"
+    assert finding.title == "Device allocations were retried"
     assert "up to 3 times" in finding.summary
 
 
@@ -118,5 +118,5 @@ def test_a_snapshot_taken_after_memory_was_freed_proves_no_lack(tmp_path):
 def test_a_request_that_would_not_have_fit_is_over_commitment(tmp_path):
     finding = snapshot(tmp_path, make.segment(900, -100), oom=512, free=10)
     assert finding.status is Status.INFO
-    assert finding.title == "The device ran out of memory, and not because of fragments"
+    assert finding.title == "The device ran out of memory; fragmentation is not the cause"
     assert "Shard, offload" in finding.action

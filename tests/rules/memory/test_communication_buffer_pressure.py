@@ -97,7 +97,7 @@ def test_units_of_fsdp(keep: bool, advice: str) -> None:
     assert finding.status is Status.FAIL
     assert held(finding) == {
         "parameters gathered by FSDP": LAYER * LAYERS if keep else LAYER + PADDING,
-        "the largest reduction of FSDP": LAYER,
+        "the largest FSDP reduce-scatter": LAYER,
     }
     assert advice in finding.action
 

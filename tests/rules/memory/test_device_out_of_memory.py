@@ -10,7 +10,7 @@ from tests.factories.trace import summary
 from tests.shared_data import log
 
 NEEDY = "The run needs more memory than the device has"
-UNUSED = "A request for memory failed although enough was unused"
+UNUSED = "A memory request failed although enough memory was unused"
 CROWDED = "Another process holds memory of the same device"
 LIMITED = "A process reached its device memory limit"
 

@@ -30,22 +30,22 @@ def test_a_leak_on_the_device_fails_with_its_rate_and_its_end():
     assert finding.title == "Device memory grows from step to step"
     assert finding.ranks == (0,)
     assert "8.00 MiB more" in finding.summary
-    assert "used up in 1,280 steps" in finding.summary  # 10 GiB of 8 MiB each
+    assert "exhausted in 1,280 steps" in finding.summary  # 10 GiB of 8 MiB each
 
 
 def test_a_leak_on_the_host_is_told_apart():
     finding = said(RULE, host(*map(leaking, range(42))))
     assert finding.title == "Host memory grows from step to step"
-    assert "used up in 1,024 steps" in finding.summary
+    assert "exhausted in 1,024 steps" in finding.summary
 
 
 def test_ranks_of_one_host_use_up_the_same_memory():
     series = [*map(leaking, range(42))]
     together = said(RULE, host(*series), host(*series, rank=1))
-    assert "8.00 MiB more are in use with each step on rank 0" in together.summary
-    assert "used up in 512 steps" in together.summary
+    assert "Rank 0 uses 8.00 MiB more with each step" in together.summary
+    assert "exhausted in 512 steps" in together.summary
     elsewhere = host(*series, rank=1, head=header(1, host="other"))
-    assert "used up in 1,024 steps" in said(RULE, host(*series), elsewhere).summary
+    assert "exhausted in 1,024 steps" in said(RULE, host(*series), elsewhere).summary
 
 
 def test_ranks_are_named_in_order_and_the_worst_first_in_the_summary():
@@ -55,7 +55,7 @@ def test_ranks_are_named_in_order_and_the_worst_first_in_the_summary():
 
     finding = said(RULE, growing(1), growing(0))
     assert finding.ranks == (0, 1)
-    assert "16.0 MiB more are in use with each step on rank 1" in finding.summary
+    assert "Rank 1 uses 16.0 MiB more with each step" in finding.summary
 
 
 def test_both_are_reported():

@@ -13,7 +13,7 @@ def rank(stage: int = 2, buckets: int = 4, blocked_ms: float = 20, **zero):
 
 
 @pytest.mark.parametrize(
-    ("stage", "why"), [(1, "when backward is over"), (2, "stream that backward runs on")]
+    ("stage", "why"), [(1, "after backward"), (2, "stream that backward runs on")]
 )
 def test_overlap_that_is_off_fails_with_a_patch(stage, why):
     finding = said(RULE, rank(stage))

@@ -30,10 +30,13 @@ def test_the_longest_wait_in_a_sentence():
     found = awaits(
         sync("barrier", 0, 30, step=0), issued("send", 40, 60, wait=45, waited=60, step=0)
     )
-    assert longest_wait(found) == "Most, 30.0 ms a step, is for barrier: the call itself waits."
+    assert (
+        longest_wait(found)
+        == "The largest part, 30.0 ms per step, is for barrier: the call itself waits."
+    )
     assert longest_wait(found, only_async=True) == (
-        "Most, 15.0 ms a step, is for send: started 5.00 ms before it was waited for, and 20.0 ms "
-        "in flight."
+        "The largest part, 15.0 ms per step, is for send: started 5.00 ms before it was "
+        "waited for, and 20.0 ms in flight."
     )
     assert longest_waits(found).rows[1][3:] == pytest.approx((15, 5, 20))
 

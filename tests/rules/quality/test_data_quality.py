@@ -27,8 +27,8 @@ def foreign(rank, world_size=2, **fields):
 def test_files_of_other_tools_pass_without_a_promise():
     finding = said(RULE, foreign(0), foreign(1))
     assert finding.status is Status.PASS
-    assert finding.title == "No gap shows in the files"
-    assert "what they left out is not known" in finding.summary
+    assert finding.title == "The files show no gaps"
+    assert "whether they are complete is unknown" in finding.summary
     assert said(RULE, foreign(0), zero_rank(1)).title == "The record is complete"
 
 
@@ -147,7 +147,7 @@ def test_steps_in_counters_are_counted(window, text):
     finding = said(RULE, *(captured(rank, window=window, steps=10) for rank in (0, 1)))
     assert (finding.status, finding.title) == (
         Status.INFO,
-        "What to know when you read the figures",
+        "Limits of the figures",
     )
     assert text in finding.summary
 

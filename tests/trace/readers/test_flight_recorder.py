@@ -120,5 +120,5 @@ def test_other_pickles_and_objects_are_not_dumps(tmp_path: Path) -> None:
 
 def test_a_dump_without_entries_is_refused_in_one_line(tmp_path: Path) -> None:
     path = make.write(tmp_path, 0, make.document([]) | {"entries": 3})
-    with pytest.raises(TraceError, match="holds no entries"):
+    with pytest.raises(TraceError, match="no entries"):
         find_run([path])

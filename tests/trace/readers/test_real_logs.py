@@ -81,7 +81,7 @@ def test_memory_of_another_process():
 )
 def test_fragments_are_possible_where_the_slack_would_have_served(name, slack):
     finding = found(f"logs/issues/{name}.log")["device-out-of-memory"]
-    assert "but not in one piece" in finding.cause
+    assert "but not contiguous" in finding.cause
     assert finding.confidence == "medium"
     assert finding.evidence[0].rows[0][6] == pytest.approx(slack, rel=0.01)
 

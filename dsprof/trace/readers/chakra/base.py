@@ -36,7 +36,9 @@ def graph_header(
         TraceError: there can be no such rank.
     """
     if not rank < MOST_RANKS or world_size > MOST_RANKS:
-        raise TraceError(f"{path}: rank {rank} of {world_size} cannot be: the file is damaged")
+        raise TraceError(
+            f"{path}: invalid rank {rank} for world size {world_size}: the file is damaged"
+        )
     defaults: dict[str, Any] = {"started_epoch_ns": 0, "device": ""}
     return Header(
         schema_version=SCHEMA_VERSION,

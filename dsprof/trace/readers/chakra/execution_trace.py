@@ -63,7 +63,7 @@ class ExecutionTraceReader(GraphReader):
             trace.nbytes = source.nbytes
         trace.groups = calls.named(groups.by_number())
         trace.broken_lines = nodes.broken
-        trace.notes = [Note("execution traces tell what was communicated in which order, not when")]
+        trace.notes = [Note("execution traces record the order of communication, not its times")]
         if nodes.is_closed:
             trace.trailer = Trailer(reason="exit")
         return trace

@@ -64,8 +64,9 @@ class KinetoReader(OneRankReader):
             first_us = next(filter(None, map(_first_us, chunks)), 0.0)
             if not first_us:
                 raise TraceError(
-                    f"{path}: not a trace to judge: none of its events has a time; give what "
-                    "torch.profiler exported, or a trace*.rank*.json file of dsprof"
+                    f"{path}: not a usable trace: no event has a time; give the file that "
+                    "torch.profiler "
+                    "exported, or a trace*.rank*.json file of dsprof"
                 )
             if head.distributed is None or (not head.base_ns and first_us < _EPOCH_US):
                 tail = _tail(path)
@@ -155,7 +156,9 @@ def _header(path: Path, meta: Metadata, first_us: float) -> Header:
     host = meta.host or named_host
     rank = who.rank if who.rank >= 0 else max(rank_in_name(path), 0)
     if not rank < _LARGEST_WORLD or who.world_size > _LARGEST_WORLD:
-        raise TraceError(f"{path}: rank {rank} of {who.world_size} cannot be: the file is damaged")
+        raise TraceError(
+            f"{path}: invalid rank {rank} for world size {who.world_size}: the file is damaged"
+        )
     start_ns = meta.base_ns + round(first_us * 1000)
     return Header(
         schema_version=SCHEMA_VERSION,

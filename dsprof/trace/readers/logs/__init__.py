@@ -124,8 +124,9 @@ def _scan(path: Path, _version: tuple[int, int]) -> _LogFile:
     ranks, world_size = scan.ranks(int(named[1]) if named else -1)
     if not ranks:
         raise TraceError(
-            f"{path}: a log in which neither NCCL nor RCCL, torch's allocator or watchdog, nor "
-            "DeepSpeed says anything; set NCCL_DEBUG=INFO to see how ranks connect"
+            f"{path}: no lines of NCCL, RCCL, torch's allocator or watchdog, or DeepSpeed in this "
+            "log; "
+            "set NCCL_DEBUG=INFO to see how ranks connect"
         )
     return _LogFile(
         tuple(ranks),

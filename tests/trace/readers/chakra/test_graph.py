@@ -73,7 +73,7 @@ def test_a_generated_graph_has_no_groups(tmp_path: Path) -> None:
         ("send", 10), ("recv", 20), ("all_gather", 0), ("all_reduce", 0), ("not named", 5),
     ]  # fmt: skip
     assert {group.label for group in trace.groups.values()} == {"unknown", "dimensions 0,2"}
-    assert any("unknown size" in note.text for note in trace.notes)
+    assert any("is unknown" in note.text for note in trace.notes)
 
 
 def test_calls_of_the_host_beside_their_kernels_count_once(tmp_path: Path) -> None:
