@@ -6,11 +6,13 @@ A dump is a hint, and no verdict: a rank that is only slow writes one, too.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files.ownership import foreign_link
 from dsprof.trace.schema import Header, MemorySample
 from dsprof.trace.state_file import RankState
 
@@ -94,3 +96,18 @@ def read_dump(path: Path) -> HangDump:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{path}: no dump of a hang: {error}") from None
+
+
+def find_dump(header: Header, folder: Path) -> HangDump | None:
+    """Return the dump of the process that wrote a trace; None where it left none."""
+    path = dump_path(folder, header.rank)
+    with suppress(TraceError, OSError):
+        if path.is_file() and not foreign_link(path):
+            dump = read_dump(path)
+            if _process(dump.header) == _process(header):
+                return dump
+    return None
+
+
+def _process(header: Header) -> tuple[str, int, int, int]:
+    return header.run_key, header.rank, header.pid, header.started_monotonic_ns

@@ -17,6 +17,7 @@ from dsprof.errors import TraceError
 from dsprof.files.inputs import open_input, read_input
 from dsprof.files.ownership import foreign_link
 from dsprof.redaction.known_settings import written_config, written_variables
+from dsprof.trace.hang_dump import find_dump
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
@@ -119,6 +120,8 @@ def read_rank(
     trace.header.world_size = header.world_size
     if trace.trailer is None and not trace.is_foreign:
         trace.state = find_state(trace.header, path.parent)
+    if not trace.is_foreign:
+        trace.hang_dump = find_dump(trace.header, path.parent)
     _redact(trace)
     return trace
 

@@ -15,6 +15,7 @@ from dsprof.environment import EnvSnapshot
 from dsprof.trace.columns import FLAGS, NUMBERS, WORDS, BoolArray, Columns, IntArray
 from dsprof.trace.device import DeviceActivity, Profile
 from dsprof.trace.flight_dump import FlightDump
+from dsprof.trace.hang_dump import HangDump
 from dsprof.trace.lines import OPEN_LINE, Line
 from dsprof.trace.log import RankLog
 from dsprof.trace.memory_snapshot import MemorySnapshot
@@ -233,6 +234,7 @@ class RankTrace:
     heartbeats: list[Heartbeat] = field(default_factory=list)
     counters: list[StepCounters] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    hang_dump: HangDump | None = None  # what it saw of itself when nothing went on
     state: RankState | None = None  # what the process was doing when it was killed
     broken_lines: int = 0  # lines that could not be read and were passed over
     unknown_records: int = 0  # whole lines of kinds that only a newer dsprof knows

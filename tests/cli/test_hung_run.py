@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
+from dsprof.trace.hang_dump import HangDump, ThreadStack, write_dump
 from tests.factories.hangs import write_killed
+from tests.factories.trace import header
 
 NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks 0, 1 waited 29.6 s"
 
@@ -94,3 +96,18 @@ def test_py_spy_is_asked_for_the_stacks_of_a_live_run(
     assert hang(tmp_path, "--live", "--format", "json") == 1
     [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
     assert verdict["stacks"]["2"] == ["file102.py:1 at"]
+
+
+def test_what_a_rank_wrote_of_itself_lies_beside_its_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_killed(tmp_path, 0, 1)
+    stack = ThreadStack(1, "MainThread", ("/usr/lib/python3/queue.py:171 get",))
+    later_ns = 51 * 10**9
+    for rank, pid in ((0, 7), (2, 102)):  # the one of rank 0 is of another process
+        head = header(rank, 3, pid=pid)
+        write_dump(tmp_path, HangDump(head, 0, later_ns, "quiet", threads=[stack]))
+    assert hang(tmp_path, "--format", "json") == 1
+    [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["cause"]["kind"] == "lock"
+    assert verdict["stacks"] == {"2": [*stack.frames]}

@@ -13,6 +13,7 @@ from dsprof.analysis.collectives import POINT_TO_POINT, family, is_even
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.environment.processes import GONE
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
 from dsprof.trace.table import Collectives, RankTrace
@@ -58,6 +59,12 @@ class Symptoms:
     waits_in: str = ""  # function of the kernel (wchan)
     holds_interpreter: bool = False  # a C call kept Python from running
     oom_kills: int = 0  # of its cgroup, since the process began
+    at_ns: int | None = None  # when it was, on the run's time line; None: now
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is there now."""
+        return self.at_ns is None and self.state not in ("", GONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +161,24 @@ class _Reading:
             last_frame=self._frame(last) if last is not None else "",
             bound_ns=self.clock.bound_ns,
             has_state=trace.state is not None,
+            symptoms=self._symptoms(),
         )
 
     def _heartbeat(self) -> Heartbeat | None:
         beats = self.trace.heartbeats
         return beats[-1] if beats and beats[-1].time_ns >= _recorded_ns(self.trace) else None
+
+    def _symptoms(self) -> Symptoms:
+        dump = self.trace.hang_dump
+        if dump is None:
+            return Symptoms()
+        return Symptoms(
+            stack=dump.threads[0].frames if dump.threads else (),
+            state=dump.process.state,
+            waits_in=dump.process.waits_in,
+            holds_interpreter=dump.holds_interpreter,
+            at_ns=self._on_run(dump.noticed_ns - self.trace.header.started_monotonic_ns),
+        )
 
     def _groups(self) -> Iterable[tuple[str, RankFlight]]:
         rows, trace, counted = self.rows, self.trace, _counted(self.trace)

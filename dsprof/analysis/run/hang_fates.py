@@ -33,10 +33,10 @@ def fate_of(rank: int, ending: Ending | None, state: GroupState) -> Fate:
     if ending is None:
         text = "The process hung, died, or took a different branch."
         return Fate("never_entered", Cause("unknown", text), True)
-    seen = by_look(rank, ending)
-    if seen is None or (seen.kind == "never_entered" and ending.symptoms.state):
+    seen = by_look(rank, ending, state)
+    if ending.symptoms.is_alive and (seen is None or seen.kind == "never_entered"):
         # A process that is alive and writes nothing runs no Python.
-        if ending.symptoms.state and _is_silent(ending, state) and ending.trailer is None:
+        if ending.trailer is None and _is_silent(ending, state):
             return Fate("frozen", _no_python(rank, ending.symptoms), True)
         if _goes_on(ending, state):
             text = f"Rank {rank} is alive, and still communicates in other groups: it may come."
@@ -44,9 +44,11 @@ def fate_of(rank: int, ending: Ending | None, state: GroupState) -> Fate:
     return seen or _by_record(rank, ending, state)
 
 
-def by_look(rank: int, ending: Ending) -> Fate | None:
+def by_look(rank: int, ending: Ending, state: GroupState) -> Fate | None:
     """Judge by what somebody saw of the process, or what its own last line says."""
     symptoms, trailer = ending.symptoms, ending.trailer
+    if symptoms.at_ns is not None and symptoms.at_ns < state.since_ns:
+        symptoms = Symptoms()  # of an earlier pause
     if trailer is not None and trailer.exception:
         return Fate("died", by_exception(rank, trailer.exception), True)
     if symptoms.state == GONE:
@@ -91,8 +93,6 @@ def _is_silent(ending: Ending, state: GroupState) -> bool:
 
 def _goes_on(ending: Ending, state: GroupState) -> bool:
     """Say whether a living rank completed other collectives lately, while others waited."""
-    if not ending.symptoms.state:
-        return False
     calls = (call for view in ending.groups.values() for call in view.calls.values())
     done_ns = max((call.until_ns for call in calls if not call.is_in_flight), default=0)
     return done_ns > max(state.since_ns + LOST_NS, ending.alive_ns - 2 * LEAST_WAIT_NS)

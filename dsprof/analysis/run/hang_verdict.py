@@ -253,7 +253,7 @@ class _Judge:
 
     def _stuck_within(self, state: GroupState) -> HangVerdict:
         """A collective that every rank entered."""
-        fates = {r: by_look(r, self.endings.ranks[r]) for r in state.members}
+        fates = {r: by_look(r, self.endings.ranks[r], state) for r in state.members}
         seen = {r: f for r, f in fates.items() if f and f.kind in ("died", "frozen")}
         # Whose exception came from this very wait is a victim.
         seen = {
@@ -313,7 +313,7 @@ class _Judge:
         return tuple(r for r in unclosed if latest_ns > ends[r].alive_ns + LONGEST_NS + 2 * LOST_NS)
 
     def _fate_of_late(self, rank: int, state: GroupState) -> Cause:
-        fate = by_look(rank, self.endings.ranks[rank])
+        fate = by_look(rank, self.endings.ranks[rank], state)
         if fate is not None and fate.kind == "never_entered":
             return fate.cause
         late_ns = state.calls[rank].created_ns - state.since_ns
@@ -328,7 +328,7 @@ class _Judge:
         gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.trailer is None}
         if failed or gone:
             return self._died(failed | gone)
-        killed = sorted(r for r, e in ends.items() if e.trailer is None and not e.symptoms.state)
+        killed = sorted(r for r, e in ends.items() if e.trailer is None and not e.symptoms.is_alive)
         if killed:
             return HangVerdict(
                 kind="unknown",

@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.endings import Endings, Symptoms
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.run.hang_verdict import HangVerdict, verdicts
 from dsprof.analysis.summarise import summarise
+from dsprof.trace.hang_dump import HangDump, ProcessState
 from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace
 from tests import shared_data
@@ -33,6 +34,7 @@ from tests.factories.trace import (
     failing,
     group,
     hanging,
+    header,
     summary,
     sync,
 )
@@ -356,6 +358,32 @@ def test_a_living_rank_that_goes_on_elsewhere_is_slow() -> None:
 def test_a_run_whose_processes_live_and_wait_for_nothing_has_no_hang() -> None:
     traces = [rank(n, [], 900, **KILLED) for n in range(RANKS)]
     assert root(*traces, r0=ALIVE, r1=ALIVE, r2=ALIVE, r3=ALIVE).kind == "none"
+
+
+def noticed(at_s: float, **fields: Any) -> HangDump:
+    given: dict[str, Any] = {"process": ProcessState(state="S", waits_in="futex_wait_queue")}
+    return HangDump(
+        header=header(2, RANKS),
+        noticed_epoch_ns=0,
+        noticed_ns=round((50 + at_s) * 10**9),
+        reason="",
+        **(given | fields),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dump", "kind", "cause"),
+    [
+        (noticed(20), "never_entered", "lock"),
+        (noticed(0.5), "never_entered", "unknown"),  # of a pause before
+        (noticed(20, holds_interpreter=True), "frozen", "interpreter_lock"),
+    ],
+)
+def test_what_a_rank_wrote_of_itself_tells_why(dump: HangDump, kind: str, cause: str) -> None:
+    traces = without(2, **KILLED)
+    traces[2].hang_dump = dump
+    found = verdicts(summary(*traces)[Endings])[0]
+    assert (found.kind, found.cause.kind) == (kind, cause)
 
 
 def dumped(folder: Path) -> list[HangVerdict]:
