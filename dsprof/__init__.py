@@ -15,28 +15,97 @@ from dsprof._version import __version__
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
+    from typing import Literal, NoReturn
 
-    from dsprof.analysis.summary import RunSummary
+    from dsprof.live_report import Recording
+    from dsprof.loaded_run import LoadedRun
 
-__all__ = ["__version__", "annotate", "disable", "enable", "load", "step"]
+__all__ = ["__version__", "annotate", "disable", "enable", "load", "record", "step"]
+
+_NOT_GIVEN: Any = ...
+"""An option that is left out leaves its value to DSPROF_* and the YAML file."""
 
 
-def enable(**options: Any) -> None:
+def enable(
+    *,
+    config: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] = _NOT_GIVEN,
+    interception: Literal["auto", "dispatcher", "native", "process_group"] = _NOT_GIVEN,
+    start_step: int = _NOT_GIVEN,
+    steps: int | None = _NOT_GIVEN,
+    every: int = _NOT_GIVEN,
+    budget_mb: int = _NOT_GIVEN,
+    hooks: Sequence[str] = _NOT_GIVEN,
+    anonymize: bool = _NOT_GIVEN,
+    **unknown: NoReturn,
+) -> None:
     """Record this process, from now on if a process group is up, else from the first collective on.
 
     May be called before or after torch, deepspeed and engines exist; a second call does nothing.
-    `options` are the fields of `dsprof.config.Config` and `config`, the path of a YAML file.
+
+    Args:
+        config: YAML file with settings.
+        out: folder for the trace files.
+        interception: where collectives are seen.
+        start_step: first optimizer step recorded in detail.
+        steps: number of steps recorded from there on; None: all.
+        every: record only each n-th of these steps in detail.
+        budget_mb: megabytes of trace that a rank may write; after them counters only.
+        hooks: hooks of plugins to switch on, by their names.
+        anonymize: replace the names of hosts, users and folders.
+        unknown: refused, with the option that was probably meant.
 
     Raises:
         ConfigError: an option, a DSPROF_* variable or the file is wrong.
     """
+    given = _given(locals())  # first: it is of the arguments alone
     import os
 
     from dsprof import session
     from dsprof.config import load_config
 
-    session.start(load_config(os.environ, options))
+    session.start(load_config(os.environ, given))
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    options = arguments | arguments["unknown"]
+    del options["unknown"]
+    return {name: value for name, value in options.items() if value is not _NOT_GIVEN}
+
+
+def record(
+    *,
+    config: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] = _NOT_GIVEN,
+    interception: Literal["auto", "dispatcher", "native", "process_group"] = _NOT_GIVEN,
+    start_step: int = _NOT_GIVEN,
+    steps: int | None = _NOT_GIVEN,
+    every: int = _NOT_GIVEN,
+    budget_mb: int = _NOT_GIVEN,
+    hooks: Sequence[str] = _NOT_GIVEN,
+    anonymize: bool = _NOT_GIVEN,
+    **unknown: NoReturn,
+) -> Recording:
+    """Record what happens inside `with`; the options are those of `enable`.
+
+    A recording that is already on continues with its own options, and is not ended.
+
+        with dsprof.record(steps=20) as run:
+            train()
+        run.report()
+
+    Raises:
+        ConfigError: an option, a DSPROF_* variable or the file is wrong.
+    """
+    given = _given(locals())
+    import os
+
+    from dsprof.config import load_config
+    from dsprof.live_report import Recording
+
+    return Recording(load_config(os.environ, given))
 
 
 def disable() -> None:
@@ -65,15 +134,14 @@ def annotate(name: str) -> AbstractContextManager[None]:
     return session.annotate(name)
 
 
-def load(path: str | os.PathLike[str]) -> RunSummary:
-    """Summarise the run in a trace file or folder.
+def load(path: str | os.PathLike[str]) -> LoadedRun:
+    """Read the run in a trace file or folder; docs/python.md shows what it holds.
 
     Raises:
         TraceError: there is no readable trace at `path`.
     """
     from pathlib import Path
 
-    from dsprof.analysis.summarise import summarise
-    from dsprof.trace.run import find_run
+    from dsprof.loaded_run import load_run
 
-    return summarise(find_run([Path(path)]))
+    return load_run([Path(path)])

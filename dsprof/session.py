@@ -64,6 +64,17 @@ class Session:
         self._rank = 0
         self._world_size = 0
 
+    @property
+    def rank(self) -> int:
+        """The rank that this process is; 0 before a process group is up."""
+        return self._rank
+
+    @property
+    def trace_file(self) -> Path | None:
+        """The file that is written; None before the first collective."""
+        path = self.writer.path if self.writer is not None else None
+        return path if path is not None and path.is_file() else None
+
     # -- hooks --------------------------------------------------------------------------------
 
     def install(self) -> None:

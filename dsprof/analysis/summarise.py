@@ -48,7 +48,7 @@ def summarise(
     Raises:
         TraceError: no file can be read.
     """
-    alignment = shared_clock(run.headers) or align(_samples(run, processes))
+    alignment = align_run(run, processes)
     ranks = collect_ranks(run, alignment, kinds, processes)
     unread: list[Stranger] = []
     summary = _merged(_read(_shown(ranks, len(run.files), progress), unread), alignment)
@@ -58,6 +58,11 @@ def summarise(
         return summary
     strangers = tuple(f"{one.path}: {one.reason}" for one in (*unread, *run.strangers))
     return summary.with_part(replace(summary[Run], strangers=strangers))
+
+
+def align_run(run: RunFiles, processes: int = 1) -> Alignment:
+    """Put all ranks on one clock; where hosts differ, each file is read once for it."""
+    return shared_clock(run.headers) or align(_samples(run, processes))
 
 
 def summarise_traces(

@@ -53,7 +53,7 @@ def diagnose(
     Raises:
         TraceError: no file can be read.
     """
-    summary = summarise(run, _kinds(), processes=processes, progress=progress)
+    summary = summarise_all(run, processes=processes, progress=progress)
     if baseline is None:
         return diagnosis_of(summary, thresholds or {})
     summary, info = with_baseline(summary, *baseline)
@@ -61,6 +61,17 @@ def diagnose(
     diagnosis.baseline = info
     diagnosis.quality.notes += filter(None, [baseline_note(info)])
     return diagnosis
+
+
+def summarise_all(
+    run: RunFiles, *, processes: int = 1, progress: Progress | None = None
+) -> RunSummary:
+    """Collect every aggregate that `diagnosis_of` needs; the arguments are those of `summarise`.
+
+    Raises:
+        TraceError: no file can be read.
+    """
+    return summarise(run, _kinds(), processes=processes, progress=progress)
 
 
 def _kinds() -> tuple[type[Aggregate], ...]:
