@@ -93,7 +93,7 @@ build/.warm: .venv/.installed tests/dist/warm.py
 	DS_ACCELERATOR=cpu $(BIN)/python tests/dist/warm.py
 	touch $@
 
-build/.kernels: .venv/.installed hooks/wire/kernels.cpp hooks/wire/native.py hooks/wire/native_build.py
+build/.kernels: .venv/.installed $(wildcard hooks/wire/*.cpp) hooks/wire/native.py hooks/wire/native_build.py
 	mkdir -p build
 	$(BIN)/dsprof build
 	touch $@

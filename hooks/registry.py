@@ -13,6 +13,7 @@ from dsprof.hooks.wire.native import (
     NativeFunctionalHook,
     NativeHook,
     has_kernels,
+    state_writers,
 )
 from dsprof.recording.recorder import Recorder
 
@@ -59,6 +60,8 @@ def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
     """Return one of each hook for this configuration; those that cannot be made are off."""
     try:
         in_cpp = has_kernels(config.interception)
+        if in_cpp:
+            recorder.in_flight.state.make_writers = state_writers
     except Exception as error:
         recorder.fail("native", error)
         in_cpp = False

@@ -27,6 +27,7 @@ from dsprof.trace.state_file import (
     CALL_WORDS,
     CALLS,
     DONE_NS,
+    DTYPE_SHIFT,
     GROUPS,
     ID,
     LOST,
@@ -87,7 +88,7 @@ class LiveState:
         negative for a send or receive, `done_ns` is UNFOLLOWED where nobody sees it complete."""
         self.done: Done = _nothing
         """`(id, time_ns)`; the time is negative where a wait for it failed."""
-        self.words = _Words(self._write)
+        self.words = Words(self._write)
         self.path: Path | None = None
         self.make_writers: Callable[[memoryview], tuple[Issue, Done]] = writers
         self._words: memoryview | None = None
@@ -106,8 +107,10 @@ class LiveState:
             _remove_stale(folder)
             try:
                 self._begin(folder / state_name(header.run_key, header.rank, header.pid), header)
-            except OSError as error:
-                why = f"{folder} cannot be written: {error.strerror}"
+            except Exception as error:  # noqa: BLE001 - training goes on without
+                self.close()
+                reason = error.strerror if isinstance(error, OSError) else error
+                why = f"{folder} cannot be written: {reason}"
             else:
                 return ""
         return why
@@ -173,7 +176,7 @@ class LiveState:
                 path.unlink()
 
 
-class _Words(dict[str, int]):
+class Words(dict[str, int]):
     """Operations, dtypes and phases by number; each new one is told to the file.
 
     They are numbered for the process: hooks that know theirs keep the number.
@@ -187,6 +190,18 @@ class _Words(dict[str, int]):
         number = self.setdefault(word, next(self._numbers))
         self._tell(Line(word=(number, word)))
         return number
+
+
+class Kinds(dict[str, int]):
+    """An operation on each dtype, as `issue` takes it."""
+
+    def __init__(self, words: Words, operation: str) -> None:
+        super().__init__()
+        self._words, self._operation = words, words[operation]
+
+    def __missing__(self, dtype: str) -> int:
+        kind = self[dtype] = self._operation | self._words[dtype] << DTYPE_SHIFT
+        return kind
 
 
 def writers(words: memoryview) -> tuple[Issue, Done]:

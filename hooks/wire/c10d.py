@@ -29,11 +29,12 @@ from dsprof.hooks.wire.layers import Layers
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
 from dsprof.recording.contexts import NOBODY
 from dsprof.recording.in_flight import InFlight
+from dsprof.recording.live_state import Kinds
 from dsprof.recording.outbox import Outbox
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
-from dsprof.trace.state_file import DTYPE_SHIFT, PEER_SHIFT, UNFOLLOWED
+from dsprof.trace.state_file import PEER_SHIFT, UNFOLLOWED
 
 
 class _WireHook(Hook):
@@ -63,8 +64,7 @@ class _WireHook(Hook):
         works, blocking = in_flight.works, in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
         plain, dtypes, next_is_timed = torch.Tensor, DTYPES, cost.are_timed.__next__
-        live, words = in_flight.state, in_flight.state.words
-        op_number = words[name]
+        live, kinds = in_flight.state, Kinds(in_flight.state.words, name)
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -141,8 +141,8 @@ class _WireHook(Hook):
             live.issue(
                 record.id,
                 -record.seq if is_point_to_point else record.seq,
-                group.id | peer + 1 << PEER_SHIFT,
-                op_number | words[dtype] << DTYPE_SHIFT,
+                group.id if peer < 0 else group.id | peer + 1 << PEER_SHIFT,
+                kinds[dtype],
                 nbytes,
                 issue_ns,
                 site,

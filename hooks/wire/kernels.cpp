@@ -26,6 +26,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+int add_live_state(PyObject* module);  // live_state.cpp
+
 namespace py = pybind11;
 using c10::IValue;
 using torch::jit::Stack;
@@ -303,4 +305,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("watch_wait", &watch<Wait>);
   module.def("watch_use", &watch<Notice>);
   module.def("unwatch", &unwatch);
+  if (add_live_state(module.ptr()) != 0) {
+    throw py::error_already_set();
+  }
 }

@@ -27,6 +27,8 @@ from dsprof.hooks.wire.c10d import DispatcherHook, is_traced
 from dsprof.hooks.wire.functional import WAIT, FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.operations import WireOp
+from dsprof.recording.live_state import Done, Issue
+from dsprof.trace.state_file import CALLS, GROUPS, LOST, OLD, OLD_CALLS, PASSED, RING
 
 Before = Callable[..., Any]
 After = Callable[..., None]
@@ -36,7 +38,7 @@ MODULE = "dsprof_kernels"
 _SEAL = b"\ndsprof kernels "
 """What comes before the digest at the end of a file: to load one that was cut would kill us."""
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.cpp")))
 
 
 class _Watched:
@@ -137,6 +139,13 @@ class NativeFunctionalHook(FunctionalHook):
         self._uses._destroy()
 
 
+def state_writers(words: memoryview) -> tuple[Issue, Done]:
+    """Return what `dsprof.recording.live_state.writers` does, in C++."""
+    layout = (RING, CALLS, PASSED, GROUPS, OLD, OLD_CALLS, LOST)
+    made: tuple[Issue, Done] = load_kernels().live_state_writers(words, *layout)
+    return made
+
+
 def _fail(hook: Hook, why: str) -> None:
     hook.fail(RuntimeError(why.partition("\n")[0]))  # the rest is a backtrace of C++
 
@@ -171,7 +180,8 @@ def kernels_path() -> Path:
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or _user_cache() / "torch_extensions"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     fits = (torch.__version__, torch.version.git_version, suffix)
-    digest = hashlib.blake2b(SOURCE.read_bytes() + repr(fits).encode(), digest_size=6)
+    code = b"".join(source.read_bytes() for source in SOURCES)
+    digest = hashlib.blake2b(code + repr(fits).encode(), digest_size=6)
     return Path(root).absolute() / f"{MODULE}_{digest.hexdigest()}{suffix}"
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from dsprof.errors import DsprofError
 from dsprof.files.ownership import why_untrusted
 from dsprof.hooks.wire.functional import WAIT
-from dsprof.hooks.wire.native import MODULE, SOURCE, kernels_path, seal
+from dsprof.hooks.wire.native import MODULE, SOURCES, kernels_path, seal
 from dsprof.trace.scope import clock
 
 
@@ -83,7 +83,7 @@ def _compiled(folder: str) -> ModuleType:
 
     try:
         kernels: ModuleType = cpp_extension.load(
-            MODULE, str(SOURCE), extra_cflags=["-O2"], build_directory=folder
+            MODULE, [*map(str, SOURCES)], extra_cflags=["-O2"], build_directory=folder
         )
     except (RuntimeError, ImportError, subprocess.SubprocessError) as error:
         said = str(error).splitlines() or [type(error).__name__]

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from dsprof.errors import TraceError
+from dsprof.hooks.wire.native import state_writers
 from dsprof.recording import live_state
-from dsprof.recording.live_state import LiveState
+from dsprof.recording.live_state import Kinds, LiveState
 from dsprof.trace import state_file
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
 from dsprof.trace.state_file import (
     CALLS,
-    DTYPE_SHIFT,
     OLD_CALLS,
     PEER_SHIFT,
     UNFOLLOWED,
@@ -42,16 +42,18 @@ def own_header(**fields: object) -> Header:
     return header(rank=1, pid=os.getpid(), started_monotonic_ns=clock(), **fields)
 
 
-@pytest.fixture
-def state(memory: Path) -> Iterator[LiveState]:
+@pytest.fixture(params=[live_state.writers, state_writers], ids=["Python", "C++"])
+def state(memory: Path, request: pytest.FixtureRequest) -> Iterator[LiveState]:
+    """A state that is written in Python, or by the kernels, which make builds for the tests."""
     live = LiveState()
+    live.make_writers = request.param
     assert live.open(own_header(), lambda definition: definition) == ""
     yield live
     live.close()
 
 
 def issue(live: LiveState, number: int, seq: int, *, group: int = 1, done_ns: int = 0) -> None:
-    kind = live.words["all_reduce"] | live.words["bfloat16"] << DTYPE_SHIFT
+    kind = Kinds(live.words, "all_reduce")["bfloat16"]
     live.issue(number, seq, group, kind, 64, 1000 + number, 3, 5, done_ns, THREAD)
 
 
@@ -63,7 +65,7 @@ def read(live: LiveState) -> RankState:
 def test_a_call_is_read_as_it_was_issued(state: LiveState) -> None:
     state.define(Group(id=4, key="k", label="experts", ranks=[0, 1]))
     state.define(Site(id=3, file="train.py", line=9, function="main"))
-    kind = state.words["send"] | state.words["float32"] << DTYPE_SHIFT
+    kind = Kinds(state.words, "send")["float32"]
     state.issue(9, -2, 4 | 1 << PEER_SHIFT, kind, 64, 1000, 3, 5, 0, THREAD)
     state.beat(Scope(5, 0, "backward"))
     found = read(state)
