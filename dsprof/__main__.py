@@ -20,14 +20,23 @@ setting to change.
   dsprof report dsprof-out                write report.html, print what was found
   dsprof lint ds_config.json              judge a configuration before training"""
 
+_EXIT_CODES = """\
+exit codes (docs/cli.md):
+  0    done, and no problem found
+  1    hang, check, lint, env, doctor, bench: there is a problem
+  2    mistake in the command, or a file that cannot be read or written
+  3    bug in dsprof
+  130  interrupted
+  141  the reader of the output has gone"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command and return the exit code: 0, 2 for a mistake, 3 for a bug of ours."""
+    """Run one sub-command and return the exit code (`_EXIT_CODES`)."""
     try:
         arguments = _parser().parse_args(argv)
         if "no_plugins" in arguments:
             os.environ[PLUGINS_VARIABLE] = "0"  # so that processes started later have none either
-        code: int = arguments.run(arguments)
+        code: int = arguments.run(arguments) or 0
         _say_problems()
     except DsprofError as error:
         for line in str(error).splitlines():
@@ -62,10 +71,11 @@ def _redacted(text: str) -> str:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="dsprof", description=_DESCRIPTION)
+    parser = Parser(prog="dsprof", description=_DESCRIPTION, epilog=_EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"dsprof {__version__}")
     _add_no_plugins(parser)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    parser.set_defaults(run=lambda _: print(parser.format_help(), end=""))
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.help, description=command.description)
         command.prepare(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from dsprof.cli.delivery import add_quiet
 from dsprof.cli.loading import add_judging, load_diagnosis
 from dsprof.cli.output import print_bytes
 from dsprof.errors import escaped
@@ -42,6 +43,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
             "--budget", type=Path, required=True, metavar="FILE", help="YAML file with limits"
         )
         add_judging(parser)
+        add_quiet(parser, "print broken limits only")
 
     def run(self, arguments: Namespace) -> int:
         """Print what is broken; the budget is read first, for judging a run takes longer."""
@@ -50,8 +52,11 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
         from dsprof.rules import all_rules
 
         budget = load_budget(arguments.budget, [rule.meta.id for rule in all_rules()])
-        diagnosis = load_diagnosis(arguments.paths, arguments.config, arguments.baseline)
+        diagnosis = load_diagnosis(
+            arguments.paths, arguments.config, arguments.baseline, is_quiet=arguments.quiet
+        )
         lines = broken(budget, diagnosis)
-        said = lines or [f"{arguments.budget}: the budget holds"]
+        holds = [] if arguments.quiet else [f"{arguments.budget}: the budget holds"]
+        said = lines or holds
         print_bytes("".join(f"{escaped(line)}\n" for line in said).encode())
         return 1 if lines else 0

@@ -46,9 +46,9 @@ at least 10 s of steps of each run. In a folder with several runs the newest is 
 
         paths = (arguments.before, arguments.after)
         output = destination(arguments, _PAGE, paths)
-        before, after = (load_diagnosis([path]) for path in paths)
+        before, after = (load_diagnosis([path], is_quiet=arguments.quiet) for path in paths)
         comparison = compare(before, after, (str(paths[0]), str(paths[1])))
-        deliver(partial(render, comparison), arguments.format, output, "Comparison")
+        deliver(partial(render, comparison), arguments, output, "Comparison")
         return 0
 
 

@@ -41,6 +41,13 @@ def add_delivery(
         metavar="FILE",
         help=f"output file; - is standard output (default: {page} for html, else -)",
     )
+    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    add_quiet(parser, "print no summary of what is written to a file")
+
+
+def add_quiet(parser: ArgumentParser, text: str) -> None:
+    """Add --quiet, which also hides the progress."""
+    parser.add_argument("-q", "--quiet", action="store_true", help=text)
 
 
 def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path:
@@ -58,10 +65,12 @@ def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path
     output: Path = arguments.output or default
     if output != _STANDARD_OUTPUT:
         check_writable(output, inputs)
+    if arguments.open and (arguments.format != "html" or output == _STANDARD_OUTPUT):
+        raise DsprofError("--open needs a page in a file; use --format html, and no -o -")
     return output
 
 
-def deliver(render: Render, format_name: str, output: Path, noun: str, **options: Any) -> None:
+def deliver(render: Render, arguments: Namespace, output: Path, noun: str, **options: Any) -> None:
     """Write the document; of one that goes to a file the terminal shows the text.
 
     Raises:
@@ -70,11 +79,22 @@ def deliver(render: Render, format_name: str, output: Path, noun: str, **options
     from dsprof.reports.write import write_whole
 
     if output == _STANDARD_OUTPUT:
-        print_bytes(render(format_name, **options, **terminal()))
+        print_bytes(render(arguments.format, **options, **terminal()))
         return
-    document = render(format_name, **options)
+    document = render(arguments.format, **options)
     if os.path.exists(output) and output.is_fifo():
         print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
     write_whole(output, document)
-    print_bytes(render("text", **terminal()))
-    print_bytes(f"\n{noun}: {escaped(os.path.realpath(output))}\n".encode())
+    if not arguments.quiet:
+        print_bytes(render("text", **terminal()))
+        print_bytes(f"\n{noun}: {escaped(os.path.realpath(output))}\n".encode())
+    if arguments.open:
+        _open(output)
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    url = page.resolve().as_uri()
+    if not webbrowser.open(url):
+        print(f"dsprof: no browser starts here; open {url}", file=sys.stderr)

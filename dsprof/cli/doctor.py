@@ -12,7 +12,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
@@ -103,6 +102,8 @@ def _libraries() -> Iterator[Check]:
 
 
 def _frameworks() -> Iterator[Check]:
+    from importlib.metadata import entry_points  # slow to import
+
     torch = version_of("torch")
     if torch is None:
         yield Check("no", "torch is not installed in this Python")

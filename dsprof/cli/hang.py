@@ -54,7 +54,7 @@ read."""
 
         output = destination(arguments, _PAGE, arguments.paths)
         report = _report(arguments.paths, is_live=arguments.live)
-        deliver(partial(render, report), arguments.format, output, "Page")
+        deliver(partial(render, report), arguments, output, "Page")
         return int(not report.is_healthy)
 
 

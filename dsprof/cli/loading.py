@@ -36,7 +36,11 @@ def threshold_schema() -> dict[str, type]:
 
 
 def load_diagnosis(
-    paths: Sequence[Path], config: Path | None = None, baseline: Path | None = None
+    paths: Sequence[Path],
+    config: Path | None = None,
+    baseline: Path | None = None,
+    *,
+    is_quiet: bool = False,
 ) -> Diagnosis:
     """Judge the traces under `paths`, or read the diagnosis that `report --format json` saved.
 
@@ -62,5 +66,5 @@ def load_diagnosis(
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
     run = find_run(paths)
     processes = processes_for([size_of(path) for path in run.files])
-    progress = progress_on_terminal()
+    progress = None if is_quiet else progress_on_terminal()
     return diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)

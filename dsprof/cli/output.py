@@ -48,9 +48,16 @@ def _is_read(path: Path, given: Path) -> bool:
 
 def terminal() -> dict[str, Any]:
     """Return how to render for standard output."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return {}
-    return {"width": get_terminal_size().columns, "colour": "NO_COLOR" not in os.environ}
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = {"width": get_terminal_size().columns} if is_terminal else {}
+    return {**width, "colour": _has_colour(is_terminal)}
+
+
+def _has_colour(is_terminal: bool) -> bool:
+    """Follow no-color.org and force-color.org; of both, NO_COLOR wins."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (is_terminal and os.environ.get("TERM") != "dumb")
 
 
 def print_bytes(data: bytes) -> None:

@@ -24,10 +24,21 @@ class ReportCommand:
 Read the traces of a run, judge it, and write the report.
 
   dsprof report dsprof-out                    report.html, and a summary here
-  dsprof report trace.rank0*.json             the same of these files
+  dsprof report dsprof-out --open             the page in a browser
   dsprof report dsprof-out --format text      all of it in the terminal
   dsprof report dsprof-out --format json      for other programs
-  dsprof report saved.json                    the page of what json saved
+
+PATH is a file or a folder of files, plain, gzip or in a zip:
+  dsprof trace               of a recorded run
+  profiler trace             torch.profiler
+  export of Nsight Systems   nsys export --type sqlite
+  dump of NCCL Inspector     NCCL's profiler plugin, JSON
+  execution trace            torch's ExecutionTraceObserver
+  Chakra graph               .et
+  flight recorder dump       torch, after a timeout
+  memory snapshot            torch.cuda.memory._dump_snapshot()
+  log                        NCCL, RCCL, torch, DeepSpeed
+  saved diagnosis            dsprof report --format json -o FILE
 
 In a folder with several runs the newest is shown; to see another, give its
 files by name."""
@@ -35,7 +46,7 @@ files by name."""
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument(
-            "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
+            "paths", nargs="+", type=Path, metavar="PATH", help="file or folder, as above"
         )
         add_delivery(parser, _formats, "html", _PAGE)
         add_judging(parser)
@@ -51,9 +62,11 @@ files by name."""
         inputs = [*arguments.paths, *(path for path in options if path)]
         output = destination(arguments, _PAGE, inputs)
         plotlyjs = _bundle(arguments.plotlyjs) if arguments.plotlyjs else None
-        diagnosis = load_diagnosis(arguments.paths, arguments.config, arguments.baseline)
+        diagnosis = load_diagnosis(
+            arguments.paths, arguments.config, arguments.baseline, is_quiet=arguments.quiet
+        )
         show = partial(render, diagnosis)
-        deliver(show, arguments.format, output, "Report", plotlyjs=plotlyjs)
+        deliver(show, arguments, output, "Report", plotlyjs=plotlyjs)
         return 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, version
 
 _FIRST_WITH_PLUGINS = (2, 6)
 
 
 def version_of(package: str) -> str | None:
     """Return the installed version of a package, None if it is not installed here."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
     try:
         return version(package)
     except PackageNotFoundError:

@@ -112,7 +112,16 @@ REPORTS = [
     ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
     ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),
     ("good --format docx", r"'docx' is not a report format; choose one of html, json, text"),
-    ("good --formt html", r"unrecognized arguments: --formt"),
+    (
+        "good --formt html",
+        r"unknown option '--formt' - did you mean '--format'\? \(see dsprof report --help\)",
+    ),
+    (
+        "--formt html",
+        r"unknown option '--formt' - did you mean '--format'\? \(see dsprof report --help\)",
+    ),
+    ("good --format text --open", r"--open needs a page in a file; use --format html"),
+    ("good -o - --open", r"--open needs a page in a file"),
     ("--format text", r"required: PATH"),
 ]
 

@@ -83,7 +83,8 @@ def test_values_of_names_that_are_not_known_are_not_shown(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "variables", "message"),
     [
-        (["--frobnicate"], {}, "unrecognized arguments"),
+        (["--backend", "ncl"], {}, "unknown --backend value 'ncl' - did you mean 'nccl'?"),
+        (["--frobnicate"], {}, "unknown option '--frobnicate'"),
         ([], {"RANK": "two", "WORLD_SIZE": "4"}, "RANK=two and WORLD_SIZE=4 are not a valid rank"),
         ([], {"RANK": "4", "WORLD_SIZE": "4"}, "are not a valid rank"),
         (["--config", "none.yaml"], {}, "none.yaml"),

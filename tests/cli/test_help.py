@@ -8,16 +8,51 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.__main__ import main
 from dsprof._version import __version__
 from dsprof.cli import COMMANDS
 from dsprof.config import FIELDS
-from tests.cli.command import dsprof, environment
+from tests.cli.command import ROOT, dsprof, environment
 
 
 def test_the_first_page_names_every_command(tmp_path: Path) -> None:
     done = dsprof("--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(command.help in done.stdout for command in COMMANDS)
+
+
+def test_without_arguments_it_prints_the_first_page(
+    tmp_path: Path,
+) -> None:
+    bare, asked = dsprof(cwd=tmp_path), dsprof("--help", cwd=tmp_path)
+    assert (bare.returncode, bare.stdout, bare.stderr) == (0, asked.stdout, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reprot", "x"], "unknown command 'reprot' - did you mean 'report'? (see dsprof --help)"),
+        (["--verson"], "unknown option '--verson' - did you mean '--version'? (see dsprof --help)"),
+        (
+            ["check", "--bugdet=budget.yaml", "run"],
+            "unknown option '--bugdet' - did you mean '--budget'? (see dsprof check --help)",
+        ),
+        (
+            ["run", "--stpes", "3", "--", "true", "--formt"],
+            "unknown option '--stpes' - did you mean '--steps'? (see dsprof run --help)",
+        ),
+    ],
+)
+def test_what_is_misspelt_is_told_by_the_command_that_was_meant(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"dsprof: {message}\n"
+
+
+def test_one_argument_too_many_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "one", "two", "three"]) == 2
+    assert "unexpected argument 'three' (see dsprof compare --help)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [command.name for command in COMMANDS])
@@ -56,3 +91,11 @@ def test_no_command_imports_torch_or_the_session(tmp_path: Path, arguments: list
         check=True,
     )
     assert done.stdout.endswith("heavy: []\n")
+
+
+def test_the_help_of_report_names_every_kind_of_file(tmp_path: Path) -> None:
+    table = (ROOT / "docs" / "files.md").read_text().partition("|---|")[2].partition("\n\n")[0]
+    kinds = [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()[1:]]
+    assert "memory snapshot" in kinds
+    shown = dsprof("report", "--help", cwd=tmp_path).stdout
+    assert [kind for kind in kinds if f"  {kind}  " not in shown] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
-from tests.cli.command import dsprof
+from tests.cli.command import dsprof, environment
 from tests.factories.trace_files import write_run
 
 
@@ -32,6 +32,63 @@ def test_the_page_is_written_and_the_findings_are_printed(traces: Path) -> None:
     assert "CHECKS" in done.stdout
     assert done.stdout.endswith(f"\nReport: {traces.parent / 'report.html'}\n")
     assert listing(traces.parent) == {"traces", "report.html"}
+
+
+def test_quiet_writes_the_page_and_prints_nothing(traces: Path) -> None:
+    done = dsprof("report", "traces", "--quiet", cwd=traces.parent)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (traces.parent / "report.html").exists()
+
+
+def test_open_shows_the_page_in_the_browser(traces: Path) -> None:
+    browser = {"BROWSER": "echo opened %s"}
+    done = dsprof("report", "traces", "-q", "--open", cwd=traces.parent, env=environment(**browser))
+    page = (traces.parent / "report.html").as_uri()
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"opened {page}\n", "")
+
+
+def test_a_page_that_no_browser_shows_is_named(traces: Path) -> None:
+    browser = {"BROWSER": "false %s"}
+    done = dsprof("report", "traces", "-q", "--open", cwd=traces.parent, env=environment(**browser))
+    page = (traces.parent / "report.html").as_uri()
+    assert (done.returncode, done.stderr) == (0, f"dsprof: no browser starts here; open {page}\n")
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_coloured"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": ""}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": ""}, True),
+    ],
+)
+@pytest.mark.parametrize("command", ["report --format text", "hang"])
+def test_colour_can_be_forced_and_forbidden(
+    traces: Path, command: str, variables: dict[str, str], *, is_coloured: bool
+) -> None:
+    done = dsprof(*command.split(), "traces", cwd=traces.parent, env=environment(**variables))
+    assert done.returncode == 0
+    assert ("\x1b[" in done.stdout) == is_coloured
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_a_terminal_has_colour_and_its_width(
+    traces: Path, variables: dict[str, str], *, is_coloured: bool
+) -> None:
+    reader, terminal = os.openpty()
+    settings = environment(**{"TERM": "xterm", "COLUMNS": "70", **variables})
+    command = ("report", "traces", "--format", "text")
+    with open(reader, "rb", buffering=0) as shown:
+        process = dsprof(*command, cwd=traces.parent, env=settings, stdout=terminal)
+        os.close(terminal)
+        text = shown.read(1 << 20)
+    assert process.returncode == 0
+    assert (b"\x1b[" in text) == is_coloured
 
 
 def test_files_may_be_given_one_by_one(

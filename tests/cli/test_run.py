@@ -70,7 +70,10 @@ def test_an_option_wins_over_the_environment_and_its_old_mirror(tmp_path: Path) 
             ("--config", "no.yaml", "--", "true"),
             "no.yaml: cannot be read: No such file or directory",
         ),
-        (("--ou", "x", "--", "true"), "unrecognized arguments: --ou (see dsprof --help)"),
+        (
+            ("--ou", "x", "--", "true"),
+            "unknown option '--ou' - did you mean '--out'? (see dsprof run --help)",
+        ),
     ],
 )
 def test_what_cannot_be_started_is_one_line(
