@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.analysis.run.hang_model import GroupWaits, HangReport, HangVerdict
 from dsprof.reports import render
 from tests import browser
 from tests.factories import diagnosis as factory
@@ -48,6 +49,20 @@ def test_every_figure_is_drawn_without_a_word_or_a_request(
     assert page.complaints() == []
     outside = [url for url in page.requests() if not url.startswith(("file:", "blob:", "data:"))]
     assert outside == []
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_picture_of_a_hang_needs_no_script_and_fits(
+    chromium: browser.Browser, tmp_path: Path, width: int
+) -> None:
+    groups = [GroupWaits(group="world", name="0", ranks=(0, 1), waiting=(0,), absent=(1,))]
+    hang = HangReport(verdicts=[HangVerdict(kind="never_entered", ranks=(1,))], groups=groups)
+    (tmp_path / "report.html").write_bytes(render(factory.diagnosis(hang=hang), "html"))
+    page = chromium.open(tmp_path / "report.html", width=width)
+    page.evaluate(DRAW_ALL)
+    assert page.complaints() == []
+    assert page.evaluate("document.querySelectorAll('.hang svg .absent-mark').length") > 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_no_figure_is_drawn_before_it_is_near(chromium: browser.Browser, page_file: Path) -> None:
