@@ -25,6 +25,7 @@ from dsprof._version import __version__
 from dsprof.config import Config
 from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.interpreter import NO_GIL, has_gil
+from dsprof.recording.live_state import keep_states_of_the_dead
 from dsprof.recording.pseudonyms import Anonymizer
 from dsprof.recording.recorder import Recorder
 from dsprof.recording.redacted_records import Redaction
@@ -291,6 +292,8 @@ class Session:
             ended.join()
         if writer.error is None:
             self.recorder.in_flight.state.close()
+            run_key = environment.run_key(os.environ, self._world_size)
+            keep_states_of_the_dead(run_key, Path(self.config.out))
         self._report()
 
     def abandon(self) -> None:

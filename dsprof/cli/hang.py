@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
+from dsprof.cli.live_states import keep_live_states
 
 if TYPE_CHECKING:
     from dsprof.analysis.run.hang_model import HangReport
@@ -68,6 +69,7 @@ def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     from dsprof.trace.run import find_run
 
     files = find_run(paths)
+    keep_live_states(files)
     run = summarise(files, [Endings, FlightRecorders])
     endings = with_stacks(run[Endings], files, printed_stacks(paths))
     if is_live:

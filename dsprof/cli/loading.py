@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsprof.cli.live_states import keep_live_states
 from dsprof.cli.progress import processes_for, progress_on_terminal
 from dsprof.errors import DsprofError
 from dsprof.files.inputs import read_input
@@ -65,6 +66,7 @@ def load_diagnosis(
     thresholds = load_thresholds(config, threshold_schema()) if config else {}
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
     run = find_run(paths)
+    keep_live_states(run)
     processes = processes_for([size_of(path) for path in run.files])
     progress = None if is_quiet else progress_on_terminal()
     return diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)

@@ -63,6 +63,9 @@ from dsprof.trace.state_file import (
 STALE_NS = 24 * 3600 * 10**9
 """The state of a process that is gone is removed so long after its last sign of life."""
 
+_ENDED = (b"Z", b"X")
+"""State of a process that is only waiting for its parent to ask how it ended."""
+
 _MOST_RANKS = 512
 """Groups of more ranks are named without them: the trace names them all."""
 
@@ -258,10 +261,10 @@ def writers(words: memoryview) -> tuple[Issue, Done]:
 
 
 def process_start(pid: int) -> int:
-    """Return when a process began, in ticks since boot; 0: there is none, or it does not say."""
+    """Return when a process began, in ticks since boot; 0: it runs no longer, or does not say."""
     with suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{pid}/stat").read_bytes()
-        return int(status.rpartition(b")")[2].split()[19])
+        status = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return 0 if status[0] in _ENDED else int(status[19])
     return 0
 
 
@@ -275,9 +278,11 @@ def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
     run = state_name(run_key, 0, 0).rsplit("-", 2)[0]
     for memory in memory_folders():
         for path in memory.glob(f"{run}-*.state"):
-            with suppress(OSError, TraceError):
+            with suppress(OSError, TraceError, ValueError):
+                if process_start(int(path.stem.rpartition("-")[2])):
+                    continue  # without reading what a running sibling has
                 state = read_state(path)
-                if not is_alive(state):
+                if not (folder / kept_name(state.header.rank, state.header.pid)).exists():
                     keep_state(path, folder / kept_name(state.header.rank, state.header.pid))
 
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.cli.live_states import keep_live_states
+from dsprof.environment import boot_id
 from dsprof.errors import TraceError
 from dsprof.hooks.wire.native import state_writers
 from dsprof.recording import live_state
 from dsprof.recording.live_state import Kinds, LiveState
 from dsprof.trace import state_file
+from dsprof.trace.run import RunFiles
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
 from dsprof.trace.state_file import (
@@ -200,6 +203,51 @@ def test_copies_are_made_of_the_dead_only(
         assert LiveState().open(header(rank=1, pid=pid), lambda definition: definition) == ""
     live_state.keep_states_of_the_dead("run-1", folder)
     assert [path.name for path in folder.iterdir()] == [f"state-rank00001-{1 << 22}.bin"]
+
+
+def test_a_report_keeps_the_states_of_the_dead(
+    memory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("traces") / "trace.rank00001.json"
+    live = LiveState()
+    gone = header(rank=1, pid=1 << 22, boot_id=boot_id())
+    assert live.open(gone, lambda definition: definition) == ""
+    assert live.path is not None
+    issue(live, 1, 1)
+    gone.state_file = live.path.name
+    keep_live_states(RunFiles((path,), (gone,)))
+    live.path.unlink()
+    state = state_file.find_state(gone, path.parent)
+    assert state is not None
+    assert [call.id for call in state.in_flight] == [1]
+
+
+def test_a_state_of_another_process_is_not_taken(
+    memory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    live = LiveState()
+    gone = header(rank=1, pid=1 << 22)
+    assert live.open(gone, lambda definition: definition) == ""
+    assert live.path is not None
+    live_state.keep_state(live.path, folder / state_file.kept_name(1, gone.pid))
+    assert state_file.find_state(gone, folder) is not None
+    for other in (
+        header(rank=1, pid=gone.pid, run_key="run-2"),
+        header(rank=1, pid=gone.pid, started_monotonic_ns=7),
+        header(rank=0, pid=gone.pid),
+    ):
+        assert state_file.find_state(other, folder) is None
+
+
+def test_a_process_that_its_parent_has_not_asked_about_is_dead() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert live_state.process_start(child) == 0
+    assert live_state.process_start(os.getpid()) > 0
+    os.waitpid(child, 0)
 
 
 def test_a_call_that_is_just_being_written_is_passed_over(state: LiveState) -> None:
