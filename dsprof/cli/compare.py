@@ -25,8 +25,10 @@ versions, operations and bytes (exactly), times (with their noise), findings.
   dsprof compare before.json after.json      saved by: report --format json
   dsprof compare before after --format html  comparison.html, and text here
 
-The last lines are the verdict. A difference within the noise is not a change: record
-at least 10 s of steps of each run. In a folder with several runs the newest is used."""
+The verdict comes first. A step is called faster or slower if the 99 % interval
+of the difference excludes zero: of 100 pairs of equal runs, less than one does.
+Record at least 10 s of steps of each run. Of a folder with several runs the
+newest is taken."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""

@@ -11,7 +11,7 @@ from dsprof.comparison.findings import finding_changes
 from dsprof.comparison.model import Change, Comparison, Side
 from dsprof.comparison.times import time_changes
 from dsprof.comparison.traffic import kind_changes, operation_changes
-from dsprof.comparison.verdict import verdict
+from dsprof.comparison.verdict import summary, verdict
 from dsprof.diagnosis.model import Diagnosis
 
 
@@ -36,7 +36,8 @@ def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comp
         comparison.environment = _changes(settings.environment, before, after)
         comparison.versions = _changes(settings.versions, before, after)
     has_configuration = any(settings.configuration(made) for made in (before, after))
-    comparison.verdict = verdict(comparison, has_configuration=has_configuration)
+    comparison.verdict = verdict(comparison)
+    comparison.summary = summary(comparison, has_configuration=has_configuration)
     return comparison
 
 

@@ -77,7 +77,8 @@ class TimeChange(_Part):
     part: str  # "total", "exposed_comm", "compute", "copies", "idle", "other"
     before_ns: float | None  # median of the measured steps
     after_ns: float | None
-    low_ns: float | None = None  # the difference lies between these, with 99 % confidence
+    low_ns: float | None = None  # the difference lies between these, with 99 % confidence; they
+    # have one sign exactly where it is judged faster or slower
     high_ns: float | None = None
     judgement: Judgement = "not compared"
     why: str = ""  # where it could not be judged
@@ -110,7 +111,8 @@ class Comparison(_Part):
     kinds: list[KindChange] = []
     times: list[TimeChange] = []
     findings: list[FindingChange] = []
-    verdict: str = ""  # one or two sentences
+    verdict: str = ""  # one line: the time of a step, or why it does not compare
+    summary: str = ""  # one sentence: traffic, findings, settings
 
 
 def to_json(comparison: Comparison) -> bytes:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 BATCHES = 4
 LEAST_STEPS = 2 * BATCHES
+CONFIDENCE = "99 %"
 _STUDENT = 5.841
 """Quantile of Student's t at 99.5 % for `BATCHES` - 1 degrees of freedom: two-sided 99 %, and
 cautious, for Welch's test would allow up to twice as many degrees."""

@@ -11,7 +11,7 @@ from dsprof.diagnosis.model import Diagnosis, StepParts
 
 PARTS = ("total", "exposed_comm", "compute", "copies", "idle", "other")
 TOLERANCE = 0.02
-"""Share of the earlier step below which a difference is none: equal runs differ by so much."""
+"""Share of the earlier step by which equal runs differ, though the steps of each do not show it."""
 LEAST_NS = 5_000_000_000
 """Of steps: what disturbs a machine lasts for seconds, and a shorter run sees one state of it."""
 
@@ -65,7 +65,7 @@ def _change(
     elif interval is None:
         change.why = "not measurable in one of the runs"
     else:
-        change.low_ns, change.high_ns = interval
+        change.low_ns, change.high_ns = interval.low - tolerance, interval.high + tolerance
         change.judgement = _judged(interval, tolerance)
     return change
 

@@ -1,52 +1,60 @@
-"""The sentence that a comparison ends in."""
+"""What a comparison begins with: one line for the time, one sentence for the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dsprof.comparison.model import Comparison, OperationChange, TimeChange
+from dsprof.comparison.noise import CONFIDENCE
+from dsprof.findings import formatting as fmt
 from dsprof.findings.wording import percent
 
 
-def verdict(comparison: Comparison, *, has_configuration: bool) -> str:
-    """Sum a comparison up: kind, time, traffic, findings, and what was set differently.
+def verdict(comparison: Comparison) -> str:
+    """Say in one line whether a step has become faster."""
+    total = next((one for one in comparison.times if one.part == "total"), None)
+    if comparison.unlike:
+        line = f"Not comparable ({', '.join(comparison.unlike)})"
+        return f"{line}: {_steps(total)}" if total else line
+    if total is None or not total.before_ns or total.after_ns is None:
+        return "Step times not compared: steps were not recorded in both runs"
+    if total.low_ns is None or total.high_ns is None:
+        return f"Step times not compared: {total.why}"
+    interval = f"{_signed(total.low_ns)} to {_signed(total.high_ns)}"
+    match total.judgement:
+        case "faster" | "slower":
+            change = f"{percent(abs(total.after_ns / total.before_ns - 1))} {total.judgement}"
+            nearest, farthest = sorted((abs(total.low_ns), abs(total.high_ns)))
+            interval = f"{fmt.duration(nearest)} to {fmt.duration(farthest)}"
+        case "same":
+            change = "As fast as before"
+        case _:
+            change = "Any difference is within the noise"
+    return f"{change}: {_steps(total)} ({CONFIDENCE} interval {interval})"
+
+
+def _steps(total: TimeChange) -> str:
+    return f"{fmt.duration(total.before_ns)} → {fmt.duration(total.after_ns)} a step"
+
+
+def _signed(ns: float) -> str:
+    return ("+" if ns > 0 else "\N{MINUS SIGN}" if ns < 0 else "") + fmt.duration(abs(ns))
+
+
+def summary(comparison: Comparison, *, has_configuration: bool) -> str:
+    """Sum up the rest: traffic, findings, and what was set differently.
 
     `has_configuration` says whether either run has one of DeepSpeed; arguments of DDP and FSDP are
     not compared.
     """
     clauses = "; ".join(
         (
-            *_kind(comparison.unlike),
-            _time(comparison.times),
             _traffic(comparison.operations),
             *_findings(comparison),
             _settings(comparison, has_configuration=has_configuration),
         )
     )
     return f"{clauses[0].upper()}{clauses[1:]}."
-
-
-def _kind(unlike: list[str]) -> Iterator[str]:
-    if unlike:
-        yield f"the runs are not comparable ({', '.join(unlike)})"
-
-
-def _time(times: list[TimeChange]) -> str:
-    total = next((one for one in times if one.part == "total"), None)
-    if total is None or total.before_ns is None or total.after_ns is None:
-        return "times not compared: steps were not recorded in both runs"
-    steps = f"{_ms(total.before_ns)} ms before, {_ms(total.after_ns)} ms after"
-    low, high = total.low_ns or 0.0, total.high_ns or 0.0
-    match total.judgement:
-        case "slower":
-            return f"the step is slower by {_ms(low)} to {_ms(high)} ms ({steps})"
-        case "faster":
-            return f"the step is faster by {_ms(-high)} to {_ms(-low)} ms ({steps})"
-        case "same":
-            return f"the step takes as long as before ({steps})"
-        case "inconclusive":
-            return f"any change of the step is within the noise ({steps})"
-    return f"step times not compared ({steps})"
 
 
 def _traffic(operations: list[OperationChange]) -> str:
@@ -95,8 +103,3 @@ def _settings(comparison: Comparison, *, has_configuration: bool) -> str:
     told = [f"{len(changes)} {where}" for where, changes in parts if changes]
     alike = "configuration, environment" if has_configuration else "environment"
     return f"changed settings: {', '.join(told)}" if told else f"{alike} and versions are the same"
-
-
-def _ms(ns: float) -> str:
-    decimals = 0 if abs(ns) >= 1e8 else 1 if abs(ns) >= 1e7 else 2
-    return f"{ns / 1e6:,.{decimals}f}"

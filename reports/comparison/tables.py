@@ -12,6 +12,7 @@ from dsprof.comparison.model import (
     OperationChange,
     TimeChange,
 )
+from dsprof.comparison.noise import CONFIDENCE
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Column, ColumnKind, Table
 from dsprof.reports.content import PARTS
@@ -67,7 +68,7 @@ def times(changes: Sequence[TimeChange]) -> Table:
 
 
 def _how_judged(changes: Iterable[TimeChange]) -> str:
-    caption = "Medians of the measured steps; ranges of differences at 99 % confidence"
+    caption = f"Medians of the measured steps; ranges of differences at {CONFIDENCE} confidence"
     reasons = dict.fromkeys(one.why for one in changes if one.why)
     return caption + "".join(f". Not compared: {reason}" for reason in reasons)
 

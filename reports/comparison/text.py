@@ -1,4 +1,4 @@
-"""A comparison for a terminal; it ends in the verdict."""
+"""A comparison for a terminal; it begins with the verdict."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class TextRenderer:
 
 
 def _sections(comparison: Comparison, page: Page) -> Iterator[list[str]]:
+    verdict = page.wrap(comparison.verdict)
+    yield [*(page.paint(line, "1") for line in verdict), *page.wrap(comparison.summary)]
     yield [
         *_side("before: ", comparison.before, page),
         *_side("after:  ", comparison.after, page),
     ]
     for heading, table in tables.sections(comparison, is_brief=True):
         yield _section(heading, table, page)
-    verdict = page.wrap(comparison.verdict)
-    yield [page.heading("Verdict"), *(page.paint(line, "1") for line in verdict)]
 
 
 def _side(label: str, side: Side, page: Page) -> list[str]:

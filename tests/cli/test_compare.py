@@ -37,12 +37,13 @@ def test_folders_files_and_saved_diagnoses_are_the_same_to_it(
     assert len(set(verdicts)) == 1
 
 
-def test_text_goes_to_the_terminal_and_ends_in_the_verdict(
+def test_text_goes_to_the_terminal_and_begins_with_the_verdict(
     runs: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert main(["compare", "one", "two"]) == 0
-    shown = " ".join(capsysbinary.readouterr().out.decode().split())
-    assert shown.endswith("; environment and versions are the same.")
+    verdict, summary = capsysbinary.readouterr().out.decode().splitlines()[:2]
+    assert verdict.startswith("Step times not compared: ")
+    assert summary.endswith("; environment and versions are the same.")
     assert {path.name for path in runs.iterdir()} == {"one", "two"}
 
 
@@ -50,7 +51,7 @@ def test_the_page_is_written_and_the_text_is_printed(
     runs: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert main(["compare", "one", "two", "--format", "html"]) == 0
-    assert b"VERDICT" in capsysbinary.readouterr().out
+    assert b"Step times not compared: " in capsysbinary.readouterr().out
     assert (runs / "comparison.html").read_bytes().startswith(b"<!doctype html>")
 
 
@@ -62,7 +63,7 @@ def test_the_page_is_written_and_the_text_is_printed(
         ("one two --format pdf", "'pdf' is not a report format; choose one of text, html, json"),
         (
             "one/trace.rank00000.json two -o one/trace.rank00000.json",
-            "it is to be read",
+            "it is an input file",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -54,14 +55,14 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert not any(one.is_changed for one in [*made.operations, *made.kinds])
     assert {one.fate for one in made.findings} == {"still there"}
     assert {one.judgement for one in made.times} <= {"same", "inconclusive"}
-    assert "; the same calls and bytes; " in made.verdict
-    assert "configuration, environment and versions are the same." in made.verdict
+    assert made.summary.startswith("The same calls and bytes; ")
+    assert "configuration, environment and versions are the same." in made.summary
 
 
 def test_without_deepspeed_no_configuration_is_called_alike() -> None:
     made = environment(written_config={}, effective_config={}, engines=[])
-    verdict = compared(made, made).verdict
-    assert verdict.endswith("; environment and versions are the same.")
+    summary = compared(made, made).summary
+    assert summary.endswith("; environment and versions are the same.")
 
 
 @pytest.mark.parametrize(("sides", "told"), [((True, False), "after"), ((False, True), "before")])
@@ -69,7 +70,7 @@ def test_settings_that_were_not_recorded_are_not_called_equal_or_changed(sides, 
     runs = [run() if is_there else run(environment=EnvironmentInfo()) for is_there in sides]
     made = compared(*runs)
     assert (made.unrecorded, made.environment, made.versions) == ([told], [], [])
-    assert made.verdict.endswith(f"not recorded {told}.")
+    assert made.summary.endswith(f"not recorded {told}.")
 
 
 def test_an_exposed_time_that_is_not_known_is_not_zero() -> None:
@@ -90,6 +91,24 @@ def test_a_longer_part_is_found_and_the_others_are_not() -> None:
     assert high is not None
     assert low < 0.5 * 303 * MS < high
     assert times(compared(slower(run(), 1.5), run()))["total"].judgement == "faster"
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.8, 0.97, 0.99, 1.0, 1.01, 1.03, 1.2, 1.5])
+def test_a_range_excludes_zero_exactly_where_a_change_is_claimed(factor: float) -> None:
+    for one in compared(run(), slower(run(), factor)).times:
+        if one.low_ns is not None and one.high_ns is not None:
+            excludes_zero = one.low_ns > 0 or one.high_ns < 0
+            assert excludes_zero == (one.judgement in ("faster", "slower")), one
+
+
+def test_the_verdict_is_one_line_with_share_times_and_interval() -> None:
+    faster, longer = (
+        compared(*pair).verdict for pair in ((slower(run(), 2), run()), (run(), slower(run(), 2)))
+    )
+    assert re.fullmatch(
+        r"\d+ % faster: \d+ ms → \d+ ms a step \(99 % interval \d+ ms to \d+ ms\)", faster
+    )
+    assert re.match(r"\d+ % slower: \d+ ms → \d+ ms a step \(99 % interval \d+ ms to ", longer)
 
 
 def test_a_difference_below_the_tolerance_is_none() -> None:
@@ -142,7 +161,7 @@ def test_runs_of_unlike_kinds_are_said_to_be_so(other: Diagnosis, reason: str) -
     made = compared(first, other)
     assert len(made.unlike) == 1
     assert made.unlike[0].startswith(reason)
-    assert made.verdict.startswith("The runs are not comparable (")
+    assert made.verdict.startswith(f"Not comparable ({reason}")
     assert {one.judgement for one in made.times} == {"not compared"}
 
 
@@ -258,7 +277,7 @@ def test_operations_are_compared_exactly() -> None:
     assert (seen["all_reduce"].before_bytes, seen["all_reduce"].after_bytes) == (10, 1601 / 160)
     assert (seen["broadcast"].before_calls, seen["broadcast"].after_calls) == (1, 0)
     assert (seen["all_gather"].before_calls, seen["all_gather"].after_calls) == (0, 2)
-    assert "; 1 more (+50 %) calls and " in made.verdict
+    assert made.summary.startswith("1 more (+50 %) calls and ")
 
 
 def test_runs_of_different_length_are_compared_step_by_step() -> None:
@@ -329,11 +348,11 @@ def test_what_became_of_findings() -> None:
         "remark": ("new", "info", "low"),
         "fresh": ("new", "", "high"),
     }
-    assert "2 new" in made.verdict
-    assert "1 gone" in made.verdict
+    assert "2 new" in made.summary
+    assert "1 gone" in made.summary
 
 
 def test_runs_without_steps_are_compared_all_the_same() -> None:
     made = compared(factory.empty(), factory.empty())
-    assert made.verdict.startswith("Times not compared")
-    assert "no collective was recorded" in made.verdict
+    assert made.verdict.startswith("Step times not compared: ")
+    assert made.summary.startswith("No collective was recorded")
