@@ -62,6 +62,7 @@ class Mismatch:
     is_of_zero3: bool = False  # on some rank
     calls: Mapping[int, Call] = field(default_factory=dict)  # by rank
     is_sure: bool = True
+    before: Call | None = None  # the call before it, which is the last that all have in common
 
 
 def group_states(flights: FlightRecorders) -> list[GroupState]:
@@ -94,8 +95,13 @@ def mismatches(flights: FlightRecorders) -> Iterator[Mismatch]:
                     is_of_zero3=any(call.is_of_zero3 for call in calls.values()),
                     calls=calls,
                     is_sure=is_sure,
+                    before=_shared(views, seq - 1),
                 )
                 break
+
+
+def _shared(views: Mapping[int, RankFlight], seq: int) -> Call | None:
+    return next((view.calls[seq] for view in views.values() if seq in view.calls), None)
 
 
 def _members(flights: FlightRecorders) -> dict[str, tuple[int, ...]]:

@@ -137,14 +137,14 @@ def _in_own_code(rank: int, ending: Ending, since_ns: int) -> Cause:
     later_ns = ending.alive_ns - since_ns
     beat = ending.heartbeat
     idle = ", with no collective in flight" if beat and not beat.in_flight else ""
-    went_on = any(
-        call.created_ns > since_ns
-        for view in ending.groups.values()
-        for call in view.calls.values()
-    )
+    calls = (call for view in ending.groups.values() for call in view.calls.values())
+    later = [call for call in calls if call.created_ns > since_ns]
+    after = min(later, key=lambda call: call.created_ns, default=None)
+    at = f" at {after.frame}" if after and after.frame else ""
+    went_on = f" Its next call was {after.op}{at}." if after else ""
     text = (
         f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
-        f"{idle}: it was in its own code, or in a branch that the others do not take."
+        f"{idle}: it was in its own code, or in a branch that the others do not take.{went_on}"
         + (" Its record ends without a trailer: it was killed or crashed." * (not ending.trailer))
     )
-    return Cause("diverged" if went_on else "unknown", text)
+    return Cause("diverged" if after else "unknown", text)

@@ -18,7 +18,14 @@ def branches(found: Mismatch) -> str:
         "The ranks took different branches: a condition on the rank, on data or on a loss, or "
         "batches of different shapes."
         + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else "")
+        + (f" The last call in common is {_before(found)}." if found.before else "")
     )
+
+
+def _before(found: Mismatch) -> str:
+    one = found.before
+    at = f", called at {one.frame}" if one and one.frame else ""
+    return f"{one.op if one else ''} {found.seq - 1:,} of {found.label}{at}"
 
 
 def missed(state: GroupState) -> str:

@@ -164,11 +164,12 @@ def test_a_rank_that_ended_early_had_exited(waiting: Any) -> None:
 
 def test_a_rank_that_went_on_elsewhere_diverged() -> None:
     own = group(RANKS, id=2, key="own", label="own", ranks=[2])
-    elsewhere = [sync("all_reduce", 5000, 1, seq=1, group=2)]
+    elsewhere = [sync("all_reduce", 5000, 1, seq=1, group=2, site=1)]
     traces = [t for t in without(2, **KILLED) if t.rank != 2]
     groups = {1: group(RANKS), 2: own}
     found = root(*traces, rank(2, elsewhere, groups=groups, **KILLED))
     assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "diverged")
+    assert "Its next call was all_reduce at train.py:40 train." in found.cause.text
 
 
 def test_a_rank_that_came_when_others_had_given_up_came_late() -> None:
@@ -199,6 +200,9 @@ def test_a_call_that_differs_is_a_mismatch(other: Any, mismatch: str) -> None:
     found = root(*traces)
     assert (found.kind, found.mismatch, found.ranks) == ("mismatch", mismatch, (2,))
     assert (found.waiting, found.cause.kind) == ((0, 1, 3), "diverged")
+    assert found.cause.text.endswith(
+        "The last call in common is all_reduce 3 of world, called at train.py:40 train."
+    )
 
 
 @pytest.mark.parametrize("op", ["all_gather_into_tensor", "reduce_scatter_tensor"])
