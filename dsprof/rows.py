@@ -94,7 +94,7 @@ class Rows(Sequence[R], Generic[R]):
         Raises:
             DsprofError: pandas is not installed.
         """
-        pandas = _installed("pandas")
+        pandas = installed("pandas")
         names = {bool: "boolean", int: "Int64", float: "Float64", str: "string"}
         columns = self._whole()
         return pandas.DataFrame(
@@ -110,7 +110,7 @@ class Rows(Sequence[R], Generic[R]):
         Raises:
             DsprofError: polars is not installed.
         """
-        polars = _installed("polars")
+        polars = installed("polars")
         names = {bool: polars.Boolean, int: polars.Int64, float: polars.Float64, str: polars.String}
         schema = {name: names[kind] for name, kind in self.plain_types.items()}
         return polars.DataFrame(self._whole(), schema=schema)
@@ -141,8 +141,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _installed(package: str) -> Any:
+def installed(module: str) -> Any:
+    """Import a module of a package that users may not have.
+
+    Raises:
+        DsprofError: it is not installed.
+    """
+    package = module.partition(".")[0]
     try:
-        return import_module(package)
+        return import_module(module)
     except ImportError:
         raise DsprofError(f"{package} is not installed; run: pip install {package}") from None

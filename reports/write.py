@@ -6,7 +6,9 @@ import contextlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from dsprof.errors import OutputError
 from dsprof.files.ownership import foreign_link, is_own
@@ -21,12 +23,25 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         OutputError: the file cannot be written; `path` is then as it was before.
     """
+    with writing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears at `path` when all is written, as by `write_whole`.
+
+    Raises:
+        OutputError: as `write_whole`.
+    """
     check_owner(path)
     try:
         if os.path.exists(path) and not path.is_file() and not path.is_dir():
-            path.write_bytes(data)
+            with path.open("wb") as file:
+                yield file
         else:
-            _replace(Path(os.path.realpath(path)), data)
+            with _replacing(Path(os.path.realpath(path))) as file:
+                yield file
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(
@@ -52,12 +67,13 @@ def check_owner(path: Path) -> None:
         )
 
 
-def _replace(path: Path, data: bytes) -> None:
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
     # In the same folder, because a rename is one move only within a file system.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, _mode(path))

@@ -9,6 +9,7 @@ from dsprof.cli.check import CheckCommand
 from dsprof.cli.compare import CompareCommand
 from dsprof.cli.doctor import DoctorCommand
 from dsprof.cli.env import EnvCommand
+from dsprof.cli.export import ExportCommand
 from dsprof.cli.hang import HangCommand
 from dsprof.cli.lint import LintCommand
 from dsprof.cli.report import ReportCommand
@@ -24,6 +25,7 @@ COMMANDS: tuple[Command, ...] = (
     LintCommand(),
     CompareCommand(),
     CheckCommand(),
+    ExportCommand(),
     RulesCommand(),
     DoctorCommand(),
     EnvCommand(),

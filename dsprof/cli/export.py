@@ -1,0 +1,102 @@
+"""`dsprof export`: a run for Perfetto, Chrome, spreadsheets and data frames."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsprof.cli.output import check_writable, print_bytes
+from dsprof.cli.progress import progress_on_terminal
+from dsprof.errors import escaped
+
+if TYPE_CHECKING:
+    from dsprof.export.timeline import RankTracks
+
+_TIMELINES = ("perfetto", "chrome")
+_TABLES = ("csv", "parquet")
+_ROWS = ("collectives", "steps", "flushes", "memory", "findings", "environment")
+
+
+class ExportCommand:
+    """Writes all ranks into one file of another program's format."""
+
+    name = "export"
+    help = "write a run for Perfetto, Chrome, CSV or Parquet"
+    description = """\
+Write all ranks of a run into one file, on one clock.
+
+  dsprof export dsprof-out --to perfetto -o run.pftrace   for ui.perfetto.dev
+  dsprof export dsprof-out --to chrome -o run.json        Trace Event JSON
+  dsprof export dsprof-out --to csv -o calls.csv          a line a collective
+  dsprof export dsprof-out --to parquet --table steps -o steps.parquet
+
+Arrows of timelines join the ends of a collective on different ranks."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument(
+            "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
+        )
+        parser.add_argument(
+            "--to", required=True, choices=(*_TIMELINES, *_TABLES), help="format of the file"
+        )
+        parser.add_argument(
+            "-o", "--output", required=True, type=Path, metavar="FILE", help="file to write"
+        )
+        parser.add_argument(
+            "--table",
+            choices=_ROWS,
+            default=_ROWS[0],
+            metavar="ROWS",
+            help=f"rows for csv and parquet: {', '.join(_ROWS)} (default: %(default)s)",
+        )
+
+    def run(self, arguments: Namespace) -> int:
+        """Write the file, or leave what was there."""
+        check_writable(arguments.output, arguments.paths)
+        write = _write_timeline if arguments.to in _TIMELINES else _write_table
+        write(arguments)
+        where = escaped(os.path.realpath(arguments.output))
+        print_bytes(f"Exported: {where}\n".encode())
+        return 0
+
+
+def _write_timeline(arguments: Namespace) -> None:
+    from dsprof.analysis.summarise import align_run
+    from dsprof.export.chrome import write_chrome
+    from dsprof.export.perfetto import write_perfetto
+    from dsprof.export.timeline import each_rank
+    from dsprof.reports.write import writing
+    from dsprof.trace.run import find_run
+
+    run = find_run(arguments.paths)
+    ranks = _shown(each_rank(run, align_run(run)), len(run.files))
+    write = write_perfetto if arguments.to == "perfetto" else write_chrome
+    with writing(arguments.output) as file:
+        write(file, ranks)
+
+
+def _shown(ranks: Iterator[RankTracks], count: int) -> Iterator[RankTracks]:
+    """Pass the ranks on, and show how many are done."""
+    progress = progress_on_terminal()
+    for done, rank in enumerate(ranks, 1):
+        yield rank
+        if progress is not None:
+            progress(done, count)
+
+
+def _write_table(arguments: Namespace) -> None:
+    from dsprof.export.tables import write_csv, write_parquet
+    from dsprof.loaded_run import load_run
+    from dsprof.reports.write import writing
+    from dsprof.rows import installed
+
+    if arguments.to == "parquet":
+        installed("pyarrow")  # before the long part
+    rows = getattr(load_run(arguments.paths), arguments.table)
+    write = write_csv if arguments.to == "csv" else write_parquet
+    with writing(arguments.output) as file:
+        write(file, rows)

@@ -1,0 +1,82 @@
+"""`dsprof export`: files of other programs, written whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import dsprof, environment
+from tests.factories.trace_files import write_run
+
+
+@pytest.mark.parametrize("form", ["perfetto", "chrome", "csv", "parquet"])
+def test_it_writes_the_file_and_says_where(tmp_path: Path, form: str) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    write_run(tmp_path / "traces")
+    done = dsprof("export", "traces", "--to", form, "-o", "out", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"Exported: {tmp_path / 'out'}\n"
+    content = (tmp_path / "out").read_bytes()
+    if form == "chrome":
+        assert {event["pid"] for event in json.loads(content)["traceEvents"]} == {0, 1}
+    elif form == "csv":
+        rows = list(csv.DictReader(content.decode().splitlines()))
+        assert [(row["rank"], row["seq"]) for row in rows][3:5] == [("0", "3"), ("1", "0")]
+        assert rows[0]["size_bytes"] == str(1 << 20)
+        assert rows[0]["peer"] == ""
+    elif form == "parquet":
+        from pyarrow import parquet
+
+        table = parquet.read_table(tmp_path / "out")
+        assert table.column("end_ns").type == "int64"
+        assert table.column("peer").null_count == table.num_rows == 8
+    else:
+        assert content.startswith(b"\x0a")
+
+
+def test_another_table(tmp_path: Path) -> None:
+    write_run(tmp_path / "traces")
+    done = dsprof(
+        *("export", "traces", "--to", "csv", "--table", "findings", "-o", "out"), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader((tmp_path / "out").read_text().splitlines()))
+    assert "data-quality" in {row["rule"] for row in rows}
+    assert {row["status"] for row in rows} > {"pass"}
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    write_run(tmp_path / "traces", started_monotonic_ns=0)
+    (tmp_path / "out").write_text("before")
+    done = dsprof("export", "traces", "--to", "perfetto", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no times" in done.stderr
+    assert (tmp_path / "out").read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "traces"]
+
+
+def test_a_trace_is_not_overwritten(tmp_path: Path) -> None:
+    first, _ = write_run(tmp_path / "traces")
+    before = first.read_bytes()
+    done = dsprof("export", "traces", "--to", "csv", "-o", first, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "it is an input file" in done.stderr
+    assert first.read_bytes() == before
+
+
+def test_parquet_without_pyarrow_names_it(tmp_path: Path) -> None:
+    write_run(tmp_path / "traces")
+    (tmp_path / "hidden" / "pyarrow").mkdir(parents=True)
+    (tmp_path / "hidden" / "pyarrow" / "__init__.py").write_text("raise ImportError")
+    done = dsprof(
+        *("export", "traces", "--to", "parquet", "-o", "out"),
+        cwd=tmp_path,
+        env=environment(tmp_path / "hidden"),
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "dsprof: pyarrow is not installed; run: pip install pyarrow\n"
+    assert not (tmp_path / "out").exists()
