@@ -22,7 +22,7 @@ import msgspec
 
 from dsprof import environment
 from dsprof._version import __version__
-from dsprof.config import Config
+from dsprof.config import COMMAND_PID, Config
 from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.interpreter import NO_GIL, has_gil
 from dsprof.recording.live_state import keep_states_of_the_dead
@@ -64,6 +64,7 @@ class Session:
         self._status: dict[str, HookStatus] = {}
         self._rank = 0
         self._world_size = 0
+        self._started_s = time.time()
 
     @property
     def rank(self) -> int:
@@ -282,6 +283,8 @@ class Session:
         if self.writer is None:
             if self.recorder.failures:
                 _say(f"nothing was recorded: {'; '.join(self.recorder.failures.values())}")
+            elif reason == EXIT:
+                self._report_silence()
             return
         for patch in left:
             text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
@@ -337,6 +340,19 @@ class Session:
                 f"{files}; see them with: dsprof report {self.config.out}"
             )
             self._report_hooks()
+
+    def _report_silence(self) -> None:
+        """Say so if what `dsprof run` started has not communicated, nor its children."""
+        if os.environ.get(COMMAND_PID) != str(os.getpid()) or hasattr(sys, "last_type"):
+            return
+        with suppress(OSError):
+            traces = Path(self.config.out).glob(FILE_PATTERN)
+            if not any(path.stat().st_mtime >= self._started_s for path in traces):
+                _say(
+                    "nothing was recorded: the program communicated with no other rank. Start "
+                    "several, such as: dsprof run -- torchrun --nproc-per-node 2 train.py; profile "
+                    "a single process with torch.profiler, and give its trace to dsprof report"
+                )
 
     def _report_hooks(self) -> None:
         """Say once, on rank 0, which hooks could not do their work; the report tells of all."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +15,8 @@ from dsprof.cli.output import check_writable, print_bytes, terminal
 from dsprof.errors import DsprofError, escaped
 
 _STANDARD_OUTPUT = Path("-")
+_HEAD_BYTES = 1 << 12
+_RUN = re.compile(rb'<meta name="dsprof-run" content="([^"]*)">')
 
 
 class Render(Protocol):
@@ -84,12 +88,34 @@ def deliver(render: Render, arguments: Namespace, output: Path, noun: str, **opt
     document = render(arguments.format, **options)
     if os.path.exists(output) and output.is_fifo():
         print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
+    replaced = _run_of(output)
     write_whole(output, document)
+    if replaced and replaced != _named_run(document):
+        print(
+            f"dsprof: {escaped(f'{output} was the report of {replaced}: replaced')}",
+            file=sys.stderr,
+        )
     if not arguments.quiet:
         print_bytes(render("text", **terminal()))
         print_bytes(f"\n{noun}: {escaped(os.path.realpath(output))}\n".encode())
     if arguments.open:
         _open(output)
+
+
+def _run_of(page: Path) -> str:
+    """Return the run that an existing page reports on; "" if it is none of ours."""
+    if not page.is_file():  # a pipe would wait for a writer
+        return ""
+    try:
+        with page.open("rb") as file:
+            return _named_run(file.read(_HEAD_BYTES))
+    except OSError:
+        return ""
+
+
+def _named_run(page: bytes) -> str:
+    found = _RUN.search(page, 0, _HEAD_BYTES)
+    return unescape(found[1].decode(errors="replace")) if found else ""
 
 
 def _open(page: Path) -> None:

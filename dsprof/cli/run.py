@@ -13,6 +13,7 @@ from dsprof.cli.loading import threshold_schema
 from dsprof.cli.start import become
 from dsprof.cli.versions import loads_plugins, version_of
 from dsprof.config import (
+    COMMAND_PID,
     CONFIG_VARIABLE,
     FIELDS,
     PREFIX,
@@ -73,6 +74,7 @@ nothing, set DSPROF=1 on each node."""
                 file=sys.stderr,
             )
             variables["PYTHONPATH"] = _with_startup(variables.get("PYTHONPATH", ""))
+        variables[COMMAND_PID] = str(os.getpid())
         become(command, variables)
 
 

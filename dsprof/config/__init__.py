@@ -21,6 +21,8 @@ from dsprof.config.settings import Bounds, Setting, checked, did_you_mean, raise
 SWITCH = "DSPROF"
 CONFIG_VARIABLE = "DSPROF_CONFIG"
 PLUGINS_VARIABLE = "DSPROF_PLUGINS"
+COMMAND_PID = "_DSPROF_COMMAND_PID"
+"""Set by `dsprof run` for the process that becomes the command; no setting, so without PREFIX."""
 PREFIX = "DSPROF_"
 MIRROR_PREFIX = "PYTHON_"
 """DeepSpeed's launchers forward only some prefixes to other nodes; this one is among them."""

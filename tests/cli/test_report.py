@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,27 @@ def test_a_terminal_has_colour_and_its_width(
         text = shown.read(1 << 20)
     assert process.returncode == 0
     assert (b"\x1b[" in text) == is_coloured
+
+
+def test_a_page_of_another_run_is_not_replaced_without_a_word(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(["report", "traces", "--quiet"]) == 0
+        assert capsys.readouterr().err == ""
+    write_run(traces.parent / "others", world_size=3)
+    assert main(["report", "others", "--quiet"]) == 0
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"dsprof: report\.html was the report of .*, 2 ranks, .*: replaced\n", said)
+    assert b", 3 ranks, " in Path("report.html").read_bytes()[:4096]
+
+
+def test_a_file_that_is_no_page_is_replaced(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("report.html").write_bytes(b"\xff<meta name=")
+    assert main(["report", "traces", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_files_may_be_given_one_by_one(

@@ -83,6 +83,30 @@ def test_what_cannot_be_started_is_one_line(
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"dsprof: {message}\n")
 
 
+RANK = (
+    "import pathlib; pathlib.Path('dsprof-out').mkdir()\n"
+    "pathlib.Path('dsprof-out/trace.rank00000.json').touch()"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import torch", "dsprof: nothing was recorded: the program communicated with no other"),
+        (f"import subprocess, sys, torch\nsubprocess.run([sys.executable, '-c', {RANK!r}])", ""),
+        ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import torch'])", ""),
+        ("import torch; raise KeyError", "Traceback"),
+    ],
+    ids=["alone", "launcher", "child", "failed"],
+)
+def test_a_program_that_communicates_with_nobody_is_told_so(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    done = dsprof("run", "--", sys.executable, "-c", code, cwd=tmp_path)
+    assert done.stderr[: len(said) or None] == said
+    assert ("nothing was recorded" in done.stderr) == said.startswith("dsprof")
+
+
 def test_before_torch_2_6_the_command_starts_us_from_pythonpath(tmp_path: Path) -> None:
     install(tmp_path, "torch", "2.4.0+cpu")
     (tmp_path / "torch.py").write_text("print('torch')")
