@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
 from dsprof.cli.live_states import keep_live_states
+from dsprof.errors import TraceError
 
 if TYPE_CHECKING:
     from dsprof.analysis.run.hang_model import HangReport
@@ -60,12 +61,30 @@ read."""
 
 
 def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
+    from dsprof.analysis.run.hang_model import HangReport
+    from dsprof.analysis.run.ras_verdict import ras_verdicts
+    from dsprof.diagnosis.printed import printed_ras
+
+    of_ras = [*ras_verdicts(printed_ras(paths))]
+    try:
+        report = _of_traces(paths, is_live=is_live)
+    except TraceError:
+        if not of_ras:
+            raise
+        return HangReport(verdicts=of_ras)
+    if not of_ras:
+        return report
+    known = [verdict for verdict in report.verdicts if not verdict.is_healthy]
+    return HangReport(verdicts=[*known, *of_ras], groups=report.groups)
+
+
+def _of_traces(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     from dsprof.analysis.aggregates.endings import Endings
     from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
     from dsprof.analysis.run.hang_verdict import hang_of, report_of
     from dsprof.analysis.summarise import summarise
     from dsprof.diagnosis.live import is_here, seen_now
-    from dsprof.diagnosis.stacks import asked_stacks, printed_stacks, with_stacks
+    from dsprof.diagnosis.printed import asked_stacks, printed_stacks, with_stacks
     from dsprof.trace.run import find_run
 
     files = find_run(paths)

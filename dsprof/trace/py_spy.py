@@ -10,7 +10,7 @@ _FRAME = re.compile(r"(.+) \((.+):(\d+)\)")
 _MAIN = "MainThread"
 _MOST_FRAMES = 200
 
-START = b"Process "
+START = "Process "
 LARGEST_BYTES = 1 << 20
 
 

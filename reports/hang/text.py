@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsprof.analysis.run.hang_model import HEALTHY, HangReport, HangVerdict
+from dsprof.analysis.run.hang_model import HangReport, HangVerdict
 from dsprof.findings import formatting as fmt
 from dsprof.findings.wording import ranks_do
 from dsprof.reports import tables
@@ -31,7 +31,7 @@ class TextRenderer:
 
 def _sections(report: HangReport, page: Page) -> Iterator[list[str]]:
     for number, verdict in enumerate(report.verdicts):
-        colour = "1" if verdict.kind in HEALTHY else "1;31"
+        colour = "1" if verdict.is_healthy else "1;31"
         sentence = page.wrap(verdict.sentence)
         cause = page.wrap(verdict.cause.text) if verdict.cause.text else []
         yield [*(page.paint(line, "" if number else colour) for line in sentence), *cause]

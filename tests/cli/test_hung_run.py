@@ -11,6 +11,7 @@ import pytest
 
 from dsprof.__main__ import main
 from dsprof.trace.hang_dump import HangDump, ThreadStack, write_dump
+from tests.analysis.run.test_ras_verdict import BEHIND, HEAD
 from tests.factories.hangs import write_killed
 from tests.factories.trace import header
 
@@ -111,3 +112,15 @@ def test_what_a_rank_wrote_of_itself_lies_beside_its_trace(
     [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
     assert verdict["cause"]["kind"] == "lock"
     assert verdict["stacks"] == {"2": [*stack.frames]}
+
+
+def test_output_of_ncclras_is_read_with_traces_and_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ras.txt").write_text(HEAD + BEHIND)
+    assert hang(tmp_path) == 1
+    assert capsys.readouterr().out.startswith("Rank 3 of communicator 1-0 is behind")
+    write_killed(tmp_path, 0, 1)
+    assert hang(tmp_path, "--format", "json") == 1
+    found = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [one["ranks"] for one in found] == [[2], [3]]

@@ -36,7 +36,7 @@ CauseKind = Literal[
 ]
 
 HEALTHY: frozenset[Kind] = frozenset({"none", "unknown", "slow"})
-"""Verdicts that name no fault."""
+"""Verdicts that name no problem."""
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -78,6 +78,11 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str = ""
     is_of_device: bool = False  # the program went on, the device did not
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it names no problem: a suspect that nobody can judge is one."""
+        return self.kind in HEALTHY and not (self.kind == "unknown" and self.operation)
+
 
 class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
     """The first call of a process group that cannot end, and where its ranks are."""
@@ -107,4 +112,4 @@ class HangReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_healthy(self) -> bool:
         """Whether no hang and no crash is known."""
-        return all(verdict.kind in HEALTHY for verdict in self.verdicts)
+        return all(verdict.is_healthy for verdict in self.verdicts)

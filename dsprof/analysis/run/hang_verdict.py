@@ -26,7 +26,6 @@ from dsprof.analysis.run.endings import (
 from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
 from dsprof.analysis.run.hang_fates import Fate, by_exception, by_kill, by_look, fate_of
 from dsprof.analysis.run.hang_model import (
-    HEALTHY,
     Cause,
     GroupWaits,
     HangReport,
@@ -37,8 +36,6 @@ from dsprof.analysis.run.hang_model import (
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration, named, ranks_do
 from dsprof.trace.heartbeat import LONGEST_NS
-
-__all__ = ["HEALTHY", "Cause", "HangReport", "HangVerdict", "Operation", "verdicts"]
 
 UNFINISHED = 2
 """Collectives of a group that one rank's device has ended and another's has not."""

@@ -8,7 +8,7 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.environment import named_ranks
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
-from dsprof.analysis.run.hang_model import HEALTHY, HangVerdict
+from dsprof.analysis.run.hang_model import HangVerdict
 from dsprof.analysis.run.hang_verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -61,7 +61,7 @@ class CollectiveTimedOut:
         silent = tuple(rank for rank in range(max(waiting)) if rank not in waiting)
         cause, suspects = self._cause(numbers, kinds, silent) if is_one_group else ("", ())
         confidence = "low" if suspects else ""
-        if verdict.kind not in HEALTHY:  # traces and dumps know more than logs
+        if not verdict.is_healthy:  # traces and dumps know more than logs
             cause, suspects, confidence = verdict.sentence, verdict.ranks, verdict.confidence
         longest = max((one.waited_ms for one in timeouts.values()), default=0)
         what = next(iter(timeouts.values()), None)
@@ -72,7 +72,7 @@ class CollectiveTimedOut:
             f"{min(numbers.values())}" + (f" after {longest / 1000:,.0f} s." if longest else "."),
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
-            action=f"{_look_at(suspects)} (py-spy dump).{_DUMPS * (verdict.kind in HEALTHY)}",
+            action=f"{_look_at(suspects)} (py-spy dump).{_DUMPS * verdict.is_healthy}",
             ranks=suspects,
             evidence=(_table(waiting, timeouts, last),),
             confidence=confidence,

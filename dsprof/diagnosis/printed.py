@@ -1,4 +1,4 @@
-"""Where ranks are in Python, as py-spy prints it: from files, or asked for now."""
+"""What other tools print of a hang: stacks by py-spy, from files or asked for, and NCCL's RAS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from pathlib import Path
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
+from dsprof.trace.nccl_ras import START as RAS_START
+from dsprof.trace.nccl_ras import Communicator, communicators
 from dsprof.trace.py_spy import LARGEST_BYTES, START, main_stacks
 from dsprof.trace.run import RunFiles
 
 _PATIENCE_S = 10.0
 _MOST_FILES = 10_000
+_PREAMBLE = 4096
 
 
 def with_stacks(endings: Endings, run: RunFiles, stacks: Mapping[int, tuple[str, ...]]) -> Endings:
@@ -33,12 +36,29 @@ def with_stacks(endings: Endings, run: RunFiles, stacks: Mapping[int, tuple[str,
 def printed_stacks(paths: Iterable[Path]) -> dict[int, tuple[str, ...]]:
     """Return the stacks, by pid, in files of py-spy among `paths` and in folders there."""
     found: dict[int, tuple[str, ...]] = {}
+    for text in _texts(paths):
+        if text.startswith(START):
+            found |= main_stacks(text)
+    return found
+
+
+def printed_ras(paths: Iterable[Path]) -> list[Communicator]:
+    """Return the communicators with problems in outputs of ncclras among `paths` and there."""
+    return [
+        one
+        for text in _texts(paths)
+        if RAS_START.search(text, 0, _PREAMBLE)
+        for one in communicators(text)
+    ]
+
+
+def _texts(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield what may be text for people; traces and dumps begin otherwise."""
     for path in _files(paths):
         with suppress(OSError), open_input(path) as file:
-            if file.read(len(START)) == START:
-                text = (START + file.read(LARGEST_BYTES)).decode(errors="replace")
-                found |= main_stacks(text)
-    return found
+            start = file.read(_PREAMBLE)
+            if start[:1].isalpha() and b"\0" not in start:
+                yield (start + file.read(LARGEST_BYTES)).decode(errors="replace")
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
