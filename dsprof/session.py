@@ -180,7 +180,7 @@ class Session:
         state = recorder.in_flight.state
         if why := state.open(header, self._disclose):
             recorder.outbox.define(Note(f"no live state is kept of this rank: {why}"))
-        elif state.path is not None:
+        elif state.path is not None and not config.anonymize:  # it has the number of the user
             header.state_file = state.path.name
         source = Source(
             records=recorder.outbox.records,

@@ -17,7 +17,7 @@ def keep_live_states(run: RunFiles) -> None:
     places = {
         (header.run_key, path.parent)
         for path, header in zip(run.files, run.headers, strict=True)
-        if header.state_file and header.boot_id == here
+        if header.boot_id == here
     }
     for run_key, folder in places:
         keep_states_of_the_dead(run_key, folder)

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.recording.interrupts import raise_if_of_signal_handler
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
 from dsprof.trace.state_file import (
@@ -128,7 +129,7 @@ class LiveState:
         )
         words[BEAT_NS], words[STEP] = clock(), -1
         self.path, self._words = path, words
-        self._write(Line(header=msgspec.structs.replace(header, config={}, state_file=path.name)))
+        self._write(Line(header=msgspec.structs.replace(header, config={})))
         for word, number in list(self.words.items()):
             self._write(Line(word=(number, word)))
         self.issue, self.done = self.make_writers(words)
@@ -138,13 +139,10 @@ class LiveState:
         """Take note of a group or call site that the calls that follow refer to."""
         if self._words is None or not isinstance(definition, (Group, Site)):
             return
-        definition = self._disclose(definition)
-        if isinstance(definition, Site):
-            self._write(Line(site=definition))
-        else:
-            if len(definition.ranks) > _MOST_RANKS:
-                definition = msgspec.structs.replace(definition, ranks=[])
-            self._write(Line(group=definition))
+        try:
+            self._write(_line(self._disclose(definition)))
+        except Exception as error:  # noqa: BLE001 - the trace has it, and the hook goes on
+            raise_if_of_signal_handler(error)
 
     def _write(self, line: Line) -> None:
         """Add a line if it fits: the trace has them all."""
@@ -324,11 +322,12 @@ def _create(path: Path) -> mmap.mmap:
 
 def _remove_stale(folder: Path) -> None:
     """Remove what processes of this user left behind that are long gone."""
-    now_ns = time.time_ns()
+    before_ns = time.time_ns() - STALE_NS
     with suppress(OSError):
         for path in folder.glob(f"dsprof-{os.getuid()}-*.state"):
             with suppress(OSError):
-                if _alive_epoch_ns(path) < now_ns - STALE_NS:
+                is_old = os.stat(path, follow_symlinks=False).st_mtime_ns < before_ns
+                if is_old and _alive_epoch_ns(path) < before_ns:  # none is read that cannot be
                     path.unlink()
 
 
@@ -337,11 +336,18 @@ def _alive_epoch_ns(path: Path) -> int:
     try:
         state = read_state(path)
     except TraceError:
-        return os.stat(path, follow_symlinks=False).st_mtime_ns
+        return 0
     if is_alive(state):
         return time.time_ns()
     header = state.header
     return header.started_epoch_ns + state.beat_ns - header.started_monotonic_ns
+
+
+def _line(definition: Group | Site) -> Line:
+    if isinstance(definition, Site):
+        return Line(site=definition)
+    is_long = len(definition.ranks) > _MOST_RANKS
+    return Line(group=msgspec.structs.replace(definition, ranks=[]) if is_long else definition)
 
 
 def _as_it_is(definition: Any) -> Any:

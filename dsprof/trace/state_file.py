@@ -142,8 +142,8 @@ def _memory_devices() -> set[int]:
 def find_state(header: Header, folder: Path) -> RankState | None:
     """Return the state of the process that wrote a trace: the live one, or a copy beside it."""
     copies = [folder / kept_name(header.rank, header.pid)]
-    name = header.state_file
-    if name and name == os.path.basename(name) and header.boot_id == boot_id():
+    name = header.state_file or state_name(header.run_key, header.rank, header.pid)
+    if name == os.path.basename(name) and header.boot_id == boot_id():
         copies = [*(place / name for place in memory_folders()), *copies]
     for path in copies:
         with suppress(TraceError, OSError):

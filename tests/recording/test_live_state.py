@@ -129,6 +129,17 @@ def test_the_last_completed_number_of_a_group_outlives_its_calls(state: LiveStat
     assert read(state).passed == {1: CALLS - 1, 2: 41}
 
 
+def test_what_cannot_be_described_is_left_to_the_trace(memory: Path) -> None:
+    def broken(definition: object) -> object:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    live = LiveState()
+    assert live.open(own_header(), broken) == ""
+    live.define(Site(id=3, file="train.py", line=9, function="main"))
+    assert read(live).sites == {}
+    live.close()
+
+
 def test_it_is_the_users_own_and_goes_with_the_trace(state: LiveState) -> None:
     path = state.path
     assert path is not None
@@ -189,6 +200,9 @@ def test_those_of_dead_processes_go_after_a_day(memory: Path) -> None:
         live = LiveState()
         started = {"pid": pid, "started_epoch_ns": time.time_ns() - age_ns}
         assert live.open(header(started_monotonic_ns=clock(), **started), lambda d: d) == ""
+        assert live.path is not None
+        made_ns = time.time_ns() - age_ns
+        os.utime(live.path, ns=(made_ns, made_ns))
     live = LiveState()
     assert live.open(own_header(), lambda definition: definition) == ""
     left = {read_state(path).header.pid for path in memory.iterdir()}
