@@ -34,7 +34,7 @@ class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""  # letter of /proc/PID/stat; "X": there is no such process
     waits_in: str = ""  # function of the kernel (wchan)
     tracer: int = 0  # pid of a debugger
-    cpu_ns: int = 0  # with its children
+    cpu_ns: int = 0  # of its first thread, and of its children
     io_bytes: int = 0  # read and written, by any call
     oom_score: int | None = None
     oom_kills: int | None = None  # of its cgroup, ever
@@ -57,6 +57,7 @@ class HangDump(msgspec.Struct, omit_defaults=True):
     process: ProcessState = ProcessState()
     memory: MemorySample | None = None
     holds_interpreter: bool = False  # a C call kept Python from running
+    is_active: bool = False  # it computed, read or wrote while it was looked at
 
 
 def dump_path(folder: Path, rank: int) -> Path:

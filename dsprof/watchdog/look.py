@@ -14,15 +14,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dsprof.environment.machine import listed
+from dsprof.environment.processes import GONE
 from dsprof.trace.hang_dump import ProcessState, ThreadStack
 
 T = TypeVar("T")
 
-GONE = "X"
-
 _FRAMES = 60
 _THREADS = 200
 _SOCKETS = 64
+_CHILDREN = 256
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_NOTICEABLE_BYTES = 2_000_000  # our own threads read and write less
 _TCP = {
     "01": "ESTABLISHED",
     "02": "SYN_SENT",
@@ -68,19 +71,40 @@ def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:
     stat = _read(own / "stat").rpartition(")")[2].split()
     if not stat:
         return ProcessState(state=GONE if root.is_dir() else "")
-    ticks = sum(int(word) for word in stat[11:15] if word.isdigit())
     group = _Cgroup(own, root)
     return ProcessState(
         state=GONE if stat[0] in "ZX" else stat[0],
         waits_in=_read(own / "wchan").strip("0 \n"),
         tracer=_fields(_read(own / "status")).get("TracerPid:", 0),
-        cpu_ns=ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK")),
-        io_bytes=sum(_fields(_read(own / "io")).get(f"{way}char:", 0) for way in "rw"),
+        cpu_ns=_ticks(own / "task" / str(pid)) * _TICK_NS + _cpu_of_children(pid, root),
+        io_bytes=sum(_fields(_read(own / "io")).values()),
         oom_score=_number(own / "oom_score"),
         oom_kills=group.oom_kills(),
         memory_bytes=group.memory_bytes(),
         memory_limit_bytes=group.limit_bytes(),
     )
+
+
+def is_active(before: ProcessState, after: ProcessState, apart_ns: int) -> bool:
+    """Say whether a process computes, reads or writes: it is slow, and not stuck."""
+    computed_ns, moved_bytes = after.cpu_ns - before.cpu_ns, after.io_bytes - before.io_bytes
+    return computed_ns > apart_ns // 20 or moved_bytes > _NOTICEABLE_BYTES
+
+
+def _cpu_of_children(pid: int, root: Path) -> int:
+    """Return what the living descendants have computed: compilers, and workers that load data."""
+    pending, seen = [pid], {pid}
+    while pending and len(seen) < _CHILDREN:
+        for task in listed(root / str(pending.pop()) / "task"):
+            children = {int(word) for word in _read(task / "children").split()} - seen
+            pending += children
+            seen |= children
+    return sum(_ticks(root / str(child)) for child in seen - {pid}) * _TICK_NS
+
+
+def _ticks(process: Path) -> int:
+    words = _read(process / "stat").rpartition(")")[2].split()
+    return sum(int(word) for word in words[11:13] if word.isdigit())
 
 
 def sockets(pid: int, root: Path = Path("/proc")) -> tuple[str, ...]:

@@ -46,6 +46,10 @@ class Pace:
                 self._steps_ns.append((now_ns - self._step_ns) // (step - self._step))
             self._step, self._step_ns = step, now_ns
 
+    def forgive(self, now_ns: int) -> None:
+        """Expect the next tick a tick from now: the watchdog itself was busy."""
+        self._last_ns = now_ns
+
     @property
     def threshold_ns(self) -> int:
         """How long nothing may go on."""

@@ -1,0 +1,120 @@
+"""Whether ranks that wait are stuck, or only slow. Pure: who waits where, and what others do.
+
+A wait proves nothing by its length. A run is stuck where somebody who is awaited provably does not
+come: it is gone, stopped, runs no Python, or does nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Condition = Literal["idle", "active", "stopped", "gone", "locked", "debugged"]
+"""What a rank does outside collectives; `locked`: a C call holds the interpreter lock."""
+
+Obstacle = Literal[Condition, "joined", "deadlock", "unreachable"]
+"""What a chain of waits ends at; `joined`: every rank is in the call, and it does not complete."""
+
+_PASSES: frozenset[Obstacle] = frozenset(("active", "debugged"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A call in flight: the n-th of a group, or of sends and receives between two ranks."""
+
+    key: Hashable
+    members: tuple[int, ...]
+    seq: int
+    age_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one rank is; `entered` has the number of the last call of each key."""
+
+    waits: tuple[Wait, ...] = ()
+    entered: Mapping[Hashable, int] = field(default_factory=dict)
+    condition: Condition = "idle"
+    is_on_device: bool = False  # that a call has completed is not seen
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the chains of waits end at, by rank."""
+
+    obstacles: dict[int, Obstacle]
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a rank provably does not come, and nobody is looking into it."""
+        found = self.obstacles.values()
+        return "debugged" not in found and any(one not in _PASSES for one in found)
+
+
+def judge(standings: Mapping[int, Standing], threshold_ns: int) -> Judgement:
+    """Follow the waits of all ranks that wait longer than the threshold."""
+    found: dict[int, Obstacle] = {}
+    for rank, standing in standings.items():
+        if _overdue(standing, threshold_ns):
+            found |= _ends(rank, standings, threshold_ns)
+    return Judgement(found)
+
+
+def _ends(
+    first: int, standings: Mapping[int, Standing], threshold_ns: int
+) -> Iterator[tuple[int, Obstacle]]:
+    seen, pending = {first}, [first]
+    has_end = False
+    while pending:
+        rank = pending.pop()
+        obstacle = _obstacle(rank, standings, threshold_ns)
+        if obstacle is not None:
+            has_end = True
+            yield rank, obstacle
+            continue
+        new = _awaited(standings[rank], standings, threshold_ns) - seen
+        seen |= new
+        pending += new
+    if not has_end:
+        yield first, "deadlock"
+
+
+def _obstacle(rank: int, standings: Mapping[int, Standing], threshold_ns: int) -> Obstacle | None:
+    """Say what keeps a rank; None: it waits for others, that have to be asked."""
+    standing = standings.get(rank)
+    if standing is None:
+        return "unreachable"
+    if not standing.waits or standing.condition not in ("idle", "active"):
+        return standing.condition
+    if not (overdue := _overdue(standing, threshold_ns)):
+        return "active"
+    if any(_absent(wait, standings) for wait in overdue):
+        return None
+    # All have joined: as long as one of them has just come, it goes on.
+    ages_ns = [_age_ns(rank, wait, standings) for wait in overdue for rank in wait.members]
+    is_moving = standing.is_on_device or min(ages_ns) < threshold_ns // 2
+    return "active" if is_moving else "joined"
+
+
+def _overdue(standing: Standing, threshold_ns: int) -> list[Wait]:
+    # Ranks that wait for the same one notice at different moments.
+    return [wait for wait in standing.waits if wait.age_ns >= threshold_ns // 2]
+
+
+def _awaited(standing: Standing, standings: Mapping[int, Standing], threshold_ns: int) -> set[int]:
+    return {r for wait in _overdue(standing, threshold_ns) for r in _absent(wait, standings)}
+
+
+def _absent(wait: Wait, standings: Mapping[int, Standing]) -> list[int]:
+    return [
+        rank
+        for rank in wait.members
+        if rank not in standings or standings[rank].entered.get(wait.key, 0) < wait.seq
+    ]
+
+
+def _age_ns(rank: int, wait: Wait, standings: Mapping[int, Standing]) -> int:
+    """Return for how long a rank has been in a call; one that has left it, for ever."""
+    ages_ns = (one.age_ns for one in standings[rank].waits if one.key == wait.key)
+    return max(ages_ns, default=wait.age_ns)

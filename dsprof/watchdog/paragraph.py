@@ -1,0 +1,51 @@
+"""Says who is stuck, by the same analysis as afterwards; loaded only then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.run.hang_model import HEALTHY, HangVerdict
+from dsprof.analysis.run.hang_verdict import hang_of, judged
+from dsprof.analysis.summary import RankClock
+from dsprof.trace.hang_dump import HangDump
+from dsprof.trace.table import CollectivesBuilder, RankTrace
+
+_FRAMES = 6
+
+
+def verdict_of(dumps: Mapping[int, HangDump], least_wait_ns: int) -> HangVerdict | None:
+    """Return the root of what is wrong; None where the analysis finds nothing."""
+    known = [dump for dump in dumps.values() if dump.state is not None]
+    if not known:
+        return None
+    endings = reduce(Endings.merge, [_ending(dump, known) for dump in known])
+    first = judged(hang_of(endings, least_wait_ns=least_wait_ns), endings)[0]
+    return None if first.kind in HEALTHY else first
+
+
+def _ending(dump: HangDump, all_dumps: list[HangDump]) -> Endings:
+    state, header = dump.state, dump.header
+    assert state is not None
+    trace = RankTrace(
+        path="",
+        header=header,
+        collectives=CollectivesBuilder().build(),
+        groups=state.groups,
+        sites=state.sites,
+        state=state,
+        hang_dump=dump,
+    )
+    first_ns = min(one.header.started_epoch_ns for one in all_dumps)
+    boots = {one.header.boot_id for one in all_dumps}
+    bound_ns = 0 if len(boots) == 1 else None
+    return Endings.collect(trace, RankClock(header.started_epoch_ns - first_ns, bound_ns))
+
+
+def paragraph(verdict: HangVerdict) -> str:
+    """Say who, what, where and since when, with the stacks where ranks part."""
+    lines = [f"{verdict.sentence} {verdict.cause.text}".strip()]
+    for rank, frames in list(verdict.stacks.items())[:2]:
+        lines += [f"  rank {rank}:", *(f"    {frame}" for frame in frames[:_FRAMES])]
+    return "\n".join(lines)

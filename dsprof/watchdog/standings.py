@@ -1,0 +1,70 @@
+"""Where ranks are, by their dumps and live states: what the judgement is made of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+
+from dsprof.environment.processes import GONE
+from dsprof.trace.hang_dump import HangDump
+from dsprof.trace.state_file import StateCall
+from dsprof.watchdog.judgement import Condition, Standing, Wait
+from dsprof.watchdog.look import is_debugged
+
+_OTHER_SIDE = {"send": "recv", "recv": "send"}
+
+
+def standings_of(dumps: Mapping[int, HangDump]) -> dict[int, Standing]:
+    """Return where each rank is."""
+    return {rank: _standing(rank, dump) for rank, dump in dumps.items()}
+
+
+def _standing(rank: int, dump: HangDump) -> Standing:
+    entered: dict[Hashable, int] = defaultdict(int)
+    waits: list[Wait] = []
+    state = dump.state
+    if state is None:
+        return Standing(condition=condition_of(dump))
+    for number, seq in state.passed.items():
+        if number in state.groups:
+            entered[state.groups[number].key] = seq
+    for call in state.calls:
+        if (group := state.groups.get(call.group)) is None:
+            continue
+        key, awaited = _key(rank, call, group.key), (rank, call.peer)
+        entered[key] = max(entered[key], call.seq)
+        if call.is_in_flight:
+            members = awaited if call.is_pair else tuple(group.ranks)
+            other = _key(rank, call, group.key, _OTHER_SIDE) if call.is_pair else key
+            age_ns = dump.noticed_ns - call.issue_ns
+            waits.append(Wait(other, members[1:] if call.is_pair else members, call.seq, age_ns))
+    return Standing(
+        waits=tuple(waits),
+        entered=dict(entered),
+        condition=condition_of(dump),
+        is_on_device=dump.header.device != "cpu",
+    )
+
+
+def condition_of(dump: HangDump) -> Condition:
+    """Say what a rank does outside collectives."""
+    process = dump.process
+    if process.state == GONE:
+        return "gone"
+    if is_debugged(dump.threads, process) or process.state == "t":
+        return "debugged"
+    if process.state == "T":
+        return "stopped"
+    if dump.holds_interpreter:
+        return "locked"
+    return "active" if dump.is_active else "idle"
+
+
+def _key(rank: int, call: StateCall, group: str, sides: Mapping[str, str] = {}) -> Hashable:
+    """Return what numbers calls: their group, or sender, receiver and side of it."""
+    if not call.is_pair:
+        return group
+    op = call.op.removeprefix("i")
+    side = sides.get(op, op)
+    ends = (rank, call.peer) if op == "send" else (call.peer, rank)
+    return group, *ends, side

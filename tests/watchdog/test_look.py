@@ -1,0 +1,87 @@
+import os
+import threading
+
+from dsprof.trace.hang_dump import ProcessState, ThreadStack
+from dsprof.watchdog import look
+
+SECOND_NS = 1_000_000_000
+
+
+def test_stacks_show_where_each_thread_is():
+    held, release = threading.Event(), threading.Event()
+
+    def wait_here():
+        held.set()
+        release.wait()
+
+    thread = threading.Thread(target=wait_here, name="loader")
+    thread.start()
+    held.wait()
+    stacks = look.stacks()
+    release.set()
+    thread.join()
+
+    assert stacks[0].name == "MainThread"
+    assert "test_stacks_show" in " ".join(stacks[0].frames)
+    [found] = [stack for stack in stacks if stack.name == "loader"]
+    assert any(frame.endswith("wait_here") for frame in found.frames)
+
+
+def test_own_process_is_looked_at():
+    found = look.process_state(os.getpid())
+
+    assert found.state in "RSD"
+    assert found.tracer == 0
+    assert found.cpu_ns > 0
+
+
+def test_a_process_that_is_not_there_is_gone(tmp_path):
+    assert look.process_state(1 << 22).state == "X"
+
+
+def process(root, **files):
+    own = root / "proc" / "7"
+    (own / "task" / "7").mkdir(parents=True)
+    for name, text in files.items():
+        (own / name).write_text(text)
+    return root / "proc"
+
+
+def stat(state="S", ticks=0):
+    return f"7 (py (x) thon) {state} " + " ".join(["0"] * 10) + f" {ticks} 0 0 0 0 0 0 0 99"
+
+
+def test_kills_for_memory_are_read_from_either_version_of_cgroups(tmp_path):
+    for version, cgroup, folder, kills in (
+        (1, "4:memory:/a\n", "memory/a", ("memory.oom_control", "under_oom 0\noom_kill 2\n")),
+        (2, "0::/a\n", "a", ("memory.events", "oom 3\noom_kill 2\n")),
+    ):
+        root = tmp_path / str(version)
+        proc = process(root, stat=stat(), cgroup=cgroup)
+        place = root / "sys/fs/cgroup" / folder
+        place.mkdir(parents=True)
+        (place / kills[0]).write_text(kills[1])
+
+        assert look.process_state(7, proc).oom_kills == 2
+
+
+def test_a_stopped_process_shows_its_state_and_what_it_waits_in(tmp_path):
+    found = look.process_state(7, process(tmp_path, stat=stat("T"), wchan="do_signal_stop"))
+
+    assert (found.state, found.waits_in) == ("T", "do_signal_stop")
+
+
+def test_computing_reading_and_writing_are_activity():
+    before = ProcessState(cpu_ns=0, io_bytes=0)
+
+    assert not look.is_active(before, ProcessState(cpu_ns=10_000_000), SECOND_NS)
+    assert look.is_active(before, ProcessState(cpu_ns=500_000_000), SECOND_NS)
+    assert look.is_active(before, ProcessState(io_bytes=50_000_000), SECOND_NS)
+
+
+def test_a_prompt_of_pdb_is_a_debugger():
+    frames = ("/usr/lib/python3.11/cmd.py:126 cmdloop", "/usr/lib/python3.11/pdb.py:90 x")
+
+    assert look.is_debugged([ThreadStack(1, "MainThread", frames)], ProcessState())
+    assert look.is_debugged([], ProcessState(tracer=12))
+    assert not look.is_debugged([ThreadStack(1, "MainThread", ("a/train.py:1 f",))], ProcessState())
