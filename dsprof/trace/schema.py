@@ -416,9 +416,7 @@ class Header(msgspec.Struct, omit_defaults=True):
     versions: Annotated[dict[str, str], "dsprof, torch, deepspeed"] = {}
     config: Annotated[dict[str, Any], "dsprof's configuration"] = {}
     anonymized: Annotated[bool, "hosts, users and paths are replaced"] = False
-    state_file: Annotated[
-        str, "name of its live state in memory; empty: there is none, or `anonymized`"
-    ] = ""
+    state_file: Annotated[str, "name of its live state in memory; empty: none, or anonymized"] = ""
 
 
 class Trailer(msgspec.Struct, omit_defaults=True):
