@@ -102,3 +102,10 @@ def test_a_device_without_a_profile_is_not_said_to_compute():
     )
     assert "it computes longer, or its host launches work late" in finding.cause
     assert "torch.profiler" in finding.action
+
+
+@pytest.mark.parametrize(("bound_ms", "confidence"), [(0, "high"), (1, "medium")])
+def test_a_bound_leaves_less_confidence(bound_ms, confidence):
+    one = [("a", clock())] * 3
+    finding = said(RULE, *device_run(one, third_late(50), bound_ms=bound_ms))
+    assert (finding.ranks, finding.confidence) == ((2,), confidence)

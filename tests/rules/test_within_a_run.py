@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.run.series import drift_of
 from dsprof.analysis.run.step_columns import step_columns
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.rule import Rule
@@ -219,3 +220,13 @@ def test_slow_steps_that_cost_nothing_are_not_spoken_of() -> None:
 def test_one_wild_step_is_not_spoken_of() -> None:
     finding = said(periodic_slow_step.RULE, *ranks(between=lambda n: 500 * (n == 30)))
     assert finding.status is Status.PASS
+
+
+def test_drift_is_severe_from_its_threshold_on() -> None:
+    growing = ranks(between=lambda n: n)
+    drift = drift_of(step_columns(summary(*growing)[Steps]).total_ns)
+    assert drift is not None
+    share = (drift.end - drift.start) / drift.start
+    rule = step_time_drift.RULE
+    assert said(rule, *growing, severe_share=share).severity is Severity.HIGH
+    assert said(rule, *growing, severe_share=share * 1.001).severity is Severity.MEDIUM

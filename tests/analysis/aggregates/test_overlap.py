@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.overlap import Overlap
+from tests.factories import kineto
+from tests.factories.device import rank as profiled
 from tests.factories.trace import MS, header, issued, rank_trace, step, summary, sync
 
 
@@ -47,3 +49,15 @@ def test_unwaited_calls_and_devices_are_marked():
     found = overlap(issued("all_reduce", 0, 9, step=0), head=header(device="cuda"))
     assert found.unwaited_calls == 1
     assert not found.is_timed
+
+
+def test_kernels_of_warm_up_steps_are_not_counted():
+    events = []
+    for number, comm in enumerate((50, 50, 20, 30)):
+        at = 100.0 * number
+        events += [kineto.step(number, at, 100), kineto.kernel(kineto.GEMM, at, 40)]
+        events.append(kineto.collective(at + 35, comm))
+    found = summary(profiled(events, world_size=1))[Overlap]
+    assert (found.rank_steps, found.on_device) == (2, True)
+    assert found.least_in_flight_ns == found.most_in_flight_ns == 50 * MS
+    assert found.exposed_ns == 40 * MS

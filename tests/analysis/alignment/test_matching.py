@@ -205,3 +205,9 @@ def test_what_the_place_of_a_device_leaves_open_is_not_interpreted():
     assert (split_waits(one).waited_ns[0] / MS).tolist() == [0, 50]
     exact = matched(on_device(0, 10, bound=0), on_device(1, 12, bound=0))
     assert split_waits(exact).waited_ns[0, 0] == 2 * MS
+
+
+def test_a_rank_that_shares_only_the_first_collective_is_shifted_to_it():
+    """Rank 1 calls number 1 what rank 0 calls number 5."""
+    one = matched(rank(0, 10, 11, 12, seq=5), rank(1, 60, seq=1))
+    assert (one.seq.tolist(), one.unplaced) == ([5], ())

@@ -412,3 +412,12 @@ def test_real_dumps_name_the_ranks_in_which_faults_were_injected(
 ) -> None:
     found = dumped(shared_data.folder("flight_recorder") / name)[0]
     assert (found.ranks, found.kind) == (injected, kind)
+
+
+def test_a_silent_rank_whose_connections_tell_nothing_died() -> None:
+    """NCCL does not say whether a peer is gone; the record ends half a minute early."""
+    nccl = [header(n, RANKS, backend="nccl", device="cuda") for n in range(RANKS)]
+    waiting = [rank(n, [waits()], head=nccl[n], **KILLED) for n in (0, 1, 3)]
+    found = root(*waiting, rank(2, [], 900, head=nccl[2], **KILLED))
+    assert (found.kind, found.ranks, found.waiting) == ("died", (2,), (0, 1, 3))
+    assert "without a trailer" in found.cause.text

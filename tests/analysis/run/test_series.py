@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.run.series import (
+    Change,
+    Drift,
     change_of,
     drift_of,
     fits_better_as_line,
@@ -101,3 +103,28 @@ def test_sigma_and_running_median():
     assert sigma(np.array([-2.0, -1, 0, 1, 30])) == pytest.approx(1.4826)
     times = np.array([1.0, 9, 2, 3, 4])
     assert running_median(times, 3).tolist() == [2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("length", "is_whole"), [(28, True), (30, True), (48, False)])
+def test_three_slow_steps_have_a_period_unless_their_grid_goes_on(length, is_whole):
+    slow = np.zeros(length, np.bool_)
+    slow[[7, 17, 27]] = True
+    found = period_of(slow)
+    assert (found is not None) is is_whole
+    if found is not None:
+        assert (found.period, found.first, found.places) == (10, 7, (7, 17, 27))
+
+
+@pytest.mark.parametrize(
+    ("times", "step", "is_line"),
+    [
+        # The line leaves nothing, the step 1.
+        ([10, 12, 14, 16], Change(2, 11, 15, 0, 0), True),
+        ([10, 20], Change(1, 10, 19, 0, 0), True),
+        # The step leaves nothing, the line 1.
+        ([10, 10, 16, 16], Change(2, 10, 16, 0, 0), False),
+    ],
+)
+def test_a_line_runs_from_the_first_time_to_the_last(times, step, is_line):
+    drift = Drift(times[0], times[-1], 0, 9)
+    assert fits_better_as_line(np.array(times, float), step, drift) is is_line

@@ -149,3 +149,9 @@ def test_the_share_is_a_threshold():
     assert said(RULE, rank(config=engine(3, **LOW)), repeated_share=0.6).status is Status.PASS
     finding = said(RULE, rank(config=engine(3, **LOW)), held_share=0.5)
     assert finding.severity is Severity.LOW
+
+
+def test_the_memory_that_whole_parameters_take_is_known():
+    config = engine(3, **LOW)
+    config.parameters = 429_496_730  # 0.4 x 2^30
+    assert "up to 0.8 GiB more on each rank, in 16 bits" in said(RULE, rank(config=config)).action

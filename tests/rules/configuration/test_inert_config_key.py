@@ -88,3 +88,16 @@ def test_no_engine_is_not_applicable():
 
 def test_an_unrecorded_configuration_could_not_tell():
     assert ran(RULE, {})[0].status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("stage", "key", "stages"),
+    [
+        (2, {"zero_hpz_partition_size": 8}, "stage 3"),
+        (0, {"offload_optimizer": {"device": "cpu"}}, "stages 1, 2, 3"),
+    ],
+)
+def test_the_stages_that_read_a_key_are_listed(stage, key, stages):
+    (finding,) = read(RULE, zero(stage, **key))
+    said = " ".join((finding.summary, finding.cause, finding.action, str(rows([finding]))))
+    assert stages in said

@@ -7,6 +7,7 @@ from dsprof.analysis.baseline import Product
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.unaccelerated_precision import RULE
+from dsprof.rules.hardware.product_rates import ProductRates
 from dsprof.rules.runner import judge
 from dsprof.trace.schema import Model
 from tests.factories.baseline import baseline, machine
@@ -196,3 +197,22 @@ def test_ddp_computes_in_the_dtype_of_its_parameters_or_of_autocast(model, statu
 def test_a_loop_whose_dtype_is_not_recorded_is_unknown():
     trace = zero_rank(engine=None, environment=EnvSnapshot(precision=AVX2))
     assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_tf32_is_no_precision_to_train_in():
+    finding = measured(on_cpu("bf16"), bf16=2, fp32=80, tf32=900)
+    assert "fp32 products are 40 times as fast" in finding.summary
+    assert finding.config_patch == {"bf16": {"enabled": False}}
+
+
+def test_a_rate_without_the_other_says_nothing_of_how_many_times():
+    rates = ProductRates({"fp32": 4e9, "bf16": 1e9})
+    assert rates.times("bf16", "fp32") == 4
+    assert rates.times("bf16", "fp16") == rates.times("fp16", "bf16") == 0
+    assert rates.compared("bf16", "fp16") == ""
+
+
+def test_the_fastest_measured_precision_is_advised():
+    finding = measured(on_cpu("bf16"), bf16=2, fp32=20, fp16=80)
+    assert "fp16 products are 40 times as fast" in finding.summary
+    assert finding.config_patch == {"bf16": {"enabled": False}, "fp16": {"enabled": True}}

@@ -6,7 +6,7 @@ import pytest
 
 from dsprof.environment.machine import Accelerator
 from dsprof.rules.environment.platform import linked, multicast, several_hosts
-from dsprof.rules.hardware.hosts import kind_of, models
+from dsprof.rules.hardware.hosts import is_seen, kind_of, models
 from tests.factories import machines
 from tests.factories.environment import facts_of, rank_trace
 
@@ -119,3 +119,26 @@ def test_the_number_of_hosts_by_the_ranks():
 def test_an_accelerator_without_a_name_is_of_a_known_maker():
     facts = facts_of(rank_trace(0, accelerators=[Accelerator("intel")], machine={"kernel": "6"}))
     assert models(facts) == [None]
+
+
+CPUS = {"backend": "gloo", "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "seen"),
+    [
+        ({"machine": {"kernel": "6"}, **CPUS}, True),
+        ({"machine": {"kernel": "6"}}, False),  # a login node
+        ({"machine": {"kernel": "6"}, "accelerators": [Accelerator("nvidia")]}, True),
+        ({"accelerators": [Accelerator("nvidia")]}, False),
+        (CPUS, False),
+    ],
+)
+def test_hardware_was_looked_for_where_training_runs(environment, seen):
+    assert is_seen(facts_of(rank_trace(0, **environment))) is seen
+
+
+def test_missing_ranks_of_a_run_may_be_on_another_host():
+    alone = rank_trace(0)
+    alone.header.world_size = 1
+    assert several_hosts(facts_of(alone)) is None

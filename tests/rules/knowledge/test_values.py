@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules.knowledge.values import not_taken
+from dsprof.rules.knowledge.values import not_taken, takes
 
 ZERO = "zero_optimization"
 
@@ -21,3 +21,10 @@ ZERO = "zero_optimization"
 def test_a_value_that_is_not_taken_is_answered_with_what_is(path, taken, refused, words):
     assert not_taken(path, taken) == ""
     assert not_taken(path, refused) == words
+
+
+def test_a_value_is_looked_at_from_a_release_on():
+    every = takes().values()
+    assert any(taken.since for taken in every)
+    assert all(isinstance(taken.since, tuple) for taken in every)
+    assert takes()["checkpoint"].since == ()

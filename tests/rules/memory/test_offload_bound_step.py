@@ -48,3 +48,19 @@ def test_offloading_without_a_copy_is_unknown():
 
 def test_the_share_is_a_threshold():
     assert said(RULE, rank(zero=UNPINNED, head=CUDA), copied_share=0.5).status is Status.PASS
+
+
+def test_copies_are_listed_by_what_they_take():
+    trace = rank(zero=UNPINNED, head=CUDA)
+    trace.copies += [
+        copy(100 * n + 80, 10, step=n, what="gradients", phase="backward", nbytes=3 << 20)
+        for n in range(6)
+        for _ in range(2)
+    ]
+    (table,) = said(RULE, trace).evidence
+    longest, other = table.rows
+    assert longest[2:4] == ("step", 1)
+    assert longest[5] == pytest.approx(30)
+    assert other[0] == "gradients"
+    assert other[2:5] == ("backward", 2, 6 << 20)
+    assert other[5] == pytest.approx(20)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.trace.log import RankLog
+
+
+def log(*shapes: str) -> RankLog:
+    return RankLog(facts={"hosts of a communicator": dict.fromkeys(shapes, 1)})
+
+
+@pytest.mark.parametrize(
+    ("shapes", "several"),
+    [((), False), (("1 of 8 ranks",), False), (("1 of 2 ranks", "2 of 16 ranks"), True)],
+)
+def test_hosts_are_known_by_the_largest_communicator(shapes, several):
+    assert Logs({0: log(*shapes)}).has_several_hosts is several
+
+
+def test_hosts_are_known_by_their_names():
+    ranks = {0: log(), 1: log()}
+    assert not Logs(ranks, {0: "a", 1: "a"}).has_several_hosts
+    assert Logs(ranks, {0: "a", 1: "b"}).has_several_hosts
