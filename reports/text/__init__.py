@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,8 @@ TOP_COMMUNICATION = 8
 TOP_LOGGED = 16
 TOP_ANNOTATIONS = 8
 
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
+
 _COLOURS = {
     Severity.CRITICAL: "1;31",
     Severity.HIGH: "31",
@@ -50,9 +53,8 @@ class TextRenderer:
 
 
 def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
-    yield _verdict(diagnosis, page)
-    if diagnosis.run.source:
-        yield _quality(diagnosis, page)
+    quality = _quality(diagnosis, page) if diagnosis.run.source else []
+    yield [*_verdict(diagnosis, page), *quality]
     mean = content.mean_step(diagnosis.steps)
     failed = content.with_status(diagnosis, Status.FAIL)
     if failed:
@@ -88,16 +90,15 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> list[str]:
 def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
     lines = list(content.quality_lines(diagnosis))
     remarks = [line for line in lines if line.level != "ok"]
-    heading = page.heading("Data quality")
     if not remarks:
         # Without a remark the files are dsprof's own, so their cost is among the lines.
         line = next(line.text for line in lines if line.label == "Cost of dsprof")
         is_known = diagnosis.quality.training_cost_share is not None
         cost = f" dsprof cost {line}." if is_known else ""
-        return [heading, *page.wrap(f"No data is missing.{cost}", "  ")]
+        return page.wrap(f"No data is missing.{cost}")
     signs = {"flaw": "  ! ", "note": "  - "}
     wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
-    return [heading, *itertools.chain.from_iterable(wrapped)]
+    return ["", page.heading("Data quality"), *itertools.chain.from_iterable(wrapped)]
 
 
 def _finding(finding: Finding, number: int, step_ns: int, page: Page) -> list[str]:
@@ -124,7 +125,8 @@ def _finding(finding: Finding, number: int, step_ns: int, page: Page) -> list[st
 
 def _notes(notes: Iterable[Finding], page: Page) -> Iterator[str]:
     for note in notes:
-        yield from page.wrap(f"{note.title}. {note.summary}", "  - ")
+        sentence = _SENTENCE_END.split(note.summary, maxsplit=1)[0]
+        yield from page.wrap(f"{note.title}. {sentence}", "  - ")
 
 
 def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
@@ -134,9 +136,13 @@ def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
     if not mean.is_split:
         return [*lines, *page.wrap(steps.method or fmt.NOT_MEASURABLE, "  ", "Its parts: ")]
     for part in mean.parts:
+        if part.ns is None:
+            continue
         bar = "#" * round(part.percent / 100 * bar_width)
-        percent = "" if part.ns is None else fmt.share(part.percent / 100)
+        percent = fmt.share(part.percent / 100)
         lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
+    if unknown := [part.label for part in mean.parts if part.ns is None]:
+        lines += page.wrap(f"{', '.join(unknown)}: {fmt.NOT_MEASURABLE}", "  ")
     if steps.estimated_share:
         text = (
             f"Of the exposed communication {fmt.share(steps.estimated_share)} is estimated: "
@@ -217,11 +223,13 @@ def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
 
 
 def _checks(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
-    if passed := [finding.rule for finding in content.with_status(diagnosis, Status.PASS)]:
-        yield from page.wrap(", ".join(passed), "  ", f"passed ({len(passed)}): ")
     # Their names would fill a screen, and nobody can act on them: the page and the JSON hold them.
-    if others := content.with_status(diagnosis, Status.NOT_APPLICABLE):
-        yield f"  not applicable: {fmt.plural(len(others), 'rule')}"
+    counts = (
+        (len(content.with_status(diagnosis, status)), words)
+        for status, words in ((Status.PASS, "passed"), (Status.NOT_APPLICABLE, "not applicable"))
+    )
+    if counted := ", ".join(f"{count} {words}" for count, words in counts if count):
+        yield f"  {counted}"
     for text in _untold(content.with_status(diagnosis, Status.UNKNOWN)):
         yield from page.wrap(text, "  ", "unknown: ")
     for finding in content.with_status(diagnosis, Status.ERROR):

@@ -27,7 +27,7 @@ def test_the_verdict_comes_first_then_findings_in_their_order() -> None:
         shown.index(words)
         for words in (
             "A fifth of every step",
-            "DATA QUALITY",
+            "No data is missing",
             "1. [HIGH] Gradients are reduced at every micro-step",
             "2. [MEDIUM] Many collectives",
             "WORTH KNOWING",
@@ -74,11 +74,34 @@ def test_the_patch_is_json_that_can_be_copied() -> None:
     assert json.loads(block[0]) == factory.findings()[0].config_patch
 
 
-def test_every_rule_is_named_but_those_that_do_not_apply() -> None:
+def test_checks_that_need_nothing_done_are_counted() -> None:
     shown = text(factory.diagnosis())
-    hidden = [f.rule for f in factory.findings() if f.status != "info" and f.rule not in shown]
-    assert hidden == ["allocator-fragmentation"]
-    assert "  not applicable: 1 rule\n" in shown
+    passed = [f.rule for f in factory.findings() if f.status is Status.PASS]
+    assert "CHECKS\n  1 passed, 1 not applicable\n" in shown
+    assert [rule for rule in [*passed, "allocator-fragmentation"] if rule in shown] == []
+
+
+def test_a_note_is_its_title_and_one_sentence() -> None:
+    note = Finding(
+        rule="late-rank",
+        title="Ranks differ",
+        status=Status.INFO,
+        summary="Rank 3 took 1.5 ms, e.g. in step 2. It computes.",
+    )
+    shown = text(factory.diagnosis(findings=[note]))
+    assert "  - Ranks differ. Rank 3 took 1.5 ms, e.g. in step 2.\n" in shown
+    assert "It computes" not in shown
+
+
+def test_a_healthy_run_fits_a_terminal_of_100_by_40() -> None:
+    """With room for the command, the path of the page and the prompt; six notes of many."""
+    healthy = [
+        msgspec.structs.replace(f, status=Status.INFO if number < 6 else Status.PASS)
+        for number, f in enumerate(factory.findings() * 10)
+    ]
+    shown = text(factory.diagnosis(findings=healthy, quality=Quality()), width=100).splitlines()
+    assert len(shown) <= 36
+    assert max(map(len, shown)) <= 100
 
 
 def test_that_a_verdict_is_unknown_is_said_once() -> None:
@@ -140,7 +163,7 @@ def test_files_of_other_tools_have_no_cost_of_dsprof() -> None:
 
 def test_a_cost_that_was_not_measured_is_not_spoken_of() -> None:
     quality = msgspec.structs.replace(factory.diagnosis().quality, training_cost_share=None)
-    assert "  No data is missing.\n" in text(factory.diagnosis(quality=quality))
+    assert "\nNo data is missing.\n" in text(factory.diagnosis(quality=quality))
 
 
 def test_a_step_of_which_no_part_is_known_is_not_all_other() -> None:
@@ -199,7 +222,7 @@ def test_the_step_is_the_mean_of_one() -> None:
 
 def test_what_was_not_measured_is_not_zero() -> None:
     copies = next(line for line in text(factory.diagnosis()).splitlines() if "copies" in line)
-    assert copies.split() == ["copies", "not", "measurable"]
+    assert copies == "  copies: not measurable"
 
 
 def test_an_empty_diagnosis_is_shown() -> None:
