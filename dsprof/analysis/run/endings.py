@@ -93,30 +93,47 @@ def _is_bound(state: GroupState, hang: Hang) -> bool:
 
 def cycles(hang: Hang) -> list[tuple[tuple[int, ...], list[GroupState]]]:
     """Return the ranks that wait, over others, for themselves, and the calls in which they do."""
-    waits_in: defaultdict[int, list[GroupState]] = defaultdict(list)
-    for state in hang.held_up:
-        for rank in state.waiting if state.absent else ():
-            waits_in[rank].append(state)
-    awaited = {rank: _awaited_by(rank, waits_in) for rank in waits_in}
-    found = {
-        tuple(sorted(other for other in those if rank in awaited.get(other, ())))
-        for rank, those in awaited.items()
-        if rank in those
-    }
-    return [
-        (ranks, [s for s in hang.held_up if {*s.waiting} & {*ranks} and {*s.absent} & {*ranks}])
-        for ranks in sorted(found)
-    ]
+    states = [state for state in hang.held_up if state.absent]
+    waits_in: defaultdict[int, list[int]] = defaultdict(list)
+    for place, state in enumerate(states):
+        for rank in state.waiting:
+            waits_in[rank].append(place)
+    # From a call to those in which its absent ranks wait: thousands of ranks are in few calls.
+    leads_to = [{place for r in state.absent for place in waits_in[r]} for state in states]
+    found = []
+    for circle in _circles(leads_to):
+        within = [states[place] for place in sorted(circle)]
+        absent = {rank for state in within for rank in state.absent}
+        ranks = tuple(sorted(absent & {rank for state in within for rank in state.waiting}))
+        found.append((ranks, within))
+    return sorted(found, key=lambda one: one[0])
 
 
-def _awaited_by(rank: int, waits_in: Mapping[int, Sequence[GroupState]]) -> set[int]:
-    found, pending = set[int](), [rank]
+def _circles(leads_to: Sequence[set[int]]) -> Iterator[set[int]]:
+    """Yield sets of nodes, each of which leads to all others of its set (Kosaraju)."""
+    comes_from: list[set[int]] = [set() for _ in leads_to]
+    for place, others in enumerate(leads_to):
+        for other in others:
+            comes_from[other].add(place)
+    seen = set[int]()
+    finished = [node for start in range(len(leads_to)) for node in _walk(start, leads_to, seen)]
+    seen = set[int]()
+    for start in reversed(finished):
+        circle = {*_walk(start, comes_from, seen)}
+        if len(circle) > 1:
+            yield circle
+
+
+def _walk(start: int, leads_to: Sequence[set[int]], seen: set[int]) -> Iterator[int]:
+    """Yield what can be reached and was not seen, each node after all that it leads to."""
+    pending = [(start, False)]
     while pending:
-        for state in waits_in.get(pending.pop(), ()):
-            new = set(state.absent) - found
-            found |= new
-            pending += new
-    return found
+        node, is_done = pending.pop()
+        if is_done:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            pending += [(node, True), *((other, False) for other in leads_to[node] - seen)]
 
 
 def was_alive_meanwhile(ending: Ending, state: GroupState) -> bool:

@@ -360,9 +360,10 @@ class _Judge:
         first = min(dead, key=lambda rank: dead[rank].alive_ns)
         ending = dead[first]
         kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
-        everyone = len(dead) == len(self.endings.ranks) > 1 and len(kinds) == 1
         trailer = ending.trailer
         cause = by_exception(first, trailer.exception) if trailer else by_kill(first, ending)
+        everyone = len(dead) == len(self.endings.ranks) > 1 and len(kinds) == 1
+        everyone |= cause.kind == "store" and len(dead) > 1  # which is no rank
         who = tuple(sorted(dead)) if everyone else (first,)
         by = f"ended by {trailer.exception}" if trailer else "died"
         return HangVerdict(
@@ -400,7 +401,7 @@ class _Judge:
             waited_ns=state.waited_ns or None,
             cause=cause,
             stacks=self._stacks([*ranks[:2], *here[:1]], state),
-            chain=links,
+            chain=tuple(links[:_LINKS][::-1]) if chain is None else chain,
             confidence=confidence,
             sentence=sentence,
             is_of_device=is_of_device,
@@ -421,19 +422,19 @@ class _Judge:
                 found[str(rank)] = stack or (site,)
         return found
 
-    def _chain(self, ranks: Sequence[int]) -> tuple[tuple[int, int, str], ...]:
-        """Follow waits back from `ranks`: each state once, the first rank that waits in it."""
+    def _chain(self, ranks: Sequence[int]) -> list[tuple[int, int, str]]:
+        """Follow waits back from `ranks`, the nearest first: each rank that waits once."""
         links: list[tuple[int, int, str]] = []
-        awaited, reached = list(ranks), set(ranks)
-        while awaited and len(links) < _LINKS:
-            rank = awaited.pop(0)
-            for state in self.hang.held_up:
-                if rank in state.absent:
-                    new = [waiter for waiter in state.waiting if waiter not in reached]
-                    links += [(waiter, rank, words.link(state)) for waiter in new]
-                    reached.update(new)
-                    awaited += new
-        return tuple(links[:_LINKS][::-1])
+        reached, states = set(ranks), [state for state in self.hang.held_up if state.absent]
+        while near := [state for state in states if reached & {*state.absent}]:
+            states = [state for state in states if state not in near]
+            for state in near:
+                awaited = next(rank for rank in state.absent if rank in reached)
+                links += [
+                    (r, awaited, words.link(state)) for r in state.waiting if r not in reached
+                ]
+                reached.update(state.waiting)
+        return links
 
     def _knows_completion(self, ranks: Iterable[int]) -> bool:
         dumps = self.hang.flights.ranks

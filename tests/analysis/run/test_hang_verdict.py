@@ -241,6 +241,7 @@ def test_the_chain_leads_over_groups_to_the_root() -> None:
     assert (found.kind, found.ranks) == ("never_entered", (3,))
     assert found.chain[-1] == (2, 3, "broadcast 1 of pair 2-3")
     assert (0, 3, "all_reduce 4 of world") in found.chain
+    assert found.waiting == (0, 1, 2)
 
 
 def test_of_a_cycle_the_rank_that_all_others_wait_for_is_the_culprit() -> None:
@@ -304,8 +305,8 @@ def test_the_first_of_several_exceptions_is_the_root() -> None:
 
 
 def test_where_every_rank_lost_the_store_none_is_the_culprit() -> None:
-    traces = [rank(n, [], 900, **raised("DistNetworkError")) for n in range(RANKS)]
-    found = root(*traces)
+    kinds = ["DistNetworkError", "DistStoreError", "DistStoreError", "RuntimeError"]
+    found = root(*(rank(n, [], 900 + n, **raised(kind)) for n, kind in enumerate(kinds)))
     assert (found.kind, found.ranks, found.cause.kind) == ("died", (), "store")
 
 
