@@ -429,11 +429,10 @@ class _Judge:
         while near := [state for state in states if reached & {*state.absent}]:
             states = [state for state in states if state not in near]
             for state in near:
-                awaited = next(rank for rank in state.absent if rank in reached)
-                links += [
-                    (r, awaited, words.link(state)) for r in state.waiting if r not in reached
-                ]
-                reached.update(state.waiting)
+                awaited = min(reached & {*state.absent}, key=lambda rank: (rank not in ranks, rank))
+                new = [waiter for waiter in state.waiting if waiter not in reached]
+                links += [(waiter, awaited, words.link(state)) for waiter in new]
+                reached.update(new)
         return links
 
     def _knows_completion(self, ranks: Iterable[int]) -> bool:
