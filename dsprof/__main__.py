@@ -75,7 +75,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"dsprof {__version__}")
     _add_no_plugins(parser)
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
-    parser.set_defaults(run=lambda _: print(parser.format_help(), end=""))
+    parser.set_defaults(root=parser, run=lambda _: print(parser.format_help(), end=""))
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.help, description=command.description)
         command.prepare(one)

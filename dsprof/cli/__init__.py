@@ -7,6 +7,7 @@ from dsprof.cli.bench import BenchCommand
 from dsprof.cli.build import BuildCommand
 from dsprof.cli.check import CheckCommand
 from dsprof.cli.compare import CompareCommand
+from dsprof.cli.completion import CompletionCommand
 from dsprof.cli.doctor import DoctorCommand
 from dsprof.cli.env import EnvCommand
 from dsprof.cli.export import ExportCommand
@@ -31,4 +32,5 @@ COMMANDS: tuple[Command, ...] = (
     EnvCommand(),
     BenchCommand(),
     BuildCommand(),
+    CompletionCommand(),
 )
