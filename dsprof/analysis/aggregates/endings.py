@@ -177,6 +177,8 @@ class _Reading:
             state=dump.process.state,
             waits_in=dump.process.waits_in,
             holds_interpreter=dump.holds_interpreter,
+            # Of a living process they were others in its cgroup.
+            oom_kills=(dump.process.oom_kills or 0) * (dump.process.state == GONE),
             at_ns=self._on_run(dump.noticed_ns - self.trace.header.started_monotonic_ns),
         )
 

@@ -51,7 +51,7 @@ def by_look(rank: int, ending: Ending, state: GroupState) -> Fate | None:
         symptoms = Symptoms()  # of an earlier pause
     if trailer is not None and trailer.exception:
         return Fate("died", by_exception(rank, trailer.exception), True)
-    if symptoms.state == GONE:
+    if symptoms.state == GONE and trailer is None:
         return Fate("died", by_kill(rank, ending), True)
     if symptoms.state in STOPPED:
         text = f"Rank {rank} is stopped (SIGSTOP, or a debugger)."

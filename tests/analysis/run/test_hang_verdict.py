@@ -162,6 +162,12 @@ def test_a_rank_that_ended_early_had_exited(waiting: Any) -> None:
     assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "exited")
 
 
+def test_a_process_that_is_gone_and_wrote_its_last_line_had_exited() -> None:
+    others = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], 900, **EXIT), r2=Symptoms(state="X"))
+    assert (found.kind, found.cause.kind) == ("never_entered", "exited")
+
+
 def test_a_rank_that_went_on_elsewhere_diverged() -> None:
     own = group(RANKS, id=2, key="own", label="own", ranks=[2])
     elsewhere = [sync("all_reduce", 5000, 1, seq=1, group=2, site=1)]
@@ -382,6 +388,10 @@ def noticed(at_s: float, **fields: Any) -> HangDump:
         (noticed(20), "never_entered", "lock"),
         (noticed(0.5), "never_entered", "unknown"),  # of a pause before
         (noticed(20, holds_interpreter=True), "frozen", "interpreter_lock"),
+        (noticed(20, process=ProcessState(state="T")), "frozen", "stopped"),
+        (noticed(20, process=ProcessState(state="X")), "died", "unknown"),
+        (noticed(20, process=ProcessState(state="X", oom_kills=1)), "died", "out_of_memory"),
+        (noticed(20, process=ProcessState(state="S", oom_kills=1)), "never_entered", "unknown"),
     ],
 )
 def test_what_a_rank_wrote_of_itself_tells_why(dump: HangDump, kind: str, cause: str) -> None:
