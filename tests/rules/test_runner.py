@@ -232,3 +232,9 @@ def test_what_was_not_decided_is_a_question(status):
 
 def test_a_remark_may_have_a_title_of_its_own():
     assert answer(Spoken("told", Status.INFO, title="Something else")).title == "Something else"
+
+
+def test_of_a_kind_that_exposed_nothing_nothing_is_saved():
+    claim = Spoken("a", Status.FAIL, saving_ms_per_step=(3.0, 5.0), saving_from="parameters")
+    (finding,) = judge(summary(zero_rank(comm_ms=5)), [claim])
+    assert finding.saving_ms_per_step is None

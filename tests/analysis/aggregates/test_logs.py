@@ -22,3 +22,8 @@ def test_hosts_are_known_by_their_names():
     ranks = {0: log(), 1: log()}
     assert not Logs(ranks, {0: "a", 1: "a"}).has_several_hosts
     assert Logs(ranks, {0: "a", 1: "b"}).has_several_hosts
+
+
+def test_warnings_are_counted_with_their_ranks():
+    logs = Logs({0: RankLog(warnings={"a": 2, "b": 1}), 3: RankLog(warnings={"a": 3})})
+    assert logs.warnings() == {"a": (0b1001, 5), "b": (0b1, 1)}

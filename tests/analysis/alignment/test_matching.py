@@ -211,3 +211,10 @@ def test_a_rank_that_shares_only_the_first_collective_is_shifted_to_it():
     """Rank 1 calls number 1 what rank 0 calls number 5."""
     one = matched(rank(0, 10, 11, 12, seq=5), rank(1, 60, seq=1))
     assert (one.seq.tolist(), one.unplaced) == ([5], ())
+
+
+def test_of_a_sample_and_without_times_no_arrivals_are_known():
+    known, sampled = rank(0, 10, 20), rank(0, 10, 20)
+    sampled.is_sampled = True
+    untimed = rank(0, 10, 20, head=header(device="cuda", backend="nccl"))
+    assert [len(arrivals(one).ranks[0].rows) for one in (known, sampled, untimed)] == [2, 0, 0]

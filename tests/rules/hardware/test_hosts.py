@@ -6,7 +6,7 @@ import pytest
 
 from dsprof.environment.machine import Accelerator
 from dsprof.rules.environment.platform import linked, multicast, several_hosts
-from dsprof.rules.hardware.hosts import is_seen, kind_of, models
+from dsprof.rules.hardware.hosts import architectures, is_seen, kind_of, models
 from tests.factories import machines
 from tests.factories.environment import facts_of, rank_trace
 
@@ -142,3 +142,12 @@ def test_missing_ranks_of_a_run_may_be_on_another_host():
     alone = rank_trace(0)
     alone.header.world_size = 1
     assert several_hosts(facts_of(alone)) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "architecture"),
+    [("5.2", ""), ("6.0", "pascal"), ("8.0", "ampere"), ("8.6", "ampere"), ("9.0", "hopper")],
+)
+def test_a_capability_tells_the_architecture_of_an_unknown_name(capability, architecture):
+    facts = facts_of(rank_trace(0, gpus=["NVIDIA X999"], precision={"capability": capability}))
+    assert architectures(facts) == {"NVIDIA X999": architecture}

@@ -8,8 +8,10 @@ from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.low_comm_overlap import RULE
 from tests.factories import device, kineto
+from tests.factories.device_run import device_rank
 from tests.factories.trace import (
     captured,
+    engine,
     fetch,
     header,
     issued,
@@ -211,3 +213,24 @@ def test_waiting_for_a_late_rank_is_no_lack_of_overlap():
     finding = said(RULE, *profiled(50, 93))
     assert finding.status is Status.INFO
     assert finding.cause.startswith("Ranks wait for rank 1 during most of it")
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "is_offered"),
+    [
+        (engine(3, overlap_comm=False), Status.FAIL, True),
+        (engine(3, overlap_comm=True), Status.FAIL, False),
+        (engine(2, overlap_comm=False), Status.INFO, True),  # unhidden-reduction judges it
+        (None, Status.FAIL, False),
+    ],
+    ids=["stage 3", "already on", "stage 2", "no engine"],
+)
+def test_calls_on_the_stream_that_computes_cannot_overlap(config, status, is_offered):
+    finding = said(RULE, *(device_rank(n, engine=config) for n in range(2)))
+    assert finding.status is status
+    assert finding.summary == (
+        "All collectives run on the stream that computes, and cannot overlap with it: 20 % of the "
+        "step is exposed."
+    )
+    assert ("overlap_comm" in finding.action) is is_offered
+    assert ("async_op=True" in finding.action) is not is_offered

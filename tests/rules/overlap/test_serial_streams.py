@@ -47,3 +47,10 @@ def test_the_measured_steps_are_judged():
     warm_up = [kernel("gemm", 0, 50), kernel(NCCL, 50, 50)]
     later = [event for n in (2, 3) for event in (kernel("gemm", 100 * n, 95),)]
     assert said(RULE, rank([*steps, *warm_up, *later], world_size=1)).status is not Status.FAIL
+
+
+def test_a_verdict_begins_on_its_threshold():
+    half = one_stream(50)
+    assert said(RULE, half, exposed_share=0.5, severe_share=0.6).status is Status.INFO
+    assert said(RULE, half, shared_share=1.0).status is Status.FAIL
+    assert said(RULE, half, severe_share=0.5).status is Status.FAIL
