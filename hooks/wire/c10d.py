@@ -111,10 +111,12 @@ class _WireHook(Hook):
             context = context_of(thread, NOBODY)
             context.wire_ops += 1
             site = context.site or site_above(2) or scope.site
+            number = next_id()
+            seq = state.next_seq(name, peer) if is_point_to_point else next(state.collectives)
             record = Collective(
-                next_id(),
+                number,
                 group.id,
-                state.next_seq(name, peer) if is_point_to_point else next(state.collectives),
+                seq,
                 nbytes,
                 elements,
                 issue_ns,
@@ -139,8 +141,8 @@ class _WireHook(Hook):
             )
             is_followed = on_host and work is not None
             live.issue(
-                record.id,
-                -record.seq if is_point_to_point else record.seq,
+                number,
+                -seq if is_point_to_point else seq,
                 group.id if peer < 0 else group.id | peer + 1 << PEER_SHIFT,
                 kinds[dtype],
                 nbytes,
