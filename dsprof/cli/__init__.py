@@ -14,7 +14,7 @@ from dsprof.cli.export import ExportCommand
 from dsprof.cli.hang import HangCommand
 from dsprof.cli.lint import LintCommand
 from dsprof.cli.report import ReportCommand
-from dsprof.cli.rules import RulesCommand
+from dsprof.cli.rules import ExplainCommand, RulesCommand
 from dsprof.cli.run import RunCommand
 
 __all__ = ["COMMANDS", "Command", "Parser"]
@@ -28,6 +28,7 @@ COMMANDS: tuple[Command, ...] = (
     CheckCommand(),
     ExportCommand(),
     RulesCommand(),
+    ExplainCommand(),
     DoctorCommand(),
     EnvCommand(),
     BenchCommand(),

@@ -1,4 +1,4 @@
-"""`dsprof rules`: which rules there are, and what each is about."""
+"""`dsprof rules` and `dsprof explain`: which rules there are, and what each is about."""
 
 from __future__ import annotations
 
@@ -22,26 +22,53 @@ class RulesCommand:
     """Lists the rules, or prints the page of one."""
 
     name = "rules"
-    help = "list the rules, or explain one"
+    help = "list the rules"
     description = """\
 List the rules that judge a run, by category: what each needs of a trace, its
 thresholds, and the package that it comes from.
 
   dsprof rules
-  dsprof rules --explain late-rank"""
+  dsprof explain late-rank"""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
-        parser.add_argument("--explain", metavar="ID", help="print the page of this rule")
+        parser.add_argument("--explain", metavar="ID", help="the same as: dsprof explain ID")
 
     def run(self, arguments: Namespace) -> int:
         """Print the list or the page."""
         from dsprof.rules import all_rules
 
         rules = all_rules()
-        shown = _listed(rules) if arguments.explain is None else _page(rules, arguments.explain)
-        print_bytes("".join(f"{escaped(line)}\n" for line in shown).encode())
+        _print(_listed(rules) if arguments.explain is None else _page(rules, arguments.explain))
         return 0
+
+
+class ExplainCommand:
+    """Prints the page of a rule."""
+
+    name = "explain"
+    help = "explain a rule: what it means, costs and asks for"
+    description = """\
+Print the page of a rule: what it means, how it is found, what it costs, what
+to do, when it is wrong, and its thresholds.
+
+  dsprof explain late-rank
+  dsprof rules                the ids of all rules"""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument("rule", metavar="RULE", help="id of the rule, as reports name it")
+
+    def run(self, arguments: Namespace) -> int:
+        """Print the page."""
+        from dsprof.rules import all_rules
+
+        _print(_page(all_rules(), arguments.rule))
+        return 0
+
+
+def _print(lines: Iterable[str]) -> None:
+    print_bytes("".join(f"{escaped(line)}\n" for line in lines).encode())
 
 
 def _listed(rules: Iterable[Rule]) -> Iterator[str]:

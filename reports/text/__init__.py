@@ -119,7 +119,7 @@ def _finding(finding: Finding, number: int, step_ns: int, page: Page) -> list[st
         # Escaped JSON: a patch may be copied, so no character in it is replaced.
         lines += textwrap.indent(json.dumps(finding.config_patch, indent=2), "     ").splitlines()
     confidence = f"confidence {finding.confidence}, " if finding.confidence else ""
-    docs = f", explained in {content.docs_page(finding)}" if finding.docs else ""
+    docs = f", explained by: dsprof explain {finding.rule}" if finding.docs else ""
     return lines + page.wrap(f"({confidence}rule {finding.rule}{docs})", "   ")
 
 

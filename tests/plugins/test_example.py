@@ -30,7 +30,7 @@ def test_its_rule_is_listed_with_its_package_and_explained(tmp_path: Path, examp
         "thresholds times=10.0",
         "from dsprof-example 1.0",
     ]
-    page = dsprof("rules", "--explain", "slow-first-step", cwd=tmp_path, env=environment(example))
+    page = dsprof("explain", "slow-first-step", cwd=tmp_path, env=environment(example))
     source = ROOT / "examples" / "plugin" / "dsprof_example" / "slow-first-step.md"
     assert page.stdout == source.read_text()
 
@@ -63,7 +63,7 @@ def test_without_plugins_it_is_as_if_it_were_not_installed(
     assert listed.stdout == dsprof("rules", cwd=folder).stdout
     refused = dsprof("report", ".", "--format", "markdown", *option, cwd=folder, env=env)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "'markdown' is no format" in refused.stderr
+    assert "'markdown' is not a report format" in refused.stderr
     unread = dsprof("report", ".", *option, cwd=folder, env=env)
     assert unread.returncode == 2
 

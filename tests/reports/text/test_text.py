@@ -46,8 +46,8 @@ def test_a_finding_says_what_why_what_to_do_and_what_it_saves() -> None:
     assert "Why: ZeRO-2 partitions gradients" in shown
     assert "Do: Use ZeRO-1" in shown
     assert "Saves: 30 to 48 ms per step" in shown
-    assert "confidence high, rule reduction-every-micro-step, explained in" in shown
-    assert "docs/rules/reduction-every-micro-step.md in the" in shown
+    rule = "reduction-every-micro-step"
+    assert f"(confidence high, rule {rule}, explained by: dsprof explain {rule})" in shown
 
 
 def test_rows_of_communication_that_differ_by_phase_look_different() -> None:

@@ -1,0 +1,28 @@
+"""`dsprof rules` and `dsprof explain`."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.__main__ import main
+from dsprof.rules import all_rules
+
+
+def test_explain_prints_the_page_of_every_rule(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    for rule in all_rules():
+        assert main(["explain", rule.meta.id]) == 0
+        page = capsysbinary.readouterr().out.decode()
+        assert page.startswith(f"# {rule.meta.id}\n"), rule.meta.id
+
+
+def test_rules_explains_as_explain_does(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    pages = []
+    for arguments in (["explain", "late-rank"], ["rules", "--explain", "late-rank"]):
+        assert main(arguments) == 0
+        pages.append(capsysbinary.readouterr().out)
+    assert pages[0] == pages[1]
+
+
+def test_a_misspelt_rule_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "late-rnak"]) == 2
+    assert capsys.readouterr().err.endswith("'late-rnak' - did you mean 'late-rank'?\n")
