@@ -432,3 +432,11 @@ def test_a_silent_rank_whose_connections_tell_nothing_died() -> None:
     found = root(*waiting, rank(2, [], 900, head=nccl[2], **KILLED))
     assert (found.kind, found.ranks, found.waiting) == ("died", (2,), (0, 1, 3))
     assert "without a trailer" in found.cause.text
+
+
+@pytest.mark.parametrize(("until", "end"), [(900, CTRL_C), (END, EXIT)])
+def test_a_rank_that_was_interrupted_or_lived_on_had_not_exited(until: float, end: Any) -> None:
+    others = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], until, **end))
+    assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "unknown")
+    assert "exited" not in found.cause.text

@@ -94,6 +94,7 @@ def test_an_unrecorded_configuration_could_not_tell():
     ("stage", "key", "stages"),
     [
         (2, {"zero_hpz_partition_size": 8}, "stage 3"),
+        (3, {"round_robin_gradients": True}, "stages 1, 2"),
         (0, {"offload_optimizer": {"device": "cpu"}}, "stages 1, 2, 3"),
     ],
 )

@@ -49,3 +49,14 @@ def test_it_does_not_apply_to_cpus_and_single_ranks():
 def test_without_counters_it_cannot_tell():
     assert said(RULE, on_device(None)).status is Status.UNKNOWN
     assert said(RULE, on_device({PEAK_ALLOCATED: GIB})).status is Status.UNKNOWN
+
+
+def test_ranks_are_listed_by_their_peak():
+    (table,) = said(RULE, *peaks(10, 8, 14, 10)).evidence
+    assert [row[:2] for row in table.rows] == [
+        (2, 14 * GIB),
+        (0, 10 * GIB),
+        (3, 10 * GIB),
+        (1, 8 * GIB),
+    ]
+    assert [row[2] for row in table.rows] == pytest.approx([1.4, 1, 1, 0.8])
