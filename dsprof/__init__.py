@@ -38,6 +38,8 @@ def enable(
     every: int = _NOT_GIVEN,
     budget_mb: int = _NOT_GIVEN,
     hooks: Sequence[str] = _NOT_GIVEN,
+    hang_after: float | Literal["auto"] = _NOT_GIVEN,
+    on_hang: Literal["report", "dump", "abort"] = _NOT_GIVEN,
     anonymize: bool = _NOT_GIVEN,
     **unknown: NoReturn,
 ) -> None:
@@ -54,6 +56,8 @@ def enable(
         every: record only each n-th of these steps in detail.
         budget_mb: megabytes of trace that a rank may write; after them counters only.
         hooks: hooks of plugins to switch on, by their names.
+        hang_after: seconds without progress after which a rank asks why; 0: never.
+        on_hang: what follows when a run is stuck.
         anonymize: replace the names of hosts, users and folders.
         unknown: refused, with the option that was probably meant.
 
@@ -85,6 +89,8 @@ def record(
     every: int = _NOT_GIVEN,
     budget_mb: int = _NOT_GIVEN,
     hooks: Sequence[str] = _NOT_GIVEN,
+    hang_after: float | Literal["auto"] = _NOT_GIVEN,
+    on_hang: Literal["report", "dump", "abort"] = _NOT_GIVEN,
     anonymize: bool = _NOT_GIVEN,
     **unknown: NoReturn,
 ) -> Recording:

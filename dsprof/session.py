@@ -47,6 +47,7 @@ from dsprof.trace.writer import Source, TraceWriter, Window
 
 if TYPE_CHECKING:
     from dsprof.hooks.base import Hook
+    from dsprof.watchdog.crash import CrashNotes
     from dsprof.watchdog.thread import Watchdog
 
 
@@ -58,10 +59,12 @@ class Session:
         self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
+        self._crash: CrashNotes | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._installed: list[Hook] = []
         self._patches = PatchSet()
         self._status: dict[str, HookStatus] = {}
+        self._started_ns = 0
         self._rank = 0
         self._world_size = 0
         self._started_s = time.time()
@@ -208,8 +211,11 @@ class Session:
     def _watch(self, header: Header) -> None:
         """Watch whether training goes on, as this rank."""
         from dsprof.hooks.device.memory import MemorySampler
+        from dsprof.watchdog.crash import CrashNotes
         from dsprof.watchdog.thread import Watchdog
 
+        self._crash = self._crash or CrashNotes(self.recorder.outbox.define)
+        self._started_ns = header.started_monotonic_ns
         if self._watchdog is not None:
             self._watchdog.stop()
         if self.config.hang_after:
@@ -276,6 +282,8 @@ class Session:
         forget_imports()
         if self._watchdog is not None:
             self._watchdog.stop()
+        if self._crash is not None:
+            self._crash.close()
         self.recorder.stop()
         left = self._patches.revert()
         for hook in dict.fromkeys(self._installed):
@@ -306,10 +314,12 @@ class Session:
 
     def _totals(self, reason: str) -> Trailer:
         """Return what the recorder has to say at the end of a trace."""
-        recorder = self.recorder
+        recorder, crash = self.recorder, self._crash
         return Trailer(
             reason=reason,
             exception=_uncaught(),
+            exception_ns=crash.failed_ns - self._started_ns if crash and crash.failed_ns else 0,
+            raised_at=crash.raised_at if crash else "",
             steps=recorder.progress.steps,
             dropped=recorder.outbox.dropped,
             unmatched_waits=recorder.in_flight.unmatched_waits,

@@ -424,6 +424,10 @@ class Trailer(msgspec.Struct, omit_defaults=True):
 
     reason: Annotated[str, "`exit`, `interrupted`, `disable`, `became rank 1 of 2`"]
     exception: Annotated[str, "type of the uncaught exception that ended the process"] = ""
+    exception_ns: Annotated[
+        int, "when it ended the program, in ns since the start of the trace; 0: unknown"
+    ] = 0
+    raised_at: Annotated[str, "`file:line function` of the user's innermost call in it"] = ""
     steps: Annotated[int, "steps recorded"] = 0
     events: Annotated[int, "lines written"] = 0
     dropped: Annotated[int, "records lost"] = 0

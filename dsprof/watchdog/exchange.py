@@ -7,7 +7,6 @@ is left alone, in a thread that nobody waits for.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
@@ -43,6 +42,8 @@ class Exchange:
         self._store: Any = None
         self._is_lost = False  # the store: torch complains of each further attempt
         self._answered_ns = time.time_ns()
+        memory = next(memory_folders(), Path("/dev/null"))
+        self._question = str(memory / f"{self._run}-asked.state")  # its time is that of asking
 
     @property
     def _run(self) -> str:
@@ -50,20 +51,17 @@ class Exchange:
 
     def ask(self) -> None:
         """Ask all ranks to tell where they are."""
-        for memory in memory_folders():
-            with suppress(OSError):
-                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                os.close(os.open(self._question(memory), flags, 0o600))
-                os.utime(self._question(memory), follow_symlinks=False)
-                break
+        with suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(self._question, flags, 0o600))
+            os.utime(self._question, follow_symlinks=False)
         self._with_store(lambda store: store.set(f"{self._prefix}/asked", str(time.time_ns())))
 
     def is_asked(self, *, far: bool) -> bool:
         """Say whether a rank has asked since the last answer: of this node, or any if `far`."""
         asked_ns = 0
-        for memory in itertools.islice(memory_folders(), 1):
-            with suppress(OSError):
-                asked_ns = os.stat(self._question(memory), follow_symlinks=False).st_mtime_ns
+        with suppress(OSError):
+            asked_ns = os.stat(self._question, follow_symlinks=False).st_mtime_ns
         if far and asked_ns <= self._answered_ns:
             asked_ns = int(self._with_store(self._take_question) or 0)
         return asked_ns > self._answered_ns
@@ -71,9 +69,6 @@ class Exchange:
     def _take_question(self, store: Any) -> bytes:
         key = f"{self._prefix}/asked"
         return bytes(store.get(key))[:20] if store.check([key]) else b""
-
-    def _question(self, memory: Path) -> Path:
-        return memory / f"{self._run}-asked.state"
 
     def tell(self, dump: HangDump) -> None:
         """Answer: in the folder, and at the store."""
@@ -132,9 +127,8 @@ class Exchange:
 
     def close(self) -> None:
         """Take the question back."""
-        for memory in memory_folders():
-            with suppress(OSError):
-                self._question(memory).unlink()
+        with suppress(OSError):
+            os.unlink(self._question)
 
     def _with_store(self, use: Callable[[Any], T]) -> T | None:
         if self._is_lost:

@@ -91,6 +91,7 @@ class Ending:
     bound_ns: int | None  # error of its clock
     has_state: bool = False  # killed, and known up to that moment by its live state
     symptoms: Symptoms = Symptoms()
+    failed_ns: int | None = None  # when an exception ended it
 
     @property
     def is_interrupted(self) -> bool:
@@ -162,7 +163,13 @@ class _Reading:
             bound_ns=self.clock.bound_ns,
             has_state=trace.state is not None,
             symptoms=self._symptoms(),
+            failed_ns=self._failed_ns(),
         )
+
+    def _failed_ns(self) -> int | None:
+        trailer = self.trace.trailer
+        is_known = trailer is not None and trailer.exception_ns > 0
+        return self._on_run(trailer.exception_ns) if trailer and is_known else None
 
     def _heartbeat(self) -> Heartbeat | None:
         beats = self.trace.heartbeats

@@ -12,7 +12,7 @@ from dsprof.analysis.run.hang_model import Cause, CauseKind, Kind
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration
 from dsprof.trace.heartbeat import FIRST_NS, LONGEST_NS
-from dsprof.trace.schema import EXIT
+from dsprof.trace.schema import EXIT, Trailer
 
 _MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
 _STORE = frozenset({"DistStoreError", "DistNetworkError"})
@@ -50,7 +50,7 @@ def by_look(rank: int, ending: Ending, state: GroupState) -> Fate | None:
     if symptoms.at_ns is not None and symptoms.at_ns < state.since_ns:
         symptoms = Symptoms()  # of an earlier pause
     if trailer is not None and trailer.exception:
-        return Fate("died", by_exception(rank, trailer.exception), True)
+        return Fate("died", by_exception(rank, trailer), True)
     if symptoms.state == GONE and trailer is None:
         return Fate("died", by_kill(rank, ending), True)
     if symptoms.state in STOPPED:
@@ -104,13 +104,14 @@ def _no_python(rank: int, symptoms: Symptoms) -> Cause:
     return Cause("interpreter_lock", text)
 
 
-def by_exception(rank: int, exception: str) -> Cause:
+def by_exception(rank: int, trailer: Trailer) -> Cause:
     """Name the exception that ended a rank."""
-    name = exception.rpartition(".")[2]
+    name = trailer.exception.rpartition(".")[2]
     kind: CauseKind = (
         "out_of_memory" if name in _MEMORY else "store" if name in _STORE else "exception"
     )
-    return Cause(kind, f"Rank {rank} ended by {exception}.")
+    where = f" at {trailer.raised_at}" if trailer.raised_at else ""
+    return Cause(kind, f"Rank {rank} ended by {trailer.exception}{where}.")
 
 
 def by_kill(rank: int, ending: Ending) -> Cause:

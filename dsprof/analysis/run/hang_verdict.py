@@ -357,11 +357,11 @@ class _Judge:
 
     def _died(self, dead: Mapping[int, Ending]) -> HangVerdict:
         """The rank that ended first is the root: the others may have followed it."""
-        first = min(dead, key=lambda rank: dead[rank].alive_ns)
+        first = min(dead, key=lambda rank: dead[rank].failed_ns or dead[rank].alive_ns)
         ending = dead[first]
         kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
         trailer = ending.trailer
-        cause = by_exception(first, trailer.exception) if trailer else by_kill(first, ending)
+        cause = by_exception(first, trailer) if trailer else by_kill(first, ending)
         everyone = len(dead) == len(self.endings.ranks) > 1 and len(kinds) == 1
         everyone |= cause.kind == "store" and len(dead) > 1  # which is no rank
         who = tuple(sorted(dead)) if everyone else (first,)

@@ -15,6 +15,7 @@ from dsprof.analysis.run.hang_verdict import HangVerdict, verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.trace.hang_dump import HangDump, ProcessState
 from dsprof.trace.run import find_run
+from dsprof.trace.schema import Trailer
 from dsprof.trace.table import RankTrace
 from tests import shared_data
 from tests.factories import flight
@@ -308,6 +309,16 @@ def test_the_first_of_several_exceptions_is_the_root() -> None:
     traces = [rank(n, [], 900 + 10 * (n != 2), **raised("RuntimeError")) for n in (0, 2)]
     found = root(*traces, *(rank(n, []) for n in (1, 3)))
     assert (found.kind, found.ranks, found.cause.kind) == ("died", (2,), "exception")
+
+
+def test_the_first_exception_in_time_is_the_root_however_long_its_process_went_on() -> None:
+    def failed(at_ns: int) -> Trailer:
+        return Trailer("exit", "ValueError", exception_ns=at_ns, raised_at="train.py:7 loss")
+
+    traces = [rank(0, [], 900, trailer=failed(850_000_000)), rank(2, [], 990, trailer=failed(1000))]
+    found = root(*traces, *(rank(n, []) for n in (1, 3)))
+    assert found.ranks == (2,)
+    assert found.cause.text == "Rank 2 ended by ValueError at train.py:7 loss."
 
 
 def test_where_every_rank_lost_the_store_none_is_the_culprit() -> None:

@@ -1,0 +1,69 @@
+import sys
+import threading
+
+import pytest
+
+from dsprof.watchdog.crash import CrashNotes, raised_at
+
+
+@pytest.fixture
+def hooks(monkeypatch):
+    """Hooks of somebody else, that stay in place."""
+    called = []
+    monkeypatch.setattr(sys, "excepthook", lambda *args: called.append(args))
+    monkeypatch.setattr(threading, "excepthook", lambda args: called.append(args))
+    return called
+
+
+def fail():
+    raise ValueError("of the user")
+
+
+def test_an_uncaught_exception_is_noted_and_passed_on(hooks):
+    notes = CrashNotes([].append)
+    try:
+        fail()
+    except ValueError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+
+    assert notes.failed_ns > 0
+    assert notes.raised_at.endswith(" fail")
+    assert len(hooks) == 1
+
+
+def test_an_exception_of_a_thread_is_a_note(hooks):
+    told = []
+    notes = CrashNotes(told.append)
+    thread = threading.Thread(target=fail, name="loader")
+    thread.start()
+    thread.join()
+    notes.close()
+
+    assert [note.text for note in told] == [
+        f"thread loader ended by ValueError at {__file__}:19 fail"
+    ]
+    assert notes.failed_ns == 0
+    assert len(hooks) == 1
+
+
+def test_afterwards_the_hooks_are_those_from_before(hooks):
+    before = sys.excepthook, threading.excepthook
+    CrashNotes([].append).close()
+
+    assert (sys.excepthook, threading.excepthook) == before
+
+
+def test_a_hook_that_others_put_on_top_stays_and_notes_nothing_more(hooks):
+    notes = CrashNotes([].append)
+    inner = sys.excepthook
+    sys.excepthook = on_top = lambda *args: inner(*args)
+    notes.close()
+    sys.excepthook(ValueError, ValueError(), None)
+
+    assert sys.excepthook is on_top
+    assert notes.failed_ns == 0
+    assert len(hooks) == 1
+
+
+def test_without_a_traceback_the_place_is_unknown():
+    assert raised_at(None) == ""
