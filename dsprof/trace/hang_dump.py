@@ -72,7 +72,7 @@ def write_dump(folder: Path, dump: HangDump) -> Path:
         OSError: it cannot be written.
     """
     path = dump_path(folder, dump.header.rank)
-    part = path.with_name(f".{path.name}.{dump.header.pid}")
+    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_bytes(msgspec.json.format(msgspec.json.encode(dump), indent=1))
         os.replace(part, path)

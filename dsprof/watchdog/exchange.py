@@ -54,7 +54,8 @@ class Exchange:
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             os.close(os.open(self._question, flags, 0o600))
-            os.utime(self._question, follow_symlinks=False)
+            now_ns = time.time_ns()  # the kernel's own is up to 10 ms old
+            os.utime(self._question, ns=(now_ns, now_ns), follow_symlinks=False)
         self._with_store(lambda store: store.set(f"{self._prefix}/asked", str(time.time_ns())))
 
     def is_asked(self, *, far: bool) -> bool:
@@ -73,10 +74,10 @@ class Exchange:
     def tell(self, dump: HangDump) -> None:
         """Answer: in the folder, and at the store."""
         self._answered_ns = time.time_ns()
-        _within(lambda: write_dump(self._folder, dump))
-        self._put(dump)
+        self._publish(dump)
 
-    def _put(self, dump: HangDump) -> None:
+    def _publish(self, dump: HangDump) -> None:
+        _within(lambda: write_dump(self._folder, dump))
         data = msgspec.json.encode(dump)
         if len(data) <= _LARGEST_BYTES:
             self._with_store(lambda store: store.set(self._key(dump.header.rank), data))
@@ -91,7 +92,7 @@ class Exchange:
         for rank, dump in seen.items():
             if rank not in told:
                 told[rank] = dump
-                self._put(dump)  # it cannot speak for itself
+                self._publish(dump)  # it cannot speak for itself
         if any(dump.process.state == GONE for dump in seen.values()):
             _within(lambda: keep_states_of_the_dead(self._header.run_key, self._folder))
         return told
