@@ -235,6 +235,9 @@ def test_a_remark_may_have_a_title_of_its_own():
 
 
 def test_of_a_kind_that_exposed_nothing_nothing_is_saved():
-    claim = Spoken("a", Status.FAIL, saving_ms_per_step=(3.0, 5.0), saving_from="parameters")
-    (finding,) = judge(summary(zero_rank(comm_ms=5)), [claim])
-    assert finding.saving_ms_per_step is None
+    claims = [
+        Spoken(name, Status.FAIL, saving_ms_per_step=(3.0, 5.0), saving_from="other kind")
+        for name in ("a", "b")
+    ]
+    findings = judge(summary(zero_rank(comm_ms=5)), claims)
+    assert [finding.saving_ms_per_step for finding in findings] == [None, None]
