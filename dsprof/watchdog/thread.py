@@ -133,6 +133,7 @@ class Watchdog:
 
     def _inquire(self, reason: str, quiet_ns: int, threshold_ns: int, *, is_asking: bool) -> None:
         since_ns = time.time_ns() - 2 * threshold_ns
+        mark = self._mark([*self._in_flight()])
         if is_asking:
             self._exchange.ask()
         look_s = min(max(threshold_ns / SECOND_NS / 4, _LOOK_S[0]), _LOOK_S[1])
@@ -149,8 +150,8 @@ class Watchdog:
             self._exchange.tell(self._dump(reason, quiet_ns, is_active=is_active))
         self._end.wait(look_s + 2 * TICK_S if is_asking else 2 * TICK_S)  # others look as long
         seen.pop(own, None)
-        if self._end.is_set():
-            return
+        if self._end.is_set() or self._mark([*self._in_flight()]) != mark:
+            return  # it goes on
         found = self._exchange.gather(since_ns, seen)
         self._conclude(found, judge(standings_of(found), threshold_ns), threshold_ns)
 
