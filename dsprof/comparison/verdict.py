@@ -29,12 +29,12 @@ def verdict(comparison: Comparison) -> str:
         case "same":
             change = "As fast as before"
         case _:
-            change = "Any difference is within the noise"
+            change = "No change beyond the noise"
     return f"{change}: {_steps(total)} ({CONFIDENCE} interval {interval})"
 
 
 def _steps(total: TimeChange) -> str:
-    return f"{fmt.duration(total.before_ns)} → {fmt.duration(total.after_ns)} a step"
+    return f"{fmt.duration(total.before_ns)} → {fmt.duration(total.after_ns)} per step"
 
 
 def _signed(ns: float) -> str:

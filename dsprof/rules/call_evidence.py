@@ -92,7 +92,7 @@ def calls_table(calls: Calls, caption: str = "") -> Table:
             Column("group"),
             Column("phase"),
             Column("site"),
-            Column("calls a step", "count"),
+            Column("calls per step", "count"),
             Column("mean size", "bytes"),
             Column("blocked per step, mean over ranks", "ms"),
             Column("blocked per step, least of the ranks", "ms"),

@@ -243,9 +243,16 @@ def _untold(findings: Iterable[Finding]) -> Iterator[str]:
         lacking[reason(finding.summary).partition(";")[0].rstrip(".")].append(finding)
     for common, alike in lacking.items():
         reasons = {reason(finding.summary) for finding in alike}
-        why = reasons.pop() if len(reasons) == 1 else f"{common}."
+        why = reasons.pop() if len(reasons) == 1 else f"{common}{_needed(reasons)}."
         rules = {finding.rule for finding in alike}
         yield f"{alike[0].rule if len(rules) == 1 else fmt.plural(len(rules), 'rule')}: {why}"
+
+
+def _needed(reasons: Iterable[str]) -> str:
+    """Say between which numbers lies what rules need; "" where a reason names none."""
+    found = [re.search(r"; (\d+) are needed", text) for text in reasons]
+    counts = sorted(int(match[1]) for match in found if match)
+    return f"; {counts[0]} to {counts[-1]} are needed" if len(counts) == len(found) else ""
 
 
 RENDERER: Renderer[Diagnosis] = TextRenderer()

@@ -37,8 +37,8 @@ def test_one_of_another_machine_is_used_and_said(fields, told):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"backend": "nccl"}, "it is of backend nccl, the run used gloo"),
-        ({"device": "cuda"}, "it is of device cuda, the run used cpu"),
+        ({"backend": "nccl"}, "its backend is nccl, that of the run gloo"),
+        ({"device": "cuda"}, "its device is cuda, that of the run cpu"),
     ],
 )
 def test_one_of_another_backend_or_device_is_not_used(fields, told):

@@ -108,7 +108,7 @@ def test_files_of_other_tools_are_judged_by_what_they_tell() -> None:
     lines = {line.label: line for line in content.quality_lines(factory.diagnosis(quality=cut))}
     assert lines["Ranks"].text.endswith("; no file of rank 1")
     assert (lines["End of the files"].level, lines["Events"].level) == ("flaw", "flaw")
-    assert lines["End of the files"].text == "cut off for ranks 0-1"
+    assert lines["End of the files"].text == "truncated for ranks 0-1"
 
 
 def test_several_ranks_are_several() -> None:

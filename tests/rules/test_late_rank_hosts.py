@@ -82,7 +82,7 @@ def test_a_profile_beside_tells_why_a_rank_is_late(compute_ms, cause):
 
 
 def test_a_device_without_a_profile_is_not_said_to_compute():
-    """Two buckets a step; on a device the host may be what is slow between them."""
+    """Two buckets per step; on a device the host may be what is slow between them."""
     comm, stalls = ([], []), ([], [])
     for rank, last in enumerate((20, 80)):
         for k in range(40):

@@ -45,7 +45,7 @@ def rank(rule, count: int = 40, blocked_ms: float = 0.25, nbytes: int = 8 * KIB,
 def test_a_persistence_threshold_that_was_raised_fails():
     finding = said(AFTER, rank(AFTER, zero={PERSISTENCE: 1e6}))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert "40 parameters are gathered separately in each step; blocked time 10.0 ms" in (
+    assert "40 parameters are all-gathered separately in each step; blocked time 10.0 ms" in (
         finding.summary
     )
     assert finding.config_patch == {"zero_optimization": {PERSISTENCE: 100_000}}

@@ -167,7 +167,7 @@ def test_what_holds_up_the_phases_is_a_fault() -> None:
         ({"computing": every(10, 90)}, "forward, backward or optimizer step, on all ranks"),
         (
             {"waiting": every(10, 40), "between": every(10, 40), "computing": every(10, 40)},
-            "Unknown: which part of the step",
+            "The slower part of the step is unknown",
         ),
     ],
     ids=["waits", "between", "computing", "everywhere"],

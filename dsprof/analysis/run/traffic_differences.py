@@ -138,7 +138,7 @@ class _Asking:
     def _passes(self, passes: float) -> str:
         done, asked = self._account.progress.micro_steps / self._steps, self._terms.micro_steps
         if self._terms.stage >= 2 and abs(done - asked) > self._tolerance * asked:
-            return f"{done:.3g} micro-steps a step, where {asked} are configured"
+            return f"{done:.3g} micro-steps per step, where {asked} are configured"
         return f"reduced in {passes:.3g} of {done:.3g} micro-steps"
 
     def _updates(self, expected: Expected, total: Amount) -> str:

@@ -75,7 +75,7 @@ class AllreduceForShardedGradients:
         if switched_off and (needing := _needing_all_reduce(engines)):
             return self.meta.finding(
                 Status.INFO,
-                f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} a step.",
+                f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} per step.",
                 cause=f"reduce_scatter is false, because {needing} does not support it at this "
                 "stage.",
                 action=f"No change is needed; without {needing} a reduce-scatter sends half.",
@@ -84,7 +84,7 @@ class AllreduceForShardedGradients:
             )
         return self.meta.finding(
             Status.FAIL,
-            f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} a step.",
+            f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} per step.",
             severity=Severity.HIGH,
             cause="reduce_scatter is false in zero_optimization."
             if switched_off
@@ -104,7 +104,7 @@ class AllreduceForShardedGradients:
         use, volume = found
         yield self.meta.finding(
             Status.FAIL,
-            f"ZeRO-3 fetches parameters by all_reduce: {_calls(traffic, volume)} a step.",
+            f"ZeRO-3 fetches parameters by all_reduce: {_calls(traffic, volume)} per step.",
             title="All-reduce is used where an all-gather would suffice",
             severity=Severity.HIGH,
             cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its shard to "
@@ -126,8 +126,8 @@ class AllreduceForShardedGradients:
         share = (use.group_size - 1) / use.group_size
         extra = round(traffic.per_step(volume.nbytes) * share)
         text = f"ZeRO-{engines.stage} reduces gradients by all_reduce, by design of DeepSpeed: "
-        text += f"{_calls(traffic, volume)} a step. A reduce-scatter would send {size(extra)} less "
-        text += "from each rank."
+        text += f"{_calls(traffic, volume)} per step. A reduce-scatter would send {size(extra)} "
+        text += "less from each rank."
         if asked:
             text += " Intent missed: reduce_scatter is true, but has no effect."
         return self.meta.finding(
@@ -151,7 +151,7 @@ class AllreduceForShardedGradients:
         return self.meta.finding(
             Status.FAIL,
             "Intent missed: use_multi_rank_bucket_allreduce is false, yet gradients are reduced "
-            f"by all_reduce ({_calls(traffic, volume)} a step).",
+            f"by all_reduce ({_calls(traffic, volume)} per step).",
             title="All-reduce is used where reduces to the owners were configured",
             severity=Severity.LOW,
             cause=f"{key} is {str(not value).lower()}, and then DeepSpeed reduces whole buckets "

@@ -64,7 +64,7 @@ class BarrierInStep:
             yield self._judged(barriers, run[Steps], thresholds)
 
     def _judged(self, barriers: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
-        summary = f"{plural(calls_per_step(barriers), 'barrier')} a step and rank"
+        summary = f"{plural(calls_per_step(barriers), 'barrier')} per step and rank"
         table = calls_table(barriers)
         held, saving = blocked_ms(barriers), omitting_saves(barriers)
         if held is None:

@@ -191,7 +191,7 @@ def _by_use(traffic: Traffic) -> Table:
             Column("used for"),
             Column("collective"),
             Column("blocked per step", "ns"),
-            Column("bytes a step", "bytes"),
+            Column("bytes per step", "bytes"),
         ),
         rows=tuple(
             (

@@ -82,8 +82,8 @@ class FP32Gradients:
         evidence = Table(
             columns=(
                 Column("gradients in"),
-                Column("calls a step", "count"),
-                Column("bytes a step", "bytes"),
+                Column("calls per step", "count"),
+                Column("bytes per step", "bytes"),
                 Column("blocked per step", "ms"),
             ),
             rows=(

@@ -17,7 +17,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import FILL_HOSTS, size
 from dsprof.rules.call_evidence import blocked_ms, bytes_per_step, share_of_step
-from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib
+from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.schema import EngineConfig
 
@@ -39,7 +39,7 @@ class _Gather(NamedTuple):
 
 
 class _Crossing(NamedTuple):
-    """Gathers of parameters by groups with several ranks on each of several hosts."""
+    """All-gathers of parameters by groups with several ranks on each of several hosts."""
 
     rows: dict[_Gather, BlockedTime]
     ranks_a_host: int  # 0 where hosts have different numbers
@@ -88,8 +88,8 @@ class InterNodeGathers:
         if not backward or engine is None or not _takes_hpz(run, backward, engine):
             return
         ranks = crossing.ranks_a_host
-        size = engine.layout.gathered or engine.parameters
-        copy = size * ITEM_BYTES.get(engine.parameter_dtype, 4) // max(ranks, 1)
+        elements = engine.layout.gathered or engine.parameters
+        copy = elements * ITEM_BYTES.get(engine.parameter_dtype, 4) // max(ranks, 1)
         room = _room(run, thresholds)
         hpz = run[Engines].zero("zero_hpz_partition_size", 1)
         is_set = isinstance(hpz, int) and hpz > 1
@@ -100,12 +100,13 @@ class InterNodeGathers:
             crossing.rows,
             backward,
             thresholds,
-            cause=f"zero_hpz_partition_size is {hpz}, but backward gathers across nodes."
+            cause=f"zero_hpz_partition_size is {hpz}, but backward all-gathers across nodes."
             if is_set
-            else "ZeRO-3 shards parameters over all ranks, and gathers them from all nodes for "
+            else "ZeRO-3 shards parameters over all ranks, and all-gathers them from all nodes for "
             "forward and again for backward.",
             action=f'Set "zero_hpz_partition_size" to {ranks}, the ranks of a node: backward then '
-            f"gathers from a second copy inside the node, which takes {gib(copy)} on each rank."
+            f"all-gathers from a second copy inside the node, which takes {size(copy)} on each "
+            "rank."
             if fits
             else _why_not(ranks, copy, room, is_set=is_set, in_order=in_order),
             config_patch={"zero_optimization": {"zero_hpz_partition_size": ranks}}
@@ -148,8 +149,9 @@ class InterNodeGathers:
         blocked = f" (blocked time {held:.3g} ms)" if held is not None else ""
         return self.meta.finding(
             Status.FAIL if is_costly else Status.INFO,
-            f"Gathers of {size(nbytes)} a step and rank cross nodes and need not"
-            f"{blocked}; all gathers across nodes are {size(bytes_per_step(gathers))}.",
+            f"All-gathers send {size(nbytes)} per step and rank across nodes that could stay "
+            f"inside a node{blocked}; all-gathers across nodes send "
+            f"{size(bytes_per_step(gathers))} in all.",
             severity=Severity.MEDIUM if is_costly else Severity.NONE,
             evidence=(_table(gathers),),
             saving_bytes_per_step=round(nbytes),
@@ -210,7 +212,7 @@ def _why_not(ranks: int, copy: int, room: int | None, *, is_set: bool, in_order:
         return f"Set it to {ranks}, the ranks of a node."
     return (
         f"zero_hpz_partition_size {ranks} would keep these gathers inside the node, but takes "
-        f"{gib(copy)} on each rank, and the fullest has {gib(max(room or 0, 0))} left: free "
+        f"{size(copy)} on each rank, and the fullest has {size(max(room or 0, 0))} left: free "
         "memory first."
     )
 
@@ -221,8 +223,8 @@ def _table(gathers: dict[_Gather, BlockedTime]) -> Table:
             Column("group"),
             Column("ranks", "count"),
             Column("phase"),
-            Column("calls a step", "count"),
-            Column("bytes a step and rank", "bytes"),
+            Column("calls per step", "count"),
+            Column("bytes per step and rank", "bytes"),
             Column("blocked per step", "ms"),
         ),
         rows=tuple(
@@ -234,7 +236,7 @@ def _table(gathers: dict[_Gather, BlockedTime]) -> Table:
             )
             for kind, held in sorted(gathers.items(), key=lambda item: -item[1].nbytes)
         ),
-        caption="Gathers of parameters by groups that span nodes",
+        caption="All-gathers of parameters by groups that span nodes",
     )
 
 

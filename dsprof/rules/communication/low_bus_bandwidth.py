@@ -88,7 +88,7 @@ class LowBusBandwidth:
         if not rows:
             text = "no collective was recorded by all ranks of its group, with nothing beside it."
         elif not any(row.expected for row in rows):
-            text = "the speed of the links is not known; measure it with dsprof bench, and pass "
+            text = "the speed of the links is unknown; measure it with dsprof bench, and pass "
             text += "the result as --baseline FILE."
         else:
             text = "No collective is both large and frequent enough to judge its bandwidth."

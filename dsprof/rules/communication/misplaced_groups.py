@@ -112,7 +112,7 @@ class MisplacedGroups:
 
 
 def _carried(nbytes: float | None) -> str:
-    return "" if nbytes is None else f": {size(nbytes)} a step and rank"
+    return "" if nbytes is None else f": {size(nbytes)} per step and rank"
 
 
 def _spread(
@@ -175,7 +175,7 @@ def _table(spread: list[_Spread]) -> Table:
             Column("groups", "count"),
             Column("nodes spanned", "count"),
             Column("nodes needed", "count"),
-            Column("bytes a step and rank", "bytes"),
+            Column("bytes per step and rank", "bytes"),
             Column("blocked per step", "ms"),
         ),
         rows=tuple(

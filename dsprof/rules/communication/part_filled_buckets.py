@@ -74,7 +74,7 @@ class PartFilledBuckets:
         fill = sum(_fill(kind) * sums.flushes for kind, sums in full.items()) / flushes
         capacity = max(kind.capacity for kind in full)
         summary = (
-            f"{plural(flushes / steps, 'bucket')} a step sent as full, {percent(fill)} filled on "
+            f"{plural(flushes / steps, 'bucket')} per step sent as full, {percent(fill)} filled on "
             f"average: reduce_bucket_size is {capacity:,} elements."
         )
         if fill >= thresholds.fill or flushes / steps < thresholds.flushes_per_step:
@@ -123,7 +123,7 @@ def _by_fill(full: _Rows, steps: int) -> Table:
             Column("elements", "count"),
             Column("parameters", "count"),
             Column("filled", "share"),
-            Column("flushes a step and rank", "count"),
+            Column("flushes per step and rank", "count"),
         ),
         rows=tuple(
             (kind.elements, kind.parameters, _fill(kind), sums.flushes / steps)

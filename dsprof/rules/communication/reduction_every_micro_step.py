@@ -30,8 +30,8 @@ class ReductionEveryMicroStep:
 
     meta = RuleMeta(
         id="reduction-every-micro-step",
-        title="Gradients are reduced no more than once a step",
-        failing_title="Gradients are reduced more than once a step",
+        title="Gradients are reduced no more than once per step",
+        failing_title="Gradients are reduced more than once per step",
         why="With accumulation over k micro-steps one reduction suffices; k of them send k "
         "times the bytes.",
         category="communication",
@@ -84,14 +84,14 @@ class ReductionEveryMicroStep:
         nbytes = traffic.per_step(sum(volume.nbytes for volume in gradients))
         extra = round(nbytes * (1 - 1 / reductions))
         summary = (
-            f"Gradients are reduced {reductions:.3g} times a step, over "
+            f"Gradients are reduced {reductions:.3g} times per step, over "
             f"{traffic.micro_steps / traffic.rank_steps:.3g} micro-steps: {size(extra)} of "
             f"{size(nbytes)} per step are redundant."
         )
         evidence = Table(
-            columns=(Column("reductions a step"), Column("gradient bytes a step", "bytes")),
+            columns=(Column("reductions per step"), Column("gradient bytes per step", "bytes")),
             rows=((f"{reductions:.3g}", round(nbytes)), ("1", round(nbytes) - extra)),
-            caption="As recorded, and with one reduction a step",
+            caption="As recorded, and with one reduction per step",
         )
         if is_by_design:
             return self._by_design(engines, summary, evidence, extra)

@@ -71,8 +71,8 @@ class RepeatedParameterGathers:
         held = blocked_ms(again)
         costs = held is None or share_of_step(held, run[Steps]) >= thresholds.held_share
         summary = (
-            f"{percent(share)} of the parameters that a step gathers "
-            f"({size(bytes_per_step(again))}) are gathered in backward, where forward "
+            f"{percent(share)} of the parameters that a step all-gathers "
+            f"({size(bytes_per_step(again))}) are all-gathered in backward, where forward "
             "had them already"
         )
         wait = "" if held is None else f"; blocked time {duration(held * 1e6)} per step"
@@ -174,7 +174,7 @@ def _by_choice(engines: Engines) -> str:
 def _by_phase(gathered: dict[str, float]) -> Table:
     order = sorted(gathered.items(), key=lambda item: -item[1])
     return Table(
-        columns=(Column("gathered in"), Column("elements a step and rank", "count")),
+        columns=(Column("all-gathered in"), Column("elements per step and rank", "count")),
         rows=tuple((phase or "outside phases", round(count)) for phase, count in order),
     )
 

@@ -80,7 +80,7 @@ class ScalarCollectives:
         elif scalars and not many:
             calls = calls_per_step(scalars)
             few = f"below the limit of {thresholds.calls_per_step:g} of a kind"
-            text = f"{calls:.2g} a step and rank; {few}."
+            text = f"{calls:.2g} per step and rank; {few}."
             yield self.meta.finding(Status.PASS, text)
         for part in many:
             told = {"action": _ACTION} if part is numbers else _TENSORS
@@ -91,7 +91,7 @@ class ScalarCollectives:
     ) -> Finding:
         objects = calls_per_step({k: row for k, row in scalars.items() if _is_object(k)})
         summary = (
-            f"{plural(calls_per_step(scalars), 'collective')} of at most 4 KiB a step and rank"
+            f"{plural(calls_per_step(scalars), 'collective')} of at most 4 KiB per step and rank"
         )
         summary += f", {count(objects)} of them for pickled objects" if objects else ""
         held, saving = blocked_ms(scalars), _saving(scalars)

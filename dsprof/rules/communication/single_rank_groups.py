@@ -71,7 +71,7 @@ class SingleRankGroups:
         took = "" if held is None else f", in {duration(held * 1e6)}"
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{plural(calls_per_step(alone), 'collective')} a step and rank in a single-rank "
+            f"{plural(calls_per_step(alone), 'collective')} per step and rank in a single-rank "
             f"group: {size(bytes_per_step(alone))} copied back to the same rank{took}.",
             severity=Severity.LOW if costs else Severity.NONE,
             cause="The program, or a library, calls them without checking the size of the group.",

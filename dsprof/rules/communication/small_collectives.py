@@ -92,7 +92,7 @@ class SmallCollectives:
         hidden = is_hidden(bucket.exposed_ms_per_step, run[Steps], thresholds.held_share)
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
-            f"{count(bucket.flushes_per_step)} {knob.noun} a step carry "
+            f"{count(bucket.flushes_per_step)} {knob.noun} per step carry "
             f"{bucket.mean_bytes / 1024:,.0f} KiB each: {knob.fact(bucket)}.",
             title=knob.title,
             severity=Severity.NONE if hidden else Severity.MEDIUM,
@@ -108,7 +108,7 @@ class SmallCollectives:
     def _others(self, small: dict[Kind, Row], calls: float) -> Finding:
         return self.meta.finding(
             Status.INFO,
-            f"{count(calls)} small collectives a step and rank; their cost is latency.",
+            f"{count(calls)} small collectives per step and rank; their cost is latency.",
             title="Many collectives are small",
             cause="The program, or a library, calls each of them separately.",
             action="No change is needed where they cost little. Otherwise join tensors before "
@@ -141,7 +141,7 @@ def _saving(knob: Knob, bucket: Buckets, run: RunSummary) -> Range | None:
 def _figures(bucket: Buckets) -> Table:
     return Table(
         columns=(
-            Column("flushes a step and rank", "count"),
+            Column("flushes per step and rank", "count"),
             Column("mean size", "bytes"),
             Column("capacity, elements", "count"),
             Column("blocked per step", "ms"),

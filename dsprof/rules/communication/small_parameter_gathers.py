@@ -84,10 +84,10 @@ class PersistentParameterGathers(_SmallGathers):
 
     meta = RuleMeta(
         id="persistent-parameter-gathers",
-        title="Few parameters are gathered separately after the step",
-        failing_title="Small parameters are gathered separately after the step",
+        title="Few parameters are all-gathered separately after the step",
+        failing_title="Small parameters are all-gathered separately after the step",
         why="Parameters below the persistence threshold stay whole on every rank, and each is "
-        "gathered by its own collective after the optimizer changed it.",
+        "all-gathered by its own collective after the optimizer changed it.",
         category="communication",
         order=250,
         needs=(Arrivals, Communication, BaselineCosts, Engines, Steps),
@@ -105,11 +105,11 @@ class PersistentParameterGathers(_SmallGathers):
         took = "" if held is None else f"; blocked time {duration(held * 1e6)}"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
-            f"{count(calls_per_step(gathers))} parameters are gathered separately in each "
+            f"{count(calls_per_step(gathers))} parameters are all-gathered separately in each "
             f"step{took}.",
             severity=Severity.MEDIUM if fails else Severity.NONE,
-            cause=f"{PERSISTENCE} is {written:,.0f} elements: parameters below it are not gathered "
-            "with their module."
+            cause=f"{PERSISTENCE} is {written:,.0f} elements: parameters below it are not "
+            "all-gathered with their module."
             if raised
             else f"They are below {PERSISTENCE}, so they stay whole between steps, by design.",
             action=f'Delete "{PERSISTENCE}" (default {PERSISTENCE_DEFAULT:,} elements): larger '
@@ -131,9 +131,9 @@ class TinyParameterGathers(_SmallGathers):
     meta = RuleMeta(
         id="tiny-parameter-gathers",
         title="Parameter gathers are large, or cost little",
-        failing_title="Parameters are gathered in many small collectives",
-        why="ZeRO-3 gathers the parameters of a module when it is called. Each module with few "
-        "parameters, such as an expert or a norm, costs a latency in forward and in backward.",
+        failing_title="Parameters are all-gathered in many small collectives",
+        why="ZeRO-3 all-gathers the parameters of a module when it is called. Each module with "
+        "few parameters, such as an expert or a norm, costs a latency in forward and in backward.",
         category="communication",
         order=260,
         needs=(Arrivals, Communication, BaselineCosts, Engines, Run, Steps),

@@ -71,7 +71,7 @@ class UnbatchedPointToPoint:
         took = "" if held is None else f"; blocked time {duration(held * 1e6)}"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
-            f"{count(calls_per_step(single))} sends and receives a step and rank are launched "
+            f"{count(calls_per_step(single))} sends and receives per step and rank are launched "
             f"separately{took}.",
             severity=Severity.LOW if fails else Severity.NONE,
             cause="DeepSpeed's pipeline sends and receives in turn, by design."
@@ -84,8 +84,8 @@ class UnbatchedPointToPoint:
                 Table(
                     columns=(
                         Column("transfers"),
-                        Column("a step and rank", "count"),
-                        Column("bytes a step", "bytes"),
+                        Column("per step and rank", "count"),
+                        Column("bytes per step", "bytes"),
                         Column("blocked per step", "ms"),
                     ),
                     rows=tuple(

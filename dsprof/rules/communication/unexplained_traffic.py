@@ -150,7 +150,7 @@ def _most(line: Line) -> float:
 
 def _in_words(line: Line) -> str:
     ops = ", ".join(line.families) or "nothing"
-    sent = f"{line.what} ({ops}): {_mib(line.nbytes)} a step"
+    sent = f"{line.what} ({ops}): {_mib(line.nbytes)} per step"
     if line.asked_bytes is None:
         return sent
     low, high = line.asked_bytes

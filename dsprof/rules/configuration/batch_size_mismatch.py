@@ -94,7 +94,11 @@ class BatchSizeMismatch(ConfigRule):
         )
 
     def _table(self, settings: EngineSettings) -> Table:
-        rows = [(_TRAIN, "the product of the other two and the ranks"), (_MICRO, ""), (_STEPS, "")]
+        rows = [
+            (_TRAIN, "micro-batch * accumulation steps * ranks"),
+            (_MICRO, ""),
+            (_STEPS, ""),
+        ]
         return settings.table(rows, remark="is")
 
 

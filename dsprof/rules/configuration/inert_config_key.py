@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
@@ -52,7 +52,8 @@ class InertConfigKey(ConfigRule):
             f"At stage {settings.stage} {names} {'has' if len(rows) == 1 else 'have'} no effect.",
             severity=Severity.LOW,
             cause=remarks(rows),
-            action=f"Choose a stage at which they work ({_stages_of(rows)}), or delete them.",
+            action=f"Choose a stage at which {'it works' if len(rows) == 1 else 'they work'} "
+            f"({_stages_of(rows)}), or delete {_them(rows)}.",
             evidence=(settings.table(rows, remark="in fact"),),
             confidence="high",
         )
@@ -63,10 +64,15 @@ class InertConfigKey(ConfigRule):
             f"{named_keys(paths)} change nothing at stage {settings.stage}."
             if len(paths) > 1
             else f"{paths[0]} changes nothing at stage {settings.stage}.",
-            action="No change is needed; delete them so that the file states what is in force.",
+            action=f"No change is needed; delete {_them(paths)} so that the file states what is in "
+            "force.",
             evidence=(settings.table([(p, _where(p)) for p in paths], remark="has an effect"),),
             confidence="high",
         )
+
+
+def _them(keys: Sized) -> str:
+    return "it" if len(keys) == 1 else "them"
 
 
 def _inert(settings: EngineSettings, stage: int) -> Iterator[tuple[str, str]]:

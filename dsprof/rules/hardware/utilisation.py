@@ -73,9 +73,9 @@ def _unknown_peak(run: RunSummary, precision: str) -> str:
     if not precision:
         return "the precision in which the model computes is not recorded"
     if not run[EnvironmentFacts].uses_gpu:
-        return "the peak of this CPU is not known; pass a baseline of dsprof bench with --baseline"
+        return "the peak of this CPU is unknown; pass a baseline of dsprof bench with --baseline"
     names = ", ".join(filter(None, architectures(run[EnvironmentFacts]))) or "the device"
-    return f"the peak of {names} in {precision} is not known"
+    return f"the peak of {names} in {precision} is unknown"
 
 
 def _precision(run: RunSummary) -> str:

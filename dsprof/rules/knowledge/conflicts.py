@@ -203,7 +203,7 @@ AT_ODDS: tuple[Combination, ...] = (
         when(".reduce_scatter: true; .contiguous_gradients: true; .stage: 1|2"),
         "stages 1 and 2 reduce gradients by all_reduce, or by reduce with "
         "use_multi_rank_bucket_allreduce false; reduce-scatter comes with stage 3",
-        "nothing needs to be done",
+        "no change is needed",
         only_written=True,
         only_before=True,
     ),
@@ -221,7 +221,7 @@ AT_ODDS: tuple[Combination, ...] = (
     Combination(
         when(".overlap_comm: false; engine.device: <accelerator>; .stage: 1|2|3"),
         "off: nothing is computed while gradients are reduced; only stage 3 has it on by default",
-        "try true, which takes a second bucket of memory",
+        "set overlap_comm to true; it needs memory for a second bucket",
         overlaps=True,
     ),
 )

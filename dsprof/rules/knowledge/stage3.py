@@ -21,7 +21,7 @@ REUSE_DEFAULT = 1_000_000_000
 
 LEAF_MODULES = (
     "If ranks may run other modules, as with experts or branches on data, make what they choose "
-    "from a leaf, which ZeRO-3 gathers and reduces as a whole on every rank: "
+    "from a leaf, which ZeRO-3 all-gathers and reduces as a whole on every rank: "
     "zero_optimization.leaf_module, or deepspeed.utils.set_z3_leaf_modules(model, [Block])."
 )
 

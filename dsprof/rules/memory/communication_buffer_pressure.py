@@ -13,9 +13,9 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.rank.live_parameters import Gathered
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent
+from dsprof.findings.wording import percent, size
 from dsprof.rules.knowledge.stage3 import PREFETCH, PREFETCH_DEFAULT, REUSE
-from dsprof.rules.memory.counters import PEAK_RESERVED, gib, is_short
+from dsprof.rules.memory.counters import PEAK_RESERVED, is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -100,7 +100,7 @@ class CommunicationBufferPressure:
 
     def _judged(self, run: RunSummary, held: _Held, thresholds: Thresholds) -> Finding:
         words = (
-            f"Communication holds up to {gib(held.nbytes)}, {percent(held.share)} of the reserved "
+            f"Communication holds up to {size(held.nbytes)}, {percent(held.share)} of the reserved "
             f"memory at its peak (rank {held.rank})"
         )
         if held.share < thresholds.share:
@@ -111,7 +111,7 @@ class CommunicationBufferPressure:
         retried = "; allocations were retried" if is_fault else ""
         return self.meta.finding(
             Status.FAIL if is_fault else Status.INFO,
-            f"{words}{retried}. Largest: {largest.what}, {gib(largest.nbytes)}.",
+            f"{words}{retried}. Largest: {largest.what}, {size(largest.nbytes)}.",
             title="" if is_fault else "Communication buffers take much of the device memory",
             severity=Severity.MEDIUM if is_fault else Severity.NONE,
             ranks=(held.rank,),
@@ -173,7 +173,7 @@ def _table(held: _Held) -> Table:
     return Table(
         columns=(Column("held for"), Column("at most", "bytes"), Column("share", "share")),
         rows=tuple((part.what, part.nbytes, part.nbytes / held.peak) for part in held.parts),
-        caption=f"Rank {held.rank}, of {gib(held.peak)} reserved at the peak",
+        caption=f"Rank {held.rank}, of {size(held.peak)} reserved at the peak",
     )
 
 

@@ -52,10 +52,5 @@ def expandable_ranks(environment: EnvironmentFacts) -> RankSet:
     return ranks
 
 
-def gib(nbytes: float) -> str:
-    """Return bytes as people speak of memory."""
-    return f"{nbytes / 2**30:.2f} GiB"
-
-
 def _after_warmup(values: Sequence[int]) -> list[int]:
     return list(values[warmup_steps(len(values)) :])

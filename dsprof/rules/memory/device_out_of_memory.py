@@ -170,9 +170,8 @@ class DeviceOutOfMemory:
             worst.arithmetic(),
             "torch's reserved, unused memory is large enough for the request, but not contiguous."
             if in_pool
-            else "Two causes are possible: free and unallocated memory cover the request only "
-            "together. If the unallocated pieces can return to the device, the cause is "
-            "fragmentation; if not, the device is too small.",
+            else "Free and unallocated memory cover the request only together: fragmentation, or a "
+            "device that is too small.",
             action,
             "medium" if in_pool else "low",
         )

@@ -84,7 +84,13 @@ class EmptiedDeviceCache:
         counted = [_count(rank, memory) for rank, memory in sorted(run[Memory].ranks.items())]
         long = [one for one in counted if one.steps >= thresholds.steps]
         if not long:
-            text = "Unknown: returned segments were counted over too few steps."
+            most = max((one.steps for one in counted), default=0)
+            text = (
+                f"Unknown: returned segments were counted in {plural(most, 'step')}; "
+                f"{thresholds.steps} are needed."
+                if most
+                else "Unknown: returned segments were not recorded."
+            )
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if often := [o for o in long if o.emptied_steps >= thresholds.emptied_share * o.steps]:

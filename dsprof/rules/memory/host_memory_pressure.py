@@ -11,8 +11,7 @@ from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import plural
-from dsprof.rules.memory.counters import gib
+from dsprof.findings.wording import plural, size
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -68,9 +67,9 @@ class HostMemoryPressure:
         offloads = _offloads(engines)
         return self.meta.finding(
             Status.FAIL,
-            f"{worst.name} had {gib(worst.left_bytes)} of {gib(worst.total_bytes)} free at the "
+            f"{worst.name} had {size(worst.left_bytes)} of {size(worst.total_bytes)} free at the "
             "minimum; "
-            f"its {plural(len(worst.ranks), 'rank')} held {gib(worst.held_bytes)} at their peaks.",
+            f"its {plural(len(worst.ranks), 'rank')} held {size(worst.held_bytes)} at their peaks.",
             severity=Severity.HIGH,
             cause=f"Offloading keeps state in host memory: {' and '.join(offloads)}."
             if offloads
@@ -90,7 +89,7 @@ class HostMemoryPressure:
         worst = min(hosts, key=lambda host: host.left_bytes / host.total_bytes)
         return self.meta.finding(
             Status.FAIL,
-            f"/dev/shm of {worst.name} had {gib(worst.left_bytes)} of {gib(worst.total_bytes)} "
+            f"/dev/shm of {worst.name} had {size(worst.left_bytes)} of {size(worst.total_bytes)} "
             "free "
             "at the minimum.",
             title="/dev/shm is almost full",

@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import named, size
+from dsprof.findings.wording import named, plural, size
 from dsprof.rules.memory.counters import (
     ALLOCATED,
     DEVICE_TOTAL,
@@ -80,9 +80,10 @@ class MemoryGrowth:
         series = [(host_series(m), device_series(m, ALLOCATED)) for m in ranks.values()]
         longest = max((len(one) for pair in series for one in pair), default=0)
         if longest < thresholds.steps:
+            recorded = f"memory was recorded after {plural(longest, 'step')}"
             text = (
-                f"Unknown: memory was recorded at {longest} step ends; {thresholds.steps} are "
-                "needed."
+                f"Unknown: {recorded if longest else 'memory was not recorded'}; "
+                f"{thresholds.steps} steps are needed."
             )
             yield self.meta.finding(Status.UNKNOWN, text)
             return

@@ -115,9 +115,9 @@ def _by_kind(copies: Copies) -> Table:
             Column("what"),
             Column("direction"),
             Column("phase"),
-            Column("calls a step", "count"),
-            Column("bytes a step", "bytes"),
-            Column("takes a step", "ms"),
+            Column("calls per step", "count"),
+            Column("bytes per step", "bytes"),
+            Column("takes per step", "ms"),
         ),
         rows=tuple(
             (

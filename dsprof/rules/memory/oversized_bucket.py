@@ -12,8 +12,8 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent
-from dsprof.rules.memory.counters import PEAK_RESERVED, gib, is_short
+from dsprof.findings.wording import percent, size
+from dsprof.rules.memory.counters import PEAK_RESERVED, is_short
 from dsprof.rules.memory.gradient_buffers import GradientBuffers, gradient_buffers
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -92,7 +92,7 @@ class OversizedBucket:
         wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
         return self.meta.finding(
             Status.FAIL if pressed else Status.INFO,
-            f"{gib(wasted)} of {gib(buffers.nbytes)} of gradient buffers are never used: "
+            f"{size(wasted)} of {size(buffers.nbytes)} of gradient buffers are never used: "
             f"reduce_bucket_size is {buffers.capacity:,}, the model has {needed:,} parameters.",
             severity=Severity.MEDIUM if pressed else Severity.NONE,
             cause=(
@@ -114,14 +114,14 @@ class OversizedBucket:
         return self.meta.finding(
             Status.FAIL,
             f"Allocations were retried while gradient buffers held "
-            f"{gib(buffers.nbytes)}, {percent(buffers.nbytes / peak)} of the reserved memory.",
+            f"{size(buffers.nbytes)}, {percent(buffers.nbytes / peak)} of the reserved memory.",
             title="Gradient buffers take scarce device memory",
             severity=Severity.MEDIUM,
             cause=(
                 f"{buffers.slots} buffers of reduce_bucket_size elements are allocated in each "
                 "backward."
             ),
-            action=f'Set "reduce_bucket_size" to {smaller:,}: that frees {gib(freed)}.',
+            action=f'Set "reduce_bucket_size" to {smaller:,}: that frees {size(freed)}.',
             config_patch={"zero_optimization": {"reduce_bucket_size": smaller}},
             evidence=(_table(engines, buffers, peak),),
             confidence="medium",

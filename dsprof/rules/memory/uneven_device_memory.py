@@ -11,8 +11,8 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import named
-from dsprof.rules.memory.counters import PEAK_ALLOCATED, gib
+from dsprof.findings.wording import named, size
+from dsprof.rules.memory.counters import PEAK_ALLOCATED
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -73,8 +73,8 @@ class UnevenDeviceMemory:
         status = Status.INFO if staged else Status.FAIL
         return self.meta.finding(
             status,
-            f"Rank {worst} had {gib(peaks[worst])} allocated at its peak, the median of all ranks "
-            f"is {gib(usual)}; {named(above)} {'is' if len(above) == 1 else 'are'} far above it.",
+            f"Rank {worst} had {size(peaks[worst])} allocated at its peak, the median of all ranks "
+            f"is {size(usual)}; {named(above)} {'is' if len(above) == 1 else 'are'} far above it.",
             severity=Severity.NONE if staged else Severity.MEDIUM,
             cause="Stages of a pipeline hold different layers, and the first ones hold activations "
             "of the most micro-batches."

@@ -15,10 +15,11 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.rank.intent import ITEM_BYTES, communication_dtype
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import size
 from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.knowledge.combinations import refused
 from dsprof.rules.knowledge.conflicts import AT_ODDS
-from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, gib, is_short
+from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.schema import EngineConfig
@@ -90,9 +91,10 @@ class UnusedDeviceMemory:
         others = "a larger micro-batch, or less recomputation of activations"
         return self.meta.finding(
             Status.INFO,
-            f"{gib(total - peak)} of {gib(total)} were never reserved on rank {rank}, the fullest.",
+            f"{size(total - peak)} of {size(total)} were never reserved on rank {rank}, "
+            "the fullest.",
             cause="The configuration saves more memory than this model needs on this device.",
-            action=f"Use {best.what} (needs about {gib(best.needs_bytes)}), or {others}."
+            action=f"Use {best.what} (needs about {size(best.needs_bytes)}), or {others}."
             if best
             else f"Try {others}.",
             config_patch={"zero_optimization": dict(best.patch)} if best else None,

@@ -298,7 +298,7 @@ def _figures(overlap: Overlap) -> Table:
         ("in flight, at most", overlap.most_in_flight_ns // steps, _calls(overlap)),
     )
     return Table(
-        columns=(Column("a step and rank"), Column("value", "ns"), Column("calls", "count")),
+        columns=(Column("per step and rank"), Column("value", "ns"), Column("calls", "count")),
         rows=tuple(row for row in rows if row[2]),
     )
 

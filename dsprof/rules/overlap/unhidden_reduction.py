@@ -124,7 +124,7 @@ class UnhiddenReduction:
         engines, waits = run[Engines], run[HostWaits]
         evidence = Table(
             columns=(
-                Column("reductions a step", "count"),
+                Column("reductions per step", "count"),
                 Column("blocked by gradients", "ms"),
                 Column("host synchronisations per step", "count"),
             ),

@@ -26,11 +26,8 @@ def longest_wait(awaits: WaitCauses, *, only_async: bool = False) -> str:
     if not found:
         return ""
     what, sums = found[0]
-    held = sums.held.exposed_ms_per_step or 0.0
-    return (
-        f"The largest part, {duration(held * 1e6)} per step, is for "
-        f"{name_of(what)}{_why(what, sums)}."
-    )
+    held = duration((sums.held.exposed_ms_per_step or 0.0) * 1e6)
+    return f"The longest wait, {held} per step, is for {name_of(what)}{_why(what, sums)}."
 
 
 def _why(what: Awaited, sums: Await) -> str:
@@ -47,8 +44,8 @@ def waits_table(rows: Waits) -> Table:
     return Table(
         columns=(
             Column("waiting for"),
-            Column("calls a step", "count"),
-            Column("bytes a step", "bytes"),
+            Column("calls per step", "count"),
+            Column("bytes per step", "bytes"),
             Column("blocked per step", "ms"),
             Column("started before the wait", "ms"),
             Column("in flight", "ms"),

@@ -151,7 +151,7 @@ def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
             "The extra time is exposed communication, on all ranks.",
             "Inspect the collectives of these steps in the timeline.",
         )
-    return "Unknown: which part of the step takes longer.", "Inspect these steps in the timeline."
+    return "The slower part of the step is unknown.", "Inspect these steps in the timeline."
 
 
 def _table(columns: StepColumns, chosen: np.ndarray) -> Table:

@@ -135,7 +135,7 @@ def _cause(
     if ranks and not run.missing_ranks:
         return f"{unchanged} Only {named(ranks)} got slower; the others wait.", ranks
     if not part:
-        return f"{unchanged} Unknown: which part got slower.", ()
+        return f"{unchanged} The slower part is unknown.", ()
     return f"{unchanged} The slower part is {PARTS[part]}, on all ranks.", ()
 
 

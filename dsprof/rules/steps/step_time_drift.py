@@ -92,10 +92,10 @@ class StepTimeDrift:
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=(
                 f"The work per step did not change. The growing part is "
-                f"{PARTS[part] if part and not ranks else 'own time of the ranks'}, on {where}."
+                f"{PARTS[part] if part and not ranks else 'work on the rank itself'}, on {where}."
             )
             if part or ranks
-            else "The work per step did not change. Unknown: which part grows.",
+            else "The work per step did not change. The growing part is unknown.",
             action="Look for what is kept from step to step: lists of losses that hold their "
             "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
             "on a device, its temperature and clock.",

@@ -136,7 +136,7 @@ def test_rules_that_lack_the_same_are_told_in_one_line() -> None:
     found += [unknown(f"variable-{n}", "no environment; none at all.") for n in range(4)]
     shown = text(factory.diagnosis(findings=found))
     assert [line for line in shown.splitlines() if "unknown" in line] == [
-        "  unknown: 26 rules: Only 0 steps after warm-up.",
+        "  unknown: 26 rules: Only 0 steps after warm-up; 0 to 2 are needed.",
         "  unknown: late-rank: events were left out.",
         "  unknown: 4 rules: no environment; none at all.",
     ]

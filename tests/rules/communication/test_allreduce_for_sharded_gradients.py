@@ -152,7 +152,7 @@ def test_several_engines_are_judged_each_at_its_stage():
         (Status.INFO, "Engine 1:"),
     ]
     for one in found:  # a step is one that the engine took
-        assert "1 call and 8.00 MiB a step" in one.summary
+        assert "1 call and 8.00 MiB per step" in one.summary
     assert found[0].config_patch == {"zero_optimization": {"reduce_scatter": True}}
 
 

@@ -28,7 +28,9 @@ def ranks(*barrier_ms: float, every: int = 1, **fields):
 def test_a_barrier_in_each_step_fails_with_its_line():
     finding = said(RULE, *ranks(3, 4))
     assert finding.status is Status.FAIL
-    assert "1 barrier a step and rank: blocked time 3.50 ms (3.5 % of the step)" in finding.summary
+    assert (
+        "1 barrier per step and rank: blocked time 3.50 ms (3.5 % of the step)" in finding.summary
+    )
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 3.25, 1.25 * 3.25))
     assert "train.py:12" in finding.evidence[0].rows[0]
 

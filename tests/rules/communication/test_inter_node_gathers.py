@@ -30,8 +30,8 @@ def judge(*comm, **fields) -> Finding:
 def test_parameters_that_cross_nodes_again_fail_where_they_hold_the_step():
     finding = judge(gather("forward"), gather("backward"))
     assert finding.status is Status.FAIL
-    assert "Gathers of 1.00 MiB a step and rank cross nodes and need not" in finding.summary
-    assert "all gathers across nodes are 2.00 MiB" in finding.summary
+    assert "All-gathers send 1.00 MiB per step and rank across nodes" in finding.summary
+    assert "all-gathers across nodes send 2.00 MiB" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"zero_hpz_partition_size": 2}}
     assert finding.saving_bytes_per_step == MIB
     assert finding.saving_ms_per_step is None

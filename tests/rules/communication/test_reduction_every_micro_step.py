@@ -124,7 +124,7 @@ def test_counters_alone_do_not_tell():
 def test_engines_that_take_turns_are_judged_each_by_its_stage():
     finding = said(RULE, interleaved((1, 2), accumulating=2))
     assert finding.status is Status.INFO
-    assert finding.summary.startswith("Engine 2: Gradients are reduced 2 times a step, over 2")
+    assert finding.summary.startswith("Engine 2: Gradients are reduced 2 times per step, over 2")
     assert "ZeRO-2 keeps one shard" in finding.cause
     finding = said(RULE, interleaved((2, 0), accumulating=2))
     assert finding.status is Status.FAIL

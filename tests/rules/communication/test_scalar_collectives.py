@@ -26,7 +26,9 @@ def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, stage=2, **fi
 def test_numbers_in_each_step_fail_and_one_is_left():
     finding = said(RULE, *ranks(0.5, 0.6))
     assert finding.status is Status.FAIL
-    assert "4 collectives of at most 4 KiB a step and rank: blocked time 2.20 ms" in finding.summary
+    assert (
+        "4 collectives of at most 4 KiB per step and rank: blocked time 2.20 ms" in finding.summary
+    )
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
 
 

@@ -21,7 +21,7 @@ def rank(blocked_ms: float = 2, calls: int = 3, size: int = 1, role: str = "", *
 def test_calls_of_the_program_that_cost_fail():
     finding = said(RULE, rank())
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
-    assert "3 collectives a step and rank in a single-rank group" in finding.summary
+    assert "3 collectives per step and rank in a single-rank group" in finding.summary
     assert "3.00 MiB" in finding.summary
     assert finding.saving_ms_per_step == (4.5, 7.5), "a quarter to each side of what they hold"
 

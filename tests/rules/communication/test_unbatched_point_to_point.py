@@ -23,7 +23,7 @@ def rank(ops=("send", "recv") * 3, blocked_ms=1.0, backend="nccl", config=None, 
 def test_single_transfers_that_cost_fail():
     finding = said(RULE, rank())
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
-    assert "6 sends and receives a step and rank are launched separately" in finding.summary
+    assert "6 sends and receives per step and rank are launched separately" in finding.summary
     assert "batch_isend_irecv" in finding.action
 
 
@@ -44,7 +44,7 @@ def test_one_direction_on_each_rank_is_nothing_to_batch():
     traces = [rank(ops=(op,) * 8, number=n) for n, op in enumerate(("send", "recv"))]
     assert said(RULE, *traces).status is Status.PASS
     finding = said(RULE, *traces, rank(number=2))
-    assert "6 sends and receives a step and rank" in finding.summary
+    assert "6 sends and receives per step and rank" in finding.summary
     assert "blocked time 6.00 ms" in finding.summary
 
 

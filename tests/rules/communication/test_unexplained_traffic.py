@@ -119,7 +119,7 @@ def test_other_micro_steps_than_configured_are_named():
     finding = said(RULE, trace)
     assert finding.status is Status.INFO
     cause = rows(finding)["gradients"]["cause"]
-    assert cause == "4 micro-steps a step, where 2 are configured"
+    assert cause == "4 micro-steps per step, where 2 are configured"
 
 
 def test_a_stage_that_need_not_reduces_each_micro_step():

@@ -81,8 +81,8 @@ def test_the_peak_of_a_device_is_that_of_its_data_sheet():
         (run(groups={1: group(role="tensor")}), "divided over ranks (tensor)"),
         (run(steps=0), "no step was measured"),
         (run(products=False), "pass a baseline of dsprof bench"),
-        (run(gpu="NVIDIA X999"), "the peak of NVIDIA X999 in fp32 is not known"),
-        (run(gpu="NVIDIA A100-SXM4-80GB MIG 1g.5gb"), "is not known"),
+        (run(gpu="NVIDIA X999"), "the peak of NVIDIA X999 in fp32 is unknown"),
+        (run(gpu="NVIDIA A100-SXM4-80GB MIG 1g.5gb"), "is unknown"),
     ],
 )
 def test_without_one_of_them_it_is_unknown(found, why):

@@ -42,7 +42,7 @@ def test_the_sum_is_stated() -> None:
         "Rank 0 ran out of device memory: it asked for 3.39 GiB, available: 2.40 GiB free on the "
         "device + 1.59 GiB reserved but unallocated = 3.99 GiB."
     )
-    assert finding.cause.startswith("Two causes are possible")
+    assert finding.cause.startswith("Free and unallocated memory cover the request only together")
 
 
 def test_what_torch_does_not_state_lowers_the_confidence() -> None:

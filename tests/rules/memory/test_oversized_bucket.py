@@ -20,12 +20,12 @@ def run(parameters: int = 100 * MILLION, stage: int = 2, retries: int = 0, **zer
 
 @pytest.mark.parametrize(
     ("stage", "overlap", "wasted"),
-    [(2, False, 0.75), (1, True, 1.49), (3, True, 0.75)],
+    [(2, False, "763 MiB of 954 MiB"), (1, True, "1.49 GiB of"), (3, True, "763 MiB of")],
 )
 def test_buffers_larger_than_the_model_are_known(stage, overlap, wasted):
     finding = said(RULE, run(stage=stage, overlap_comm=overlap))
     assert finding.status is Status.INFO
-    assert finding.summary.startswith(f"{wasted:.2f} GiB of")
+    assert finding.summary.startswith(wasted)
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 100 * MILLION}}
 
 
@@ -85,6 +85,6 @@ def test_several_engines_are_judged_each():
     trace.engines[2] = engine(2, reduce_bucket_size=50 * MILLION)
     trace.engines[2].engine, trace.engines[2].parameters = 2, 100 * MILLION
     finding = said(RULE, trace)
-    assert finding.summary.startswith("Engine 1: 0.75 GiB of")
+    assert finding.summary.startswith("Engine 1: 763 MiB of")
     trace.engines[2].effective["zero_optimization"]["reduce_bucket_size"] = 500 * MILLION
     assert [one.summary[:9] for one in judged(RULE, trace)] == ["Engine 1:", "Engine 2:"]

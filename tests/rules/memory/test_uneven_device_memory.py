@@ -20,7 +20,7 @@ def test_a_rank_that_needs_more_fails():
     finding = said(RULE, *peaks(10, 10, 10.2, 14))
     assert finding.status is Status.FAIL
     assert finding.ranks == (3,)
-    assert "Rank 3 had 14.00 GiB" in finding.summary
+    assert "Rank 3 had 14.0 GiB" in finding.summary
     assert "different length" in finding.cause
 
 

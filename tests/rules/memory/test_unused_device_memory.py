@@ -24,7 +24,7 @@ def run(peak: float, stage: int = 3, parameters: int = BILLION, rank: int = 0, *
 def test_room_for_a_lower_stage_is_known():
     finding = said(RULE, run(30), run(40, rank=1))
     assert finding.status is Status.INFO
-    assert "40.00 GiB of 80.00 GiB were never reserved on rank 1" in finding.summary
+    assert "40.0 GiB of 80.0 GiB were never reserved on rank 1" in finding.summary
     assert "ZeRO-2 instead of ZeRO-3 (needs about 1.86 GiB)" in finding.action
     assert finding.config_patch == {"zero_optimization": {"stage": 2}}
 

@@ -32,10 +32,10 @@ def test_the_longest_wait_in_a_sentence():
     )
     assert (
         longest_wait(found)
-        == "The largest part, 30.0 ms per step, is for barrier: the call itself waits."
+        == "The longest wait, 30.0 ms per step, is for barrier: the call itself waits."
     )
     assert longest_wait(found, only_async=True) == (
-        "The largest part, 15.0 ms per step, is for send: started 5.00 ms before it was "
+        "The longest wait, 15.0 ms per step, is for send: started 5.00 ms before it was "
         "waited for, and 20.0 ms in flight."
     )
     assert longest_waits(found).rows[1][3:] == pytest.approx((15, 5, 20))
