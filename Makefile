@@ -22,7 +22,7 @@ define run_tests
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint docs torch-suite bench savings fuzz clean
+.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint docs torch-suite bench savings hangs fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
@@ -76,6 +76,9 @@ bench: build/.warm build/.kernels ## Measure what recording costs, how fast a tr
 
 savings: build/.warm ## Make the changes that findings name, and compare what was predicted (minutes)
 	$(BIN)/python -m benchmarks.savings $(CASES)
+
+hangs: build/.warm build/.kernels ## Let real runs hang and die in every way, and compare the verdicts (an hour)
+	$(BIN)/python -m tests.hangs $(CASES)
 
 fuzz: .venv/.installed ## Feed each reader 100,000 damaged files, and each command hostile ones (hours)
 	$(BIN)/python -m tests.hostile

@@ -1,0 +1,97 @@
+"""`make hangs`: run every case with five seeds of 4 ranks, and once with 8; then say what held.
+
+Each run is a line of build/hangs/results.jsonl; runs that are in it are not repeated, so that a
+run of hours can be interrupted. Arguments: names of cases; without any, all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.hangs.cases import CASES
+from tests.hangs.draw import Draw
+from tests.hangs.launch import run
+
+SEEDS = range(5)
+MORE_RANKS = 8
+RESULTS = Path("build/hangs/results.jsonl")
+
+
+def verdict(folder: Path) -> dict[str, Any]:
+    """Return the root verdict on a recorded run, as `dsprof hang` says it."""
+    command = [sys.executable, "-m", "dsprof", "hang", str(folder), "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        return dict(json.loads(done.stdout)["verdicts"][0])
+    except (ValueError, IndexError, KeyError):
+        return {"kind": "none", "ranks": [], "mismatch": None, "sentence": done.stderr[-500:]} | {
+            "cause": {"kind": "unknown"}
+        }
+
+
+def judge(case: str, draw: Draw, folder: Path) -> dict[str, Any]:
+    """Run a case once and compare the verdict with what was done."""
+    outcome = run(case, draw, folder)
+    said = verdict(folder / "trace")
+    problems = CASES[case].problems(draw, said)
+    if outcome.live:
+        live = json.loads(outcome.live)["verdicts"] if outcome.live[:1] == "{" else []
+        problems += (
+            ["live: " + text for text in CASES[case].problems(draw, live[0])]
+            if live
+            else ["live: no verdict"]
+        )
+    return {
+        "case": case,
+        "seed": draw.seed,
+        "ranks": draw.ranks,
+        "end": draw.end,
+        "noticed_s": outcome.noticed_s,
+        "problems": problems,
+        "sentence": said["sentence"],
+    }
+
+
+def wanted(names: list[str]) -> Iterator[tuple[str, Draw]]:
+    """Yield the runs that no earlier call has made."""
+    made = set()
+    if RESULTS.exists():
+        rows = map(json.loads, RESULTS.read_text().splitlines())
+        made = {(row["case"], row["seed"], row["ranks"]) for row in rows}
+    for case in names or list(CASES):
+        for seed, ranks in [*((seed, 4) for seed in SEEDS), (0, MORE_RANKS)]:
+            if (case, seed, ranks) not in made:
+                yield case, Draw.of(case, seed, ranks)
+
+
+def main(names: list[str]) -> int:
+    """Make the runs that are missing, and print what did not hold in all of them."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    for case, draw in wanted(names):
+        folder = RESULTS.parent / f"{case}-{draw.seed}-{draw.ranks}"
+        shutil.rmtree(folder, ignore_errors=True)
+        row = judge(case, draw, folder)
+        with RESULTS.open("a") as results:
+            results.write(json.dumps(row) + "\n")
+        print(case, draw.seed, draw.ranks, draw.end, row["problems"] or "as it was", flush=True)
+    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    right = [row for row in rows if not row["problems"]]
+    print(f"{len(right)} of {len(rows)} runs have the verdict that they should have")
+    noticed = sorted(row["noticed_s"] for row in rows if row["noticed_s"] is not None)
+    if noticed:
+        print(
+            f"from fault to dump: median {statistics.median(noticed):.1f} s, "
+            f"most {noticed[-1]:.1f} s"
+        )
+    return len(right) < len(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

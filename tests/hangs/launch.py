@@ -1,0 +1,217 @@
+"""Starts one run of a case, waits until it hangs for good, and ends it as was drawn.
+
+The launcher is a process of its own, as torchrun's is: it hosts the store, and can be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.hangs.cases import CASES, LONG_S
+from tests.hangs.draw import Draw
+
+WITHIN_S = 60
+"""A run that has neither ended nor been judged by then is ended all the same."""
+
+_ANSWERS_S, _UNNOTICED_S = 4, 20
+
+_TIMEOUT_S = 8.0  # of the process group, where the run is to end by itself
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`noticed_s`: from the fault to the first dump of a watchdog; None: there was none."""
+
+    folder: Path
+    noticed_s: float | None
+    live: str = ""  # what `dsprof hang --live` said of ranks that outlived their launcher
+
+
+def run(case: str, draw: Draw, folder: Path, env: dict[str, str] | None = None) -> Outcome:
+    """Run a case in `folder`, which must be new."""
+    folder.mkdir(parents=True)
+    program = [sys.executable, "-m", "tests.hangs.launch", case, str(draw.seed), str(draw.ranks)]
+    launcher = subprocess.Popen([*program, str(folder)], env={**os.environ, **(env or {})})
+    try:
+        _until(lambda: len(_ranks(folder)) == draw.ranks or launcher.poll() is not None)
+        ranks = _ranks(folder)
+        if CASES[case].is_calm:
+            _until(lambda: not _alive(ranks), 2 * WITHIN_S)
+            return Outcome(folder, _noticed_s(folder))
+        _until(lambda: _is_settled(folder, ranks, draw.culprit), WITHIN_S)
+        noticed_s = _noticed_s(folder)
+        live = _end(draw, launcher, ranks, folder)
+    finally:
+        _clean_up(launcher, folder)
+    return Outcome(folder, noticed_s, live)
+
+
+def _end(draw: Draw, launcher: subprocess.Popen[bytes], ranks: list[int], folder: Path) -> str:
+    match draw.end:
+        case "interrupt":
+            _signal(ranks, signal.SIGINT)
+        case "terminate":
+            _signal(ranks, signal.SIGTERM)
+        case "walltime":
+            _signal(ranks, signal.SIGTERM)
+            _until(lambda: not _alive(ranks), 2)
+            _signal(ranks, signal.SIGKILL)
+        case "kill":
+            _signal(ranks, signal.SIGKILL)
+        case "kill_launcher":
+            launcher.kill()
+            command = [sys.executable, "-m", "dsprof", "hang", "--live", str(folder / "trace")]
+            done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True)
+            _signal(ranks, signal.SIGKILL)
+            return done.stdout or done.stderr
+        case "timeout":
+            others = [pid for rank, pid in enumerate(ranks) if rank != draw.culprit]
+            _until(lambda: not _alive(others), 4 * _TIMEOUT_S)
+            _signal(ranks, signal.SIGTERM)
+    _until(lambda: not _alive(ranks), 10)
+    return ""
+
+
+def _is_settled(folder: Path, ranks: list[int], culprit: int) -> bool:
+    """Say whether watchdogs have had their say on the culprit, or all ranks have ended."""
+    if not _alive(ranks):
+        return True
+    stalled = folder / "stalled"
+    if not stalled.exists():
+        return False
+    dump = folder / "trace" / f"hang-rank{culprit:05}.json"
+    if dump.exists():  # a moment for the others, who answer meanwhile
+        return time.time() - dump.stat().st_mtime > _ANSWERS_S
+    return time.time() - stalled.stat().st_mtime > _UNNOTICED_S
+
+
+def _noticed_s(folder: Path) -> float | None:
+    dumps = [path.stat().st_mtime for path in (folder / "trace").glob("hang-rank*.json")]
+    return min(dumps) - int((folder / "stalled").read_text()) / 1e9 if dumps else None
+
+
+def _ranks(folder: Path) -> list[int]:
+    with contextlib.suppress(FileNotFoundError):
+        return [int(word) for word in (folder / "pids").read_text().split()]
+    return []
+
+
+def _alive(pids: list[int]) -> list[int]:
+    alive = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                alive.append(pid)
+    return alive
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in _alive(pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _clean_up(launcher: subprocess.Popen[bytes], folder: Path) -> None:
+    """End the run's processes: ranks and what they started are forks, with the launcher's words."""
+    launcher.kill()
+    launcher.wait()
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in (process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _until(is_so: Callable[[], object], seconds: float = WITHIN_S) -> None:
+    end = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _lay_cable() -> dict[str, str]:
+    """Lay a cable between this host and a network of its own; returns variables of the ranks."""
+    name = f"ds{os.getpid() % 100_000}"
+    base = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
+    for command in (
+        f"ip netns add {name}",
+        f"ip link add {name}h type veth peer name {name}c",
+        f"ip link set {name}c netns {name}",
+        f"ip addr add {base}.1/24 dev {name}h",
+        f"ip link set {name}h up",
+        f"ip -n {name} addr add {base}.2/24 dev {name}c",
+        f"ip -n {name} link set {name}c up",
+        f"ip -n {name} link set lo up",
+    ):
+        subprocess.run(command.split(), check=True)
+    return {
+        "HANGS_NAMESPACE": name,
+        "GLOO_SOCKET_IFNAME": f"{name}h",
+        "MASTER_ADDR": f"{base}.1",
+    }
+
+
+def _remove_cable(name: str) -> None:
+    subprocess.run(["ip", "link", "del", f"{name}h"], check=False)
+    subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def _launch(case: str, draw: Draw, folder: Path) -> None:
+    """Be the launcher: fork the ranks, host the store, and reap."""
+    import torch.distributed as dist
+
+    from tests.hangs.rank import be_rank
+
+    has_cable = CASES[case].needs_network
+    os.environ.update(_lay_cable() if has_cable else {"GLOO_SOCKET_IFNAME": "lo"})
+    is_to_time_out = draw.end == "timeout" and not CASES[case].is_calm
+    port = _free_port()
+    pids = []
+    for rank in range(draw.ranks):
+        child = os.fork()
+        if not child:
+            be_rank(draw, case, rank, folder, port, _TIMEOUT_S if is_to_time_out else 600)
+        pids.append(child)
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    store: object = dist.TCPStore(
+        host, port, draw.ranks, True, datetime.timedelta(seconds=60), wait_for_workers=False
+    )
+    (folder / "pids.new").write_text(" ".join(map(str, pids)))
+    (folder / "pids.new").rename(folder / "pids")
+    while _alive(pids):
+        if (folder / "end-store").exists():
+            store = None
+        if has_cable and (folder / "stalled").exists():
+            has_cable = False
+            _remove_cable(os.environ["HANGS_NAMESPACE"])
+            (folder / "stalled").write_text(str(time.time_ns()))
+        if (folder / "stop-all").exists():
+            (folder / "stop-all").unlink()
+            _signal(pids, signal.SIGSTOP)
+            time.sleep(LONG_S)
+            _signal(pids, signal.SIGCONT)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        time.sleep(0.05)
+    del store
+
+
+if __name__ == "__main__":
+    name, seed, ranks, out = sys.argv[1:]
+    _launch(name, Draw.of(name, int(seed), int(ranks)), Path(out))

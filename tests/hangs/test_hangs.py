@@ -1,0 +1,20 @@
+"""A few of the runs of `make hangs`, one a way to go wrong; the verdict is what was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hangs.__main__ import judge
+from tests.hangs.draw import Draw
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize(
+    "case", ["killed", "sleeps", "other_dtype", "other_order", "holds_interpreter", "straggler"]
+)
+def test_the_verdict_names_what_was_done(case: str, tmp_path: Path) -> None:
+    row = judge(case, Draw.of(case, seed=0), tmp_path / case)
+    assert not row["problems"], row
