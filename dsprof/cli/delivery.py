@@ -104,9 +104,9 @@ def deliver(render: Render, arguments: Namespace, output: Path, noun: str, **opt
 
 def _run_of(page: Path) -> str:
     """Return the run that an existing page reports on; "" if it is none of ours."""
-    if not page.is_file():  # a pipe would wait for a writer
-        return ""
     try:
+        if not page.is_file():  # a pipe would wait for a writer
+            return ""
         with page.open("rb") as file:
             return _named_run(file.read(_HEAD_BYTES))
     except OSError:

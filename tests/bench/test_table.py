@@ -37,4 +37,4 @@ def test_products_are_lines_with_their_rate():
 def test_what_was_not_measured_and_what_hiding_costs_is_said():
     made = baseline(unsupported={"all_to_all": "no"}, hiding=hiding(0.1, 0.25))
     assert "all_to_all: not measured: no" in described(made)
-    assert "10 % to 25 % of the time that hiding wins is lost again" in described(made)
+    assert "10 % to 25 % of the time that overlap saves is lost" in described(made)

@@ -47,9 +47,9 @@ def test_within_a_launcher_it_is_a_rank(started, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sizes", "1M,x"], "'x' is no size"),
-        (["--sizes", "1"], "'1' is no size"),
-        (["--sizes", "128G"], "'128G' is no size"),
+        (["--sizes", "1M,x"], "'x' is not a size"),
+        (["--sizes", "1"], "'1' is not a size"),
+        (["--sizes", "128G"], "'128G' is not a size"),
         (["-o", "no/such/folder.json"], "there is no folder"),
         (["-o", "."], "it is a folder"),
     ],

@@ -156,7 +156,7 @@ def test_what_is_not_installed_is_said(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dsprof.cli.doctor.version_of", lambda name: None)
-    monkeypatch.setattr("dsprof.cli.doctor.entry_points", lambda group: ())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert "  no  torch is not installed in this Python\n" in shown

@@ -9,7 +9,7 @@ import pytest
 
 import dsprof
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.hooks import unseen
+from dsprof.hooks.wire import unseen
 from dsprof.trace.reader import read_trace
 from dsprof.trace.table import RankTrace
 from tests.device import kineto

@@ -62,7 +62,7 @@ def test_a_dump_without_the_default_group_does_not_say_how_many_ranks_there_are(
 @pytest.mark.parametrize("name", ["dump", "nccl_trace_rank_9"])
 def test_a_dump_of_nobody_is_refused(tmp_path: Path, name: str) -> None:
     path = make.write(tmp_path, 0, make.document(CALLS, {"0": [0, 1, 2, 3]}))
-    with pytest.raises(TraceError, match="does not say whose it is"):
+    with pytest.raises(TraceError, match="neither the dump nor its file name states the rank"):
         find_run([path.rename(tmp_path / name)])
 
 

@@ -29,7 +29,7 @@ def test_devices_that_fail_are_those_of_ranks_12_and_14(tmp_path: Path) -> None:
     diagnosis = judged("nvrx_gpu_error_1st", tmp_path)
     unfinished, absent = failed(diagnosis)  # the surer one first, and it names both
     assert absent.ranks == (12,)
-    assert "all_to_all number 20,537 of EXPERT_MODEL_PARALLEL_GROUP" in absent.summary
+    assert "all_to_all 20,537 of group EXPERT_MODEL_PARALLEL_GROUP" in absent.summary
     assert unfinished.ranks == (12, 14)
     assert unfinished.title == "Ranks did not finish collectives that others finished"
     [first] = [row for row in diagnosis.flights if row.name == "74"]
