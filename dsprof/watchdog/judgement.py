@@ -10,13 +10,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Condition = Literal["idle", "active", "stopped", "gone", "locked", "debugged"]
+Condition = Literal["idle", "active", "stopped", "gone", "locked", "debugged", "saving"]
 """What a rank does outside collectives; `locked`: a C call holds the interpreter lock."""
 
 Obstacle = Literal[Condition, "joined", "deadlock", "unreachable"]
 """What a chain of waits ends at; `joined`: every rank is in the call, and it does not complete."""
 
-_PASSES: frozenset[Obstacle] = frozenset(("active", "debugged"))
+_PASSES: frozenset[Obstacle] = frozenset(("active", "debugged", "saving"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ _LIMIT = ("memory.max", "memory.limit_in_bytes")
 _UNLIMITED = 1 << 60
 _DEBUGGERS = re.compile(r"[/\\](?:bdb|pdb|debugpy|pydevd\w*|_pydevd_bundle)\b")
 
+_SAVERS = re.compile(
+    r"[/\\]serialization\.py:\d+ _?save$|state_dict_saver\.py:| save_(?:16bit_model|checkpoint)$"
+)
+
 
 def stacks() -> list[ThreadStack]:
     """Return where all threads are in Python, those that are not ours first."""
@@ -63,6 +67,12 @@ def is_debugged(threads: list[ThreadStack], process: ProcessState) -> bool:
     """Say whether somebody looks at the process with a debugger."""
     frames = (frame for thread in threads for frame in thread.frames[:10])
     return bool(process.tracer) or any(_DEBUGGERS.search(frame) for frame in frames)
+
+
+def is_saving(threads: list[ThreadStack], process: ProcessState) -> bool:
+    """Say whether the thread that trains writes a checkpoint, and the kernel lets it."""
+    frames = threads[0].frames if threads else ()
+    return process.state != "D" and any(_SAVERS.search(frame) for frame in frames)
 
 
 def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:

@@ -9,7 +9,7 @@ from dsprof.environment.processes import GONE
 from dsprof.trace.hang_dump import HangDump
 from dsprof.trace.state_file import StateCall
 from dsprof.watchdog.judgement import Condition, Standing, Wait
-from dsprof.watchdog.look import is_debugged
+from dsprof.watchdog.look import is_debugged, is_saving
 
 _OTHER_SIDE = {"send": "recv", "recv": "send"}
 
@@ -57,6 +57,8 @@ def condition_of(dump: HangDump) -> Condition:
         return "stopped"
     if dump.holds_interpreter:
         return "locked"
+    if is_saving(dump.threads, process):
+        return "saving"
     return "active" if dump.is_active else "idle"
 
 

@@ -241,7 +241,11 @@ def _look(state: RankState) -> ProcessState:
     return look.process_state(state.header.pid)
 
 
-_SLOW = {"active": "is busy outside collectives", "debugged": "is in a debugger"}
+_SLOW = {
+    "active": "is busy outside collectives",
+    "debugged": "is in a debugger",
+    "saving": "saves a checkpoint",
+}
 _STUCK = {
     "idle": "does nothing outside collectives",
     "stopped": "is stopped",

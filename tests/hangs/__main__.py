@@ -7,6 +7,7 @@ run of hours can be interrupted. Arguments: names of cases; without any, all.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -36,11 +37,20 @@ def verdict(folder: Path) -> dict[str, Any]:
         }
 
 
+def alarms(folder: Path) -> list[str]:
+    """Return what dsprof said of ranks while the run lasted, but for that they are slow."""
+    logs = [path.read_text(errors="replace") for path in folder.glob("rank*.log")]
+    said = [line for log in logs for line in log.splitlines() if line.startswith("dsprof: ")]
+    return [line for line in said if not re.match("dsprof: (slow, not stuck|steps recorded)", line)]
+
+
 def judge(case: str, draw: Draw, folder: Path) -> dict[str, Any]:
     """Run a case once and compare the verdict with what was done."""
     outcome = run(case, draw, folder)
     said = verdict(folder / "trace")
     problems = CASES[case].problems(draw, said)
+    if CASES[case].is_calm:
+        problems += [f"alarm: {line}" for line in alarms(folder)]
     if outcome.live:
         live = json.loads(outcome.live)["verdicts"] if outcome.live[:1] == "{" else []
         problems += (

@@ -44,6 +44,7 @@ def test_a_rank_that_computes_reads_or_writes_is_slow(at_work):
 
 def test_a_rank_in_a_debugger_is_slow():
     assert not judge(run(Standing(entered={"world": 3}, condition="debugged")), LIMIT_NS).is_stuck
+    assert not judge(run(Standing(entered={"world": 3}, condition="saving")), LIMIT_NS).is_stuck
 
 
 def test_ranks_that_wait_no_longer_than_the_limit_are_asked_nothing():

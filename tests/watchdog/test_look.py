@@ -85,3 +85,16 @@ def test_a_prompt_of_pdb_is_a_debugger():
     assert look.is_debugged([ThreadStack(1, "MainThread", frames)], ProcessState())
     assert look.is_debugged([], ProcessState(tracer=12))
     assert not look.is_debugged([ThreadStack(1, "MainThread", ("a/train.py:1 f",))], ProcessState())
+
+
+def test_a_checkpoint_is_being_saved_while_the_kernel_lets_it():
+    def saves(*frames, state="S"):
+        threads = [ThreadStack(1, "MainThread", frames)]
+        return look.is_saving(threads, ProcessState(state=state))
+
+    assert saves("io.py:3 write", "/site/torch/serialization.py:987 save", "train.py:8 main")
+    assert saves("/site/deepspeed/runtime/engine.py:3300 save_checkpoint", "train.py:8 main")
+    assert saves("/site/torch/distributed/checkpoint/state_dict_saver.py:80 save")
+    assert not saves("/site/torch/serialization.py:987 save", state="D")
+    assert not saves("/site/torch/serialization.py:1400 load", "train.py:8 main")
+    assert not look.is_saving([], ProcessState())
