@@ -75,8 +75,9 @@ def test_a_call_leaves_nothing_behind(kind: type[Hook], off: Callable[[], Record
             wrapped = wrap(hook, target, lambda *args, **kwargs: None)
             blocks_of(wrapped, calls_of(target), 100)  # some do something once
             kept = sizes(hook, recorder, *parts(recorder))
-            grown = blocks_of(wrapped, calls_of(target), CALLS_OF_EACH)
-            assert grown < WHATEVER_PYTHON_KEEPS, target.name
+            # What a call leaves is there every time; other threads of the process are not.
+            grown = (blocks_of(wrapped, calls_of(target), CALLS_OF_EACH) for _ in range(4))
+            assert any(blocks < WHATEVER_PYTHON_KEEPS for blocks in grown), target.name
             assert sizes(hook, recorder, *parts(recorder)) == kept, target.name
     finally:
         hook.uninstall()
