@@ -1,4 +1,4 @@
-"""`dsprof hang`: why a run stands still or ended badly."""
+"""`dsprof hang`: why a run is stuck or crashed."""
 
 from __future__ import annotations
 
