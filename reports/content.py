@@ -23,12 +23,12 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a step; `percent` of all parts adds up to exactly 100.0."""
+    """A part of a step, and its share of the whole step."""
 
     key: str
     label: str
     ns: int | None  # None: not measurable; its time stands in `other`, if that is known
-    percent: float
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,9 @@ def step_parts(step: StepParts) -> tuple[Part, ...]:
     values = [getattr(step, f"{key}_ns") for key in PARTS]
     if all(value is None for key, value in zip(PARTS, values, strict=True) if key != "other"):
         values = [None] * len(values)
-    percents = fmt.percentages([value or 0 for value in values])
-    return tuple(map(Part, PARTS, PARTS.values(), values, percents))
+    whole_ns = max(step.total_ns, 1)
+    shares = [(value or 0) / whole_ns for value in values]
+    return tuple(map(Part, PARTS, PARTS.values(), values, shares))
 
 
 def measured_steps(steps: Steps) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from dsprof.findings import wording
 from dsprof.findings.finding import Cell, ColumnKind
@@ -80,22 +80,6 @@ def cell(value: Cell, kind: ColumnKind) -> str:
     if isinstance(value, str):
         return shortened(value, LONGEST_TEXT)
     return _NUMBERS[kind](value)
-
-
-def percentages(parts: Sequence[float]) -> list[float]:
-    """Per cent of the sum with one decimal, adding up to exactly 100.0; all zero where it is 0.
-
-    What rounding leaves over goes to the parts with the largest remainders.
-    """
-    total = sum(parts)
-    if total <= 0:
-        return [0.0] * len(parts)
-    tenths = [part * 1000 / total for part in parts]
-    floors = [int(value) for value in tenths]
-    by_remainder = sorted(range(len(parts)), key=lambda i: floors[i] - tenths[i])
-    for i in by_remainder[: 1000 - sum(floors)]:
-        floors[i] += 1
-    return [value / 10 for value in floors]
 
 
 def _measured(value: float | None, units: Units) -> str:

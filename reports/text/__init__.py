@@ -138,8 +138,8 @@ def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
     for part in mean.parts:
         if part.ns is None:
             continue
-        bar = "#" * round(part.percent / 100 * bar_width)
-        percent = fmt.share(part.percent / 100)
+        bar = "#" * round(part.share * bar_width)
+        percent = fmt.share(part.share)
         lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
     if unknown := [part.label for part in mean.parts if part.ns is None]:
         lines += page.wrap(f"{', '.join(unknown)}: {fmt.NOT_MEASURABLE}", "  ")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import ColumnKind
@@ -92,15 +90,3 @@ def test_many_ranges_are_counted() -> None:
 )
 def test_interval_is_no_more_exact_than_it_is(low: float, high: float, words: str) -> None:
     assert fmt.interval(low, high, "ms") == words
-
-
-@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=8).filter(any))
-def test_percentages_add_up_to_a_hundred(parts: list[int]) -> None:
-    percents = fmt.percentages(parts)
-    assert round(sum(percents) * 10) == 1000
-    for part, percent in zip(parts, percents, strict=True):
-        assert abs(percent - part * 100 / sum(parts)) < 0.1001
-
-
-def test_percentages_of_nothing_are_zero() -> None:
-    assert fmt.percentages([0, 0]) == [0.0, 0.0]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
 from dsprof.diagnosis.model import HookNote, Quality, StepParts, ThresholdInfo
+from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
 from dsprof.rules.quality import data_quality
@@ -46,7 +49,16 @@ def test_a_mean_over_a_missing_value_is_missing() -> None:
     (bar,) = content.step_bars([step(0, copies_ns=None), step(1, copies_ns=9)], at_most=1)
     copies = next(part for part in bar.parts if part.key == "copies")
     assert copies.ns is None
-    assert round(sum(part.percent for part in bar.parts), 6) == 100
+    assert math.isclose(sum(part.share for part in bar.parts), 1)
+
+
+def test_a_share_is_rounded_once() -> None:
+    """Rounded to 15.5 % first it would read 16 %, beside a headline with 15 %."""
+    row = msgspec.structs.replace(
+        step(0), compute_ns=84_540, exposed_comm_ns=15_460, other_ns=0, total_ns=100_000
+    )
+    exposed = next(part for part in content.step_parts(row) if part.key == "exposed_comm")
+    assert fmt.share(exposed.share) == fmt.share(0.1546) == "15 %"
 
 
 def test_parts_of_a_bar_add_up_where_one_is_not_known_of_each_step() -> None:
@@ -124,7 +136,7 @@ def test_several_ranks_are_several() -> None:
 def test_what_is_left_of_nothing_is_not_known() -> None:
     bar = content.mean_step(unsplit_steps())
     assert not bar.is_split
-    assert {(part.ns, part.percent) for part in bar.parts} == {(None, 0.0)}
+    assert {(part.ns, part.share) for part in bar.parts} == {(None, 0.0)}
     assert content.mean_step(factory.diagnosis().steps).is_split
 
 

@@ -14,7 +14,7 @@ import pytest
 from dsprof.diagnosis.model import Diagnosis, Quality
 from dsprof.findings.finding import Column, Status, Table
 from dsprof.findings.formatting import NOTHING
-from dsprof.reports import render
+from dsprof.reports import content, render
 from dsprof.reports.html.templates import script_safe
 from dsprof.rules.communication import unexplained_traffic
 from tests.factories import diagnosis as factory
@@ -135,15 +135,16 @@ def test_what_was_asked_for_stands_beside_what_was_sent_though_the_rule_passed()
     assert "configuration asks for" not in plain.text
 
 
-def test_the_parts_of_a_step_add_up_to_a_hundred(page: Element) -> None:
+def test_the_parts_of_a_step_add_up_to_the_step(page: Element) -> None:
+    steps = factory.diagnosis(8, 50).steps
     bar = page.one("div", _class="stack")
-    widths = [child.attributes["style"].removeprefix("flex-grow: ") for child in bar.children]
-    assert round(sum(map(float, widths)), 6) == 100
+    assert grown(bar) == pytest.approx(content.mean_step(steps).total_ns, abs=len(bar.children))
     columns = page.one("div", _class="columns").children
-    assert len(columns) == 50
-    for column in columns:
-        heights = [i.attributes["style"].removeprefix("flex-grow: ") for i in column.children]
-        assert round(sum(map(float, heights)), 6) == 100
+    assert [grown(column) for column in columns] == [row.total_ns for row in steps.rows]
+
+
+def grown(bar: Element) -> int:
+    return sum(int(child.attributes["style"].removeprefix("flex-grow: ")) for child in bar.children)
 
 
 def test_spans_of_the_program_stand_with_the_step(page: Element) -> None:
