@@ -45,7 +45,7 @@ test-rest: build/.warm build/.kernels ## Run only the long tests and those in a 
 test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and Lightning trainers
 	.venv-trainers/bin/python -m pytest tests/trainers
 
-compat: build/.warm ## Try older releases of DeepSpeed and torch (ONLY=torch), and write docs/compatibility.md
+compat: build/.warm ## Try older releases of DeepSpeed and torch (ONLY=torch), and write docs/reference/compatibility.md
 	$(BIN)/python -m tests.compat $(ONLY)
 
 test-gpu: build/.warm build/.kernels ## Run the tests on a real GPU, if there is one that torch can use

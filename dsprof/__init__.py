@@ -141,7 +141,7 @@ def annotate(name: str) -> AbstractContextManager[None]:
 
 
 def load(path: str | os.PathLike[str]) -> LoadedRun:
-    """Read the run in a trace file or folder; docs/python.md shows what it holds.
+    """Read the run in a trace file or folder; docs/reference/python.md shows what it holds.
 
     Raises:
         TraceError: there is no readable trace at `path`.

@@ -21,7 +21,7 @@ setting to change.
   dsprof lint ds_config.json              judge a configuration before training"""
 
 _EXIT_CODES = """\
-exit codes (docs/cli.md):
+exit codes (docs/reference/cli.md):
   0    done, and no problem found
   1    hang, check, lint, env, doctor, bench: there is a problem
   2    mistake in the command, or a file that cannot be read or written
@@ -89,7 +89,7 @@ def _add_no_plugins(parser: Parser) -> None:
         "--no-plugins",
         action="store_true",
         default=SUPPRESS,
-        help="leave out what other packages add (docs/plugins.md)",
+        help="leave out what other packages add (docs/reference/plugins.md)",
     )
 
 

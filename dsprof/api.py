@@ -1,7 +1,7 @@
 """What programs and plugins may import of dsprof; every other module may change in any release.
 
 Within an `API_VERSION` names are added and stay, with their meaning, arguments and fields. A name
-that goes is deprecated for two releases first. docs/plugins.md shows the use.
+that goes is deprecated for two releases first. docs/reference/plugins.md shows the use.
 
 Each name is imported when it is first used: this module itself costs nothing. `Hook` and `Target`
 import torch; nothing else does.

@@ -94,7 +94,7 @@ class EnvironmentFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadedRun(RunSummary):
-    """A run; `run[Steps]` and so on are its aggregates (docs/plugins.md)."""
+    """A run; `run[Steps]` and so on are its aggregates (docs/reference/plugins.md)."""
 
     def __init__(self, summary: RunSummary, files: RunFiles) -> None:
         super().__init__(summary._parts.values(), summary.failures)

@@ -1,8 +1,8 @@
 """Plugins: parts of dsprof that other packages bring, found by entry points where they are needed.
 
 Built-in parts are found by being in a folder (`dsprof.files.parts`). Nothing here raises for a
-plugin: one that is broken is named in `problems()`, and the others go on. docs/plugins.md is the
-manual.
+plugin: one that is broken is named in `problems()`, and the others go on.
+docs/reference/plugins.md is the manual.
 """
 
 from __future__ import annotations

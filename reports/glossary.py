@@ -1,4 +1,4 @@
-"""The terms that reports use, explained: for docs/glossary.md and for pages."""
+"""The terms that reports use, explained: for docs/reference/glossary.md and for pages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Term(NamedTuple):
     link: str = ""
 
 
-_COMM = "formulas.md#exposed-communication"
-_BANDWIDTH = "formulas.md#bandwidth"
+_COMM = "reference/formulas.md#exposed-communication"
+_BANDWIDTH = "reference/formulas.md#bandwidth"
 
 GLOSSARY = {
     "aggregate": Term(
         "A small value that is collected from one rank's trace and merged over ranks. Rules read "
         "aggregates and nothing else.",
-        "how-it-works.md#on-any-machine",
+        "background/how-it-works.md#on-any-machine",
     ),
     "algbw": Term(
         "Algorithm bandwidth: bytes of a collective over its time, as nccl-tests define it.",
@@ -27,12 +27,12 @@ GLOSSARY = {
     ),
     "arrival": Term(
         "The moment at which a rank enters a collective.",
-        "formulas.md#waiting-for-the-last-arrival",
+        "reference/formulas.md#waiting-for-the-last-arrival",
     ),
     "baseline": Term(
         "What `dsprof bench` measured on a machine: collectives, matrix products and contention. "
         "Reports compare with it.",
-        "bench.md",
+        "reference/bench.md",
     ),
     "blocked time": Term(
         "Time in which a collective keeps a rank, or a stream of its device, from making progress.",
@@ -51,12 +51,12 @@ GLOSSARY = {
     "capture window": Term(
         "The steps that are recorded in full detail (`start_step`, `steps`, `every`). In other "
         "steps collectives are only counted.",
-        "formulas.md#measured-steps",
+        "reference/formulas.md#measured-steps",
     ),
     "clock alignment": Term(
         "Finding the offset between the clocks of two hosts from collectives that no rank leaves "
         "before all have entered. The report states its error.",
-        "formulas.md#clocks",
+        "reference/formulas.md#clocks",
     ),
     "collective": Term(
         "An operation that all ranks of a process group call together, such as all-reduce, "
@@ -65,7 +65,7 @@ GLOSSARY = {
     "compute": Term(
         "Time in forward, backward and optimizer step that is neither blocked time nor a copy; on "
         "a profiled device, time of computing kernels.",
-        "formulas.md#parts-of-a-step",
+        "reference/formulas.md#parts-of-a-step",
     ),
     "confidence": Term(
         "How sure a finding is: low, medium or high. It is empty where nothing is claimed."
@@ -73,12 +73,12 @@ GLOSSARY = {
     "contention": Term(
         "The share of hidden communication that returns as slower computation, because both use "
         "the same processors and memory.",
-        "bench.md#what-is-measured",
+        "reference/bench.md#what-is-measured",
     ),
     "counted step": Term(
         "A step outside the capture window, or after the budget was spent: its collectives are "
         "counted, not recorded in detail.",
-        "formulas.md#measured-steps",
+        "reference/formulas.md#measured-steps",
     ),
     "exposed communication": Term(
         "Time of a step in which a rank waits for communication and makes no other progress: the "
@@ -92,20 +92,20 @@ GLOSSARY = {
     "finding": Term(
         "What a rule states about a run: failed, informational, passed, not applicable, unknown, "
         "or an error of the rule.",
-        "json.md#a-finding",
+        "reference/json.md#a-finding",
     ),
     "flush": Term("Sending the gradients of a bucket, or of an FSDP unit, to be reduced."),
     "flight recorder": Term(
         "torch's ring buffer of the latest collectives. torch dumps it on a timeout or on demand.",
-        "files.md",
+        "reference/files.md",
     ),
     "idle": Term(
         "Time in which a device runs neither a kernel nor a copy. A host clock cannot measure it.",
-        "formulas.md#time-of-a-device",
+        "reference/formulas.md#time-of-a-device",
     ),
     "in flight": Term(
         "A collective is in flight from its issue to its completion.",
-        "formulas.md#completion-and-time-in-flight",
+        "reference/formulas.md#completion-and-time-in-flight",
     ),
     "informational": Term(
         "True and worth knowing, but no setting would improve it. An informational finding never "
@@ -114,23 +114,23 @@ GLOSSARY = {
     "intent": Term(
         "The bytes and operations that the configuration asks for. dsprof compares intent, "
         "requests and the wire.",
-        "formulas.md#traffic-asked-for",
+        "reference/formulas.md#traffic-asked-for",
     ),
     "issue": Term("The call that starts a collective."),
     "measured steps": Term(
         "The steps after warm-up that were recorded in full detail. Totals, averages and rules "
         "use them.",
-        "formulas.md#measured-steps",
+        "reference/formulas.md#measured-steps",
     ),
     "micro-step": Term("One forward and backward. With gradient accumulation a step has several."),
     "model FLOPs utilisation": Term(
         "MFU: the operations that the model needs over what the hardware can do in the same time.",
-        "formulas.md#model-flops-utilisation",
+        "reference/formulas.md#model-flops-utilisation",
     ),
     "overlap": Term(
         "The share of the time in flight that is not exposed: communication that runs beside "
         "computation.",
-        "formulas.md#overlap",
+        "reference/formulas.md#overlap",
     ),
     "phase": Term(
         "A part of a step that a library marks: forward, backward, step, generate, or an "
@@ -138,7 +138,7 @@ GLOSSARY = {
     ),
     "pipeline bubble": Term(
         "The share of a pipeline's schedule in which a stage has no micro-batch.",
-        "formulas.md#pipeline-bubble",
+        "reference/formulas.md#pipeline-bubble",
     ),
     "prefetch": Term(
         "A fetch that starts before its parameters are needed, so that computation can hide it."
@@ -146,7 +146,7 @@ GLOSSARY = {
     "process group": Term(
         "The ranks that communicate in a collective. dsprof names its role, such as data, tensor "
         "or pipeline parallelism.",
-        "what-is-seen.md#what-it-means",
+        "background/what-is-seen.md#what-it-means",
     ),
     "rank": Term("A process of the run, by its number in the world (global rank)."),
     "release, reshard": Term(
@@ -156,11 +156,11 @@ GLOSSARY = {
     "request": Term(
         "What the program or DeepSpeed asked its communication layer for. One request may cause "
         "several collectives on the wire, or none.",
-        "trace-format.md#records",
+        "reference/trace-format.md#records",
     ),
     "saving": Term(
         "What a step is shorter by after the change that a finding advises, as a range in ms.",
-        "savings.md",
+        "background/savings.md",
     ),
     "segment": Term(
         "A block of device memory that torch's caching allocator requested from the driver and "
@@ -170,11 +170,11 @@ GLOSSARY = {
     "single-rank group": Term("A process group with a single rank. Its collectives move no data."),
     "stall": Term(
         "Time in which communication holds a stream of a device, measured between two events.",
-        "cuda.md",
+        "background/cuda.md",
     ),
     "step": Term(
         "One optimizer step, from the end of the step before it to its own end.",
-        "formulas.md#measured-steps",
+        "reference/formulas.md#measured-steps",
     ),
     "straggler": Term(
         "A late rank: it arrives after all others, which wait for it.", "rules/late-rank.md"
@@ -186,12 +186,12 @@ GLOSSARY = {
     ),
     "trailer": Term(
         "The last record of a trace: why it ended, and its totals. A killed process writes none.",
-        "trace-format.md",
+        "reference/trace-format.md",
     ),
     "transfer": Term(
         "The time of a collective after all ranks have arrived: its time in flight on the rank "
         "that arrived last.",
-        "formulas.md#transfer",
+        "reference/formulas.md#transfer",
     ),
     "unknown": Term("An input that the verdict needs is missing. Missing is not zero."),
     "wait": Term(
@@ -200,7 +200,7 @@ GLOSSARY = {
     "warm-up": Term(
         "The first steps of a recording, which totals and rules leave out: two, or one of fewer "
         "than four.",
-        "formulas.md#measured-steps",
+        "reference/formulas.md#measured-steps",
     ),
     "wire": Term(
         "What process groups really sent: operations and bytes as recorded below torch.distributed."

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from os.path import relpath
 from pathlib import Path
 
 from dsprof.reports.glossary import GLOSSARY
@@ -77,7 +78,7 @@ def _glossary(page: str) -> str:
 
 
 def _link(target: str) -> str:
-    return f" [More]({target})." if target else ""
+    return f" [More]({relpath(target, 'reference')})." if target else ""
 
 
 def _between_marks(page: str, text: str) -> str:
@@ -96,7 +97,7 @@ def written() -> Iterator[tuple[Path, str]]:
         yield path, _rule_page(path.read_text(), rule)
     for path, renew in (
         (DOCS / "rules" / "README.md", _index),
-        (DOCS / "glossary.md", _glossary),
+        (DOCS / "reference" / "glossary.md", _glossary),
         (ROOT / "README.md", _readme),
     ):
         yield path, renew(path.read_text())

@@ -52,7 +52,7 @@ def test_importing_it_is_light_and_only_hooks_need_torch() -> None:
 
 def test_users_are_shown_no_inner_path() -> None:
     """The README and the manual of plugins import from `dsprof` and `dsprof.api` alone."""
-    pages = [ROOT / "README.md", ROOT / "docs" / "plugins.md"]
+    pages = [ROOT / "README.md", ROOT / "docs" / "reference" / "plugins.md"]
     pages += (ROOT / "examples" / "plugin").rglob("*.py")
     for page in pages:
         for line in page.read_text().splitlines():

@@ -1,6 +1,7 @@
 """What leaves the process: no credentials; with `anonymize` no hosts, users and paths either.
 
-And nothing that is no Unicode, which JSON cannot say. docs/privacy.md lists what is written.
+And nothing that is no Unicode, which JSON cannot say. docs/background/privacy.md lists what is
+written.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Two ways, for two kinds of text. A setting is written if it is on a list of known ones and its value
 has the shape that such values have (`plain_value`); of others the name is written. Free text, such
 as the message of an exception, loses what is known to be a credential by its form or by the word
-before it (`redact_text`). docs/privacy.md says what is written and what is not.
+before it (`redact_text`). docs/background/privacy.md says what is written and what is not.
 
 Patterns are compiled at first use, by re: an import pays nothing for them.
 """

@@ -1,7 +1,7 @@
 """What a change saves, in ms of a step: the one place where rules do this arithmetic.
 
 A saving follows from the trace: what is exposed, what the change removes, what it adds. Formulas
-and their measured accuracy: docs/savings.md.
+and their measured accuracy: docs/background/savings.md.
 """
 
 from __future__ import annotations

@@ -173,11 +173,11 @@ def _tuple(name: str, values: Iterable[str]) -> str:
     return f"{name} = (\n{inside})"
 
 
-# -- docs/trace-format.md -------------------------------------------------------------------------
+# -- docs/reference/trace-format.md ----------------------------------------------------------------
 
 
 def page(text: str) -> str:
-    """Return docs/trace-format.md with tables of now between its marks."""
+    """Return docs/reference/trace-format.md with tables of now between its marks."""
     for name, table in {"lines": _lines(), "records": _records()}.items():
         begin, end = f"<!-- {name}: written by dsprof.trace.generate -->\n", f"<!-- end {name} -->"
         before, rest = text.split(begin)
@@ -226,7 +226,7 @@ def _name(kind: Any) -> str:
 
 def files() -> dict[Path, str]:
     """Return what each file should hold."""
-    document = _ROOT / "docs" / "trace-format.md"
+    document = _ROOT / "docs" / "reference" / "trace-format.md"
     return {
         _HERE / "file_records.py": file_records(),
         _HERE / "columns.py": columns(),

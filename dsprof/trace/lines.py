@@ -2,7 +2,7 @@
 
 The field `cat` says which kind of line it is; Perfetto shows the file as it is. `ts` and `dur` are
 microseconds since the start of the trace (three decimals: nanoseconds). `args` is the record, as
-`dsprof.trace.schema` declares it; docs/trace-format.md describes the file for other readers.
+`dsprof.trace.schema` declares it; docs/reference/trace-format.md describes the file for others.
 """
 
 from __future__ import annotations

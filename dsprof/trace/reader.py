@@ -68,7 +68,8 @@ def read_header(path: Path) -> Header:
     except _UNDECODABLE:
         raise TraceError(
             f"{path}: not a dsprof trace (trace*.rank*.json), nor a file of another tool that is "
-            "read: profiles, dumps, snapshots, logs (docs/files.md in the dsprof repository)"
+            "read: profiles, dumps, snapshots, logs (docs/reference/files.md in the dsprof "
+            "repository)"
         ) from None
     if version != SCHEMA_VERSION:
         raise TraceError(

@@ -218,8 +218,8 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
     if not files and not strangers:
         raise TraceError(
             f"{', '.join(map(str, paths))}: no trace files ({FILE_PATTERN}) here, nor files "
-            "of other tools that are read (docs/files.md in the dsprof repository); folders inside "
-            "are not searched: give the folder that the run named in its last line"
+            "of other tools that are read (docs/reference/files.md in the dsprof repository); "
+            "folders inside are not searched: give the folder that the run named in its last line"
         )
     return list(files.values()), strangers
 

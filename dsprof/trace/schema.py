@@ -2,7 +2,7 @@
 
 Hooks make these structs, the writer writes them, the reader returns them. From what is said here
 come the writer's lines (`dsprof.trace.encode`), the reader's columns (`dsprof.trace.columns`) and
-the tables of docs/trace-format.md; `python -m dsprof.trace.generate` renews the last two.
+the tables of docs/reference/trace-format.md; `python -m dsprof.trace.generate` renews the last two.
 
 A field is one line: its type, its default and a sentence. The type says the unit (`Instant`,
 `Duration`), and what stays out of the file (`Live`). A field that has its default is not written.
@@ -494,7 +494,7 @@ KINDS: Final = (
         " modules, CPUs of this process and their clock, Ethernet), `libraries` of communication"
         " that are loaded, `precision`: which dtypes are multiplied fast, and whether fp32 uses"
         " TF32; `digests` of redacted values, in hexadecimal: id of the key, hyphen, digest"
-        " ([privacy](privacy.md))",
+        " ([privacy](../background/privacy.md))",
     ),
     Kind(
         HOOKS,

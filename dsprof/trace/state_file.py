@@ -1,7 +1,7 @@
 """The live state of a rank: a small file in memory that outlives its process, however that ends.
 
-Words of 8 bytes in the byte order of the machine; docs/trace-format.md describes them. Whoever
-reads may meet a file that is being written, or one that somebody else made: every number is
+Words of 8 bytes in the byte order of the machine; docs/reference/trace-format.md describes them.
+Whoever reads may meet a file that is being written, or one that somebody else made: every number is
 checked, and what does not fit is passed over.
 """
 

@@ -54,7 +54,7 @@ _SINCE = {
     "batch_isend_irecv": "0.19.8",
     "broadcast_object_list": "0.16.9",
 }
-"""The first release with a method, of those in docs/compatibility.md; all others are older."""
+"""The first release with a method, in docs/reference/compatibility.md; others are older."""
 
 _BACKENDS = (("deepspeed.comm.torch", "TorchBackend"), ("deepspeed.comm.ccl", "CCLBackend"))
 

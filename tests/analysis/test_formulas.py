@@ -5,7 +5,7 @@ import re
 
 def test_every_test_that_the_formulas_name_exists(request):
     root = request.config.rootpath
-    text = (root / "docs" / "formulas.md").read_text()
+    text = (root / "docs" / "reference" / "formulas.md").read_text()
     named = re.findall(r"`(tests/[\w/]+\.py)?::(\w+)`", text)
     assert len(named) > 10
     file = ""

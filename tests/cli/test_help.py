@@ -94,7 +94,8 @@ def test_no_command_imports_torch_or_the_session(tmp_path: Path, arguments: list
 
 
 def test_the_help_of_report_names_every_kind_of_file(tmp_path: Path) -> None:
-    table = (ROOT / "docs" / "files.md").read_text().partition("|---|")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "reference" / "files.md").read_text()
+    table = page.partition("|---|")[2].partition("\n\n")[0]
     kinds = [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()[1:]]
     assert "memory snapshot" in kinds
     shown = dsprof("report", "--help", cwd=tmp_path).stdout

@@ -1,4 +1,4 @@
-"""Tries dsprof with older releases beside what is installed, and writes docs/compatibility.md.
+"""Tries dsprof with older releases beside what is installed, and writes the page of compatibility.
 
     python -m tests.compat [deepspeed | torch] [RELEASE...]
 

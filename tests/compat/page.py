@@ -1,4 +1,4 @@
-"""The tables of docs/compatibility.md that `make compat` writes."""
+"""The tables of docs/reference/compatibility.md that `make compat` writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.beside import ROOT
 
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 END = "<!-- end -->"
 
 

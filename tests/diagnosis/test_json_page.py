@@ -1,4 +1,4 @@
-"""docs/json.md names what the document holds."""
+"""docs/reference/json.md names what the document holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dsprof.diagnosis import model
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 
-PAGE = Path(__file__).parents[2] / "docs/json.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/json.md"
 NAMED = frozenset(re.findall(r"`(?:steps\.)?([a-z_-]+)`", PAGE.read_text()))
 ROWS = (
     model.AnnotationRow,
