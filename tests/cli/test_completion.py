@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,15 +45,53 @@ def test_bash_completes_commands_options_values_and_files(
     assert "traces" in offered(tmp_path, text, "dsprof", "report")
 
 
+ZSH = r"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'autoload -Uz compinit; compinit -u -D; eval "$(<complete)"'
+zpty -w shell 'compadd() {
+  local -a hits
+  builtin compadd -O hits "$@"
+  print -rl -- $hits >> offered
+  builtin compadd "$@"
+}'
+zpty -w shell 'leave() { exit }; zle -N leave; bindkey "^I" complete-word; bindkey "^X" leave'
+zpty -w -n shell "$1"$'\t\x18'
+while zpty -r shell line; do :; done
+"""
+"""Types a line and a tab into a zsh on a terminal of its own, and keeps what is offered."""
+
+
+def offered_by(shell: str, folder: Path, text: str, line: str) -> set[str]:
+    """What zsh or fish offers at the end of a line."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (folder / "complete").write_text(text)
+    if shell == "zsh":
+        (folder / "offered").write_text("")
+        command = ["zsh", "-fc", ZSH, "zsh", line]
+    else:
+        command = ["fish", "--no-config", "-c", "source complete; complete -C $argv[1]", line]
+    home = {**os.environ, "HOME": str(folder), "TERM": "xterm"}
+    done = subprocess.run(
+        command, cwd=folder, env=home, capture_output=True, text=True, timeout=60, check=True
+    )
+    said = (folder / "offered").read_text() if shell == "zsh" else done.stdout
+    return {word.partition("\t")[0].rstrip("/") for word in said.split("\n")} - {""}
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_that_they_can_read(
+def test_other_shells_complete_the_same(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], shell: str
 ) -> None:
     text = script(shell, capsysbinary)
-    assert all(command.name in text for command in COMMANDS)
-    if shutil.which(shell):
-        (tmp_path / "complete").write_text(text)
-        subprocess.run([shell, "-n", "complete"], cwd=tmp_path, check=True)
+    (tmp_path / "traces").mkdir()
+    ask = partial(offered_by, shell, tmp_path, text)
+    assert ask("dsprof ") >= {command.name for command in COMMANDS}
+    assert ask("dsprof report --o") == {"--open", "--output"}
+    assert ask("dsprof completion ") == {"bash", "zsh", "fish"}
+    assert ask("dsprof export x --to ") == {"perfetto", "chrome", "csv", "parquet"}
+    assert ask("dsprof report tr") == {"traces"}
 
 
 def test_another_shell_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
