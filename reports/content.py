@@ -79,14 +79,21 @@ def measured_steps(steps: Steps) -> set[int]:
     return {row.step for row in steps.rows if row.is_measured and row.step is not None}
 
 
-def mean_step(steps: Steps) -> StepBar:
-    """Give the mean of the measured steps."""
+def typical_step(steps: Steps) -> StepBar:
+    """Give the step that a report speaks of, labelled by its statistic.
+
+    A diagnosis of an earlier dsprof has only the sum of its steps: then it is their mean.
+    """
+    if (typical := steps.typical) is not None:
+        whole = typical.parts
+        return StepBar(typical.statistic, step_parts(whole), whole.total_ns, None, None, None)
     count = steps.measured_steps or 1
     parts = [
         replace(part, ns=None if part.ns is None else round(part.ns / count))
         for part in step_parts(steps.total)
     ]
-    return StepBar("mean", tuple(parts), round(steps.total.total_ns / count), None, None, None)
+    label = f"mean of {fmt.plural(steps.measured_steps, 'measured step')}"
+    return StepBar(label, tuple(parts), round(steps.total.total_ns / count), None, None, None)
 
 
 def step_bars(rows: Sequence[StepParts], at_most: int) -> list[StepBar]:
@@ -136,18 +143,6 @@ def with_status(diagnosis: Diagnosis, *statuses: Status) -> list[Finding]:
 def docs_page(finding: Finding) -> str:
     """Where the page that explains a rule is found; empty where there is none."""
     return f"docs/{finding.docs} in the dsprof repository" if finding.docs else ""
-
-
-def saving(finding: Finding, step_ns: int) -> str:
-    """What mending this saves per step; empty where no saving was computed."""
-    if finding.saving_ms_per_step is not None:
-        low, high = finding.saving_ms_per_step
-        words = fmt.interval(low, high, "ms per step")
-        percent = 1e8 / step_ns if step_ns else 0
-        return f"{words} ({fmt.interval(low * percent, high * percent, '%')})" if percent else words
-    if finding.saving_bytes_per_step is not None:
-        return f"{fmt.size(finding.saving_bytes_per_step)} per step"
-    return ""
 
 
 def run_line(run: RunInfo) -> list[str]:

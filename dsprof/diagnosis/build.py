@@ -25,13 +25,17 @@ from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.environment import environment_info
 from dsprof.diagnosis.flight_recorders import flights
 from dsprof.diagnosis.hang import hang_report
+from dsprof.diagnosis.headline import headline_of, next_lines
 from dsprof.diagnosis.logs import logged_calls, logged_facts
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.diagnosis.quality import quality
+from dsprof.diagnosis.quality import in_a_line, quality
 from dsprof.diagnosis.snapshots import snapshots
+from dsprof.diagnosis.step_map import step_map
+from dsprof.diagnosis.throughput import throughput
+from dsprof.diagnosis.tiles import kind_of, tiles
 from dsprof.diagnosis.transfer_speed import transfers
 from dsprof.diagnosis.utilisation import utilisation_info
-from dsprof.diagnosis.verdict import verdict
+from dsprof.diagnosis.verdict import leading, verdict, without_problem
 from dsprof.rules import all_rules, plugin_rules
 from dsprof.rules.runner import judge
 from dsprof.trace.run import RunFiles
@@ -83,13 +87,16 @@ def _kinds() -> tuple[type[Aggregate], ...]:
 def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosis:
     """Judge a summary that holds every aggregate."""
     rules = all_rules()
-    findings = judge(summary, rules, thresholds)
-    return Diagnosis(
+    findings, steps = judge(summary, rules, thresholds), sections.steps(summary)
+    typical, lead = steps.typical, leading(findings)
+    diagnosis = Diagnosis(
         run=sections.run_info(summary),
         quality=quality(summary[Run], summary[Steps], plugins.problems()),
-        steps=sections.steps(summary),
+        steps=steps,
         dsprof_version=__version__,
-        verdict=verdict(findings, summary),
+        verdict=verdict(findings, summary, typical),
+        headline=headline_of(lead) if lead else without_problem(findings, summary, typical),
+        next_lines=next_lines(findings, lead),
         findings=findings,
         communication=sections.communication(summary),
         devices=sections.devices(summary),
@@ -106,9 +113,14 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         logged_calls=logged_calls(summary[Logs]),
         timelines=sections.timelines(summary),
         waits=sections.waits(summary),
+        step_map=step_map(summary, findings, typical.settled_from if typical else None),
         arrivals=arrivals(summary),
         transfers=transfers(summary, thresholds),
         thresholds=sections.thresholds(rules, thresholds),
         rules=sections.rule_infos(rules),
         utilisation=utilisation_info(summary),
+        throughput=throughput(summary, typical),
     )
+    diagnosis.kind, diagnosis.tiles = kind_of(diagnosis), tiles(diagnosis)
+    diagnosis.quality.line, diagnosis.quality.limits = in_a_line(diagnosis)
+    return diagnosis

@@ -7,14 +7,14 @@ Times are nanoseconds, sizes bytes, bandwidths bytes per second; null means "not
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from dsprof.analysis.run.hang_model import HangReport
 from dsprof.errors import TraceError
 from dsprof.files.json_documents import json_document
-from dsprof.findings.finding import Finding, Table
+from dsprof.findings.finding import Finding, Range, Severity, Table
 from dsprof.redaction.known_settings import written_config, written_variables
 
 SCHEMA_VERSION = 1
@@ -71,6 +71,36 @@ class Quality(_Part):
     writer_cost_share: float | None = None  # CPU time of the writer thread; medians over ranks
     hooks: list[HookNote] = []
     notes: list[str] = []
+    line: str = ""  # all of it in a few words
+    limits: list[str] = []  # what makes figures wrong or a verdict impossible; [] if nothing does
+
+
+class Headline(_Part):
+    """A problem in one line, and what the line says as data.
+
+    Where nothing failed it says where the time of a step goes, and has no rule.
+    """
+
+    line: str = ""
+    problem: str = ""  # or what limits the step
+    fix: str = ""  # imperative; "" where there is nothing to do
+    settings: dict[str, Any] = {}  # dotted keys of the DeepSpeed configuration, values to set
+    saving: str = ""  # in words, with its share of a step
+    saving_ms_per_step: Range | None = None
+    saving_share: Range | None = None
+    saving_bytes_per_step: int | None = None
+    severity: Severity = Severity.NONE
+    confidence: str = ""
+    rule: str = ""
+    ranks: list[int] = []  # [] means all
+
+
+class Tile(msgspec.Struct, frozen=True):
+    """A figure beside the headline."""
+
+    label: str
+    value: str
+    detail: str = ""
 
 
 class StepParts(_Part):
@@ -93,6 +123,19 @@ class StepParts(_Part):
     bytes: int | None = None  # of these; None where the size of one is not known
 
 
+class TypicalStep(_Part):
+    """The step that headline, bar and comparison speak of.
+
+    Its length is a median; its parts have the shares that they have of all these steps together.
+    """
+
+    parts: StepParts
+    statistic: str  # "median of 28 measured steps"
+    steps: int  # of which it is the median
+    settled_from: int | None = None  # the step before which the run had not settled
+    unsettled_ns: int | None = None  # the longest measured step before it
+
+
 class Steps(_Part):
     """Every step and their sum."""
 
@@ -105,6 +148,16 @@ class Steps(_Part):
     estimated_share: float = 0.0  # of the exposed communication: waits in C++, an upper bound
     mean_total_ns: int | None = None  # of a measured step, mean over the ranks; None without any
     median_total_ns: int | None = None
+    typical: TypicalStep | None = None  # None without a measured step
+
+
+class Throughput(_Part):
+    """What all ranks together train; null where the record does not say."""
+
+    tokens_per_step: float | None = None
+    tokens_per_s: float | None = None
+    samples_per_step: int | None = None
+    samples_per_s: float | None = None
 
 
 class UtilisationInfo(_Part):
@@ -416,6 +469,42 @@ class WaitMatrix(_Part):
             raise ValueError("the matrix of waits has not one cell for each rank and step")
 
 
+class StepMark(_Part):
+    """A cell, or with no rank a column, of a map of steps that stands out."""
+
+    kind: Literal["straggler", "outlier", "change"]
+    step: int
+    column: int
+    rank: int | None  # null: all of them
+    row: int | None
+    text: str
+
+
+class StepMap(_Part):
+    """Ranks (rows) by steps (columns) in ns; -1 for no data.
+
+    Neighbours share a row or column where there are many: a cell is then the rank that is busy
+    longest of its ranks, mean over its steps.
+    """
+
+    ranks: list[tuple[int, int]] = []  # first and last of each row
+    steps: list[tuple[int, int]] = []  # first and last of each column
+    total_ns: list[list[int]] = []
+    exposed_ns: list[list[int]] = []
+    compute_ns: list[list[int]] = []
+    marks: list[StepMark] = []
+
+    def __post_init__(self) -> None:
+        """Refuse a map that no renderer could show: one may come from a file.
+
+        Raises:
+            ValueError: it has not one row a rank, or a row has not one cell a step.
+        """
+        for cells in (self.total_ns, self.exposed_ns, self.compute_ns):
+            if [len(row) for row in cells] != [len(self.steps)] * len(self.ranks):
+                raise ValueError("the map of steps has not one cell for each rank and step")
+
+
 class BaselineInfo(_Part):
     """Where the baseline came from that was given for the report."""
 
@@ -479,6 +568,10 @@ class Diagnosis(_Part):
     schema_version: int = SCHEMA_VERSION
     dsprof_version: str = ""
     verdict: str = ""  # one sentence
+    headline: Headline = msgspec.field(default_factory=Headline)
+    next_lines: list[Headline] = []  # the next two problems
+    kind: str = ""  # what was given: "training", "hang", "snapshot", "log", "device", "collectives"
+    tiles: list[Tile] = []  # the figures that matter for this kind
     findings: list[Finding] = []  # most valuable first; every rule at least once
     communication: list[CommunicationRow] = []
     devices: list[DeviceRow] = []  # ranks whose traces hold times of an accelerator
@@ -495,12 +588,14 @@ class Diagnosis(_Part):
     logged_calls: list[LoggedCallRow] = []
     timelines: list[Timeline] = []
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
+    step_map: StepMap = msgspec.field(default_factory=StepMap)
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
     thresholds: list[ThresholdInfo] = []
     rules: list[RuleInfo] = []
     baseline: BaselineInfo | None = None
     transfers: list[TransferRow] = []
     utilisation: UtilisationInfo = msgspec.field(default_factory=UtilisationInfo)
+    throughput: Throughput = msgspec.field(default_factory=Throughput)
 
     @property
     def asked_and_sent(self) -> Table | None:

@@ -8,6 +8,10 @@ from collections.abc import Iterable, Iterator
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.diagnosis import model
+from dsprof.findings.finding import Status
+from dsprof.findings.wording import percent, plural
+
+_CATEGORY = "quality"
 
 
 def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quality:
@@ -37,6 +41,38 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
         hooks=_hook_notes(run),
         notes=[*_notes(run), *_unknown_records(run), *problems],
     )
+
+
+def in_a_line(diagnosis: model.Diagnosis) -> tuple[str, list[str]]:
+    """Return the quality of a record in a few words, and what of it makes figures wrong."""
+    found = diagnosis.findings
+    limits = [
+        one.problem for one in found if one.category == _CATEGORY and one.status is Status.FAIL
+    ]
+    return _words(diagnosis.quality, diagnosis.run), limits
+
+
+def _words(quality: model.Quality, run: model.RunInfo) -> str:
+    world = run.world_size
+    present = f"{len(run.ranks):,} of {plural(world, 'rank')}" if world else _some(len(run.ranks))
+    if not quality.is_recorded:
+        return f"{present}; from other tools, completeness unknown"
+    gaps = {
+        "ended without a trailer": len(quality.unclean_ranks),
+        "dropped events": quality.dropped_events,
+        "unreadable lines": quality.broken_lines,
+        "steps only counted": quality.counted_only_steps,
+    }
+    told = ", ".join(f"{count:,} {what}" for what, count in gaps.items() if count)
+    cost = quality.training_cost_share
+    costs = "" if cost is None else f"; recording cost {percent(cost)} of a step"
+    notes = len(quality.notes) + len(quality.hooks) + len(quality.strangers)
+    remarks = f"; {plural(notes, 'note')}" if notes else ""
+    return f"{present}, {told or 'complete'}{costs}{remarks}"
+
+
+def _some(ranks: int) -> str:
+    return f"{plural(ranks, 'rank')}; world size unknown"
 
 
 def _notes(run: Run) -> list[str]:

@@ -27,6 +27,7 @@ from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
+from dsprof.diagnosis.typical_step import typical_step
 from dsprof.findings.wording import percent
 from dsprof.rules.rule import Rule
 from dsprof.trace.schema import MemorySample
@@ -57,7 +58,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
 
 
 def steps(summary: RunSummary) -> model.Steps:
-    """Split every step and their total."""
+    """Split every step, their total, and the typical one."""
     facts = summary[Steps]
     lengths = [facts.parts[number].total_ns for number in facts.measured]
     measured, counted = set(facts.measured), set(facts.counted)
@@ -74,6 +75,7 @@ def steps(summary: RunSummary) -> model.Steps:
         estimated_share=facts.estimated_share,
         mean_total_ns=round(mean(lengths)) if lengths else None,
         median_total_ns=round(median(lengths)) if lengths else None,
+        typical=typical_step(facts),
     )
 
 

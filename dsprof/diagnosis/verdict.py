@@ -10,8 +10,9 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
-from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.model import Headline, StepParts, TypicalStep
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent, plural, size
 from dsprof.rules.endings import after_step
@@ -20,24 +21,50 @@ NO_PROBLEMS = "No problems found"
 
 _BOUND = "communication-bound-step"
 _LATE = "late-rank"
+_BOUND_BY = {
+    "compute": "Compute-bound",
+    "exposed communication": "Communication-bound",
+    "copies": "Bound by host copies",
+    "idle": "The device is mostly idle",
+}
+_MOST = 0.5  # of a step: such a part limits it
 _LEAST_SHARE = 0.005  # of a step; a smaller part reads as 0 %
 
 
-def verdict(findings: Sequence[Finding], summary: RunSummary) -> str:
-    """Sum a run up; `findings` come with the most valuable first.
+def leading(findings: Sequence[Finding]) -> Finding | None:
+    """Return the problem that a report begins with; None where there is none.
 
-    A problem of low severity that saves no time does not lead where the step waits for
-    communication, though no setting changes that.
+    `findings` come with the most valuable first. A problem of low severity that saves no time does
+    not lead where the step waits for communication, though no setting changes that.
     """
-    failed = [finding for finding in findings if finding.status is Status.FAIL]
-    if not failed:
-        healthy = _healthy(findings, summary)
-        return f"{_interrupted(summary[Endings])}{healthy}{_limit(findings, summary[Run])}"
+    problems = [finding for finding in findings if finding.is_problem]
+    if not any(finding.status is Status.FAIL for finding in problems):
+        return problems[0] if problems else None
     waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
-    grave = [f for f in failed if f.severity is not Severity.LOW or f.saving_ms_per_step]
-    lead = [*grave, *waiting, *failed][0]
+    grave = [f for f in problems if f.severity is not Severity.LOW or f.saving_ms_per_step]
+    return [*grave, *waiting, *problems][0]
+
+
+def verdict(findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None) -> str:
+    """Sum a run up in a sentence."""
+    lead = leading(findings)
+    if lead is None:
+        return _healthy(findings, summary, typical)
+    failed = sum(finding.status is Status.FAIL for finding in findings)
     no_steps = "" if summary[Steps].measured or not summary[Run].is_recorded else f" {_NO_STEPS}."
-    return f"{lead.summary}{_others(len(failed) - (lead in failed))}{no_steps}"
+    return f"{lead.summary}{_others(failed - (lead.status is Status.FAIL))}{no_steps}"
+
+
+def without_problem(
+    findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None
+) -> Headline:
+    """Return the first line of a run in which nothing failed: where the step goes."""
+    if typical is None:
+        return Headline(line=_healthy(findings, summary, typical))
+    limits = limited_by(typical.parts)
+    start = _no_problems(findings)
+    line = f"{_interrupted(summary[Endings])}{start}. {limits}.{_limit(findings, summary[Run])}"
+    return Headline(line=line, problem=limits)
 
 
 _NO_STEPS = "No optimizer step was recorded"
@@ -49,12 +76,22 @@ def _others(count: int) -> str:
     return " One more finding follows." if count == 1 else f" {count} more findings follow."
 
 
-def _healthy(findings: Sequence[Finding], summary: RunSummary) -> str:
-    steps = summary[Steps]
-    if steps.measured:
-        waits = any(f.rule == _BOUND and f.status is Status.INFO for f in findings)
-        start = "No fixable problem found" if waits else NO_PROBLEMS
-        return f"{start}. Step {_duration(steps)}: {_parts(steps.total)}."
+def _healthy(findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None) -> str:
+    said = _where_time_goes(findings, summary, typical)
+    return f"{_interrupted(summary[Endings])}{said}{_limit(findings, summary[Run])}"
+
+
+def _no_problems(findings: Sequence[Finding]) -> str:
+    waits = any(f.rule == _BOUND and f.status is Status.INFO for f in findings)
+    return "No fixable problem found" if waits else NO_PROBLEMS
+
+
+def _where_time_goes(
+    findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None
+) -> str:
+    if typical is not None:
+        step = f"Step {duration(typical.parts.total_ns)}: {_parts(typical.parts)}"
+        return f"{_no_problems(findings)}. {step}."
     if summary[Run].is_recorded:
         return f"{_NO_STEPS}. In a plain loop, call dsprof.step() after each step."
     return f"{NO_PROBLEMS}. {_without_steps(summary)}"
@@ -89,20 +126,28 @@ def _limit(findings: Sequence[Finding], run: Run) -> str:
     return f" Stragglers unknown: the files of {missing} are missing."
 
 
-def _duration(steps: Steps) -> str:
-    return duration(steps.total.total_ns / len(steps.measured))
+def limited_by(step: StepParts) -> str:
+    """Say what limits a step, and its parts: "Compute-bound: 76 % compute, 24 % exposed..."."""
+    shares = _shares(step)
+    most = max(shares, key=lambda name: shares[name], default="")
+    parts = _parts(step)
+    return f"{_BOUND_BY[most]}: {parts}" if most and shares[most] >= _MOST else f"Step: {parts}"
 
 
-def _parts(total: Parts) -> str:
+def _shares(step: StepParts) -> dict[str, float]:
     named = {
-        "compute": total.compute_ns,
-        "exposed communication": total.exposed_ns,
-        "copies": total.copies_ns,
-        "idle": total.idle_ns,
+        "compute": step.compute_ns,
+        "exposed communication": step.exposed_comm_ns,
+        "copies": step.copies_ns,
+        "idle": step.idle_ns,
     }
-    whole = max(total.total_ns, 1)
-    shares = {name: ns / whole for name, ns in named.items() if ns is not None}
-    if total.exposed_ns is None:
+    whole = max(step.total_ns, 1)
+    return {name: ns / whole for name, ns in named.items() if ns is not None}
+
+
+def _parts(step: StepParts) -> str:
+    shares = _shares(step)
+    if step.exposed_comm_ns is None:
         return ", ".join([*_shown(shares), "exposed communication unknown"])
     return ", ".join(_shown(shares))
 

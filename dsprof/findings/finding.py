@@ -59,9 +59,21 @@ class Severity(str, Enum):
     NONE = "none"
 
 
+Range = tuple[float, float]
+"""Low and high."""
+
+
 def worst(severities: Iterable[Severity]) -> Severity:
     """Return the gravest of `severities`; the enumeration lists them from the gravest down."""
     return min(severities, key=list(Severity).index)
+
+
+class Facet(msgspec.Struct, frozen=True, kw_only=True):
+    """What another rule says of the cause that a finding is about."""
+
+    rule: str
+    title: str
+    summary: str
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -71,16 +83,28 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     title: str
     status: Status
     summary: str  # one sentence with the figures
+    problem: str = ""  # what is wrong in a few words, with its number: "Prefetching is off"
+    fix: str = ""  # what to do in a few words, imperative: "Set `overlap_comm` to true"
     severity: Severity = Severity.NONE
     category: str = ""
     cause: str = ""  # why it is so
     action: str = ""  # what to do, imperative
     evidence: tuple[Table, ...] = ()
+    facets: tuple[Facet, ...] = ()  # of the same cause
     ranks: tuple[int, ...] = ()  # () means all
+    steps: tuple[int, ...] = ()  # those to look at
+    more_steps: int | None = None  # where it is unknown: how many more to record would decide it
     config_patch: dict[str, Any] | None = None  # DeepSpeed keys to merge into the user's file
-    saving_ms_per_step: tuple[float, float] | None = None  # low, high
+    saving_ms_per_step: Range | None = None  # low, high
+    saving_share: Range | None = None  # the same as a share of the mean measured step
     exposed_per_saving: float = 1.0  # mean over ranks; of a late rank less, of computation nothing
     saving_from: str = ""  # whose exposed time: "gradients", "parameters" or "" for any
     saving_bytes_per_step: int | None = None
     confidence: Literal["", "low", "medium", "high"] = ""
     docs: str = ""  # page of the rule, relative to docs/
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether something is wrong, or would be known to be wrong after a few more steps."""
+        undecided = self.status is Status.UNKNOWN and self.more_steps is not None
+        return self.status is Status.FAIL or undecided

@@ -63,14 +63,6 @@ def named_ranks(numbers: Iterable[int]) -> str:
     return f"rank{'' if len(members) == 1 else 's'} {ranks(members)}"
 
 
-def interval(low: float, high: float, unit: str) -> str:
-    """An estimate between two bounds, no more exact than it is: `30 to 48 ms`."""
-    ends = [f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in (low, high)]
-    if ends[0] == "0.0" != ends[1]:
-        return f"up to {ends[1]} {unit}"
-    return f"{' to '.join(dict.fromkeys(ends))} {unit}"
-
-
 def cell(value: Cell, kind: ColumnKind) -> str:
     """A table cell as its column's kind asks; what is null says so."""
     if value is None:

@@ -14,7 +14,8 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings import brief
+from dsprof.findings.finding import Finding, Range, Severity, Status
 from dsprof.plugins import reason
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -26,6 +27,7 @@ _ORDER = [
     Status.NOT_APPLICABLE,
     Status.PASS,
 ]
+_CONFIDENCE = ["high", "medium", "", "low"]
 
 
 def judge(
@@ -44,8 +46,9 @@ def judge(
     ]
     told_once = _told_once(findings, {rule.meta.id: rule.meta.left_to for rule in rules})
     by_claim = sorted(told_once, key=lambda finding: finding.status is not Status.FAIL)
-    owned_once = _owned_once(by_claim, _exposed_ms(run), _step_ms(run))
-    return sorted(owned_once, key=_place)
+    step_ms = _step_ms(run)
+    owned_once = _owned_once(by_claim, _exposed_ms(run), step_ms)
+    return sorted((_in_brief(finding, step_ms) for finding in owned_once), key=_place)
 
 
 def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
@@ -159,14 +162,32 @@ def _owned_once(
         yield msgspec.structs.replace(finding, saving_ms_per_step=saving)
 
 
-def _place(finding: Finding) -> tuple[int, bool, bool, float, int, bool, float]:
-    """Return the order: a run that failed, one that is known in part, then by what is saved."""
-    is_critical = finding.severity is Severity.CRITICAL
-    is_grave = is_critical or finding.severity is Severity.HIGH
-    is_gap = finding.category == "quality" and finding.status is Status.FAIL and is_grave
+def _in_brief(finding: Finding, step_ms: float) -> Finding:
+    """Say what a rule did not say in a few words, and what its saving is of a step."""
+    if finding.status not in (Status.FAIL, Status.INFO):
+        return finding
+    return msgspec.structs.replace(
+        finding,
+        problem=finding.problem or finding.title,
+        fix=brief.fix(finding),
+        saving_share=_share(finding.saving_ms_per_step, step_ms),
+    )
+
+
+def _share(saving_ms: Range | None, step_ms: float) -> Range | None:
+    if saving_ms is None or step_ms == inf:
+        return None
+    low, high = saving_ms
+    return low / step_ms, high / step_ms
+
+
+def _place(finding: Finding) -> tuple[int, int, float, int, int]:
+    """Return the order of a report: what failed first, then by severity, saving and confidence."""
     saved_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else 0.0
-    saved_bytes = float(finding.saving_bytes_per_step or 0)
-    gravity = list(Severity).index(finding.severity)
-    place = _ORDER.index(finding.status)
-    is_unsure = finding.confidence == "low"
-    return place, not is_critical, not is_gap, -saved_ms, gravity, is_unsure, -saved_bytes
+    return (
+        _ORDER.index(finding.status),
+        list(Severity).index(finding.severity),
+        -saved_ms,
+        -(finding.saving_bytes_per_step or 0),
+        _CONFIDENCE.index(finding.confidence),
+    )

@@ -40,7 +40,7 @@ class HtmlRenderer:
         drawn = _Figures(diagnosis, bars)
         page = template.render(
             d=diagnosis,
-            step=content.mean_step(diagnosis.steps),
+            step=content.typical_step(diagnosis.steps),
             facts=content.run_line(diagnosis.run),
             quality=list(content.quality_lines(diagnosis)),
             failed=content.with_status(diagnosis, Status.FAIL),

@@ -17,6 +17,6 @@ def first_screen(diagnosis: Diagnosis) -> str:
             d=diagnosis,
             facts=content.run_line(diagnosis.run),
             failed=content.with_status(diagnosis, Status.FAIL),
-            step=content.mean_step(diagnosis.steps),
+            step=content.typical_step(diagnosis.steps),
         )
     )

@@ -7,6 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.reports import content
 from dsprof.reports.glossary import meaning
@@ -58,7 +59,7 @@ def environment() -> Environment:
         "duration": fmt.duration,
         "meaning": meaning,
         "named_ranks": fmt.named_ranks,
-        "saving": content.saving,
+        "saving": brief.saving,
         "share": fmt.share,
         "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
         "script_safe": lambda text: Markup(script_safe(text)),

@@ -18,6 +18,7 @@ from dsprof.diagnosis.model import (
     LoggedFact,
     Steps,
 )
+from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import reason
@@ -55,18 +56,18 @@ class TextRenderer:
 def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
     quality = _quality(diagnosis, page) if diagnosis.run.source else []
     yield [*_verdict(diagnosis, page), *quality]
-    mean = content.mean_step(diagnosis.steps)
+    typical = content.typical_step(diagnosis.steps)
     failed = content.with_status(diagnosis, Status.FAIL)
     if failed:
         yield [page.heading("Findings")]
     for number, finding in enumerate(failed, 1):
-        yield _finding(finding, number, mean.total_ns, page)
+        yield _finding(finding, number, page)
     notes = content.with_status(diagnosis, Status.INFO)
     if notes:
         yield [page.heading("Worth knowing"), *_notes(notes, page)]
-    if mean.total_ns:
+    if typical.total_ns:
         about = page.wrap(diagnosis.utilisation.text, "  ") if diagnosis.utilisation.text else []
-        yield [*_step(mean, diagnosis.steps, page), *about]
+        yield [*_step(typical, diagnosis.steps, page), *about]
     if diagnosis.annotations:
         yield _annotations(diagnosis.annotations, page)
     if diagnosis.communication:
@@ -76,32 +77,30 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
     if diagnosis.logged:
         yield _logged(diagnosis.logged, page)
     environment = list(_environment(diagnosis.environment, page))
-    if environment and not mean.total_ns and not diagnosis.communication:
+    if environment and not typical.total_ns and not diagnosis.communication:
         yield [page.heading("Environment"), *environment]
     yield [page.heading("Checks"), *_checks(diagnosis, page)]
 
 
 def _verdict(diagnosis: Diagnosis, page: Page) -> list[str]:
-    verdict = page.wrap(diagnosis.verdict or "No verdict.")
+    first = page.wrap(diagnosis.headline.line or diagnosis.verdict or "No verdict.")
+    others = (page.wrap(one.line, "  - ") for one in diagnosis.next_lines)
     facts = page.wrap(" | ".join(content.run_line(diagnosis.run)))
-    return [page.paint(line, "1") for line in verdict] + facts
+    tiles = page.wrap(" | ".join(f"{one.label}: {one.value}" for one in diagnosis.tiles))
+    lead = [page.paint(line, "1") for line in first]
+    return [*lead, *itertools.chain.from_iterable(others), *facts, *tiles]
 
 
 def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
-    lines = list(content.quality_lines(diagnosis))
-    remarks = [line for line in lines if line.level != "ok"]
-    if not remarks:
-        # Without a remark the files are dsprof's own, so their cost is among the lines.
-        line = next(line.text for line in lines if line.label == "Cost of dsprof")
-        is_known = diagnosis.quality.training_cost_share is not None
-        cost = f" dsprof cost {line}." if is_known else ""
-        return page.wrap(f"No data is missing.{cost}")
+    if diagnosis.quality.line and not diagnosis.quality.limits:
+        return page.wrap(f"Data: {diagnosis.quality.line}")
+    remarks = [line for line in content.quality_lines(diagnosis) if line.level != "ok"]
     signs = {"flaw": "  ! ", "note": "  - "}
     wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
     return ["", page.heading("Data quality"), *itertools.chain.from_iterable(wrapped)]
 
 
-def _finding(finding: Finding, number: int, step_ns: int, page: Page) -> list[str]:
+def _finding(finding: Finding, number: int, page: Page) -> list[str]:
     severity = finding.severity.value.upper()
     head = page.wrap(f"{number}. [{severity}] {finding.title}")
     lines = [page.paint(line, _COLOURS.get(finding.severity, "")) for line in head]
@@ -109,7 +108,7 @@ def _finding(finding: Finding, number: int, step_ns: int, page: Page) -> list[st
         ("", finding.summary),
         ("Why: ", finding.cause),
         ("Do: ", finding.action),
-        ("Saves: ", content.saving(finding, step_ns)),
+        ("Saves: ", brief.saving(finding)),
         ("Rank: " if len(finding.ranks) == 1 else "Ranks: ", fmt.ranks(finding.ranks)),
     )
     for label, text in labelled:
@@ -129,19 +128,19 @@ def _notes(notes: Iterable[Finding], page: Page) -> Iterator[str]:
         yield from page.wrap(f"{note.title}. {sentence}", "  - ")
 
 
-def _step(mean: content.StepBar, steps: Steps, page: Page) -> list[str]:
+def _step(typical: content.StepBar, steps: Steps, page: Page) -> list[str]:
     bar_width = page.width - 50
-    total = fmt.duration(mean.total_ns)
-    lines = [f"{page.heading('Step')}  {total}, mean of all ranks and measured steps"]
-    if not mean.is_split:
+    total = fmt.duration(typical.total_ns)
+    lines = [f"{page.heading('Step')}  {total}, {printable(typical.label)}, mean over ranks"]
+    if not typical.is_split:
         return [*lines, *page.wrap(steps.method or fmt.NOT_MEASURABLE, "  ", "Its parts: ")]
-    for part in mean.parts:
+    for part in typical.parts:
         if part.ns is None:
             continue
         bar = "#" * round(part.share * bar_width)
         percent = fmt.share(part.share)
         lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
-    if unknown := [part.label for part in mean.parts if part.ns is None]:
+    if unknown := [part.label for part in typical.parts if part.ns is None]:
         lines += page.wrap(f"{', '.join(unknown)}: {fmt.NOT_MEASURABLE}", "  ")
     if steps.estimated_share:
         text = (

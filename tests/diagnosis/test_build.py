@@ -337,9 +337,9 @@ def test_the_verdict_on_files_without_steps_says_the_finding_and_how_many_follow
     assert made.verdict.startswith(failed[0].summary)
     assert "No optimizer step" not in made.verdict
     assert not made.quality.is_recorded
-    more = verdict([failed[0], *failed, failed[0]], summary(foreign(rank_trace(0))))
+    more = verdict([failed[0], *failed, failed[0]], summary(foreign(rank_trace(0))), None)
     assert more == f"{failed[0].summary} {len(failed) + 1} more findings follow."
-    two = verdict([failed[0], failed[0]], summary(foreign(rank_trace(0))))
+    two = verdict([failed[0], failed[0]], summary(foreign(rank_trace(0))), None)
     assert two == f"{failed[0].summary} One more finding follows."
 
 
@@ -402,11 +402,11 @@ def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
     ]
     run = summary(*waiting())
     lead = "Ranks wait. One more finding follows."
-    assert verdict(findings, run) == lead
+    assert verdict(findings, run, None) == lead
     grave = Finding(
         rule="high", title="Broken", status=Status.FAIL, summary="c.", severity=Severity.HIGH
     )
-    assert verdict([grave, *findings], run) == "c. One more finding follows."
+    assert verdict([grave, *findings], run, None) == "c. One more finding follows."
     saving = Finding(
         rule="low",
         title="Slow",
@@ -415,7 +415,7 @@ def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
         severity=Severity.LOW,
         saving_ms_per_step=(3.0, 5.0),
     )
-    assert verdict([*findings, saving], run) == "d. One more finding follows."
+    assert verdict([*findings, saving], run, None) == "d. One more finding follows."
 
 
 def test_without_phases_the_verdict_claims_no_computation():

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dsprof.diagnosis.headline import headline_of, next_lines
 from dsprof.diagnosis.model import (
     AnnotationRow,
     ArrivalInfo,
@@ -27,14 +28,17 @@ from dsprof.diagnosis.model import (
     TransferRow,
     WaitMatrix,
 )
+from dsprof.diagnosis.tiles import kind_of, tiles
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from tests.factories.steps_of_diagnosis import (
     MIB,
     MS,
     memory,
+    step_map,
     step_parts,
     summed,
     timeline,
+    typical,
     unsplit_steps,
     wait,
 )
@@ -66,6 +70,7 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
             clock_method="one host: shared clock",
             training_cost_share=0.0021,
             writer_cost_share=0.0013,
+            line=f"{ranks} of {ranks} ranks, complete; recording cost 0.2 % of a step",
         ),
         steps=Steps(
             total=summed(rows[2:]),
@@ -142,6 +147,11 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
             ThresholdInfo(rule="small-collectives", name="bytes", value=65536, is_default=False),
         ],
     )
+    lead = made.findings[0]
+    made.headline, made.next_lines = headline_of(lead), next_lines(made.findings, lead)
+    made.steps.typical = typical(made.steps) if made.steps.measured_steps else None
+    made.step_map = step_map(ranks, rows[2:])
+    made.kind, made.tiles = kind_of(made), tiles(made)
     return msgspec.structs.replace(made, **changes)
 
 
@@ -217,8 +227,11 @@ def findings() -> list[Finding]:
                     "Gradient traffic of one rank",
                 ),
             ),
+            problem="Gradients are reduced at every micro-step",
+            fix="Set `stage` to 1 and `reduce_bucket_size` to 5e7",
             config_patch={"zero_optimization": {"stage": 1, "reduce_bucket_size": 50000000}},
             saving_ms_per_step=(30.0, 48.0),
+            saving_share=(0.07, 0.112),
             confidence="high",
             docs="rules/reduction-every-micro-step.md",
         ),
@@ -231,6 +244,8 @@ def findings() -> list[Finding]:
             summary="62 % of the calls move 0.4 % of the bytes.",
             cause="Buckets are flushed at the end of backward before they are full.",
             action="Raise reduce_bucket_size to hold the gradients of one micro-step.",
+            problem="62 % of the calls are too small to fill the link",
+            fix="Raise `reduce_bucket_size`",
             ranks=(0, 1),
             saving_ms_per_step=(2.0, 2.0),
             confidence="medium",

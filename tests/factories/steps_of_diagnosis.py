@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
-from dsprof.diagnosis.model import Bar, RankMemory, StepParts, Steps, Timeline
+from dsprof.diagnosis.model import (
+    Bar,
+    RankMemory,
+    StepMap,
+    StepMark,
+    StepParts,
+    Steps,
+    Timeline,
+    TypicalStep,
+)
 
 MS = 1_000_000
 MIB = 2**20
@@ -23,6 +33,44 @@ def unsplit_steps() -> Steps:
     )
     method = "not measurable: events were left out of the files"
     return Steps(total=whole, rows=[whole], measured_steps=1, method=method)
+
+
+def typical(steps: Steps) -> TypicalStep:
+    """The measured step of median length."""
+    measured = [row for row in steps.rows if row.is_measured]
+    middle = sorted(measured, key=lambda row: row.total_ns)[len(measured) // 2]
+    return TypicalStep(
+        parts=middle, statistic=f"median of {len(measured)} measured steps", steps=len(measured)
+    )
+
+
+def step_map(ranks: int, rows: Sequence[StepParts]) -> StepMap:
+    """Ranks that wait the less the higher they are; the last is the straggler of the last step."""
+    numbers = [row.step or 0 for row in rows]
+    waits = [[(ranks - rank) * 10 * MS for _ in rows] for rank in range(ranks)]
+    last = len(rows) - 1
+    marks = (
+        [
+            StepMark(
+                kind="straggler",
+                step=numbers[last],
+                column=last,
+                rank=ranks - 1,
+                row=ranks - 1,
+                text=f"The others wait 40 ms for rank {ranks - 1}",
+            )
+        ]
+        if rows
+        else []
+    )
+    return StepMap(
+        ranks=[(rank, rank) for rank in range(ranks)],
+        steps=[(number, number) for number in numbers],
+        total_ns=[[row.total_ns for row in rows] for _ in range(ranks)],
+        exposed_ns=waits,
+        compute_ns=[[row.compute_ns or -1 for row in rows] for _ in range(ranks)],
+        marks=marks,
+    )
 
 
 def timeline(why: str, step: int, ranks: int) -> Timeline:

@@ -77,16 +77,3 @@ def test_ranks_become_ranges(numbers: tuple[int, ...], words: str) -> None:
 
 def test_many_ranges_are_counted() -> None:
     assert fmt.ranks(range(0, 30, 2), at_most=3) == "0, 2, 4 and 12 more"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [
-        (30, 48.4, "30 to 48 ms"),
-        (2, 2, "2.0 ms"),
-        (6.9, 11.1, "6.9 to 11 ms"),
-        (0, 5.4, "up to 5.4 ms"),
-    ],
-)
-def test_interval_is_no_more_exact_than_it_is(low: float, high: float, words: str) -> None:
-    assert fmt.interval(low, high, "ms") == words

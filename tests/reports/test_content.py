@@ -9,7 +9,6 @@ import pytest
 
 from dsprof.diagnosis.model import HookNote, Quality, StepParts, ThresholdInfo
 from dsprof.findings import formatting as fmt
-from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
 from dsprof.rules.quality import data_quality
 from tests.factories import diagnosis as factory
@@ -67,36 +66,18 @@ def test_parts_of_a_bar_add_up_where_one_is_not_known_of_each_step() -> None:
     assert sum(part.ns or 0 for part in bar.parts) == bar.total_ns
 
 
-def test_the_mean_step_is_of_the_measured_steps() -> None:
-    made = factory.diagnosis(2, 9).steps
-    mean, measured = content.mean_step(made), made.rows[2:]
+def test_an_earlier_diagnosis_shows_the_mean_step() -> None:
+    made = msgspec.structs.replace(factory.diagnosis(2, 9).steps, typical=None)
+    mean, measured = content.typical_step(made), made.rows[2:]
     assert content.measured_steps(made) == set(range(2, 9))
     assert mean.total_ns == round(sum(row.total_ns for row in measured) / 7)
     exposed = next(part for part in mean.parts if part.key == "exposed_comm")
     assert exposed.ns == round(sum(row.exposed_comm_ns or 0 for row in measured) / 7)
-    assert content.mean_step(factory.empty().steps).total_ns == 0
+    assert content.typical_step(factory.empty().steps).total_ns == 0
 
 
 def test_no_steps_give_no_bars() -> None:
     assert content.step_bars([], at_most=5) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"saving_ms_per_step": (30.0, 48.0)}, "30 to 48 ms per step (7.5 to 12 %)"),
-        ({"saving_bytes_per_step": 2**21}, "2.00 MiB per step"),
-        ({}, ""),
-    ],
-)
-def test_saving(changes: dict[str, object], words: str) -> None:
-    bare = Finding(rule="r", title="t", status=Status.FAIL, summary="s")
-    assert content.saving(msgspec.structs.replace(bare, **changes), 400_000_000) == words
-
-
-def test_saving_without_a_step_time_has_no_share() -> None:
-    finding = factory.findings()[0]
-    assert content.saving(finding, 0) == "30 to 48 ms per step"
 
 
 def test_a_clean_run_has_only_good_lines() -> None:
@@ -134,10 +115,10 @@ def test_several_ranks_are_several() -> None:
 
 
 def test_what_is_left_of_nothing_is_not_known() -> None:
-    bar = content.mean_step(unsplit_steps())
+    bar = content.typical_step(unsplit_steps())
     assert not bar.is_split
     assert {(part.ns, part.share) for part in bar.parts} == {(None, 0.0)}
-    assert content.mean_step(factory.diagnosis().steps).is_split
+    assert content.typical_step(factory.diagnosis().steps).is_split
 
 
 @pytest.mark.parametrize(

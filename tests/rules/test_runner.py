@@ -159,7 +159,7 @@ def test_every_rule_that_remarks_are_left_to_is_there():
     assert {rule.meta.left_to for rule in RULES} - {""} <= ids
 
 
-def test_the_most_valuable_comes_first():
+def test_findings_come_by_severity_saving_and_confidence():
     rules = [
         Spoken("passed", Status.PASS),
         Spoken("could-not-tell", Status.UNKNOWN),
@@ -175,11 +175,11 @@ def test_the_most_valuable_comes_first():
     rules.append(Spoken("inexact", Status.INFO, category="quality"))
     order = [finding.rule for finding in judge(summary(zero_rank()), rules)]
     assert order == [
-        "failed",
-        "saves",
         "high",
+        "failed",
         "unsure",
         "partial",
+        "saves",
         "low",
         "told",
         "inexact",

@@ -22,6 +22,7 @@ _BASELINE = 21  # steps in the running median
 _BINS = 300
 _ON_GRID = 0.8
 _LEAST_PERIOD = 3
+_SETTLED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,21 @@ def fits_better_as_line(times: Floats, change: Change, drift: Drift) -> bool:
     line = drift.start + (drift.end - drift.start) * places / max(len(times) - 1, 1)
     step = np.where(places < change.at, change.before, change.after)
     return float(np.abs(times - line).mean()) < float(np.abs(times - step).mean())
+
+
+def unsettled(times: Floats) -> int:
+    """Return how many of the first times lie above the level at which the rest stays; 0 if none.
+
+    Level and scatter are those of the second half. One slow time is an outlier, and of more than
+    half nobody knows which level is the usual one.
+    """
+    later = times[len(times) // 2 :]
+    if not len(later):
+        return 0
+    level = float(np.median(later))
+    is_high = times > level + max(5 * sigma(later), _SETTLED * level)
+    count = int(np.argmin(is_high))  # the first that is not
+    return count if 2 <= count <= len(times) // 2 and not is_high.all() else 0
 
 
 def running_median(times: Floats, width: int) -> Floats:

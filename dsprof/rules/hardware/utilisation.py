@@ -52,13 +52,19 @@ def _unknown_model(run: RunSummary) -> str:
     models, model = run[Models].models, run[Models].only
     if model is None:
         return "several models are trained" if models else _NOT_RECORDED
-    roles = sorted(run[EnvironmentFacts].roles.keys() & _DIVIDE)
-    engine = run[Engines].main
-    if roles or (engine is not None and engine.pipeline_stages > 1):
-        return f"the model is divided over ranks ({', '.join(roles) or 'pipeline'})"
+    if divided := divided_by(run):
+        return f"the model is divided over ranks ({', '.join(divided)})"
     if not run[Steps].measured or not run[Steps].total.total_ns:
         return "no step was measured"
     return _unknown_size(model)
+
+
+def divided_by(run: RunSummary) -> list[str]:
+    """Return the kinds of parallelism by which ranks share the work of one batch."""
+    engine = run[Engines].main
+    roles = sorted(run[EnvironmentFacts].roles.keys() & _DIVIDE)
+    is_staged = engine is not None and engine.pipeline_stages > 1
+    return roles or (["pipeline"] if is_staged else [])
 
 
 def _unknown_size(model: Model) -> str:

@@ -1,0 +1,164 @@
+"""Ranks by steps: the time of each rank in each step, and the cells that stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.steps import RankSteps, Steps
+from dsprof.analysis.rank.steps import warmup_steps
+from dsprof.analysis.run.lateness import lateness
+from dsprof.analysis.run.series import slow_places
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.model import StepMap, StepMark
+from dsprof.findings.finding import Finding, Status
+from dsprof.findings.wording import duration
+
+_ROWS = 64
+_COLUMNS = 120
+_LATE_SHARE = 0.05
+"""Of a step that the others wait for a rank: less is no straggler."""
+_SLOW_SHARE = 0.25
+_NO_DATA = -1
+_CHANGE = "step-time-change"
+
+Cells = npt.NDArray[np.int64]
+
+
+class _Times(NamedTuple):
+    """Ranks x steps in ns, -1 without data."""
+
+    total: Cells
+    exposed: Cells
+    compute: Cells
+
+
+class _Found(NamedTuple):
+    kind: Literal["straggler", "outlier", "change"]
+    step: int
+    text: str
+    rank: int | None = None  # None: all of them
+
+
+def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int | None) -> StepMap:
+    """Lay out the steps after warm-up, neighbours together beyond 64 ranks and 120 steps.
+
+    A cell of several ranks is the rank of them that is busy longest, mean over the cell's steps.
+    """
+    steps = summary[Steps]
+    ranks = sorted(steps.ranks)
+    numbers = steps.numbers[warmup_steps(len(steps.numbers)) :]
+    if not ranks or not numbers:
+        return StepMap()
+    rows, columns = _blocks(len(ranks), _ROWS), _blocks(len(numbers), _COLUMNS)
+    times = _laid_out([steps.ranks[rank] for rank in ranks], np.array(numbers, np.int64))
+    cells = _aggregated(times, rows, columns)
+    blocks = [numbers[one] for one in columns]
+    found = [
+        *_stragglers(summary, blocks),
+        *_outliers(steps, blocks),
+        *_changes(findings, settled_from),
+    ]
+    return StepMap(
+        ranks=[(ranks[one.start], ranks[one.stop - 1]) for one in rows],
+        steps=[(block[0], block[-1]) for block in blocks],
+        total_ns=cells.total.tolist(),
+        exposed_ns=cells.exposed.tolist(),
+        compute_ns=cells.compute.tolist(),
+        marks=[
+            StepMark(
+                kind=one.kind,
+                step=one.step,
+                rank=one.rank,
+                column=_place(one.step, numbers, columns),
+                row=None if one.rank is None else _place(one.rank, ranks, rows),
+                text=one.text,
+            )
+            for one in found
+            if one.step in numbers and (one.rank is None or one.rank in ranks)
+        ],
+    )
+
+
+def _place(value: int, values: Sequence[int], blocks: Sequence[slice]) -> int:
+    """Return the block that holds a value."""
+    width: int = blocks[0].stop
+    return values.index(value) // width
+
+
+def _blocks(count: int, at_most: int) -> list[slice]:
+    width = -(-count // at_most)
+    return [slice(i, min(i + width, count)) for i in range(0, count, width)]
+
+
+def _laid_out(ranks: Sequence[RankSteps], numbers: Cells) -> _Times:
+    cells = _Times(*(np.full((len(ranks), len(numbers)), _NO_DATA) for _ in _Times._fields))
+    for i, row in enumerate(ranks):
+        place = np.searchsorted(numbers, row.number)
+        inside = place < len(numbers)
+        inside[inside] = numbers[place[inside]] == row.number[inside]
+        cells.total[i, place[inside]] = row.total_ns[inside]
+        if row.exposed_ns is not None:
+            seen = inside & ~row.counted if row.on_device else inside
+            cells.exposed[i, place[seen]] = row.exposed_ns[seen]
+        if row.compute_ns is not None:
+            seen = inside & ~row.hidden
+            cells.compute[i, place[seen]] = row.compute_ns[seen]
+    return cells
+
+
+def _aggregated(times: _Times, rows: Sequence[slice], columns: Sequence[slice]) -> _Times:
+    """Average over the steps of a block, then take the rank of it that is busy longest."""
+    means = _Times(*(_mean_of(cells, columns) for cells in times))
+    busy = means.total - np.maximum(means.exposed, 0)
+    busiest = np.array([one.start + np.argmax(busy[one], axis=0) for one in rows])
+    across = np.arange(len(columns))[None, :]
+    return _Times(*(cells[busiest, across] for cells in means))
+
+
+def _mean_of(cells: Cells, columns: Sequence[slice]) -> Cells:
+    known = cells >= 0
+    sums = np.array([np.where(known, cells, 0)[:, one].sum(axis=1) for one in columns]).T
+    counts = np.array([known[:, one].sum(axis=1) for one in columns]).T
+    return np.where(counts > 0, sums // np.maximum(counts, 1), _NO_DATA)
+
+
+def _stragglers(summary: RunSummary, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]:
+    """Find the rank that others waited for longest in each block of steps, if that costs much."""
+    late, parts = lateness(summary[Arrivals].matched), summary[Steps].parts
+    for numbers in blocks:
+        caused_ns = late.caused_ns[:, np.isin(late.steps, numbers)].sum(axis=1)
+        if not len(caused_ns):
+            continue
+        place = int(np.argmax(caused_ns))
+        cost_ns = int(caused_ns[place]) // len(numbers)
+        step_ns = sum(parts[number].total_ns for number in numbers) // len(numbers)
+        if cost_ns and cost_ns >= _LATE_SHARE * step_ns:
+            rank = late.ranks[place]
+            text = f"The others wait {duration(cost_ns)} for rank {rank}"
+            yield _Found("straggler", numbers[0], text, rank)
+
+
+def _outliers(steps: Steps, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]:
+    """Find the steps that take far longer than their neighbours, the slowest of each block."""
+    numbers = [number for block in blocks for number in block]
+    lengths = np.array([steps.parts[number].total_ns for number in numbers], np.float64)
+    is_slow = dict(zip(numbers, slow_places(lengths, _SLOW_SHARE).tolist(), strict=True))
+    for block in blocks:
+        if slow := [number for number in block if is_slow[number]]:
+            worst = max(slow, key=lambda number: steps.parts[number].total_ns)
+            times = steps.parts[worst].total_ns / float(np.median(lengths))
+            yield _Found("outlier", worst, f"Step {worst} takes {times:.1f} times the median")
+
+
+def _changes(findings: Sequence[Finding], settled_from: int | None) -> Iterator[_Found]:
+    """Find where the pace changes."""
+    if settled_from is not None:
+        yield _Found("change", settled_from, f"Settled from step {settled_from} on")
+    for one in findings:
+        if one.rule == _CHANGE and one.status in (Status.FAIL, Status.INFO) and one.steps:
+            yield _Found("change", one.steps[0], one.problem)

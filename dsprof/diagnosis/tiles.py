@@ -1,0 +1,189 @@
+"""The figures beside the headline, by what was given: label, value and detail of each.
+
+What is unknown is left out, or says so; it is never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from dsprof.diagnosis.model import Diagnosis, RankMemory, SnapshotRow, Tile
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.formatting import named_ranks
+from dsprof.findings.wording import (
+    duration,
+    figures,
+    percent,
+    plural,
+    reason,
+    shortened,
+    size,
+)
+
+Kind = Literal["training", "hang", "snapshot", "log", "device", "collectives"]
+"""What was given: it decides which figures matter."""
+
+_LATE = "late-rank"
+_DEVICE = (("reserved_bytes.all.peak", "reserved"), ("allocated_bytes.all.peak", "allocated"))
+
+
+def kind_of(diagnosis: Diagnosis) -> Kind:
+    """Return what the figures of a run are about."""
+    if diagnosis.hang is not None:
+        return "hang"
+    if diagnosis.steps.measured_steps or (diagnosis.quality.is_recorded and diagnosis.run.source):
+        return "training"
+    if diagnosis.snapshots:
+        return "snapshot"
+    if diagnosis.devices:
+        return "device"
+    return "collectives" if diagnosis.communication else "log"
+
+
+def tiles(diagnosis: Diagnosis) -> list[Tile]:
+    """Return the figures of a run, the most important first."""
+    return [*_TILES[kind_of(diagnosis)](diagnosis)]
+
+
+def lint_tiles(name: str, findings: Sequence[Finding]) -> list[Tile]:
+    """Return the figures of a configuration: problems by severity, and its file."""
+    failed = [one for one in findings if one.status is Status.FAIL]
+    return [Tile("Problems", f"{len(failed)}", severities(failed)), Tile("File", name)]
+
+
+def severities(failed: Sequence[Finding]) -> str:
+    """Count problems by severity, the gravest first: "1 high, 2 medium"."""
+    counts = {one: sum(f.severity is one for f in failed) for one in Severity}
+    return ", ".join(f"{count} {one.value}" for one, count in counts.items() if count)
+
+
+def _training(d: Diagnosis) -> Iterator[Tile]:
+    if (typical := d.steps.typical) is not None:
+        yield Tile("Step", duration(typical.parts.total_ns), _statistic(d))
+        yield _exposed(d)
+    yield from _straggler(d.findings)
+    yield from _peak_memory(d.memory)
+    yield from _throughput(d)
+    if d.utilisation.share is not None and d.utilisation.peak_flops_per_s is not None:
+        peak = f"{d.utilisation.peak_flops_per_s / 1e12:,.3g} TFLOP/s"
+        yield Tile("MFU", percent(d.utilisation.share), f"of {peak} in {d.utilisation.precision}")
+
+
+def _statistic(d: Diagnosis) -> str:
+    typical = d.steps.typical
+    assert typical is not None
+    if typical.unsettled_ns is None:
+        return typical.statistic
+    settled = f"settles from {duration(typical.unsettled_ns)} by step {typical.settled_from}"
+    return f"{typical.statistic}; {settled}"
+
+
+def _exposed(d: Diagnosis) -> Tile:
+    assert d.steps.typical is not None
+    parts, label = d.steps.typical.parts, "Exposed communication"
+    if parts.exposed_comm_ns is None:
+        return Tile(label, "unknown", d.steps.method)
+    share = percent(parts.exposed_comm_ns / max(parts.total_ns, 1))
+    return Tile(label, share, f"{duration(parts.exposed_comm_ns)} a step")
+
+
+def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
+    found = [one for one in findings if one.rule == _LATE]
+    failed = next((one for one in found if one.status is Status.FAIL), None)
+    if failed is not None:
+        yield Tile("Straggler", named_ranks(failed.ranks), failed.problem)
+    elif any(one.status is Status.UNKNOWN for one in found):
+        yield Tile("Straggler", "unknown", reason(found[0].summary))
+    elif any(one.status is Status.PASS for one in found):
+        yield Tile("Straggler", "none", "no rank is last more often than others")
+
+
+def _peak_memory(rows: Sequence[RankMemory]) -> Iterator[Tile]:
+    for counter, what in _DEVICE:
+        if peaks := {row.rank: row.device[counter] for row in rows if counter in row.device}:
+            rank = max(peaks, key=lambda one: peaks[one])
+            yield Tile("Peak device memory", size(peaks[rank]), f"{what} on rank {rank}")
+            return
+    if hosts := {row.rank: row.peak_rss_bytes for row in rows if row.peak_rss_bytes}:
+        rank = max(hosts, key=lambda one: hosts[one])
+        yield Tile("Peak host memory", size(hosts[rank]), f"resident in rank {rank}")
+
+
+def _throughput(d: Diagnosis) -> Iterator[Tile]:
+    t = d.throughput
+    if t.tokens_per_s is not None and t.tokens_per_step is not None:
+        yield Tile("Tokens/s", figures(t.tokens_per_s), f"{t.tokens_per_step:,.0f} a step")
+    elif t.samples_per_s is not None and t.samples_per_step is not None:
+        yield Tile("Samples/s", figures(t.samples_per_s), f"{t.samples_per_step:,} a step")
+
+
+def _hang(d: Diagnosis) -> Iterator[Tile]:
+    assert d.hang is not None
+    verdict = next((one for one in d.hang.verdicts if not one.is_healthy), d.hang.verdicts[0])
+    suspects = named_ranks(verdict.ranks) if verdict.ranks else "unknown"
+    yield Tile("Suspect", suspects, verdict.cause.text)
+    if (call := verdict.operation) is not None:
+        step = "" if call.step is None else f"step {call.step}"
+        where = (f"number {call.seq} of group {call.group}", step, call.call_site)
+        yield Tile("Operation", call.op, ", ".join(filter(None, where)))
+    waiting = f"{named_ranks(verdict.waiting)} waiting" if verdict.waiting else ""
+    since = "unknown" if verdict.waited_ns is None else duration(verdict.waited_ns)
+    yield Tile("Stuck for", since, waiting)
+
+
+def _snapshot(d: Diagnosis) -> Iterator[Tile]:
+    row = max(d.snapshots, key=lambda one: one.reserved_bytes)
+    yield Tile("Reserved", size(row.reserved_bytes), f"rank {row.rank}, the fullest")
+    yield Tile("Stuck", size(row.stuck_bytes), _of(row, row.stuck_bytes, "free, but not usable"))
+    yield Tile("Cached", size(row.cached_bytes), _of(row, row.cached_bytes, "given back if asked"))
+    if row.peak_holders:
+        holder = max(row.peak_holders, key=lambda one: row.peak_holders[one])
+        yield Tile("Largest holder", size(row.peak_holders[holder]), shortened(holder))
+    if row.failed_bytes is not None:
+        yield Tile("Failed request", size(row.failed_bytes), "out of memory")
+
+
+def _of(row: SnapshotRow, part: int, what: str) -> str:
+    return f"{percent(part / max(row.reserved_bytes, 1))} of reserved; {what}"
+
+
+def _log(d: Diagnosis) -> Iterator[Tile]:
+    failed = [one for one in d.findings if one.status is Status.FAIL]
+    if failed:
+        yield Tile("First problem", failed[0].problem, failed[0].cause)
+    yield Tile("Problems", f"{len(failed)}", severities(failed))
+    if d.run.source:
+        yield Tile("Read", plural(len(d.run.source), "file"), named_ranks(d.run.ranks))
+
+
+def _device(d: Diagnosis) -> Iterator[Tile]:
+    span = sum(row.span_ns for row in d.devices)
+    parts = {
+        "Compute": sum(row.compute_ns for row in d.devices),
+        "Exposed communication": sum(row.exposed_comm_ns for row in d.devices),
+        "Idle": sum(row.idle_ns for row in d.devices),
+    }
+    whole = f"of {plural(len(d.devices), 'rank')}, the whole record"
+    if not span or any(row.is_sampled for row in d.devices):
+        yield Tile("Device time", "unknown", "events were left out of the files")
+    else:
+        yield from (Tile(name, percent(ns / span), whole) for name, ns in parts.items())
+    yield from _straggler(d.findings)
+
+
+def _collectives(d: Diagnosis) -> Iterator[Tile]:
+    calls = sum(row.calls for row in d.communication)
+    yield Tile("Collectives", f"{calls:,}", f"on {plural(len(d.run.ranks), 'rank')}")
+    yield Tile("Step", "unknown", "no step is marked")
+    yield from _straggler(d.findings)
+
+
+_TILES: dict[Kind, Callable[[Diagnosis], Iterator[Tile]]] = {
+    "training": _training,
+    "hang": _hang,
+    "snapshot": _snapshot,
+    "log": _log,
+    "device": _device,
+    "collectives": _collectives,
+}

@@ -1,0 +1,55 @@
+"""The step that headline, bar and comparison speak of: of median length, once the run settled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.run.series import unsettled
+from dsprof.diagnosis import model
+from dsprof.findings.wording import plural
+
+
+def typical_step(steps: Steps) -> model.TypicalStep | None:
+    """Return the median measured step, split as all of them together; None without any.
+
+    Steps before the run has settled are left out.
+    """
+    rows = [steps.parts[number] for number in steps.measured]
+    if not rows:
+        return None
+    lengths = np.array([row.total_ns for row in rows], np.float64)
+    early = unsettled(lengths)
+    total_ns = round(median(lengths[early:].tolist()))
+    kind = "settled" if early else "measured"
+    return model.TypicalStep(
+        parts=_split(rows[early:], total_ns),
+        statistic=f"median of {plural(len(rows) - early, f'{kind} step')}",
+        steps=len(rows) - early,
+        settled_from=steps.measured[early] if early else None,
+        unsettled_ns=round(lengths[:early].max()) if early else None,
+    )
+
+
+def _split(rows: Sequence[Parts], total_ns: int) -> model.StepParts:
+    """Split a step of this length as the sum of `rows` is split."""
+    whole_ns = max(sum(row.total_ns for row in rows), 1)
+
+    def part(name: str) -> int | None:
+        values = [getattr(row, name) for row in rows]
+        return None if None in values else round(sum(values) * total_ns / whole_ns)
+
+    known = [part(name) for name in ("compute_ns", "exposed_ns", "copies_ns", "idle_ns")]
+    compute_ns, exposed_ns, copies_ns, idle_ns = known
+    return model.StepParts(
+        step=None,
+        compute_ns=compute_ns,
+        exposed_comm_ns=exposed_ns,
+        copies_ns=copies_ns,
+        idle_ns=idle_ns,
+        other_ns=total_ns - sum(ns or 0 for ns in known),
+        total_ns=total_ns,
+    )

@@ -1,0 +1,93 @@
+"""A finding in a few words: what to set, what that saves, and all of it in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dsprof.findings.finding import Finding
+from dsprof.findings.wording import size
+
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`\"'])")
+_ROUND = 1_000_000
+"""From here on a number with one digit is written as users write it: 5e7."""
+_LONG_MS = 10_000
+_DASH = "\N{EN DASH}"
+
+
+def settings(patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that a patch sets, dotted: `bf16.enabled`.
+
+    Those of `zero_optimization` are known by their own names.
+    """
+    found: dict[str, Any] = {}
+    for key, value in patch.items():
+        if isinstance(value, Mapping):
+            prefix = "" if key == "zero_optimization" else f"{key}."
+            found |= {f"{prefix}{name}": one for name, one in settings(value).items()}
+        else:
+            found[key] = value
+    return found
+
+
+def imperative(patch: Mapping[str, Any]) -> str:
+    """Say what a patch does: "Set `overlap_comm` to true"."""
+    *others, last = (f"`{key}` to {_value(value)}" for key, value in settings(patch).items())
+    return f"Set {', '.join(others)} and {last}" if others else f"Set {last}"
+
+
+def fix(finding: Finding) -> str:
+    """Say in a few words what to do: what the rule says, else its patch or its first sentence."""
+    if finding.fix or not (finding.config_patch or finding.action):
+        return finding.fix
+    if finding.config_patch:
+        return imperative(finding.config_patch)
+    return _SENTENCE_END.split(finding.action, maxsplit=1)[0].rstrip(".")
+
+
+def saving(finding: Finding) -> str:
+    """Say what the fix saves: "30 ms a step, 8 %", both as ranges; "" where that is unknown."""
+    if finding.saving_ms_per_step is not None:
+        low, high = finding.saving_ms_per_step
+        is_long = high >= _LONG_MS
+        scale, unit = (1e3, "s") if is_long else (1, "ms")
+        words = [f"{between(low / scale, high / scale, unit)} a step"]
+        if finding.saving_share is not None:
+            least, most = (100 * share for share in finding.saving_share)
+            words.append(between(least, most, "%"))
+        return ", ".join(words)
+    if finding.saving_bytes_per_step:
+        return f"{size(finding.saving_bytes_per_step)} a step"
+    return ""
+
+
+def line(finding: Finding) -> str:
+    """Say problem, fix and saving in one line."""
+    parts = [f"{finding.problem}."]
+    if finding.fix:
+        saved = saving(finding)
+        parts.append(f"{finding.fix}: saves {saved}." if saved else f"{finding.fix}.")
+    return " ".join(parts)
+
+
+def between(low: float, high: float, unit: str) -> str:
+    """Say a range, no more exact than an estimate is: from low to high, or "up to 0.3 ms"."""
+    ends = [f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in (low, high)]
+    if ends[0] == "0.0" != ends[1]:
+        return f"up to {ends[1]} {unit}"
+    return f"{_DASH.join(dict.fromkeys(ends))} {unit}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return _number(value)
+    return "null" if value is None else str(value)
+
+
+def _number(value: int) -> str:
+    digits, exponent = f"{value:e}".split("e")
+    is_round = abs(value) >= _ROUND and float(digits).is_integer()
+    return f"{float(digits):.0f}e{int(exponent)}" if is_round else f"{value:,}"

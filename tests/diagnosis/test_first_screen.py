@@ -1,0 +1,169 @@
+"""What a report begins with: the typical step, headline, tiles, map of steps, quality in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dsprof.analysis.run.series import unsettled
+from dsprof.diagnosis.build import diagnosis_of
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.tiles import lint_tiles
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.trace.table import RankTrace
+from tests.factories.trace import MS, group, rank_trace, span, step, summary, sync, zero_rank
+
+
+def diagnosed(*traces: RankTrace) -> Diagnosis:
+    return diagnosis_of(summary(*traces), {})
+
+
+def paced(rank: int, lengths_ms: Sequence[float], late_ms: float = 0, world: int = 2) -> RankTrace:
+    """A rank that computes, then reduces for 10 ms, or is late and holds the others as long."""
+    steps, comm, spans, at = [], [], [], 0.0
+    for number, length in enumerate(lengths_ms):
+        end = at + length
+        issue = end - 10 if rank == world - 1 else end - 10 - late_ms
+        steps.append(step(number, at, end))
+        spans += [span("forward", at, at + 1, number), span("backward", at + 1, issue, number)]
+        comm.append(sync("all_reduce", issue, end - issue, seq=number + 1, step=number))
+        at = end
+    given = {"groups": {1: group(world)}, "spans": spans, "steps": steps}
+    return rank_trace(rank, world, comm=comm, **given)
+
+
+SETTLING = [900, 800, 570, 400, 300] + [180] * 25
+
+
+@pytest.mark.parametrize(
+    ("times", "count"),
+    [
+        ([570, 400, 300] + [180] * 25, 3),
+        ([570] + [180] * 25, 0),  # an outlier
+        ([180, 182, 178] * 9, 0),
+        ([400] * 20 + [180] * 8, 0),  # nobody knows which level is the usual one
+        ([190, 190] + [180] * 25, 0),
+        ([], 0),
+    ],
+)
+def test_first_times_above_the_later_level_are_unsettled(times: list[float], count: int) -> None:
+    assert unsettled(np.array(times, np.float64)) == count
+
+
+def test_a_run_that_settles_is_shown_as_it_is_then() -> None:
+    made = diagnosed(paced(0, SETTLING), paced(1, SETTLING))
+    typical = made.steps.typical
+    assert typical is not None
+    assert (typical.settled_from, typical.unsettled_ns) == (5, 570 * MS)
+    assert (typical.parts.total_ns, typical.statistic) == (180 * MS, "median of 25 settled steps")
+    assert made.tiles[0].value == "180 ms"
+    assert made.tiles[0].detail.endswith("; settles from 570 ms by step 5")
+    assert [(one.kind, one.step) for one in made.step_map.marks if one.kind == "change"] == [
+        ("change", 5)
+    ]
+
+
+def test_the_typical_step_is_the_median_split_as_all_measured_ones() -> None:
+    lengths = [100, 100, *[100] * 10, *[300] * 2]
+    typical = diagnosed(*(paced(rank, lengths) for rank in (0, 1))).steps.typical
+    assert typical is not None
+    assert (typical.parts.total_ns, typical.statistic) == (100 * MS, "median of 12 measured steps")
+    # 120 ms of the 1,600 of all: a twelfth of 100 would be the share of the shorter ones.
+    assert typical.parts.exposed_comm_ns == 7_500_000
+    known = typical.parts.exposed_comm_ns + (typical.parts.compute_ns or 0)
+    assert known + typical.parts.other_ns == typical.parts.total_ns
+
+
+def test_the_headline_says_problem_fix_and_saving_of_the_first_finding() -> None:
+    made = diagnosed(*(paced(rank, [100] * 30, late_ms=40) for rank in (0, 1)))
+    assert (made.headline.rule, made.headline.ranks) == ("late-rank", [1])
+    assert made.headline.line == (
+        f"{made.headline.problem}. {made.headline.fix}: saves {made.headline.saving}."
+    )
+    assert made.headline.saving_share == pytest.approx((0.3, 0.5))
+    assert made.headline.saving == "30\u201350 ms a step, 30\u201350 %"
+    tile = next(one for one in made.tiles if one.label == "Straggler")
+    assert tile.value == "rank 1"
+
+
+def test_without_a_problem_the_headline_says_what_limits_the_step() -> None:
+    headline = diagnosed(*(zero_rank(rank) for rank in (0, 1))).headline
+    assert headline.problem == "Compute-bound: 85 % compute, 5 % exposed communication"
+    assert headline.line == f"No problems found. {headline.problem}."
+    assert (headline.rule, headline.fix, headline.severity) == ("", "", Severity.NONE)
+
+
+def test_the_tiles_of_a_run_leave_out_what_is_unknown() -> None:
+    made = diagnosed(*(zero_rank(rank) for rank in (0, 1)))
+    assert made.kind == "training"
+    assert {one.label: one.value for one in made.tiles} == {
+        "Step": "100 ms",
+        "Exposed communication": "5 %",
+        "Straggler": "none",
+    }
+
+
+def test_of_a_configuration_problems_are_counted_by_severity() -> None:
+    def finding(status: Status, severity: Severity) -> Finding:
+        return Finding(rule="r", title="t", status=status, summary="s", severity=severity)
+
+    found = [finding(Status.FAIL, one) for one in (Severity.LOW, Severity.HIGH, Severity.LOW)]
+    found.append(finding(Status.PASS, Severity.NONE))
+    problems, file = lint_tiles("ds.json", found)
+    assert (problems.value, problems.detail) == ("3", "1 high, 2 low")
+    assert file.value == "ds.json"
+
+
+def test_the_map_names_the_straggler_and_the_slow_step() -> None:
+    lengths = [100.0] * 30
+    lengths[20] = 400
+    shown = diagnosed(*(paced(rank, lengths, late_ms=40) for rank in (0, 1))).step_map
+    assert shown.ranks == [(0, 0), (1, 1)]
+    assert shown.steps[0] == (2, 2)
+    column = shown.steps.index((20, 20))
+    assert [row[column] for row in shown.total_ns] == [400 * MS] * 2
+    assert [row[column] for row in shown.exposed_ns] == [50 * MS, 10 * MS]
+    stragglers = [one for one in shown.marks if one.kind == "straggler"]
+    # 40 ms of the slow step are 10 %; of each other one 40 %.
+    assert [one.step for one in stragglers] == list(range(2, 30))
+    assert {(one.rank, one.row) for one in stragglers} == {(1, 1)}
+    (slow,) = (one for one in shown.marks if one.kind == "outlier")
+    assert (slow.step, slow.column, slow.rank) == (20, column, None)
+
+
+def test_the_map_of_many_ranks_and_steps_keeps_the_rank_that_is_busy() -> None:
+    world, late = 130, 129
+    traces = [paced(rank, [20.0] * 250, late_ms=5, world=world) for rank in (0, 1, 2, late)]
+    shown = diagnosed(*traces).step_map
+    assert (len(shown.ranks), len(shown.steps)) == (4, 83)
+    assert shown.steps[0] == (2, 4)
+    assert shown.exposed_ns[-1][0] == 10 * MS
+
+
+def test_a_block_of_ranks_shows_the_one_that_waits_least() -> None:
+    world = 65
+    traces = [paced(rank, [20.0] * 10, late_ms=5, world=world) for rank in range(world)]
+    shown = diagnosed(*traces).step_map
+    assert shown.ranks[-1] == (64, 64)
+    assert shown.ranks[0] == (0, 1)
+    assert len(shown.ranks) == 33
+    assert {row[0] for row in shown.exposed_ns[:-1]} == {15 * MS}
+    assert shown.exposed_ns[-1][0] == 10 * MS
+
+
+def test_an_empty_record_has_an_empty_map_and_no_step_tile() -> None:
+    made = diagnosed(rank_trace(0), rank_trace(1))
+    assert made.step_map.ranks == []
+    assert made.steps.typical is None
+    assert "Step" not in {one.label for one in made.tiles}
+
+
+def test_quality_is_a_line_and_says_what_it_limits() -> None:
+    whole = diagnosed(*(zero_rank(rank) for rank in (0, 1))).quality
+    assert whole.line.startswith("2 of 2 ranks, complete")
+    assert whole.limits == []
+    partial = diagnosed(zero_rank(0)).quality
+    assert partial.line.startswith("1 of 2 ranks")
+    assert partial.limits == ["The record is incomplete"]

@@ -1,0 +1,77 @@
+"""Findings in a few words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsprof.findings.brief import fix, imperative, line, saving, settings
+from dsprof.findings.finding import Finding, Status
+
+
+def finding(**fields: Any) -> Finding:
+    return Finding(rule="r", title="t", status=Status.FAIL, summary="s", **fields)
+
+
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        ({"zero_optimization": {"overlap_comm": True}}, "Set `overlap_comm` to true"),
+        ({"bf16": {"enabled": False}}, "Set `bf16.enabled` to false"),
+        (
+            {"zero_optimization": {"reduce_bucket_size": 50_000_000, "stage": 1}},
+            "Set `reduce_bucket_size` to 5e7 and `stage` to 1",
+        ),
+        (
+            {"a": 524_288, "b": 12_500_000, "c": None},
+            "Set `a` to 524,288, `b` to 12,500,000 and `c` to null",
+        ),
+        ({"communication_data_type": "bf16"}, "Set `communication_data_type` to bf16"),
+    ],
+)
+def test_a_patch_as_an_imperative(patch: dict[str, Any], words: str) -> None:
+    assert imperative(patch) == words
+
+
+def test_settings_are_dotted_outside_zero_optimization() -> None:
+    patch = {
+        "zero_optimization": {"offload_param": {"pin_memory": True}},
+        "fp16": {"enabled": True},
+    }
+    assert settings(patch) == {"offload_param.pin_memory": True, "fp16.enabled": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"saving_ms_per_step": (30.0, 48.4)}, "30\u201348 ms a step"),
+        ({"saving_ms_per_step": (2.0, 2.0)}, "2.0 ms a step"),
+        ({"saving_ms_per_step": (0.0, 5.4)}, "up to 5.4 ms a step"),
+        (
+            {"saving_ms_per_step": (6.9, 11.1), "saving_share": (0.075, 0.12)},
+            "6.9\u201311 ms a step, 7.5\u201312 %",
+        ),
+        ({"saving_ms_per_step": (12_000.0, 20_400.0)}, "12\u201320 s a step"),
+        ({"saving_bytes_per_step": 2**21}, "2.00 MiB a step"),
+        ({"saving_bytes_per_step": 0}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_saving_is_no_more_exact_than_it_is(fields: dict[str, Any], words: str) -> None:
+    assert saving(finding(**fields)) == words
+
+
+def test_what_to_do_is_what_the_rule_says_else_its_patch_else_its_first_sentence() -> None:
+    action = "Use ZeRO-1 instead. It reduces once."
+    assert fix(finding(action=action)) == "Use ZeRO-1 instead"
+    assert fix(finding(action=action, config_patch={"stage": 1})) == "Set `stage` to 1"
+    assert fix(finding(action=action, config_patch={"stage": 1}, fix="Do it")) == "Do it"
+    assert fix(finding()) == ""
+
+
+def test_a_line_has_problem_fix_and_saving_as_far_as_they_are_known() -> None:
+    assert line(finding(problem="Prefetching is off")) == "Prefetching is off."
+    assert line(finding(problem="Slow", fix="Do it")) == "Slow. Do it."
+    saved = finding(problem="Slow", fix="Do it", saving_ms_per_step=(2.0, 3.0))
+    assert line(saved) == "Slow. Do it: saves 2.0\u20133.0 ms a step."
