@@ -28,7 +28,7 @@ class Draw:
 
     @classmethod
     def of(cls, case: str, seed: int, ranks: int = 4) -> Draw:
-        """Draw a run: the same one for the same arguments."""
+        """Draw a run: the same one for the same arguments; as many seeds as ends have them all."""
         chance = random.Random(f"{case} {seed} {ranks}")
         return cls(
             ranks=ranks,
@@ -37,7 +37,7 @@ class Draw:
             calls=chance.randint(2, 9),
             op=chance.choice(OPS),
             group=chance.choice(GROUPS),
-            end=ENDS[(chance.randrange(len(ENDS)) + seed) % len(ENDS)],
+            end=ENDS[(random.Random(case).randrange(len(ENDS)) + seed) % len(ENDS)],
         )
 
     @property

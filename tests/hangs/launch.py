@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,23 +20,27 @@ from pathlib import Path
 
 import psutil
 
-from tests.hangs.cases import CASES, LONG_S
+from tests.hangs import machine, network
+from tests.hangs.cases import CASES
 from tests.hangs.draw import Draw
+from tests.hangs.rank import LONG_S
 
 WITHIN_S = 60
 """A run that has neither ended nor been judged by then is ended all the same."""
 
-_ANSWERS_S, _UNNOTICED_S = 4, 20
+_ANSWERS_S, _UNNOTICED_S = 1, 15
 
 _TIMEOUT_S = 8.0  # of the process group, where the run is to end by itself
+
+_ALARM = re.compile(r"^dsprof: (?!slow, not stuck|steps recorded)", re.MULTILINE)
+"""What a watchdog says of a run that is stuck; it says no more once the run is judged."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`noticed_s`: from the fault to the first dump of a watchdog; None: there was none."""
+    """`judged_s`: from the fault to the first paragraph of a watchdog; None: there was none."""
 
-    folder: Path
-    noticed_s: float | None
+    judged_s: float | None
     live: str = ""  # what `dsprof hang --live` said of ranks that outlived their launcher
 
 
@@ -49,13 +54,13 @@ def run(case: str, draw: Draw, folder: Path, env: dict[str, str] | None = None) 
         ranks = _ranks(folder)
         if CASES[case].is_calm:
             _until(lambda: not _alive(ranks), 2 * WITHIN_S)
-            return Outcome(folder, _noticed_s(folder))
-        _until(lambda: _is_settled(folder, ranks, draw.culprit), WITHIN_S)
-        noticed_s = _noticed_s(folder)
+            return Outcome(_judged_s(folder))
+        _until(lambda: _is_settled(folder, ranks), WITHIN_S)
+        judged_s = _judged_s(folder)
         live = _end(draw, launcher, ranks, folder)
     finally:
         _clean_up(launcher, folder)
-    return Outcome(folder, noticed_s, live)
+    return Outcome(judged_s, live)
 
 
 def _end(draw: Draw, launcher: subprocess.Popen[bytes], ranks: list[int], folder: Path) -> str:
@@ -84,22 +89,29 @@ def _end(draw: Draw, launcher: subprocess.Popen[bytes], ranks: list[int], folder
     return ""
 
 
-def _is_settled(folder: Path, ranks: list[int], culprit: int) -> bool:
-    """Say whether watchdogs have had their say on the culprit, or all ranks have ended."""
+def alarms(folder: Path) -> list[Path]:
+    """Return the logs in which a watchdog called the run stuck, the first one first."""
+    logs = [
+        path
+        for path in folder.glob("rank*.log")
+        if _ALARM.search(path.read_text("utf-8", "replace"))
+    ]
+    return sorted(logs, key=lambda path: path.stat().st_mtime)
+
+
+def _is_settled(folder: Path, ranks: list[int]) -> bool:
+    """Say whether watchdogs have had their say, or all ranks have ended."""
     if not _alive(ranks):
         return True
     stalled = folder / "stalled"
-    if not stalled.exists():
-        return False
-    dump = folder / "trace" / f"hang-rank{culprit:05}.json"
-    if dump.exists():  # a moment for the others, who answer meanwhile
-        return time.time() - dump.stat().st_mtime > _ANSWERS_S
-    return time.time() - stalled.stat().st_mtime > _UNNOTICED_S
+    if said := alarms(folder):  # a moment for the others, who answer meanwhile
+        return time.time() - said[-1].stat().st_mtime > _ANSWERS_S
+    return stalled.exists() and time.time() - stalled.stat().st_mtime > _UNNOTICED_S
 
 
-def _noticed_s(folder: Path) -> float | None:
-    dumps = [path.stat().st_mtime for path in (folder / "trace").glob("hang-rank*.json")]
-    return min(dumps) - int((folder / "stalled").read_text()) / 1e9 if dumps else None
+def _judged_s(folder: Path) -> float | None:
+    said = [path.stat().st_mtime for path in alarms(folder)[:1]]
+    return said[0] - int((folder / "stalled").read_text()) / 1e9 if said else None
 
 
 def _ranks(folder: Path) -> list[int]:
@@ -131,6 +143,8 @@ def _clean_up(launcher: subprocess.Popen[bytes], folder: Path) -> None:
         if str(folder) in (process.info["cmdline"] or ()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+    machine.put_back(folder)
+    network.remove(folder)
 
 
 def _until(is_so: Callable[[], object], seconds: float = WITHIN_S) -> None:
@@ -145,41 +159,15 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _lay_cable() -> dict[str, str]:
-    """Lay a cable between this host and a network of its own; returns variables of the ranks."""
-    name = f"ds{os.getpid() % 100_000}"
-    base = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
-    for command in (
-        f"ip netns add {name}",
-        f"ip link add {name}h type veth peer name {name}c",
-        f"ip link set {name}c netns {name}",
-        f"ip addr add {base}.1/24 dev {name}h",
-        f"ip link set {name}h up",
-        f"ip -n {name} addr add {base}.2/24 dev {name}c",
-        f"ip -n {name} link set {name}c up",
-        f"ip -n {name} link set lo up",
-    ):
-        subprocess.run(command.split(), check=True)
-    return {
-        "HANGS_NAMESPACE": name,
-        "GLOO_SOCKET_IFNAME": f"{name}h",
-        "MASTER_ADDR": f"{base}.1",
-    }
-
-
-def _remove_cable(name: str) -> None:
-    subprocess.run(["ip", "link", "del", f"{name}h"], check=False)
-    subprocess.run(["ip", "netns", "del", name], check=False)
-
-
 def _launch(case: str, draw: Draw, folder: Path) -> None:
     """Be the launcher: fork the ranks, host the store, and reap."""
     import torch.distributed as dist
 
     from tests.hangs.rank import be_rank
 
-    has_cable = CASES[case].needs_network
-    os.environ.update(_lay_cable() if has_cable else {"GLOO_SOCKET_IFNAME": "lo"})
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    fault = CASES[case].network
+    link = network.Network.lay(fault, folder) if fault else None
     is_to_time_out = draw.end == "timeout" and not CASES[case].is_calm
     port = _free_port()
     pids = []
@@ -188,6 +176,8 @@ def _launch(case: str, draw: Draw, folder: Path) -> None:
         if not child:
             be_rank(draw, case, rank, folder, port, _TIMEOUT_S if is_to_time_out else 600)
         pids.append(child)
+    if CASES[case].has_memory_limit:
+        machine.limit_memory(pids, folder)
     host = os.environ.get("MASTER_ADDR", "127.0.0.1")
     store: object = dist.TCPStore(
         host, port, draw.ranks, True, datetime.timedelta(seconds=60), wait_for_workers=False
@@ -197,9 +187,8 @@ def _launch(case: str, draw: Draw, folder: Path) -> None:
     while _alive(pids):
         if (folder / "end-store").exists():
             store = None
-        if has_cable and (folder / "stalled").exists():
-            has_cable = False
-            _remove_cable(os.environ["HANGS_NAMESPACE"])
+        if link and not link.has_fault and (folder / "stalled").exists():
+            link.fail()
             (folder / "stalled").write_text(str(time.time_ns()))
         if (folder / "stop-all").exists():
             (folder / "stop-all").unlink()

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from tests.hangs import network
 from tests.hangs.draw import Draw
 
-FOREVER_S = 10_000
+LONG_S = 8.0
+"""What takes long, takes that: several times as long as dsprof waits here."""
+
 _ELEMENTS = 64
 
 
@@ -100,7 +101,8 @@ def be_rank(draw: Draw, case: str, rank: int, folder: Path, port: int, timeout_s
     from tests.hangs.cases import CASES
 
     autostart()
-    enter_network(rank, draw.culprit)
+    if rank == draw.culprit:
+        network.enter()
     timeout = datetime.timedelta(seconds=timeout_s)
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"], port, draw.ranks, False, datetime.timedelta(seconds=60)
@@ -117,37 +119,3 @@ def be_rank(draw: Draw, case: str, rank: int, folder: Path, port: int, timeout_s
     CASES[case].program(this)
     dist.destroy_process_group()
     sys.exit()
-
-
-def enter_network(rank: int, culprit: int) -> None:
-    """Move the culprit of a run with a network of its own behind the cable that will be cut."""
-    if (name := os.environ.get("HANGS_NAMESPACE")) and rank == culprit:
-        with open(f"/run/netns/{name}") as namespace:
-            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0x40000000):
-                raise OSError(ctypes.get_errno(), "setns")
-        os.environ["GLOO_SOCKET_IFNAME"] = f"{name}c"
-
-
-def sleep_forever() -> None:
-    """Sleep in Python, as a retry loop does."""
-    time.sleep(FOREVER_S)
-
-
-def wait_for_lock() -> None:
-    """Wait for a lock that another thread holds and never gives back."""
-    lock = threading.Lock()
-    is_held = threading.Event()
-
-    def hold() -> None:
-        with lock:
-            is_held.set()
-            threading.Event().wait()
-
-    threading.Thread(target=hold, daemon=True).start()
-    is_held.wait()
-    lock.acquire()
-
-
-def hold_interpreter() -> None:
-    """Sleep in C without giving the interpreter lock back."""
-    ctypes.PyDLL(None).sleep(FOREVER_S)
