@@ -62,9 +62,11 @@ lint: .venv/.installed ## Check style, types, layers, spelling and words
 	$(BIN)/python -m tests.words
 	$(BIN)/python -m tests.pages --check
 
-docs: .venv/.installed ## Write what the docs take from code: tables of the trace, lists of rules, thresholds, the glossary
+docs: .venv/.installed ## Write what the docs take from code, and build the site into build/site
 	$(BIN)/python -m dsprof.trace.generate
 	$(BIN)/python -m tests.pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html; with search: python3 -m http.server --bind 127.0.0.1 --directory build/site"
 
 torch-suite: build/.warm build/.kernels ## Run PyTorch's own distributed tests with dsprof and without (an hour)
 	$(BIN)/python -m tests.torch_suite

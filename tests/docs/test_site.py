@@ -1,0 +1,46 @@
+"""The site: built strictly, complete, and without anything from the network."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dsprof
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site: broken links, headings and pages without a place fail its build."""
+    pytest.importorskip("mkdocs")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    folder = tmp_path_factory.mktemp("site")
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder)))
+    return folder
+
+
+def test_every_page_is_there_and_every_name_of_the_api(site: Path) -> None:
+    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    html = {page.with_suffix(".html") for page in pages if page.stem != "README"}
+    assert {page for page in html if not (site / page).is_file()} == set()
+    api = (site / "reference/api.html").read_text()
+    names = set(dsprof.__all__) - {"__version__"}
+    assert {name for name in names if f'id="dsprof.{name}"' not in api} == set()
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    loads = re.compile(r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=\"?(https?:)?//")
+    assert [page for page in site.rglob("*.html") if loads.search(page.read_text())] == []
+    assert [sheet for sheet in site.rglob("*.css") if "//fonts." in sheet.read_text()] == []
+
+
+def test_files_of_the_checkout_that_pages_show_go_along(site: Path) -> None:
+    example = "examples/clusters/slurm.sbatch"
+    assert (site / example).read_text() == (ROOT / example).read_text()
+    assert f'href="../{example}"' in (site / "clusters/slurm.html").read_text()
+    assert "rdzv-endpoint" in (site / "clusters/slurm.html").read_text()
