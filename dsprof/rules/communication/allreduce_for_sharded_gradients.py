@@ -14,6 +14,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import plural, size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
+from dsprof.rules.reasons import NO_REDUCTION, SINGLE_RANK
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
@@ -46,7 +47,7 @@ class AllreduceForShardedGradients:
             text = "No engine with ZeRO stage 1, 2 or 3 was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
         elif not any(use.group_size > 1 for use in traffic.uses):
             text = "No collective between two or more ranks was recorded in the measured steps."
             yield self.meta.finding(Status.UNKNOWN, text)
@@ -64,8 +65,7 @@ class AllreduceForShardedGradients:
             yield from self._parameters(traffic)
         if not traffic.of("gradients"):
             if one.trains:
-                text = "No reduction of gradients was recorded."
-                yield self.meta.finding(Status.UNKNOWN, text)
+                yield self.meta.finding(Status.UNKNOWN, NO_REDUCTION)
         elif reduced := _all_reduces(traffic, "gradients"):
             judge = self._stage_3 if engines.stage == 3 else self._stage_1_or_2
             yield judge(engines, traffic, *reduced)

@@ -20,6 +20,7 @@ from dsprof.rules.call_evidence import (
     over_all_ranks,
     share_of_step,
 )
+from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import omitting_saves
 
@@ -55,8 +56,7 @@ class BarrierInStep:
         barriers = {k: r for k, r in rows.items() if family(k.op) == "barrier" and k.group_size > 1}
         barriers = over_all_ranks(barriers, run[Steps])
         if not any(kind.group_size > 1 for kind in rows):
-            text = "No collective between two or more ranks was recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_COLLECTIVE)
         elif barriers and calls_per_step(barriers) < thresholds.calls_per_step:
             text = f"Barriers are rare: {calls_per_step(barriers):.2g} per step."
             yield self.meta.finding(Status.PASS, text)

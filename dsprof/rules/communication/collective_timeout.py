@@ -13,6 +13,7 @@ from dsprof.analysis.run.hang_verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named
+from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import CollectiveTimeout, LastWork, RankLog
 
@@ -42,7 +43,7 @@ class CollectiveTimedOut:
         """Report what ranks waited for, and who among them did not."""
         logs = run[Logs]
         if not logs.ranks:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "No log was given.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_LOG)
             return
         waiting = {rank: log for rank, log in logs.ranks.items() if log.timeouts or log.last_works}
         if waiting:

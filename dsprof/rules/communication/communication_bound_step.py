@@ -15,6 +15,7 @@ from dsprof.analysis.run.attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
@@ -59,8 +60,7 @@ class CommunicationBoundStep:
         """Judge the share, and say whether the network or a late rank is behind it."""
         steps, share = run[Steps], run[Steps].exposed_share
         if run[Run].first.world_size < 2:
-            text = "Not applicable: single-rank run."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
         elif share is None:
             text = "Unknown: exposed communication was not measurable in this run."
             yield self.meta.finding(Status.UNKNOWN, text)

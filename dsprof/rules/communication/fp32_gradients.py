@@ -19,6 +19,7 @@ from dsprof.rules.call_evidence import (
     share_of_step,
 )
 from dsprof.rules.hardware.precision import gathered_in
+from dsprof.rules.reasons import NO_DETAILED_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import omitting_saves
 
@@ -57,7 +58,7 @@ class FP32Gradients:
         wide = {kind: held for kind, held in gradients.items() if kind.dtype == _FULL}
         precision = engines.precision if engines.main else gathered_in(wire)
         if not gradients:
-            text = "No reduction of gradients between ranks was recorded in full detail."
+            text = NO_DETAILED_REDUCTION
             yield self.meta.finding(Status.UNKNOWN if run[Steps].is_counted else _NONE, text)
         elif not precision:
             text = "Unknown: the precision of the model was not recorded."

@@ -18,6 +18,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import FILL_HOSTS, size
 from dsprof.rules.call_evidence import blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED
+from dsprof.rules.reasons import NO_DETAILED_GATHER
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.schema import EngineConfig
 
@@ -71,9 +72,8 @@ class InterNodeGathers:
             is_whole = not run[Run].missing_ranks
             yield self.meta.finding(Status.NOT_APPLICABLE if is_whole else Status.UNKNOWN, one)
         elif not gathers:
-            text = "No gather of parameters was recorded in full detail."
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
-            yield self.meta.finding(status, text)
+            yield self.meta.finding(status, NO_DETAILED_GATHER)
         elif crossing.rows and run[Engines].main is not None:
             if run[Engines].stage == 3:
                 yield from self._zero(run, crossing, thresholds)

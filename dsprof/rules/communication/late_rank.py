@@ -36,6 +36,7 @@ from dsprof.rules.communication.late_rank_causes import (
     pace_table,
     unknown,
 )
+from dsprof.rules.reasons import EVENTS_MISSING, NO_ARRIVALS, SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
 
@@ -119,7 +120,7 @@ def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:
 
 def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
     if len(device.complete) < len(device.ranks):
-        return Status.UNKNOWN, "Unknown: events were left out of the files."
+        return Status.UNKNOWN, EVENTS_MISSING
     if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
         count = len(missing)
         text = f"Unknown: no times of {count} of {run.first.world_size} ranks were recorded, and "
@@ -186,8 +187,7 @@ class LateRank:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the rank that the others wait for."""
         if run[Run].first.world_size < 2:
-            text = "Not applicable: single-rank run."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
         elif run[Device].ranks and not run[Device].is_beside:
             yield from judge_kernels(self.meta, run, thresholds)
         else:
@@ -225,8 +225,7 @@ class LateRank:
         if any(len(one.rows) for one in run[Arrivals].ranks.values()):
             text = "Unknown: no measured step has a collective that all ranks recorded."
             return self.meta.finding(Status.UNKNOWN, text)
-        text = "No trace has times of collectives that synchronise all ranks."
-        return self.meta.finding(Status.NOT_APPLICABLE, text)
+        return self.meta.finding(Status.NOT_APPLICABLE, NO_ARRIVALS)
 
     def _nobody(
         self, late: Lateness, votes: Votes, step_ns: float, thresholds: Thresholds

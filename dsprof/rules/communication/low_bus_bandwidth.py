@@ -12,6 +12,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, size
 from dsprof.rules.hardware.judged_transfers import Judged, Thresholds, judged
+from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
@@ -83,8 +84,7 @@ class LowBusBandwidth:
     def _undecided(self, run: RunSummary, rows: list[Judged]) -> Finding:
         """Say why there is nothing to judge, or nothing to judge by."""
         if not any(len(one.rows) for one in run[Arrivals].ranks.values()):
-            text = "No trace has times of collectives that synchronise all ranks."
-            return self.meta.finding(Status.NOT_APPLICABLE, text)
+            return self.meta.finding(Status.NOT_APPLICABLE, NO_ARRIVALS)
         if not rows:
             text = "no collective was recorded by all ranks of its group, with nothing beside it."
         elif not any(row.expected for row in rows):

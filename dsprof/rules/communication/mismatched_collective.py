@@ -15,6 +15,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
+from dsprof.rules.reasons import ONE_DUMP
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
@@ -39,8 +40,7 @@ class MismatchedCollective:
         if not flights.ranks:
             yield from self._in_traces(run[Arrivals], hung)
         elif len(flights.ranks) == 1:
-            text = "Unknown: only one rank was dumped. Give the dumps of all ranks."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.finding(Status.UNKNOWN, ONE_DUMP)
         else:
             for found in hung:
                 yield self._finding(found)

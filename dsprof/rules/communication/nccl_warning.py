@@ -19,6 +19,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ROWS = 32
@@ -61,7 +62,7 @@ class NcclWarning:
             for text, (ranks, lines) in logs.warnings().items()
         ]
         if not found and not logs.is_nccl:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_NCCL_LOG)
             return
         known = [(one.known, one) for one in found if one.known]
         if known:

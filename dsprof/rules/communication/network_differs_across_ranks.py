@@ -17,6 +17,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
+from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import RankLog
 
@@ -92,7 +93,7 @@ class NetworkDiffersAcrossRanks:
         """Report what differs, and interfaces which reaches no other host."""
         logs = run[Logs]
         if not logs.is_nccl:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_NCCL_LOG)
             return
         if len(logs.ranks) < 2:
             text = "Not applicable: only one rank is in the log."

@@ -14,6 +14,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
+from dsprof.rules.reasons import NO_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about, is_hidden
 
@@ -63,7 +64,7 @@ class ReductionEveryMicroStep:
         self, one: EngineTraffic, steps: Steps, facts: Run, thresholds: Thresholds
     ) -> Iterable[Finding]:
         if not one.traffic.of("gradients"):
-            yield self.meta.finding(Status.UNKNOWN, "No reduction of gradients was recorded.")
+            yield self.meta.finding(Status.UNKNOWN, NO_REDUCTION)
         elif one.traffic.reducing_micro_steps > one.traffic.rank_steps:
             by_design = _is_by_design(one.engines, one.traffic, facts)
             yield self._repeated(

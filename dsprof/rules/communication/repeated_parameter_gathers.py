@@ -17,6 +17,7 @@ from dsprof.findings.wording import duration, percent, size
 from dsprof.rules.call_evidence import AnyCalls, blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.knowledge.stage3 import REUSE, REUSE_DEFAULT, written_number
 from dsprof.rules.memory.counters import is_short
+from dsprof.rules.reasons import NO_DETAILED_GATHER
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
 from dsprof.trace.schema import EngineConfig
@@ -58,7 +59,7 @@ class RepeatedParameterGathers:
         repeated = gathered.get("backward", 0.0) + gathered.get("recomputation", 0.0)
         if not whole:
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
-            yield self.meta.finding(status, "No gather of parameters was recorded in full detail.")
+            yield self.meta.finding(status, NO_DETAILED_GATHER)
         elif repeated >= thresholds.repeated_share * whole:
             yield self._repeated(run, gathered, repeated / whole, thresholds)
 

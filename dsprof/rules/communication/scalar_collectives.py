@@ -21,6 +21,7 @@ from dsprof.rules.call_evidence import (
     over_all_ranks,
     share_of_step,
 )
+from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, omitting_saves
 
@@ -75,8 +76,7 @@ class ScalarCollectives:
         tensors = {k: r for k, r in scalars.items() if k not in numbers}
         many = [p for p in (numbers, tensors) if calls_per_step(p) >= thresholds.calls_per_step]
         if not any(kind.group_size > 1 for kind in rows):
-            text = "No collective between two or more ranks was recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_COLLECTIVE)
         elif scalars and not many:
             calls = calls_per_step(scalars)
             few = f"below the limit of {thresholds.calls_per_step:g} of a kind"

@@ -20,6 +20,7 @@ from dsprof.rules.call_evidence import (
     over_all_ranks,
     share_of_step,
 )
+from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about
 
@@ -54,8 +55,7 @@ class SingleRankGroups:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Weigh the collectives of groups of one."""
         if run[Run].first.world_size < 2:
-            text = "Not applicable: single-rank run."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
             return
         rows = run[Communication].rows
         alone = {k: row for k, row in rows.items() if k.group_size == 1 and k.on_wire}

@@ -16,6 +16,7 @@ from dsprof.analysis.run.outliers import low_outliers
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
@@ -70,7 +71,7 @@ class SlowLink:
 
     def _nothing_to_compare(self, run: RunSummary, has_matched: bool) -> Finding:
         if run[Run].first.world_size < 2 or not has_matched:
-            text = "No trace has times of collectives that synchronise all ranks."
+            text = NO_ARRIVALS
         else:
             text = (
                 "Fewer than three groups send the same collectives. Within one group a slow link "

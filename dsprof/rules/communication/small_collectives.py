@@ -20,6 +20,7 @@ from dsprof.findings.wording import count
 from dsprof.rules.call_evidence import calls_per_step, calls_table, over_all_ranks
 from dsprof.rules.communication.scalar_collectives import is_scalar
 from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
+from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import (
     NOMINAL_NS_PER_BYTE,
@@ -67,8 +68,7 @@ class SmallCollectives:
         """Fail reductions that a setting would enlarge; mention the rest."""
         rows = {k: row for k, row in run[Communication].rows.items() if k.group_size > 1}
         if not rows:
-            text = "No collective between two or more ranks was recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_COLLECTIVE)
             return
         found = [
             self._buckets(knob, bucket, run, thresholds)

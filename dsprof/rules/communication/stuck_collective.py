@@ -16,6 +16,7 @@ from dsprof.findings.wording import named
 from dsprof.rules.communication.stuck_collective_tables import held_up_groups, last_calls
 from dsprof.rules.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
+from dsprof.rules.reasons import ONE_DUMP
 from dsprof.rules.rule import Rule, RuleMeta
 
 _TITLES = {
@@ -58,8 +59,7 @@ class StuckCollective:
             return
         hang = hang_of(endings, flights, round(thresholds.waited_s * 1e9), thresholds.unfinished)
         if not endings.ranks and _is_alone(hang, flights):
-            text = "Unknown: only one rank was dumped. Give the dumps of all ranks."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.finding(Status.UNKNOWN, ONE_DUMP)
             return
         verdicts = judged(hang, endings)
         stuck = [one for one in verdicts if one.operation and one.kind != "mismatch"]

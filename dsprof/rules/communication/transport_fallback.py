@@ -17,6 +17,7 @@ from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.rules.hardware.hosts import kind_of
+from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import RankLog
 
@@ -53,7 +54,7 @@ class TransportFallback:
         """Report sockets, slow libfabric providers, host memory and missing GPUDirect RDMA."""
         logs = run[Logs]
         if not logs.is_nccl:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "No log of NCCL or RCCL was given.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_NCCL_LOG)
             return
         if not any(logs.values(kind) for kind in _TELLING):
             text = "Unknown: NCCL's log does not say how ranks connect."

@@ -12,6 +12,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.traffic_differences import Line, compare
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -45,7 +46,7 @@ class UnexplainedTraffic:
         """Judge each kind of traffic of an engine, or of DDP and FSDP."""
         accounts = run[Intent].accounts
         if run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
             return
         silent = {
             number: reason

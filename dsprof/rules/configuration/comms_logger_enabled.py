@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.rules.knowledge.releases import release
+from dsprof.rules.reasons import NO_ENGINE, NO_WRITTEN_CONFIG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _FIRST_CUMULATIVE = (0, 18, 3)
@@ -61,10 +62,10 @@ class CommsLoggerEnabled:
             yield self._heard(run[Logs], facts)
             return
         if run[Engines].main is None:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "No DeepSpeed engine was recorded.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_ENGINE)
             return
         if not written:
-            unread = "The DeepSpeed configuration as written was not recorded."
+            unread = NO_WRITTEN_CONFIG
             yield self.meta.finding(Status.UNKNOWN, unread)
             return
         # The logger is one for all engines of a process.

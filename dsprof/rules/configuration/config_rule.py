@@ -12,6 +12,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Status
 from dsprof.rules.configuration.engine_settings import EngineSettings
+from dsprof.rules.reasons import NO_ENGINE, NO_WRITTEN_CONFIG
 from dsprof.rules.rule import NoThresholds, RuleMeta
 from dsprof.trace.schema import EngineConfig
 
@@ -26,12 +27,11 @@ class ConfigRule(ABC):
         """Judge the settings of each engine, if they were recorded; equal ones once."""
         engines = run[Engines]
         if engines.main is None:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "No DeepSpeed engine was recorded.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_ENGINE)
             return
         different = _different(engines.known)
         if not different:
-            text = "The DeepSpeed configuration as written was not recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.finding(Status.UNKNOWN, NO_WRITTEN_CONFIG)
         lines = engines.lines or {}
         for engine in different:
             settings = EngineSettings(engine, lines, engines.deepspeed, engines.device)

@@ -22,6 +22,7 @@ from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import select
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.knowledge.releases import version
+from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ONLY_RUNNING = (2, 28, 3)
@@ -77,7 +78,7 @@ class BootstrapInterface:
         """Report names without an interface, and local interfaces between hosts."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
             return
         used = [one for one in _VARIABLES if answer(one.backend, facts)]
         choices = [choice for variable in used for choice in _choices(variable, facts)]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Cell, Column, Finding, Status, Table
+from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
@@ -29,7 +30,7 @@ class HiddenSetting:
         """Report what files hold, and variables that changed when communication began."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
             return
         rows = [*_of_files(facts), *_of_code(facts)]
         if not rows:

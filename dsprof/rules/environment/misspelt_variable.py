@@ -19,6 +19,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table, wo
 from dsprof.findings.wording import remarks
 from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.variables import is_known, known_names, retired_names
+from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -63,7 +64,7 @@ class MisspeltVariable:
         """Report unknown names that are close to a known one, and names that are read no more."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
             return
         suspects = list(_suspects(facts, thresholds.similarity))
         if not suspects:

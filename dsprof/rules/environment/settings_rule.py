@@ -31,6 +31,7 @@ from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, answer_all
 from dsprof.rules.environment.values import matches
 from dsprof.rules.knowledge.variables import rows
+from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, RuleMeta
 
 _MOST_IN_A_SENTENCE = 3
@@ -114,7 +115,7 @@ class SettingsRule:
         """Report what costs something here, what is worth knowing, and what cannot be told."""
         facts = run[EnvironmentFacts]
         if not facts.recorded and not facts.logged:
-            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
             return
         settings = [setting for setting in table() if setting.rule == self.meta.id]
         if not any(answer(one, facts) for setting in settings for one in setting.backends):

@@ -18,6 +18,7 @@ from dsprof.findings.wording import shortened
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import is_true
+from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
@@ -152,7 +153,7 @@ class SyncDebugVariable:
         facts = run[EnvironmentFacts]
         uses = list(_uses(facts))
         if not facts.recorded and not uses:
-            text = "No rank recorded its environment."
+            text = NO_ENVIRONMENT
             if facts.logged:
                 text += (
                     " The variables that NCCL logged include no such switch, but NCCL logs only "

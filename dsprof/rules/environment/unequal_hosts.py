@@ -23,6 +23,7 @@ from dsprof.findings.wording import shortened
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.values import select
 from dsprof.rules.hardware.hosts import kind_of, links
+from dsprof.rules.reasons import NO_ENVIRONMENT, ONE_ENVIRONMENT
 from dsprof.rules.rule import Rule, RuleMeta
 
 Values = dict[str, RankSet]
@@ -69,11 +70,10 @@ class UnequalHosts:
         """Report what differs, and what of it may be meant."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
             return
         if facts.recorded.bit_count() == 1:
-            text = "Only one rank recorded its environment: nothing to compare."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, ONE_ENVIRONMENT)
             return
         acting = [one for one in _FACETS if _acts(one, facts)]
         least = thresholds.clock_share

@@ -20,6 +20,7 @@ from dsprof.redaction import REDACTED
 from dsprof.rules.environment.redacted import unknown_values
 from dsprof.rules.environment.values import strtoll
 from dsprof.rules.knowledge.variables import integer_variables
+from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _OFF_WORDS = frozenset(("false", "no", "off", "n", "f", "none", "disable", "disabled"))
@@ -52,7 +53,7 @@ class UnparsableIntegerVariable:
         """Report the values that are misread; as info where no backend reads them."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
             return
         named = sorted(integer_variables() & facts.variables.keys())
         yield from unknown_values(self.meta, facts, named)

@@ -18,6 +18,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table, wo
 from dsprof.redaction import REDACTED, is_secret_name
 from dsprof.rules.knowledge import deepspeed
 from dsprof.rules.knowledge.variables import agreement
+from dsprof.rules.reasons import NO_ENVIRONMENT, ONE_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _HANGS = frozenset(("NCCL_ALGO", "NCCL_PROTO"))
@@ -69,10 +70,10 @@ class VariableDiffersAcrossRanks:
         facts = run[EnvironmentFacts]
         known = facts.recorded | facts.logged
         if not known:
-            yield self.meta.finding(Status.UNKNOWN, "No rank recorded its environment.")
+            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
             return
         if known.bit_count() == 1:
-            count = "Only one rank recorded its environment: nothing to compare."
+            count = ONE_ENVIRONMENT
             yield self.meta.finding(Status.NOT_APPLICABLE, count)
             return
         differences = list(_differences(facts))

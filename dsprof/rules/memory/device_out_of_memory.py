@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import size
+from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.log import OutOfMemory
 
@@ -95,7 +96,7 @@ class DeviceOutOfMemory:
         """Report each cause by itself, with the ranks that it stopped."""
         logs = run[Logs]
         if not logs.ranks:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "No log was given.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_LOG)
             return
         failures = [
             _Failure(rank, text, _others(text))

@@ -13,6 +13,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, named, plural, size
 from dsprof.rules.memory.counters import FREED, RETRIES, device_series
+from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.memory_snapshot import ReturnedSegments
 
@@ -75,7 +76,7 @@ class EmptiedDeviceCache:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge each rank; after a retry the allocator itself empties the cache."""
         if run[Run].is_cpu:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on CPUs.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, ON_CPUS)
             return
         histories = {rank: one.returned for rank, one in run[Snapshots].ranks.items() if one.peak}
         if histories:

@@ -13,6 +13,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, size
 from dsprof.rules.memory.counters import PEAK_ALLOCATED
+from dsprof.rules.reasons import ON_CPUS, SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -52,9 +53,9 @@ class UnevenDeviceMemory:
             if PEAK_ALLOCATED in m.device_max
         }
         if run[Run].is_cpu:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on CPUs.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, ON_CPUS)
         elif run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "The run has one rank.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
         elif len(peaks) < 2:
             text = "Unknown: the device memory of fewer than two ranks was recorded."
             yield self.meta.finding(Status.UNKNOWN, text)

@@ -21,6 +21,7 @@ from dsprof.rules.knowledge.combinations import refused
 from dsprof.rules.knowledge.conflicts import AT_ODDS
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
+from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.schema import EngineConfig
 
@@ -68,7 +69,7 @@ class UnusedDeviceMemory:
             if m.device_max.get(DEVICE_TOTAL) and PEAK_RESERVED in m.device_max
         }
         if run[Run].is_cpu:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on CPUs.")
+            yield self.meta.finding(Status.NOT_APPLICABLE, ON_CPUS)
             return
         if is_short(run[Memory]) or any(log.out_of_memory for log in run[Logs].ranks.values()):
             text = "Requests for device memory failed, so the unreserved memory was not available."

@@ -11,6 +11,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
 from dsprof.rules.overlap.idle_remedies import REMEDIES
+from dsprof.rules.reasons import EVENTS_MISSING, NO_DEVICE_TIMES
 from dsprof.rules.rule import Rule, RuleMeta
 
 _START_UP = " Fewer than two steps were measured: start-up may be part of this."
@@ -42,11 +43,9 @@ class DeviceIdle:
         """Compare idleness with the limit."""
         device = run[Device]
         if not device.ranks:
-            text = "No device times were recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_DEVICE_TIMES)
         elif not device.complete:
-            text = "Unknown: events were left out of the files."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.finding(Status.UNKNOWN, EVENTS_MISSING)
         else:
             yield self._judged(device, run[IdleCauses], thresholds)
 

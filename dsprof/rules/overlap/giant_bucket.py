@@ -26,6 +26,7 @@ from dsprof.rules.call_evidence import (
 )
 from dsprof.rules.knowledge.conflicts import before_overlapping
 from dsprof.rules.knowledge.giant_buckets import Giant, by_hand, of_flushes
+from dsprof.rules.reasons import NO_DETAILED_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves
 
@@ -66,8 +67,7 @@ class GiantBucket:
         gradients = run[WireDtypes].chosen(lambda kind: kind.purpose == "gradients")
         if not gradients:
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
-            text = "No reduction of gradients between ranks was recorded in full detail."
-            yield self.meta.finding(status, text)
+            yield self.meta.finding(status, NO_DETAILED_REDUCTION)
             return
         giant = _giant(run, gradients)
         if giant is None or giant.nbytes < thresholds.giant_bytes:

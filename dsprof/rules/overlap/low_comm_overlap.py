@@ -29,6 +29,7 @@ from dsprof.rules.knowledge.stage3 import (
     two_fetches,
 )
 from dsprof.rules.overlap.waits import longest_wait, longest_waits
+from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves
 
@@ -80,8 +81,7 @@ class LowCommOverlap:
             text += "without a recorded wait; they are probably awaited in C++."
             yield self.meta.finding(Status.UNKNOWN, text)
         elif overlap.on_device and run[Run].first.world_size < 2:
-            text = "Not applicable: single-rank run."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
         elif overlap.async_calls == 0:
             evidence = (_figures(overlap), longest_waits(run[WaitCauses]))
             if run[Run].is_cpu:

@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.streams import Streams
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent
+from dsprof.rules.reasons import EVENTS_MISSING
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -44,8 +45,7 @@ class SerialStreams:
         """Compare communication on computing streams with all of it."""
         device, streams = run[Device], run[Streams]
         if device.ranks and not device.complete:
-            text = "Unknown: events were left out of the files."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.finding(Status.UNKNOWN, EVENTS_MISSING)
             return
         if not streams.communication_ns:
             text = "No trace holds times of communication kernels."

@@ -8,6 +8,7 @@ from dsprof.analysis.aggregates.device import Device, KernelSum
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Status, Table
 from dsprof.findings.wording import duration
+from dsprof.rules.reasons import NO_DEVICE_TIMES
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ROWS = 16
@@ -35,8 +36,7 @@ class UnrecognisedKernels:
         """List long kernels of no family, and families beyond NCCL and RCCL."""
         ranks = run[Device].ranks.values()
         if not ranks:
-            text = "No device times were recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.finding(Status.NOT_APPLICABLE, NO_DEVICE_TIMES)
             return
         unknown = _joined(row.unrecognised for row in ranks)
         beyond = _joined(row.beyond for row in ranks)

@@ -1,0 +1,20 @@
+"""Why a rule says nothing about a run: the sentences that several rules share."""
+
+from __future__ import annotations
+
+SINGLE_RANK = "Not applicable: single-rank run."
+ON_CPUS = "The run was on CPUs."
+NO_COLLECTIVE = "No collective between two or more ranks was recorded."
+NO_REDUCTION = "No gradient reduction between ranks was recorded."
+NO_DETAILED_REDUCTION = "No gradient reduction between ranks was recorded in full detail."
+NO_DETAILED_GATHER = "No all-gather of parameters was recorded in full detail."
+NO_ARRIVALS = "No trace has times of collectives that synchronise all ranks."
+NO_DEVICE_TIMES = "No device times were recorded."
+EVENTS_MISSING = "Unknown: events were left out of the files."
+NO_ENGINE = "No DeepSpeed engine was recorded."
+NO_WRITTEN_CONFIG = "The DeepSpeed configuration as written was not recorded."
+NO_ENVIRONMENT = "No rank recorded its environment."
+ONE_ENVIRONMENT = "Only one rank recorded its environment: nothing to compare."
+NO_LOG = "No log was given."
+NO_NCCL_LOG = "No log of NCCL or RCCL was given."
+ONE_DUMP = "Unknown: only one rank was dumped. Give the dumps of all ranks."
