@@ -14,6 +14,7 @@ from dsprof.hooks.wire.native import (
     NativeHook,
     has_kernels,
     state_writers,
+    watch_starvation,
 )
 from dsprof.recording.recorder import Recorder
 
@@ -62,6 +63,7 @@ def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
         in_cpp = has_kernels(config.interception)
         if in_cpp:
             recorder.in_flight.state.make_writers = state_writers
+            recorder.in_flight.state.watch_starvation = watch_starvation
     except Exception as error:
         recorder.fail("native", error)
         in_cpp = False

@@ -21,6 +21,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.recording.interrupts import raise_if_of_signal_handler
+from dsprof.redaction import redact_text
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
 from dsprof.trace.state_file import (
@@ -44,8 +45,10 @@ from dsprof.trace.state_file import (
     RING,
     SEQ,
     SIZE_BYTES,
+    STACKS,
     STARTED_EPOCH_NS,
     STARTED_NS,
+    STARVED_NS,
     STEP,
     TEXT,
     TEXT_BYTES,
@@ -74,8 +77,8 @@ Issue = Callable[[int, int, int, int, int, int, int, int, int, int], None]
 Done = Callable[[int, int], None]
 
 
-def _nothing(*_: int) -> None:
-    """No state is kept."""
+def _nothing(*_: object) -> None:
+    """No state is kept, or nobody watches it."""
 
 
 class LiveState:
@@ -95,6 +98,8 @@ class LiveState:
         self.words = Words(self._write)
         self.path: Path | None = None
         self.make_writers: Callable[[memoryview], tuple[Issue, Done]] = writers
+        self.watch_starvation: Callable[[Path], object] = _nothing
+        """Has stacks written to the file while no Python runs, until it is removed."""
         self._words: memoryview | None = None
         self._disclose: Callable[[Any], Any] = _as_it_is
         self._writing = threading.RLock()  # re-entrant: a signal handler may communicate
@@ -134,6 +139,8 @@ class LiveState:
             self._write(Line(word=(number, word)))
         self.issue, self.done = self.make_writers(words)
         words[0] = MAGIC
+        with suppress(Exception):  # the state is as good without
+            self.watch_starvation(path)
 
     def define(self, definition: Any) -> None:
         """Take note of a group or call site that the calls that follow refer to."""
@@ -153,7 +160,7 @@ class LiveState:
         with self._writing:
             size = words[TEXT_BYTES]
             start = TEXT * WORD_BYTES + size
-            if start + len(data) <= SIZE_BYTES:
+            if start + len(data) <= STACKS:
                 words.cast("B")[start : start + len(data)] = data
                 words[TEXT_BYTES] = size + len(data)
 
@@ -162,6 +169,12 @@ class LiveState:
         words = self._words
         if words is not None:
             words[STEP], words[PHASE], words[BEAT_NS] = scope.step, self.words[scope.phase], clock()
+
+    def expect_life(self, after_ns: int) -> None:
+        """Have stacks written where there is no sign of life for so long; 0: never."""
+        words = self._words
+        if words is not None:
+            words[STARVED_NS] = after_ns
 
     def forget(self) -> None:
         """Write no more, in a forked child: the file is the parent's."""
@@ -291,13 +304,21 @@ def keep_state(path: Path, copy: Path) -> None:
         TraceError: it cannot be read.
         OSError: the copy cannot be written.
     """
-    data = read_bytes(path)
+    data = _redacted(read_bytes(path))
     part = copy.with_name(f".{copy.name}.{os.getpid()}-{get_ident()}")
     try:
         part.write_bytes(data)
         os.replace(part, copy)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _redacted(data: bytes) -> bytes:
+    """Return a state with stacks that may be written: those in memory are as Python has them."""
+    if not data[STACKS:].strip(b"\0"):
+        return data
+    stacks = redact_text(data[STACKS:].decode("ascii", errors="replace"))
+    return data[:STACKS] + stacks.encode()[: SIZE_BYTES - STACKS].ljust(SIZE_BYTES - STACKS, b"\0")
 
 
 def _create(path: Path) -> mmap.mmap:

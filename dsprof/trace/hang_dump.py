@@ -58,6 +58,7 @@ class HangDump(msgspec.Struct, omit_defaults=True):
     memory: MemorySample | None = None
     holds_interpreter: bool = False  # a C call kept Python from running
     is_active: bool = False  # it computed, read or wrote while it was looked at
+    is_own: bool = True  # of the rank itself; else of one that saw it on its node
 
 
 def dump_path(folder: Path, rank: int) -> Path:

@@ -21,13 +21,16 @@ from dsprof.environment import boot_id
 from dsprof.errors import TraceError
 from dsprof.trace.schema import LARGEST_WORLD, Group, Header, Site
 
-SIZE_BYTES = 1 << 16
+STACKS = 1 << 16
+"""The first byte of stacks of a rank whose Python does not run, as faulthandler writes them."""
+
+SIZE_BYTES = STACKS + (1 << 15)
 WORD_BYTES = 8
-MAGIC = int.from_bytes(b"dsprof\0\1", "little")
+MAGIC = int.from_bytes(b"dsprof\0\2", "little")
 
 # Numbers of words.
 PID, PROCESS_START, RANK, WORLD_SIZE, STARTED_NS, STARTED_EPOCH_NS = range(1, 7)
-BEAT_NS, STEP, PHASE, TEXT_BYTES, LOST = range(7, 12)
+BEAT_NS, STEP, PHASE, TEXT_BYTES, LOST, STARVED_NS, STACKS_NS = range(7, 14)
 
 CALL_WORDS = 10
 ID, SEQ, WHERE, KIND, NBYTES, ISSUE_NS, SITE, CALL_STEP, DONE_NS, THREAD = range(CALL_WORDS)
@@ -96,6 +99,8 @@ class RankState(msgspec.Struct):
     lost: int  # calls in flight that there was no place for
     groups: dict[int, Group]
     sites: dict[int, Site]
+    stacks_ns: int = 0  # when the threads were looked at, because no Python ran since `beat_ns`
+    stacks: str = ""
 
     @property
     def in_flight(self) -> list[StateCall]:
@@ -165,7 +170,7 @@ def read_state(path: Path) -> RankState:
     """
     data = read_bytes(path)
     words = struct.unpack_from(f"={TEXT}q", data)
-    if words[0] != MAGIC or not 0 <= words[TEXT_BYTES] <= SIZE_BYTES - _TEXT_START:
+    if words[0] != MAGIC or not 0 <= words[TEXT_BYTES] <= STACKS - _TEXT_START:
         raise TraceError(f"{path}: not a state of this version of dsprof")
     text = _Text(data[_TEXT_START : _TEXT_START + words[TEXT_BYTES]])
     header = text.header
@@ -177,6 +182,7 @@ def read_state(path: Path) -> RankState:
     places = [*range(OLD, PASSED, CALL_WORDS), *range(RING, TEXT, CALL_WORDS)]
     calls = [_call(words[at : at + CALL_WORDS], text.words) for at in places]
     by_id = {call.id: call for call in calls if call is not None}
+    has_stacks = words[STACKS_NS] > words[BEAT_NS]
     passed = enumerate(words[PASSED : PASSED + GROUPS])
     return RankState(
         header=header,
@@ -189,6 +195,8 @@ def read_state(path: Path) -> RankState:
         lost=max(words[LOST], 0),
         groups=text.groups,
         sites=text.sites,
+        stacks_ns=min(words[STACKS_NS], _LARGEST) if has_stacks else 0,
+        stacks=_stacks(data) if has_stacks else "",
     )
 
 
@@ -237,6 +245,10 @@ def _call(words: tuple[int, ...], names: dict[int, str]) -> StateCall | None:
         is_pair=words[SEQ] < 0,
         done_ns=done_ns,
     )
+
+
+def _stacks(data: bytes) -> str:
+    return data[STACKS:].rstrip(b"\0").decode("ascii", errors="replace")
 
 
 class _Text:

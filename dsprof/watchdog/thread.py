@@ -23,7 +23,8 @@ from dsprof.findings.wording import duration, named
 from dsprof.recording.live_state import keep_state, process_start
 from dsprof.recording.recorder import Recorder
 from dsprof.redaction import map_text
-from dsprof.trace.hang_dump import HangDump, ProcessState
+from dsprof.trace.faulthandler_text import threads_of
+from dsprof.trace.hang_dump import HangDump, ProcessState, ThreadStack
 from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
 from dsprof.trace.state_file import RankState, kept_name, read_state
@@ -31,7 +32,7 @@ from dsprof.watchdog import look
 from dsprof.watchdog.exchange import Exchange
 from dsprof.watchdog.judgement import Judgement, judge
 from dsprof.watchdog.native_stacks import native_stacks
-from dsprof.watchdog.pace import SECOND_NS, Pace
+from dsprof.watchdog.pace import LEAST_NS, SECOND_NS, Pace
 from dsprof.watchdog.standings import standings_of
 
 EXIT_CODE = 75
@@ -42,7 +43,10 @@ _LOOK_S = (1.0, 8.0)
 """How long a process is looked at, at least and at most, to see whether it does anything."""
 
 _SILENT_NS = 3 * SECOND_NS
-"""The writer's thread shows life several times a second, where Python runs."""
+"""A sign of life comes several times a second, where Python runs."""
+
+_STARVED_NS = (1 * SECOND_NS, 15 * SECOND_NS)
+"""Without one for so long, at least and at most, the compiled helper writes stacks."""
 
 _MOST_CALLS = 1000
 
@@ -65,6 +69,9 @@ class Watchdog:
         self._after_ns = None if after_s is None else round(after_s * SECOND_NS)
         self._disclose, self._sample_memory, self._say = disclose, sample_memory, say
         self._tick_s = TICK_S if after_s is None else min(TICK_S, after_s / 4)
+        self._live = recorder.in_flight.state
+        least_ns, most_ns = _STARVED_NS
+        self._starved_ns = min(max((self._after_ns or LEAST_NS) // 4, least_ns), most_ns)
         self._exchange = Exchange(header, self._folder)
         self._patience = 1  # thresholds until the next inquiry: twice as many after each
         self._is_judged = False
@@ -75,11 +82,14 @@ class Watchdog:
 
     def start(self) -> None:
         """Begin to watch."""
+        if not self._header.anonymized:  # the stacks hold paths
+            self._live.expect_life(self._starved_ns)
         self._thread.start()
 
     def stop(self) -> None:
         """Watch no more; does not wait for the thread."""
         self._end.set()
+        self._live.expect_life(0)
         self._exchange.close()
 
     def _run(self) -> None:
@@ -93,6 +103,7 @@ class Watchdog:
 
     def _tick(self, pace: Pace) -> None:
         now_ns = clock()
+        self._live.beat(self._recorder.progress.scope)  # the writer's thread may wait for a disk
         in_flight = [*self._in_flight()]
         pace.tick(now_ns, self._mark(in_flight), self._recorder.progress.steps)
         quiet_ns, threshold_ns = pace.quiet_ns(now_ns), pace.threshold_ns
@@ -176,7 +187,7 @@ class Watchdog:
 
     def _speaks(self, found: Mapping[int, HangDump]) -> bool:
         """Say whether this rank speaks for all: the first one that can."""
-        able = [rank for rank, dump in found.items() if dump.threads]
+        able = [rank for rank, dump in found.items() if dump.is_own]
         return self._header.rank == min(able, default=self._header.rank)
 
     def _abort(self) -> None:
@@ -222,12 +233,15 @@ class Watchdog:
         if process.state == GONE:
             process = msgspec.structs.replace(process, oom_kills=kills)
         is_silent = now_ns - state.beat_ns > _SILENT_NS
+        threads: list[ThreadStack] = map_text(threads_of(state.stacks), self._disclose)
         return HangDump(
             header=state.header,
             noticed_epoch_ns=time.time_ns(),
             noticed_ns=now_ns,
             reason=f"seen by rank {self._header.rank}",
-            state=state,
+            is_own=False,
+            state=msgspec.structs.replace(state, stacks=""),
+            threads=threads,
             process=process,
             holds_interpreter=is_silent and process.state not in ("t", "T", GONE),
             is_active=before is not None and look.is_active(before, process, apart_ns),

@@ -28,7 +28,20 @@ from dsprof.hooks.wire.functional import WAIT, FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.operations import WireOp
 from dsprof.recording.live_state import Done, Issue
-from dsprof.trace.state_file import CALLS, GROUPS, LOST, OLD, OLD_CALLS, PASSED, RING
+from dsprof.trace.state_file import (
+    BEAT_NS,
+    CALLS,
+    GROUPS,
+    LOST,
+    OLD,
+    OLD_CALLS,
+    PASSED,
+    RING,
+    SIZE_BYTES,
+    STACKS,
+    STACKS_NS,
+    STARVED_NS,
+)
 
 Before = Callable[..., Any]
 After = Callable[..., None]
@@ -144,6 +157,12 @@ def state_writers(words: memoryview) -> tuple[Issue, Done]:
     layout = (RING, CALLS, PASSED, GROUPS, OLD, OLD_CALLS, LOST)
     made: tuple[Issue, Done] = load_kernels().live_state_writers(words, *layout)
     return made
+
+
+def watch_starvation(path: Path) -> bool:
+    """Have stacks written to a live state while no Python runs; False: this Python cannot."""
+    layout = (SIZE_BYTES, BEAT_NS, STARVED_NS, STACKS_NS, STACKS)
+    return bool(load_kernels().watch_starvation(os.fspath(path), *layout))
 
 
 def _fail(hook: Hook, why: str) -> None:

@@ -143,7 +143,7 @@ def test_what_cannot_be_described_is_left_to_the_trace(memory: Path) -> None:
 def test_it_is_the_users_own_and_goes_with_the_trace(state: LiveState) -> None:
     path = state.path
     assert path is not None
-    assert (path.stat().st_mode & 0o777, path.stat().st_size) == (0o600, 1 << 16)
+    assert (path.stat().st_mode & 0o777, path.stat().st_size) == (0o600, 96 << 10)
     state.close()
     assert not path.exists()
     issue(state, 1, 1)

@@ -15,6 +15,7 @@ from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment.processes import GONE
 from dsprof.trace.columns import BoolArray
+from dsprof.trace.faulthandler_text import threads_of
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
 from dsprof.trace.table import Collectives, RankTrace
 
@@ -178,7 +179,7 @@ class _Reading:
     def _symptoms(self) -> Symptoms:
         dump = self.trace.hang_dump
         if dump is None:
-            return Symptoms()
+            return self._starved()
         return Symptoms(
             stack=dump.threads[0].frames if dump.threads else (),
             state=dump.process.state,
@@ -187,6 +188,18 @@ class _Reading:
             # Of a living process they were others in its cgroup.
             oom_kills=(dump.process.oom_kills or 0) * (dump.process.state == GONE),
             at_ns=self._on_run(dump.noticed_ns - self.trace.header.started_monotonic_ns),
+        )
+
+    def _starved(self) -> Symptoms:
+        """Say where a call held the interpreter lock, if the live state ends so."""
+        state = self.trace.state
+        if state is None or not state.stacks_ns:
+            return Symptoms()
+        threads = threads_of(state.stacks)
+        return Symptoms(
+            stack=threads[0].frames if threads else (),
+            holds_interpreter=True,
+            at_ns=self._on_run(state.stacks_ns - self.trace.header.started_monotonic_ns),
         )
 
     def _groups(self) -> Iterable[tuple[str, RankFlight]]:
