@@ -20,12 +20,12 @@ def verdict(comparison: Comparison) -> str:
         return "Step times not compared: steps were not recorded in both runs"
     if total.low_ns is None or total.high_ns is None:
         return f"Step times not compared: {total.why}"
-    interval = f"{_signed(total.low_ns)} to {_signed(total.high_ns)}"
+    interval = fmt.one_unit(_signed(total.low_ns), " to ", _signed(total.high_ns))
     match total.judgement:
         case "faster" | "slower":
             change = f"{percent(abs(total.after_ns / total.before_ns - 1))} {total.judgement}"
             nearest, farthest = sorted((abs(total.low_ns), abs(total.high_ns)))
-            interval = f"{fmt.duration(nearest)} to {fmt.duration(farthest)}"
+            interval = fmt.one_unit(fmt.duration(nearest), "\N{EN DASH}", fmt.duration(farthest))
         case "same":
             change = "As fast as before"
         case _:
@@ -34,7 +34,8 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _steps(total: TimeChange) -> str:
-    return f"{fmt.duration(total.before_ns)} → {fmt.duration(total.after_ns)} per step"
+    times = fmt.one_unit(fmt.duration(total.before_ns), " → ", fmt.duration(total.after_ns))
+    return f"{times} per step"
 
 
 def _signed(ns: float) -> str:

@@ -19,6 +19,12 @@ def duration(ns: float | None) -> str:
     return _measured(ns, TIME_UNITS)
 
 
+def one_unit(first: str, mark: str, second: str) -> str:
+    """Join two figures, with the unit once where both have the same: `258 → 194 ms`."""
+    number, _, unit = first.rpartition(" ")
+    return f"{number if second.endswith(f' {unit}') else first}{mark}{second}"
+
+
 def size(n_bytes: float | None) -> str:
     """Bytes in binary units, as memory and buckets are counted."""
     return _measured(n_bytes, BINARY_UNITS)

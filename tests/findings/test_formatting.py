@@ -77,3 +77,9 @@ def test_ranks_become_ranges(numbers: tuple[int, ...], words: str) -> None:
 
 def test_many_ranges_are_counted() -> None:
     assert fmt.ranks(range(0, 30, 2), at_most=3) == "0, 2, 4 and 12 more"
+
+
+def test_two_figures_share_a_unit_where_they_have_the_same() -> None:
+    assert fmt.one_unit("258 ms", " → ", "194 ms") == "258 → 194 ms"
+    assert fmt.one_unit("1.2 s", " → ", "194 ms") == "1.2 s → 194 ms"
+    assert fmt.one_unit("not measurable", " → ", "194 ms") == "not measurable → 194 ms"
