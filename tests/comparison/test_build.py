@@ -105,8 +105,12 @@ def test_the_verdict_is_one_line_with_share_times_and_interval() -> None:
     faster, longer = (
         compared(*pair).verdict for pair in ((slower(run(), 2), run()), (run(), slower(run(), 2)))
     )
-    assert re.fullmatch(r"\d+ % faster: \d+ → \d+ ms per step \(99 % interval \d+–\d+ ms\)", faster)
-    assert re.match(r"\d+ % slower: \d+ → \d+ ms per step \(99 % interval \d+–\d+ ms\)", longer)
+    assert re.fullmatch(
+        r"\d+ % faster: \d+ → \d+ ms per step \(99 % interval \d+\N{EN DASH}\d+ ms\)", faster
+    )
+    assert re.match(
+        r"\d+ % slower: \d+ → \d+ ms per step \(99 % interval \d+\N{EN DASH}\d+ ms\)", longer
+    )
 
 
 def test_a_difference_below_the_tolerance_is_none() -> None:
