@@ -320,6 +320,8 @@ class Session:
             exception=_uncaught(),
             exception_ns=crash.failed_ns - self._started_ns if crash and crash.failed_ns else 0,
             raised_at=crash.raised_at if crash else "",
+            lost=crash.lost if crash else "",
+            oom_kills=crash.oom_kills() if crash else 0,
             steps=recorder.progress.steps,
             dropped=recorder.outbox.dropped,
             unmatched_waits=recorder.in_flight.unmatched_waits,

@@ -428,6 +428,8 @@ class Trailer(msgspec.Struct, omit_defaults=True):
         int, "when it ended the program, in ns since the start of the trace; 0: unknown"
     ] = 0
     raised_at: Annotated[str, "`file:line function` of the user's innermost call in it"] = ""
+    lost: Annotated[str, "`timeout` or `connection`, if its message speaks of one"] = ""
+    oom_kills: Annotated[int, "processes of its cgroup killed for lack of memory meanwhile"] = 0
     steps: Annotated[int, "steps recorded"] = 0
     events: Annotated[int, "lines written"] = 0
     dropped: Annotated[int, "records lost"] = 0

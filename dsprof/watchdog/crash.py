@@ -1,10 +1,12 @@
-"""Notes when and where an exception ends the process: of many ranks the first one is the root.
+"""Notes how a process ends, by what only it can know: of many ranks the first one is the root.
 
 Hooks are chained: whoever was there is called as before, and what others put on top stays there.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -14,8 +16,15 @@ from typing import Any
 
 from dsprof.trace.schema import Note
 from dsprof.trace.scope import clock
+from dsprof.watchdog.look import oom_kills
 
 _OURS = ("/dsprof/", "/torch/", "/deepspeed/")
+_LOST = (
+    ("timeout", re.compile(r"\btimed out\b|\btimeout\b", re.IGNORECASE)),
+    ("connection", re.compile(r"(closed|reset) by (remote )?peer|broken pipe", re.IGNORECASE)),
+)
+"""How communication fails: the peer did not come in time, or its process closed the connection."""
+_MESSAGE = 10_000
 
 
 class CrashNotes:
@@ -24,7 +33,9 @@ class CrashNotes:
     def __init__(self, define: Callable[[Any], None]) -> None:
         self.failed_ns = 0
         self.raised_at = ""
+        self.lost = ""
         self._define = define
+        self._killed_before = oom_kills(os.getpid())
         self._is_on = True
         self._main, self._others = sys.excepthook, threading.excepthook
         sys.excepthook = self._in_main
@@ -37,6 +48,7 @@ class CrashNotes:
         if self._is_on:
             with suppress(Exception):
                 self.failed_ns, self.raised_at = clock(), raised_at(trace)
+                self.lost = _lost(str(error)[:_MESSAGE])
         self._main(kind, error, trace)
 
     def _in_thread(self, args: threading.ExceptHookArgs, /) -> None:
@@ -49,6 +61,10 @@ class CrashNotes:
                 )
         self._others(args)
 
+    def oom_kills(self) -> int:
+        """Return how many processes of this cgroup the kernel has killed for memory since."""
+        return oom_kills(os.getpid()) - self._killed_before
+
     def close(self) -> None:
         """Put back what was there, unless others have wrapped us."""
         self._is_on = False
@@ -56,6 +72,10 @@ class CrashNotes:
             sys.excepthook = self._main
         if threading.excepthook is self._put[1]:
             threading.excepthook = self._others
+
+
+def _lost(message: str) -> str:
+    return next((how for how, pattern in _LOST if pattern.search(message)), "")
 
 
 def raised_at(trace: TracebackType | None) -> str:

@@ -95,6 +95,11 @@ def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:
     )
 
 
+def oom_kills(pid: int, root: Path = Path("/proc")) -> int:
+    """Return how many processes the kernel has killed for memory in the cgroup of one, ever."""
+    return _Cgroup(root / str(pid), root).oom_kills() or 0
+
+
 def is_active(before: ProcessState, after: ProcessState, apart_ns: int) -> bool:
     """Say whether a process computes, reads or writes: it is slow, and not stuck."""
     computed_ns, moved_bytes = after.cpu_ns - before.cpu_ns, after.io_bytes - before.io_bytes

@@ -94,7 +94,7 @@ class Watchdog:
 
     def _run(self) -> None:
         try:
-            self._oom_kills = look.process_state(os.getpid()).oom_kills or 0
+            self._oom_kills = look.oom_kills(os.getpid())
             pace = Pace(clock(), round(self._tick_s * SECOND_NS), self._after_ns)
             while not self._end.wait(self._tick_s):
                 self._tick(pace)
@@ -229,7 +229,7 @@ class Watchdog:
     def _seen(self, state: RankState, before: ProcessState | None, apart_ns: int) -> HangDump:
         """Return what this node shows of a rank that may be unable to speak for itself."""
         now_ns, process = clock(), _look(state)
-        kills = (look.process_state(os.getpid()).oom_kills or 0) - self._oom_kills
+        kills = look.oom_kills(os.getpid()) - self._oom_kills
         if process.state == GONE:
             process = msgspec.structs.replace(process, oom_kills=kills)
         is_silent = now_ns - state.beat_ns > _SILENT_NS

@@ -31,6 +31,20 @@ def test_an_uncaught_exception_is_noted_and_passed_on(hooks):
     assert len(hooks) == 1
 
 
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("[unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation", "timeout"),
+        ("[pair.cc:553] Connection closed by peer [127.0.0.1]:42919", "connection"),
+        ("Received data size doesn't match expected size", ""),
+    ],
+)
+def test_how_communication_was_lost_is_in_the_message_of_the_exception(hooks, message, lost):
+    notes = CrashNotes([].append)
+    sys.excepthook(RuntimeError, RuntimeError(message), None)
+    assert notes.lost == lost
+
+
 def test_an_exception_of_a_thread_is_a_note(hooks):
     told = []
     notes = CrashNotes(told.append)

@@ -93,6 +93,7 @@ class Ending:
     has_state: bool = False  # killed, and known up to that moment by its live state
     symptoms: Symptoms = Symptoms()
     failed_ns: int | None = None  # when an exception ended it
+    host: str = ""
 
     @property
     def is_interrupted(self) -> bool:
@@ -122,6 +123,13 @@ class Endings(Aggregate):
             return cls({}, {})
         groups = {g.key: GroupNames(g.label, tuple(g.ranks)) for g in trace.groups.values()}
         return cls({trace.rank: _Reading(to_the_end(trace), clock).ending()}, groups)
+
+    def killed_for_memory(self, rank: int) -> bool:
+        """Say whether the kernel killed for memory what ended on a rank's host without a word."""
+        host = self.ranks[rank].host
+        here = [ending for ending in self.ranks.values() if ending.host == host]
+        kills = max((end.trailer.oom_kills for end in here if end.trailer), default=0)
+        return 0 < sum(ending.trailer is None for ending in here) <= kills
 
     def merge(self, other: Endings) -> Endings:
         """Put the ranks side by side; a group is kept once."""
@@ -165,6 +173,7 @@ class _Reading:
             has_state=trace.state is not None,
             symptoms=self._symptoms(),
             failed_ns=self._failed_ns(),
+            host=trace.header.host,
         )
 
     def _failed_ns(self) -> int | None:

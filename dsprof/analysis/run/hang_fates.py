@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.endings import Ending, Symptoms
+from dsprof.analysis.aggregates.endings import Ending, Endings, Symptoms
 from dsprof.analysis.run.endings import LEAST_WAIT_NS, LOST_NS, is_known, was_alive_meanwhile
 from dsprof.analysis.run.flight_recorders import GroupState
 from dsprof.analysis.run.hang_causes import STOPPED, in_own_code
@@ -28,12 +29,12 @@ class Fate(NamedTuple):
     is_proven: bool
 
 
-def fate_of(rank: int, ending: Ending | None, state: GroupState) -> Fate:
-    """Say what became of a rank that did not come to a call; None: there is no record of it."""
-    if ending is None:
+def fate_of(rank: int, endings: Endings, state: GroupState) -> Fate:
+    """Say what became of a rank that did not come to a call."""
+    if (ending := endings.ranks.get(rank)) is None:
         text = "The process hung, died, or took a different branch."
         return Fate("never_entered", Cause("unknown", text), True)
-    seen = by_look(rank, ending, state)
+    seen = by_look(rank, endings, state)
     if ending.symptoms.is_alive and (seen is None or seen.kind == "never_entered"):
         # A process that is alive and writes nothing runs no Python.
         if ending.trailer is None and _is_silent(ending, state):
@@ -41,18 +42,19 @@ def fate_of(rank: int, ending: Ending | None, state: GroupState) -> Fate:
         if _goes_on(ending, state):
             text = f"Rank {rank} is alive, and still communicates in other groups: it may come."
             return Fate("slow", Cause("unknown", text), False)
-    return seen or _by_record(rank, ending, state)
+    return seen or _by_record(rank, endings, state)
 
 
-def by_look(rank: int, ending: Ending, state: GroupState) -> Fate | None:
+def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
     """Judge by what somebody saw of the process, or what its own last line says."""
+    ending = endings.ranks[rank]
     symptoms, trailer = ending.symptoms, ending.trailer
     if symptoms.at_ns is not None and symptoms.at_ns < state.since_ns:
         symptoms = Symptoms()  # of an earlier pause
     if trailer is not None and trailer.exception:
         return Fate("died", by_exception(rank, trailer), True)
-    if symptoms.state == GONE and trailer is None:
-        return Fate("died", by_kill(rank, ending), True)
+    if trailer is None and (symptoms.state == GONE or endings.killed_for_memory(rank)):
+        return Fate("died", by_kill(rank, endings), True)
     if symptoms.state in STOPPED:
         text = f"Rank {rank} is stopped (SIGSTOP, or a debugger)."
         return Fate("frozen", Cause("stopped", text), True)
@@ -64,25 +66,36 @@ def by_look(rank: int, ending: Ending, state: GroupState) -> Fate | None:
     return None
 
 
-def _by_record(rank: int, ending: Ending, state: GroupState) -> Fate:
+def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:
     """Judge by when the record of a rank ends, beside the waits of the others."""
-    since_ns = state.since_ns
+    ending, since_ns = endings.ranks[rank], state.since_ns
     is_alive, is_silent = was_alive_meanwhile(ending, state), _is_silent(ending, state)
     if ending.trailer is None:
         is_sure, notices = is_known(ending, state), ending.backend in _TCP
         was_cut = ending.has_state and ending.alive_ns < state.since_ns + state.waited_ns
+        lost = _first_lost(endings, state)
+        if lost == "connection" and notices:
+            return Fate("died", by_kill(rank, endings), is_sure)
         if state.failed and (was_cut or not is_alive) and not (is_silent and notices):
-            return Fate("died", by_kill(rank, ending), is_sure)
+            return Fate("died", by_kill(rank, endings), is_sure)
         if is_silent and notices:
-            return Fate("frozen", Cause("unknown", _frozen(rank)), True)
+            is_sure = lost == "timeout" or not state.failed
+            return Fate("frozen", Cause("unknown", _frozen(rank)), is_sure)
         if is_silent:
-            return Fate("died", by_kill(rank, ending), is_sure)
+            return Fate("died", by_kill(rank, endings), is_sure)
         if not is_alive:
-            return Fate("never_entered", by_kill(rank, ending), is_sure)
+            return Fate("never_entered", by_kill(rank, endings), is_sure)
     elif ending.trailer.reason == EXIT and (is_silent or ending.alive_ns < since_ns + LOST_NS):
         text = f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
         return Fate("never_entered", Cause("exited", text), True)
     return Fate("never_entered", _in_own_code(rank, ending, since_ns), True)
+
+
+def _first_lost(endings: Endings, state: GroupState) -> str:
+    """Return how the wait failed that failed first: whoever exits then ends those of others."""
+    failed = [endings.ranks[rank] for rank in state.failed if rank in endings.ranks]
+    first = min(failed, key=lambda ending: ending.failed_ns or math.inf, default=None)
+    return first.trailer.lost if first is not None and first.trailer else ""
 
 
 def _is_silent(ending: Ending, state: GroupState) -> bool:
@@ -114,9 +127,10 @@ def by_exception(rank: int, trailer: Trailer) -> Cause:
     return Cause(kind, f"Rank {rank} ended by {trailer.exception}{where}.")
 
 
-def by_kill(rank: int, ending: Ending) -> Cause:
+def by_kill(rank: int, endings: Endings) -> Cause:
     """Say what is known of a process that ended without a word."""
-    if ending.symptoms.oom_kills:
+    ending = endings.ranks[rank]
+    if ending.symptoms.oom_kills or endings.killed_for_memory(rank):
         text = f"The kernel killed rank {rank}: the memory limit of its cgroup was reached."
         return Cause("out_of_memory", text)
     lost = "" if ending.has_state else " Up to its last half second is missing."

@@ -136,11 +136,12 @@ class _Judge:
         """Ranks that others wait for, by what became of them; those first that were first."""
         found: defaultdict[tuple[Kind, str], list[tuple[int, GroupState, Fate]]]
         found = defaultdict(list)
-        ranks = roots(self.hang)
+        of_device = {rank for state in self.hang.unfinished for rank in state.unfinished}
+        ranks = [rank for rank in roots(self.hang) if rank not in of_device]
         for rank in ranks:
             states = [state for state in self.hang.held_up if rank in state.absent]
             first = min(states, key=lambda s: (not set(s.absent) <= set(ranks), s.since_ns))
-            fate = fate_of(rank, self.endings.ranks.get(rank), first)
+            fate = fate_of(rank, self.endings, first)
             found[fate.kind, fate.cause.kind].append((rank, first, fate))
         for group in sorted(found.values(), key=lambda g: min(s.since_ns for _, s, _ in g)):
             yield self._never_entered(group)
@@ -250,7 +251,7 @@ class _Judge:
 
     def _stuck_within(self, state: GroupState) -> HangVerdict:
         """A collective that every rank entered."""
-        fates = {r: by_look(r, self.endings.ranks[r], state) for r in state.members}
+        fates = {r: by_look(r, self.endings, state) for r in state.members}
         seen = {r: f for r, f in fates.items() if f and f.kind in ("died", "frozen")}
         # Whose exception came from this very wait is a victim.
         seen = {
@@ -310,7 +311,7 @@ class _Judge:
         return tuple(r for r in unclosed if latest_ns > ends[r].alive_ns + LONGEST_NS + 2 * LOST_NS)
 
     def _fate_of_late(self, rank: int, state: GroupState) -> Cause:
-        fate = by_look(rank, self.endings.ranks[rank], state)
+        fate = by_look(rank, self.endings, state)
         if fate is not None and fate.kind == "never_entered":
             return fate.cause
         late_ns = state.calls[rank].created_ns - state.since_ns
@@ -361,7 +362,7 @@ class _Judge:
         ending = dead[first]
         kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
         trailer = ending.trailer
-        cause = by_exception(first, trailer) if trailer else by_kill(first, ending)
+        cause = by_exception(first, trailer) if trailer else by_kill(first, self.endings)
         everyone = len(dead) == len(self.endings.ranks) > 1 and len(kinds) == 1
         everyone |= cause.kind == "store" and len(dead) > 1  # which is no rank
         who = tuple(sorted(dead)) if everyone else (first,)

@@ -149,6 +149,42 @@ def test_a_silent_rank_whose_peers_keep_their_connections_is_frozen() -> None:
     assert (found.kind, found.ranks) == ("frozen", (2,))
 
 
+@pytest.mark.parametrize(
+    ("lost", "kind", "confidence"),
+    [("connection", "died", "high"), ("timeout", "frozen", "high"), ("", "frozen", "medium")],
+)
+def test_how_the_first_wait_failed_tells_killed_from_stopped(
+    lost: str, kind: str, confidence: str
+) -> None:
+    """Who exits after its own wait failed closes connections, too: later failures tell nothing."""
+
+    def failed(number: int, how: str) -> RankTrace:
+        at = 31_000 + number
+        waiting = failing("all_reduce", 1000, 30_000, seq=4, nbytes=4 << 20)
+        end = Trailer("exit", "RuntimeError", exception_ns=at * 10**6, lost=how)
+        return rank(number, [waiting], at + 5, trailer=end)
+
+    others = [failed(0, lost), failed(1, "connection"), failed(3, "connection")]
+    found = root(*others, rank(2, [], 1600, **KILLED))
+    assert (found.kind, found.ranks, found.confidence) == (kind, (2,), confidence)
+
+
+@pytest.mark.parametrize(("kills", "cause"), [(0, "unknown"), (1, "out_of_memory")])
+def test_survivors_of_a_host_know_of_kills_for_memory(kills: int, cause: str) -> None:
+    end = Trailer("exit", "RuntimeError", oom_kills=kills)
+    found = root(
+        *(rank(n, BROKEN, 1010, trailer=end) for n in (0, 1, 3)), rank(2, [], 900, **KILLED)
+    )
+    assert (found.kind, found.ranks, found.cause.kind) == ("died", (2,), cause)
+
+
+def test_a_kill_for_memory_on_another_host_tells_nothing_of_this_one() -> None:
+    end = Trailer("exit", "RuntimeError", oom_kills=1)
+    others = [rank(n, BROKEN, 1010, trailer=end) for n in (0, 1, 3)]
+    there = header(2, RANKS, host="node-b")
+    assert root(*others, rank(2, [], 900, head=there, **KILLED)).cause.kind == "unknown"
+
+
 def test_a_silence_shorter_than_a_heartbeat_proves_nothing() -> None:
     waiting = [rank(n, [waits()], 2300, **KILLED) for n in (0, 1, 3)]
     found = root(*waiting, rank(2, [], 1400, **KILLED))
@@ -432,7 +468,7 @@ def test_dumps_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
 def test_real_dumps_name_the_ranks_in_which_faults_were_injected(
     name: str, injected: tuple[int, ...], kind: str
 ) -> None:
-    found = dumped(shared_data.folder("flight_recorder") / name)[0]
+    [found] = dumped(shared_data.folder("flight_recorder") / name)
     assert (found.ranks, found.kind) == (injected, kind)
 
 
