@@ -157,6 +157,7 @@ class _Cgroup:
                         return
                     if (folder / "memory.oom_control").exists():
                         self._folder, self._is_second = folder, False
+                        break
 
     def oom_kills(self) -> int | None:
         """Processes that the kernel has killed in it, ever."""

@@ -61,6 +61,7 @@ def test_kills_for_memory_are_read_from_either_version_of_cgroups(tmp_path):
         place = root / "sys/fs/cgroup" / folder
         place.mkdir(parents=True)
         (place / kills[0]).write_text(kills[1])
+        (place.parent / kills[0]).write_text("oom_kill 9\n")
 
         assert look.process_state(7, proc).oom_kills == 2
 
