@@ -322,6 +322,7 @@ class AnnotationRow(_Part):
     calls_per_step: float  # of one rank
     duration_ns: int  # on the host's clock; of spans of one name at the same time once
     exposed_ns: int | None  # of it, waits for communication
+    rank_ns: dict[str, int] = {}  # rank -> time of a step, the longest first, of up to 64
 
 
 class RankMemory(_Part):

@@ -19,7 +19,7 @@ from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
-from dsprof.analysis.aggregates.phases import Phases
+from dsprof.analysis.aggregates.phases import Phases, PhaseSums
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.aggregates.timelines import StepDetail, Timelines
@@ -34,6 +34,7 @@ from dsprof.trace.schema import MemorySample
 
 _FLUSH_ROWS = 200
 _WAIT_RANKS = 64
+_SPAN_RANKS = 64
 _WAIT_STEPS = 500
 
 
@@ -135,7 +136,8 @@ def copies(summary: RunSummary) -> list[model.CopyRow]:
 
 def annotated(summary: RunSummary) -> list[model.AnnotationRow]:
     """List the spans that the program named, those that take longest first."""
-    rows = summary[Phases].annotated.items()
+    phases = summary[Phases]
+    rows = {name: phases.of_all_ranks(name) for name in phases.annotated}
     is_timed = summary[Run].is_cpu and summary[Steps].total.exposed_ns is not None
     return [
         model.AnnotationRow(
@@ -144,9 +146,16 @@ def annotated(summary: RunSummary) -> list[model.AnnotationRow]:
             calls_per_step=_per(sums.spans, sums.rank_steps),
             duration_ns=sums.duration_ns,
             exposed_ns=sums.exposed_ns if is_timed else None,
+            rank_ns=_longest_ranks(phases.annotated[name]),
         )
-        for name, sums in sorted(rows, key=lambda item: (-item[1].duration_ns, item[0]))
+        for name, sums in sorted(rows.items(), key=lambda item: (-item[1].duration_ns, item[0]))
     ]
+
+
+def _longest_ranks(ranks: Mapping[int, PhaseSums]) -> dict[str, int]:
+    """Return the time of a step by rank, the longest first, of up to 64."""
+    order = sorted(ranks, key=lambda rank: (-ranks[rank].ns_per_step, rank))
+    return {str(rank): round(ranks[rank].ns_per_step) for rank in order[:_SPAN_RANKS]}
 
 
 def memory(summary: RunSummary) -> list[model.RankMemory]:

@@ -37,6 +37,8 @@ _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (
     Shown("Spans", lambda row: row.calls_per_step, "count"),
     Shown("Time", lambda row: per_step(row, row.duration_ns), "ns"),
     Shown("Exposed", lambda row: per_step(row, row.exposed_ns), "ns"),
+    Shown("Longest on rank", lambda row: next(iter(row.rank_ns), None)),
+    Shown("Time there", lambda row: next(iter(row.rank_ns.values()), None), "ns"),
 )
 
 

@@ -156,9 +156,16 @@ def _annotations(rows: list[AnnotationRow], page: Page) -> list[str]:
     for row in rows[:TOP_ANNOTATIONS]:
         time = fmt.duration(tables.per_step(row, row.duration_ns))
         numbers = f"  {fmt.count(row.calls_per_step):>7} {time:>10}"
-        lines += page.entry(f"{numbers}  ", row.name)
+        lines += page.entry(f"{numbers}  ", f"{row.name}{_longest_rank(row)}")
     left = len(rows) - TOP_ANNOTATIONS
     return lines + ([f"  and {fmt.plural(left, 'more name')}"] if left > 0 else [])
+
+
+def _longest_rank(row: AnnotationRow) -> str:
+    """Name the rank that spends longest in a span, where ranks differ as shown."""
+    times = {rank: fmt.duration(ns) for rank, ns in row.rank_ns.items()}
+    rank = next(iter(times), "")
+    return f" ({times[rank]} on rank {rank})" if len(set(times.values())) > 1 else ""
 
 
 def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:

@@ -140,11 +140,41 @@ def test_ranks_that_take_turns_are_a_remark_and_nobody_is_named():
     assert "in turn" in finding.summary
 
 
-def test_few_steps_of_two_ranks_may_be_chance():
-    traces = [zero_rank(number, comm_ms=comm, steps=6) for number, comm in enumerate((50, 5))]
-    finding = said(RULE, *traces)
-    assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())
-    assert "may be chance" in finding.summary
+def suspected(steps: int, step_ms: float = 100):
+    return said(
+        RULE,
+        *(
+            zero_rank(number, comm_ms=share * step_ms, steps=steps, step_ms=step_ms)
+            for number, share in enumerate((0.5, 0.05))
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_ms", "why"), [(6, 1000, "may be chance"), (12, 20, "last 0.2 s together")]
+)
+def test_a_suspect_says_how_many_more_steps_decide_it(steps, step_ms, why):
+    finding = suspected(steps, step_ms)
+    assert (finding.status, finding.ranks, finding.is_problem) == (Status.UNKNOWN, (1,), True)
+    assert why in finding.summary
+    more = finding.more_steps
+    assert finding.fix == f"Record {more} more steps to be sure"
+    assert suspected(steps + more, step_ms).status is Status.FAIL
+
+
+def test_a_span_that_the_program_named_is_named_as_the_cause():
+    def loading(number: int, load: float) -> RankTrace:
+        spans = [span("forward", 100 * n, 100 * n + 90, n) for n in range(STEPS)]
+        spans += [
+            span("load", 100 * n, 100 * n + load, n, is_annotation=True) for n in range(STEPS)
+        ]
+        spans += [span("log", 100 * n, 100 * n + 3, n, is_annotation=True) for n in range(STEPS)]
+        return rank(number, 30 if number == 0 else 80, spans=spans)
+
+    finding = said(RULE, loading(0, 3.2), loading(1, 43.2))
+    assert 'Rank 1 spends 43.2 ms per step, the others 3.20 ms, in "load".' in finding.cause
+    assert finding.fix == 'Speed up "load" on rank 1'
+    assert '"load"' not in said(RULE, loading(0, 3.2), loading(1, 13.2)).cause
 
 
 def test_four_steps_of_four_ranks_are_not_enough_and_twelve_are():

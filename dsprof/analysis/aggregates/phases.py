@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsprof.analysis.rank import intervals
 from dsprof.analysis.rank.intervals import Intervals, exposed
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
@@ -25,6 +26,7 @@ class PhaseSums:
     rank_steps: int  # measured steps, summed over the ranks that had such a span
     duration_ns: int  # union over threads and engines
     exposed_ns: int  # of it, waits for communication
+    outside_ns: int = 0  # of it, in no phase, wait or copy
 
     def __add__(self, other: PhaseSums) -> PhaseSums:
         return PhaseSums(
@@ -32,6 +34,7 @@ class PhaseSums:
             self.rank_steps + other.rank_steps,
             self.duration_ns + other.duration_ns,
             self.exposed_ns + other.exposed_ns,
+            self.outside_ns + other.outside_ns,
         )
 
     @property
@@ -39,17 +42,22 @@ class PhaseSums:
         """Time of a step in this phase in which nothing was waited for."""
         return (self.duration_ns - self.exposed_ns) / max(self.rank_steps, 1) / 1e6
 
+    @property
+    def ns_per_step(self) -> float:
+        """Time of a rank's step in it."""
+        return self.duration_ns / max(self.rank_steps, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Phases(Aggregate):
-    """Sums by phase ("forward", "backward", "step"), and by the name of what was annotated.
+    """Sums by phase ("forward", "backward", "step"), and by name and rank of what was annotated.
 
     Of ranks on a device that is timed, the phases are those of the host, and waits of its streams
     are not in them.
     """
 
     rows: dict[str, PhaseSums]
-    annotated: dict[str, PhaseSums]
+    annotated: dict[str, dict[int, PhaseSums]]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Phases:
@@ -67,22 +75,35 @@ class Phases(Aggregate):
                 phases.setdefault(span.name, []).append(span)
         on_host = is_timed(trace) and not trace.is_device_timed
         waits = exposed(trace) if on_host else Intervals.union(numbers[:0], numbers[:0])
-        return cls(_rows(phases, waits, len(steps)), _rows(annotated, waits, len(steps)))
+        elsewhere = waits | intervals.phases(trace) | intervals.copies(trace)
+        named = {
+            name: {trace.rank: _sums(spans, waits, elsewhere, len(steps))}
+            for name, spans in annotated.items()
+        }
+        rows = {name: _sums(s, waits, elsewhere, len(steps)) for name, s in phases.items()}
+        return cls(rows, named)
 
     def merge(self, other: Phases) -> Phases:
         """Add up what has the same name."""
-        return Phases(add_rows(self.rows, other.rows), add_rows(self.annotated, other.annotated))
+        names = [*self.annotated, *(name for name in other.annotated if name not in self.annotated)]
+        annotated = {
+            name: add_rows(self.annotated.get(name, {}), other.annotated.get(name, {}))
+            for name in names
+        }
+        return Phases(add_rows(self.rows, other.rows), annotated)
+
+    def of_all_ranks(self, name: str) -> PhaseSums:
+        """Add up what was annotated by a name."""
+        first, *others = self.annotated[name].values()
+        return sum(others, first)
 
 
-def _rows(named: dict[str, list[Phase]], waits: Intervals, steps: int) -> dict[str, PhaseSums]:
-    return {name: _sums(spans, waits, steps) for name, spans in named.items()}
-
-
-def _sums(spans: list[Phase], waits: Intervals, steps: int) -> PhaseSums:
+def _sums(spans: list[Phase], waits: Intervals, elsewhere: Intervals, steps: int) -> PhaseSums:
     starts = np.fromiter((span.start_ns for span in spans), np.int64, len(spans))
     ends = np.fromiter((span.end_ns for span in spans), np.int64, len(spans))
     whole = Intervals.union(starts, ends)
-    return PhaseSums(len(spans), steps, whole.length_ns, (whole & waits).length_ns)
+    outside_ns = (whole - elsewhere).length_ns
+    return PhaseSums(len(spans), steps, whole.length_ns, (whole & waits).length_ns, outside_ns)
 
 
 AGGREGATE = Phases

@@ -1,160 +1,46 @@
 """late-rank: one rank reaches its collectives last, and the others wait for it in theirs.
 
 A trace of dsprof holds when each rank entered each collective: steps vote. A profile holds how long
-each communication kernel ran instead. Kernels of a collective begin when a rank arrives and end
-together, so those of the last to arrive are by far the shortest. What the others wait for it is
-summed over the collectives that all ranks recorded, for windows may be of different length.
+each communication kernel ran instead (`late_rank_kernels`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
+from math import ceil, floor
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.device import Device, RankDevice
+from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.pace import others_pace
-from dsprof.analysis.run.attribution import attribution
 from dsprof.analysis.run.busy_time import busy_times, excess
 from dsprof.analysis.run.lateness import Lateness, Together, Votes, lateness, together, vote
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent, ranks_do
+from dsprof.findings.finding import Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, named, percent, plural, ranks_do
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
     Cause,
     by_pace,
     by_parts,
+    by_span,
     last_arrivals,
     own_time,
     pace_table,
     unknown,
 )
-from dsprof.rules.reasons import EVENTS_MISSING, NO_ARRIVALS, SINGLE_RANK
+from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
+from dsprof.rules.reasons import NO_ARRIVALS, SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
+from dsprof.rules.spans import span_behind
 
-
-@dataclass(frozen=True, slots=True)
-class KernelThresholds:
-    """When a rank is called late in profiles."""
-
-    communication_ratio: float = 0.6  # its time in collectives / that of any other
-    waited_share: float = 0.02  # of the measured steps: what the others wait for it
-    severe_share: float = 0.3
-    cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
-
-
-def judge_kernels(
-    meta: RuleMeta, run: RunSummary, thresholds: KernelThresholds
-) -> Iterable[Finding]:
-    """Name the rank whose communication kernels are far shorter than those of all others."""
-    device, facts = run[Device], run[Run]
-    if problem := _undecidable(device, facts):
-        status, text = problem
-        yield meta.finding(status, text)
-        return
-    late = lateness(run[Arrivals].matched, run[Steps].measured or None)
-    if not late.collectives:
-        yield meta.finding(Status.UNKNOWN, "Unknown: no collective was matched across the ranks.")
-        return
-    spent_ns = (late.waited_ns.clip(0) + late.transfer_ns).sum(axis=1)
-    place = int(spent_ns.argmin())
-    rank, window = late.ranks[place], device.ranks[late.ranks[place]].judged
-    least_ns = min(int(ns) for i, ns in enumerate(spent_ns) if i != place)
-    waited_ns = int(late.caused_ns[place].sum())
-    share = waited_ns / max(window.span_ns, 1)
-    is_shortest = spent_ns[place] <= thresholds.communication_ratio * least_ns
-    if not is_shortest or share < thresholds.waited_share:
-        return
-    severe = share >= thresholds.severe_share
-    count = max(window.steps, 1)
-    excess = {part: ns / count for part, ns in _excess(device.ranks, rank).items()}
-    why = by_parts(BY_KERNELS, rank, excess, thresholds.cause_share * waited_ns / count)
-    cause, action = why or unknown(rank, has_parts=True)
-    of = "per step" if window.steps else "of the recorded time"
-    yield meta.finding(
-        Status.FAIL,
-        f"{ranks_do((rank,), 'delay')} the others by {duration(waited_ns / count)} {of} "
-        f"({percent(share)}): it arrives last in {int(late.lasts[place])} of "
-        f"{int(late.met[place])} collectives.{_exposed(run)}",
-        severity=Severity.HIGH if severe else Severity.MEDIUM,
-        cause=f"A collective's kernels start when their rank arrives and end together. Those of "
-        f"rank {rank} are by far the shortest, so it arrives last. {cause}",
-        action=action,
-        ranks=(rank,),
-        evidence=(_by_rank(device.ranks, late, count),),
-        confidence="high" if severe else "medium",
-    )
-
-
-def _exposed(run: RunSummary) -> str:
-    """Say how much of the wait costs time: part of it may be behind computation."""
-    split = attribution(run)
-    if split is None:
-        return ""
-    return f" {percent(split.waiting)} of the step (mean over ranks) is exposed waiting."
-
-
-def _excess(ranks: Mapping[int, RankDevice], late: int) -> dict[str, float]:
-    """Return by how much each part of a device's time is above the median of the others, in ns.
-
-    As shares of the window of each: windows may be of different length.
-    """
-    span = max(ranks[late].judged.span_ns, 1)
-    found = {}
-    for part in BY_KERNELS:
-        shares = {
-            rank: getattr(row.judged, part) / max(row.judged.span_ns, 1)
-            for rank, row in ranks.items()
-        }
-        found[part] = (shares.pop(late) - median(shares.values())) * span
-    return found
-
-
-def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
-    if len(device.complete) < len(device.ranks):
-        return Status.UNKNOWN, EVENTS_MISSING
-    if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
-        count = len(missing)
-        text = f"Unknown: no times of {count} of {run.first.world_size} ranks were recorded, and "
-        return Status.UNKNOWN, text + "one of them may be the late one."
-    if not any(row.communication_kernels for row in device.ranks.values()):
-        return Status.NOT_APPLICABLE, "No communication kernel was recorded."
-    return None
-
-
-def _by_rank(ranks: Mapping[int, RankDevice], late: Lateness, steps: int) -> Table:
-    caused_ns = late.caused_ns.sum(axis=1)
-    order = sorted(range(len(late.ranks)), key=lambda place: -int(caused_ns[place]))[:16]
-    sums = (caused_ns, late.waited_ns.clip(0).sum(axis=1), late.transfer_ns.sum(axis=1))
-    rows = []
-    for place in order:
-        window = ranks[late.ranks[place]].judged
-        times = [*(int(column[place]) for column in sums), window.idle_ns, window.compute_ns]
-        rows.append((late.ranks[place], *(ns // steps for ns in times)))
-    return Table(
-        columns=(
-            Column("rank"),
-            Column("time others waited for it", "ns"),
-            Column("time it waited for others", "ns"),
-            Column("transfer", "ns"),
-            Column("idle", "ns"),
-            Column("compute", "ns"),
-        ),
-        rows=tuple(rows),
-        caption="Mean per measured step, or the whole record if no step is marked; only "
-        "collectives that all ranks recorded",
-    )
-
-
-_ROWS = 16
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
 """Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
 
@@ -180,7 +66,7 @@ class LateRank:
         why="A collective takes as long as its last rank takes to arrive: all others wait inside.",
         category="communication",
         order=100,
-        needs=(Arrivals, Device, Run, Steps),
+        needs=(Arrivals, Device, Phases, Run, Steps),
     )
     thresholds = Thresholds()
 
@@ -212,8 +98,10 @@ class LateRank:
                 f"Unknown: the collectives of {named(sorted(set(unplaced)))} match no other rank's."
             )
             yield self.meta.finding(Status.UNKNOWN, text)
-        elif problem := _why_not(run, votes, step_ns, thresholds):
+        elif problem := _why_not(run, votes, step_ns):
             yield self.meta.finding(Status.UNKNOWN, f"Unknown: {problem}")
+        elif doubt := _doubt(run, votes, step_ns, thresholds):
+            yield self._suspected(run, votes, doubt, step_ns, thresholds)
         elif cost_ns >= thresholds.step_share * step_ns and votes.late:
             yield self._voted(run, late, votes, step_ns, thresholds)
         elif several := _late_together(run, late, step_ns, thresholds):
@@ -258,6 +146,24 @@ class LateRank:
             confidence="medium",
         )
 
+    def _suspected(
+        self, run: RunSummary, votes: Votes, doubt: str, step_ns: float, thresholds: Thresholds
+    ) -> Finding:
+        """Say how many more steps would decide it."""
+        more = _more_steps(votes, len(run[Steps].measured), step_ns, thresholds)
+        record = "Record more steps" if more is None else f"Record {plural(more, 'more step')}"
+        cost_ns = int(votes.median_ns[votes.leader])
+        rank = votes.ranks[votes.leader]
+        delay = f"{duration(cost_ns)} ({percent(cost_ns / step_ns)})"
+        return self.meta.finding(
+            Status.UNKNOWN,
+            f"Unknown: {doubt}; {record[0].lower()}{record[1:]}.",
+            problem=f"Rank {rank} may delay every step by {delay}",
+            fix=f"{record} to be sure",
+            ranks=(rank,),
+            more_steps=more,
+        )
+
     def _voted(
         self,
         run: RunSummary,
@@ -269,7 +175,7 @@ class LateRank:
         place = votes.leader
         cost_ns = int(votes.median_ns[place])
         share = cost_ns / step_ns
-        (cause, action), table = _why(run, votes, thresholds)
+        (cause, action, fix), table = _why(run, votes, thresholds)
         return self.meta.finding(
             Status.FAIL,
             f"{ranks_do(votes.late, 'delay')} the others by {duration(cost_ns)} per step "
@@ -278,6 +184,8 @@ class LateRank:
             severity=_gravity(share, thresholds),
             cause=cause,
             action=action,
+            problem=_problem(votes.late, cost_ns, share),
+            fix=fix,
             ranks=votes.late,
             evidence=(last_arrivals(late, votes), table),
             saving_ms_per_step=_saving(votes),
@@ -294,7 +202,7 @@ class LateRank:
         thresholds: Thresholds,
     ) -> Finding:
         share = several.cost_ns / step_ns
-        cause, action = _of_hosts(run[Run], several.ranks)
+        cause, action, fix = _of_hosts(run[Run], several.ranks)
         return self.meta.finding(
             Status.FAIL,
             f"{ranks_do(several.ranks, 'delay')} the others by {duration(several.cost_ns)} per "
@@ -303,6 +211,8 @@ class LateRank:
             severity=_gravity(share, thresholds),
             cause=cause,
             action=action,
+            problem=_problem(several.ranks, several.cost_ns, share),
+            fix=fix,
             ranks=several.ranks,
             evidence=(evidence,),
             confidence="medium",
@@ -331,11 +241,13 @@ def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
             f"They are all the ranks of {hosts}, and no other rank runs there.",
             f"Compare {hosts} with the other hosts: clocks and temperature, storage, and what else "
             "runs there.",
+            f"Compare {hosts} with the other hosts",
         )
     return Cause(
         "They have more work than the others before each collective, or slower devices.",
         "Compare what they compute and load with the others: their share of the model and of the "
         "batch, experts, samples, and what else runs on their cores.",
+        f"Compare the work and the processors of {named(ranks)} with the others",
     )
 
 
@@ -349,10 +261,9 @@ def _alike(arrivals: Arrivals) -> list[list[Matched]]:
     return [[one] for one in arrivals.matched if one.group.role in _SHARDING]
 
 
-def _why_not(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds) -> str:
+def _why_not(run: RunSummary, votes: Votes, step_ns: float) -> str:
     """Say why no verdict is possible; empty if one is."""
     rank, cost_ns = votes.ranks[votes.leader], int(votes.median_ns[votes.leader])
-    is_costly = cost_ns >= thresholds.step_share * step_ns
     if missing := run[Run].missing_ranks:
         seen = f"; of those present rank {rank} comes last, {duration(cost_ns)} of a step"
         return (
@@ -361,18 +272,44 @@ def _why_not(run: RunSummary, votes: Votes, step_ns: float, thresholds: Threshol
         )
     if run[Steps].exposed_share is None:
         return "the waits for some collectives were not recorded."
-    if is_costly and votes.late and votes.chance > thresholds.chance:
-        return (
-            f"rank {rank} was last in {int(votes.votes[votes.leader])} of {votes.cast} steps, "
-            "which may be chance; record more steps."
-        )
+    return ""
+
+
+def _doubt(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds) -> str:
+    """Say why a rank that looks late may not be; empty if it is, or if none does."""
+    rank, cost_ns = votes.ranks[votes.leader], int(votes.median_ns[votes.leader])
+    if cost_ns < thresholds.step_share * step_ns or not votes.late:
+        return ""
+    if votes.chance > thresholds.chance:
+        lasts = int(votes.votes[votes.leader])
+        return f"rank {rank} was last in {lasts} of {votes.cast} steps, which may be chance"
     seconds = step_ns * len(run[Steps].measured) / 1e9
-    if is_costly and votes.late and seconds < thresholds.seconds:
+    if seconds < thresholds.seconds:
         return (
             f"rank {rank} comes last, but the steps measured last {seconds:.1f} s together, and "
-            "another program may hold a processor for that long; record more steps."
+            "another program may hold a processor for that long"
         )
     return ""
+
+
+_MOST_MORE = 1000
+_MARGIN = 1.1
+"""More seconds than are needed: the steps to come may be shorter."""
+
+
+def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresholds) -> int | None:
+    """Return how many more steps like these would decide it; None if 1,000 would not."""
+    lasting = ceil(thresholds.seconds * 1e9 * _MARGIN / step_ns) - measured
+    share = int(votes.votes[votes.leader]) / votes.cast
+    for more in range(max(lasting, 1), _MOST_MORE + 1):
+        cast = votes.cast * (measured + more) // measured
+        if chance_of(floor(share * cast), cast, len(votes.ranks)) <= thresholds.chance:
+            return more
+    return None
+
+
+def _problem(ranks: tuple[int, ...], cost_ns: float, share: float) -> str:
+    return f"{ranks_do(ranks, 'delay')} every step by {duration(cost_ns)} ({percent(share)})"
 
 
 def _mean_waited(late: Lateness) -> float:
@@ -409,6 +346,15 @@ def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, 
     rank = votes.ranks[votes.leader]
     others = [one for one in votes.ranks if one not in votes.late]
     least_ns = thresholds.cause_share * int(votes.median_ns[votes.leader])
+    found, table = _by_time(run, votes, rank, others, least_ns)
+    span = span_behind(run[Phases], rank, others, least_ns)
+    return (by_span(span, rank, found) if span else found), table
+
+
+def _by_time(
+    run: RunSummary, votes: Votes, rank: int, others: list[int], least_ns: float
+) -> tuple[Cause, Table]:
+    """Return in which part of its own time a rank is late."""
     facts, steps = run[Arrivals].ranks, run[Steps]
     times = busy_times(steps, {one: row.before_ns for one, row in facts.items()})
     causes = BY_PHASES if times[rank].idle_ns is None else BY_KERNELS

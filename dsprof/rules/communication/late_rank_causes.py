@@ -13,13 +13,15 @@ from dsprof.analysis.run.busy_time import BusyTime
 from dsprof.analysis.run.lateness import Lateness, Votes
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import duration
+from dsprof.rules.spans import Span
 
 
 class Cause(NamedTuple):
-    """A sentence or two of each."""
+    """A sentence or two of cause and action, and the action in a few words."""
 
     cause: str
     action: str
+    fix: str
 
 
 _COMPARE = (
@@ -30,26 +32,32 @@ _INPUT = (
     "Look at data loading on rank {rank} (workers, storage, an uneven shard), and at what only "
     "this rank does between steps: logging, evaluation, checkpoints."
 )
+_COMPARE_FIX = "Compare the work and the processor of rank {rank} with the others"
+_INPUT_FIX = "Speed up what rank {rank} does before its first forward: data loading, logging"
 _COPIES = Cause(
     "It spends {took} more in copies between host and device than the others.",
     "Look at the links and the memory of the host of rank {rank}: pinned memory, NUMA, other "
     "programs that copy.",
+    "Pin the memory that rank {rank} copies from, and check its links",
 )
 BY_PHASES: Mapping[str, Cause] = {
     "compute_ns": Cause(
         "Its forward, backward and optimizer step take {took} longer than those of the "
         "others: it computes longer.",
         _COMPARE,
+        _COMPARE_FIX,
     ),
     "before_ns": Cause(
         "Its first forward begins {took} later after the step before than that of the "
         "others: it waits for input, or its host does something else.",
         _INPUT,
+        _INPUT_FIX,
     ),
     "outside_ns": Cause(
         "It spends {took} more outside forward, backward and step than the others: its host "
         "does something else.",
         "Look at what only rank {rank} does between the phases: logging, metrics, checkpoints.",
+        "Move what only rank {rank} does out of the step",
     ),
     "copies_ns": _COPIES,
 }
@@ -59,12 +67,14 @@ BY_KERNELS: Mapping[str, Cause] = {
         "Compare the work of rank {rank} with that of the others (tokens in a batch, layers, "
         "experts); if it is the same, the clock, temperature and power of its device (nvidia-smi "
         "-q -d PERFORMANCE), and what else runs there.",
+        _COMPARE_FIX,
     ),
     "idle_ns": Cause(
         "Its device is idle for {took} more than those of the others: its host launches work "
         "late, or waits for input.",
         "Look at what the host of rank {rank} does before its collectives: data loading, an uneven "
         "shard, synchronisations, a busy or wrongly bound processor.",
+        "Let the host of rank {rank} launch work earlier: check its input and its processor",
     ),
     "copies_ns": _COPIES,
 }
@@ -79,7 +89,17 @@ def by_parts(
     if not part or more[part] < least_ns:
         return None
     said = causes[part]
-    return Cause(said.cause.format(took=duration(more[part])), said.action.format(rank=rank))
+    cause = said.cause.format(took=duration(more[part]))
+    return Cause(cause, said.action.format(rank=rank), said.fix.format(rank=rank))
+
+
+def by_span(span: Span, rank: int, also: Cause) -> Cause:
+    """Return the span that the program named as the cause, beside where else it shows."""
+    return Cause(
+        f"Rank {rank} spends {span.on_both}, in {span.name}. {also.cause}",
+        f"Look at what rank {rank} does in {span.name} that the others do faster.",
+        f"Speed up {span.name} on rank {rank}",
+    )
 
 
 def by_pace(
@@ -96,6 +116,7 @@ def by_pace(
             "others, and is about as fast as they are after that: it waits for input, or its "
             "host does something else.",
             _INPUT.format(rank=rank),
+            _INPUT_FIX.format(rank=rank),
         )
     took = duration(mine.before_ns + mine.working_ns - usual.before_ns - usual.working_ns)
     why = (
@@ -106,6 +127,7 @@ def by_pace(
         f"before its first backward or collective: {why}.",
         _COMPARE.format(rank=rank)
         + (" Record it with torch.profiler as well to see which." if on_device else ""),
+        _COMPARE_FIX.format(rank=rank),
     )
 
 
@@ -122,6 +144,7 @@ def unknown(rank: int, *, has_parts: bool) -> Cause:
         f"{reason}. {_NOT_THE_NETWORK}",
         f"Look at what rank {rank} does before its collectives: data loading, an uneven shard, "
         "other programs, a slower processor.",
+        f"Look at what rank {rank} does before its collectives",
     )
 
 

@@ -9,8 +9,9 @@ from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent
+from dsprof.findings.wording import duration, percent
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.spans import span_outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class Thresholds:
 
     compute_share: float = 0.7
     outside_share: float = 0.4  # in no phase, no wait and no copy
+
+
+_NAMED_SHARE = 0.25
+"""Of the time outside the phases: a shorter span does not explain it."""
 
 
 class LowComputeShare:
@@ -60,21 +65,37 @@ class LowComputeShare:
         if share >= thresholds.compute_share:
             yield self.meta.finding(Status.PASS, summary)
             return
-        is_outside = outside >= thresholds.outside_share and total.idle_ns is None
+        if outside >= thresholds.outside_share and total.idle_ns is None:
+            yield self._outside(run, summary, outside)
+            return
         yield self.meta.finding(
-            Status.FAIL if is_outside else Status.INFO,
+            Status.INFO,
             summary,
-            title="Much of the step lies outside forward, backward and step" if is_outside else "",
-            severity=Severity.MEDIUM if is_outside else Severity.NONE,
+            cause="See the other findings for settings that change the largest part.",
+            action="Fix the findings on communication, copies and the device first.",
+            evidence=(_parts(total, count),),
+            confidence="medium",
+        )
+
+    def _outside(self, run: RunSummary, summary: str, outside: float) -> Finding:
+        total, count = run[Steps].total, len(run[Steps].measured)
+        span = span_outside(run[Phases], _NAMED_SHARE * total.other_ns / count)
+        longest = f" {span.name} takes {duration(span.ns)} of it per step." if span else ""
+        title = "Much of the step lies outside forward, backward and step"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{summary}{longest}",
+            title=title,
+            problem=f"{percent(outside)} of the step lies outside forward, backward and step",
+            severity=Severity.MEDIUM,
             cause="Between the phases the program does something else: it waits for data, "
-            "evaluates, logs, or saves."
-            if is_outside
-            else "See the other findings for settings that change the largest part.",
+            "evaluates, logs, or saves.",
             action="Look at what the loop does between step and forward. Give the data loader more "
             "workers and prefetching; log and save checkpoints less often. "
-            "dsprof.annotate() gives such parts a name in the timeline."
-            if is_outside
-            else "Fix the findings on communication, copies and the device first.",
+            "dsprof.annotate() gives such parts a name in the timeline.",
+            fix=f"Shorten {span.name}, or run it beside the step"
+            if span
+            else "Name what the loop does between step and forward with dsprof.annotate()",
             evidence=(_parts(total, count),),
             confidence="medium",
         )

@@ -38,16 +38,34 @@ def test_annotated_spans_have_sums_by_name_with_the_waits_in_them():
     spans = [span(name, at, at + 10, is_annotation=True) for at in (0, 20) for name in "ab"]
     comm = [sync("all_reduce", 24, 3, step=0)]
     trace = rank_trace(steps=[step(0, 0, 100)], spans=spans, comm=comm)
-    once = PhaseSums(2, 1, 20 * MS, 3 * MS)
-    assert summary(trace)[Phases].annotated == {"a": once, "b": once}
-    assert summary(trace, trace)[Phases].annotated["a"] == once + once
+    once = PhaseSums(2, 1, 20 * MS, 3 * MS, 17 * MS)
+    assert summary(trace)[Phases].annotated == {"a": {0: once}, "b": {0: once}}
+
+
+def test_annotated_spans_are_kept_by_rank_and_added_up():
+    def spans(length):
+        return [span("load", 0, length, is_annotation=True)]
+
+    phases = summary(*(rank_trace(r, steps=[step(0, 0, 100)], spans=spans(10 + r)) for r in (0, 1)))
+    found = phases[Phases]
+    assert {r: s.ns_per_step for r, s in found.annotated["load"].items()} == {
+        0: 10 * MS,
+        1: 11 * MS,
+    }
+    assert found.of_all_ranks("load") == PhaseSums(2, 2, 21 * MS, 0, 21 * MS)
+
+
+def test_what_of_a_span_is_in_a_phase_is_not_outside():
+    spans = [span("load", 0, 30, is_annotation=True), span("forward", 20, 50)]
+    trace = rank_trace(steps=[step(0, 0, 100)], spans=spans)
+    assert summary(trace)[Phases].annotated["load"][0].outside_ns == 20 * MS
 
 
 def test_a_name_for_each_span_does_not_grow_the_summary():
     spans = [span(f"batch {n}", n, n + 1, is_annotation=True) for n in range(NAMES + 20)]
     annotated = summary(rank_trace(steps=[step(0, 0, 200)], spans=spans))[Phases].annotated
     assert len(annotated) == NAMES + 1
-    assert annotated[OTHERS] == PhaseSums(20, 1, 20 * MS, 0)
+    assert annotated[OTHERS] == {0: PhaseSums(20, 1, 20 * MS, 0, 20 * MS)}
 
 
 def test_host_waits_of_a_device_say_nothing():

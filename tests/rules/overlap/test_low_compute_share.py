@@ -21,6 +21,16 @@ def test_a_loop_that_does_something_else_fails():
     assert "outside forward, backward and step" in finding.summary
 
 
+def test_a_span_that_the_program_named_is_named():
+    trace = idling(0.6)
+    trace.spans += [
+        span("load", 100 * n + 45, 100 * n + 75, n, is_annotation=True) for n in range(6)
+    ]
+    finding = said(RULE, trace)
+    assert finding.summary.endswith(' "load" takes 30.0 ms of it per step.')
+    assert finding.fix == 'Shorten "load", or run it beside the step'
+
+
 def test_waits_are_told_and_left_to_rules_of_their_own():
     finding = said(RULE, zero_rank(comm_ms=35))
     assert finding.status is Status.INFO
