@@ -45,6 +45,8 @@ def judge(case: str, draw: Draw, folder: Path) -> dict[str, Any]:
     problems = CASES[case].problems(draw, said)
     if CASES[case].is_calm:
         problems += [f"alarm: {path}" for path in alarms(folder)]
+    if not (folder / "stalled").exists():
+        problems = ["the fault was never reached"]
     if outcome.live:
         live = json.loads(outcome.live)["verdicts"] if outcome.live[:1] == "{" else []
         problems += (
@@ -93,11 +95,11 @@ def main(names: list[str]) -> int:
     rows = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     right = [row for row in rows if not row["problems"]]
     print(f"{len(right)} of {len(rows)} runs have the verdict that they should have")
-    noticed = sorted(row["noticed_s"] for row in rows if row["noticed_s"] is not None)
-    if noticed:
+    judged_s = sorted(row["judged_s"] for row in rows if row["judged_s"] is not None)
+    if judged_s:
         print(
-            f"from fault to dump: median {statistics.median(noticed):.1f} s, "
-            f"most {noticed[-1]:.1f} s"
+            f"from fault to verdict in {len(judged_s)} runs: "
+            f"median {statistics.median(judged_s):.1f} s, most {judged_s[-1]:.1f} s"
         )
     return len(right) < len(rows)
 
