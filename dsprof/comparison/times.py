@@ -8,6 +8,7 @@ from statistics import median
 from dsprof.comparison.model import Judgement, TimeChange
 from dsprof.comparison.noise import LEAST_STEPS, Interval, difference
 from dsprof.diagnosis.model import Diagnosis, StepParts
+from dsprof.findings.wording import duration, plural
 
 PARTS = ("total", "exposed_comm", "compute", "copies", "idle", "other")
 TOLERANCE = 0.02
@@ -36,11 +37,14 @@ def _too_short(first: list[StepParts], second: list[StepParts]) -> str:
     fewest = min(len(first), len(second))
     shortest_ns = min(sum(row.total_ns for row in rows) for rows in (first, second))
     if fewest < LEAST_STEPS:
-        return f"one run has {fewest} measured steps, noise is estimated from {LEAST_STEPS} on"
-    if shortest_ns < LEAST_NS:
-        seconds = f"{shortest_ns / 1e9:.1f} s"
         return (
-            f"one run has {seconds} of measured steps, and noise shows from {LEAST_NS / 1e9:g} s on"
+            f"one run has {plural(fewest, 'measured step')}, and noise is estimated from "
+            f"{LEAST_STEPS} on"
+        )
+    if shortest_ns < LEAST_NS:
+        return (
+            f"one run has {duration(shortest_ns)} of measured steps, and noise is estimated from "
+            f"{LEAST_NS / 1e9:g} s on"
         )
     return ""
 

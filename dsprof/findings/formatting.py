@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 
 from dsprof.findings import wording
 from dsprof.findings.finding import Cell, ColumnKind
-from dsprof.findings.wording import BINARY_UNITS, TIME_UNITS, Units, percent, scaled, shortened
+from dsprof.findings.wording import (
+    BINARY_UNITS,
+    RATE_UNITS,
+    TIME_UNITS,
+    Units,
+    percent,
+    scaled,
+    shortened,
+)
 
 NOT_MEASURABLE = "not measurable"
 NOT_KNOWN = "not known"
@@ -32,7 +40,7 @@ def size(n_bytes: float | None) -> str:
 
 def rate(bytes_per_s: float | None) -> str:
     """Bytes per second in decimal units, as nccl-tests and links are rated."""
-    return _measured(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+    return _measured(bytes_per_s, RATE_UNITS)
 
 
 def share(part: float | None) -> str:

@@ -62,6 +62,8 @@ BINARY_UNITS: Units = (
 
 TIME_UNITS: Units = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 
+RATE_UNITS: Units = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s"))
+
 
 def size(nbytes: float) -> str:
     """Show bytes in the binary unit that keeps about three figures: `1.50 MiB`."""
@@ -71,6 +73,11 @@ def size(nbytes: float) -> str:
 def duration(ns: float) -> str:
     """Show nanoseconds in the unit that keeps about three figures: `2.31 s`."""
     return scaled(ns, TIME_UNITS)
+
+
+def rate(bytes_per_s: float) -> str:
+    """Show bytes per second in decimal units, as nccl-tests and links are rated: `96.2 GB/s`."""
+    return scaled(bytes_per_s, RATE_UNITS)
 
 
 def scaled(value: float, units: Units) -> str:
@@ -83,8 +90,10 @@ def scaled(value: float, units: Units) -> str:
 
 def figures(value: float) -> str:
     """Show a number with about three figures."""
-    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-    return f"{value:,.{decimals}f}"
+    size = abs(float(f"{value:.3g}"))
+    if 0 < size < 0.1:
+        return f"{value:.2g}"
+    return f"{value:,.{0 if size >= 100 else 1 if size >= 10 else 2}f}"
 
 
 def percent(part: float, sign: str = "-") -> str:

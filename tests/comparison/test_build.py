@@ -133,7 +133,8 @@ def test_a_run_of_a_moment_is_not_judged() -> None:
     rows = [msgspec.structs.replace(row, total_ns=row.total_ns // 10) for row in made.steps.rows]
     short = msgspec.structs.replace(made, steps=msgspec.structs.replace(made.steps, rows=rows))
     total = times(compared(made, short))["total"]
-    assert (total.judgement, total.why[:30]) == ("not compared", "one run has 1.6 s of measured ")
+    assert total.judgement == "not compared"
+    assert "1.63 s of measured steps" in total.why
 
 
 def test_what_one_run_did_not_measure_is_not_judged() -> None:

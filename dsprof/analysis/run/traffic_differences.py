@@ -9,7 +9,7 @@ from typing import Literal
 
 from dsprof.analysis.aggregates.intent import Account, Amount, Sent
 from dsprof.analysis.rank.intent import ITEM_BYTES, Expected, Kind, Terms, terms_of
-from dsprof.findings.wording import percent
+from dsprof.findings.wording import count, percent, plural
 from dsprof.trace.schema import ROLES, EngineConfig
 
 Verdict = Literal["as asked", "explained", "unexplained"]
@@ -138,8 +138,8 @@ class _Asking:
     def _passes(self, passes: float) -> str:
         done, asked = self._account.progress.micro_steps / self._steps, self._terms.micro_steps
         if self._terms.stage >= 2 and abs(done - asked) > self._tolerance * asked:
-            return f"{done:.3g} micro-steps per step, where {asked} are configured"
-        return f"reduced in {passes:.3g} of {done:.3g} micro-steps"
+            return f"{count(done)} micro-steps per step, where {asked} are configured"
+        return f"reduced in {count(passes)} of {count(done)} micro-steps"
 
     def _updates(self, expected: Expected, total: Amount) -> str:
         share = _share(total.nbytes, expected.nbytes.low)
@@ -158,7 +158,7 @@ class _Asking:
         ratio = done.micro_steps / self._steps / asked if asked else 1.0
         times = _share(total.nbytes, expected.nbytes.low * ratio)
         forwards, slack = _share(done.forwards, done.micro_steps), 1 + self._tolerance
-        often = f"gathered {times:.3g} times a {'micro-step' if asked else 'forward'}"
+        often = f"gathered {plural(times, 'time')} per {'micro-step' if asked else 'forward'}"
         if times < 1:
             return f"{often}: some were still gathered, or not needed"
         if times <= 2 * slack:
@@ -166,7 +166,7 @@ class _Asking:
         if done.recomputing_ranks and times <= 3 * slack:
             return f"{often}: once more for recomputation"
         if forwards > slack and times <= 3 * forwards * slack:
-            return f"{often}: {forwards:.3g} forwards a micro-step (evaluation, generation)"
+            return f"{often}: {count(forwards)} forwards per micro-step (evaluation, generation)"
         return ""
 
     def unasked(self, sent: Sent, amount: Amount, *, is_minor: bool) -> Line:

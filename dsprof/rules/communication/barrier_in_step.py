@@ -10,7 +10,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.findings.wording import duration, percent, plural
+from dsprof.findings.wording import count, duration, percent, plural
 from dsprof.rules.call_evidence import (
     Calls,
     blocked_ms,
@@ -58,7 +58,7 @@ class BarrierInStep:
         if not any(kind.group_size > 1 for kind in rows):
             yield self.meta.finding(Status.NOT_APPLICABLE, NO_COLLECTIVE)
         elif barriers and calls_per_step(barriers) < thresholds.calls_per_step:
-            text = f"Barriers are rare: {calls_per_step(barriers):.2g} per step."
+            text = f"Barriers are rare: {count(calls_per_step(barriers))} per step."
             yield self.meta.finding(Status.PASS, text)
         elif barriers:
             yield self._judged(barriers, run[Steps], thresholds)

@@ -12,7 +12,7 @@ from dsprof.analysis.run.hang_model import HangVerdict
 from dsprof.analysis.run.hang_verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import named
+from dsprof.findings.wording import duration, named
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import CollectiveTimeout, LastWork, RankLog
@@ -70,7 +70,7 @@ class CollectiveTimedOut:
         return self.meta.finding(
             Status.FAIL,
             f"{named_ranks(present).capitalize()} gave up waiting in {name} number "
-            f"{min(numbers.values())}" + (f" after {longest / 1000:,.0f} s." if longest else "."),
+            f"{min(numbers.values())}" + (f" after {duration(longest * 1e6)}." if longest else "."),
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
             action=f"{_look_at(suspects)} (py-spy dump).{_DUMPS * verdict.is_healthy}",

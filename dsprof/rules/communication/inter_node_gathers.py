@@ -15,7 +15,7 @@ from dsprof.analysis.rank.blocked_time import BlockedTime
 from dsprof.analysis.rank.intent import ITEM_BYTES
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import FILL_HOSTS, size
+from dsprof.findings.wording import FILL_HOSTS, duration, size
 from dsprof.rules.call_evidence import blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.rules.reasons import NO_DETAILED_GATHER
@@ -146,7 +146,7 @@ class InterNodeGathers:
         held = blocked_ms(avoidable)
         is_costly = held is not None and share_of_step(held, run[Steps]) >= thresholds.held_share
         nbytes = bytes_per_step(avoidable)
-        blocked = f" (blocked time {held:.3g} ms)" if held is not None else ""
+        blocked = f" (blocked time {duration(held * 1e6)})" if held is not None else ""
         return self.meta.finding(
             Status.FAIL if is_costly else Status.INFO,
             f"All-gathers send {size(nbytes)} per step and rank across nodes that could stay "

@@ -283,11 +283,11 @@ def _doubt(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds
     if votes.chance > thresholds.chance:
         lasts = int(votes.votes[votes.leader])
         return f"rank {rank} was last in {lasts} of {votes.cast} steps, which may be chance"
-    seconds = step_ns * len(run[Steps].measured) / 1e9
-    if seconds < thresholds.seconds:
+    recorded_ns = step_ns * len(run[Steps].measured)
+    if recorded_ns < thresholds.seconds * 1e9:
         return (
-            f"rank {rank} comes last, but the steps measured last {seconds:.1f} s together, and "
-            "another program may hold a processor for that long"
+            f"rank {rank} comes last, but the measured steps last {duration(recorded_ns)} "
+            "together, and another program may occupy a processor for that long"
         )
     return ""
 
@@ -321,7 +321,7 @@ def _mean_waited(late: Lateness) -> float:
 def _bound(late: Lateness) -> str:
     if not late.doubt_ns:
         return ""
-    accuracy = f"arrival times are accurate to {late.doubt_ns / 1e6:,.3f} ms"
+    accuracy = f"arrival times are accurate to {duration(late.doubt_ns)}"
     return f"; {accuracy}, smaller differences are ignored"
 
 

@@ -10,7 +10,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent, size
+from dsprof.findings.wording import percent, rate, size
 from dsprof.rules.hardware.judged_transfers import Judged, Thresholds, judged
 from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
@@ -119,8 +119,8 @@ def _told(row: Judged) -> str:
     where = f"across {path.nodes} hosts" if path.nodes > 1 else "within a host"
     return (
         f"{path.op} of {size(transfer.nbytes)} in {path.group} ({where}) moves "
-        f"{transfer.busbw / 1e9:,.3g} GB/s; the fastest quarter of the calls reach "
-        f"{transfer.quick_busbw / 1e9:,.3g} GB/s, {percent(row.share or 0.0)} of {_source(row)}."
+        f"{rate(transfer.busbw)}; the fastest quarter of the calls reach "
+        f"{rate(transfer.quick_busbw)}, {percent(row.share or 0.0)} of {_source(row)}."
     )
 
 
@@ -128,10 +128,10 @@ def _source(row: Judged) -> str:
     """Say what a transfer is held to."""
     if row.expected is None:
         return ""
-    rate = f"{row.expected.busbw / 1e9:,.3g} GB/s"
+    speed = rate(row.expected.busbw)
     if row.expected.is_measured:
-        return f"the {rate} of the baseline"
-    return f"the {rate} that others reach at this size over {row.expected.source}"
+        return f"the {speed} of the baseline"
+    return f"the {speed} that others reach at this size over {row.expected.source}"
 
 
 def _table(rows: list[Judged]) -> Table:

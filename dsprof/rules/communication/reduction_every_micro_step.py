@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import size
+from dsprof.findings.wording import count, plural, size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
 from dsprof.rules.reasons import NO_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
@@ -85,13 +85,13 @@ class ReductionEveryMicroStep:
         nbytes = traffic.per_step(sum(volume.nbytes for volume in gradients))
         extra = round(nbytes * (1 - 1 / reductions))
         summary = (
-            f"Gradients are reduced {reductions:.3g} times per step, over "
-            f"{traffic.micro_steps / traffic.rank_steps:.3g} micro-steps: {size(extra)} of "
+            f"Gradients are reduced {plural(reductions, 'time')} per step, over "
+            f"{count(traffic.micro_steps / traffic.rank_steps)} micro-steps: {size(extra)} of "
             f"{size(nbytes)} per step are redundant."
         )
         evidence = Table(
             columns=(Column("reductions per step"), Column("gradient bytes per step", "bytes")),
-            rows=((f"{reductions:.3g}", round(nbytes)), ("1", round(nbytes) - extra)),
+            rows=((count(reductions), round(nbytes)), ("1", round(nbytes) - extra)),
             caption="As recorded, and with one reduction per step",
         )
         if is_by_design:

@@ -151,10 +151,10 @@ def _by_design(engines: Engines) -> str:
 
 
 def _keep(engines: Engines) -> str:
-    gib = _elements_of_model(engines.main) * 2 / (1 << 30) if engines.main else 0.0
+    nbytes = _elements_of_model(engines.main) * 2 if engines.main else 0
     return (
         f'Delete "{REUSE}" (default {REUSE_DEFAULT:,} elements). Parameters then stay until '
-        f"backward is done with them: up to {gib:,.1f} GiB more on each rank, in 16 bits."
+        f"backward is done with them: up to {size(nbytes)} more on each rank, in 16 bits."
     )
 
 

@@ -80,7 +80,7 @@ class ScalarCollectives:
         elif scalars and not many:
             calls = calls_per_step(scalars)
             few = f"below the limit of {thresholds.calls_per_step:g} of a kind"
-            text = f"{calls:.2g} per step and rank; {few}."
+            text = f"{count(calls)} per step and rank; {few}."
             yield self.meta.finding(Status.PASS, text)
         for part in many:
             told = {"action": _ACTION} if part is numbers else _TENSORS

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.run.transfer_speed import Path
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent, size
+from dsprof.findings.wording import percent, rate, size
 from dsprof.rules.hardware.links import Expected, LinkModel, accelerator_link
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.log import Measured
@@ -57,7 +57,7 @@ class SlowBenchmark:
 
     def _judged(self, best: Measured, rows: list[Measured], thresholds: Thresholds) -> Finding:
         expected = _expected(best)
-        reached = f"{_what(best)} reaches a bus bandwidth of {best.busbw / 1e9:,.3g} GB/s"
+        reached = f"{_what(best)} reaches a bus bandwidth of {rate(best.busbw)}"
         if expected is None or (best.hosts != 1 and best.busbw < thresholds.share * expected.busbw):
             return self.meta.finding(
                 Status.INFO,
@@ -66,7 +66,7 @@ class SlowBenchmark:
                 evidence=(_table(rows),),
             )
         share = best.busbw / expected.busbw
-        text = f"{reached}, {percent(share)} of the {expected.busbw / 1e9:,.3g} GB/s that others "
+        text = f"{reached}, {percent(share)} of the {rate(expected.busbw)} that others "
         text += f"reach over {expected.source}."
         if share >= thresholds.share:
             return self.meta.finding(Status.PASS, text, evidence=(_table(rows),))

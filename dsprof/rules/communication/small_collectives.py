@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import count
+from dsprof.findings.wording import count, size
 from dsprof.rules.call_evidence import calls_per_step, calls_table, over_all_ranks
 from dsprof.rules.communication.scalar_collectives import is_scalar
 from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
@@ -93,7 +93,7 @@ class SmallCollectives:
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
             f"{count(bucket.flushes_per_step)} {knob.noun} per step carry "
-            f"{bucket.mean_bytes / 1024:,.0f} KiB each: {knob.fact(bucket)}.",
+            f"{size(bucket.mean_bytes)} each: {knob.fact(bucket)}.",
             title=knob.title,
             severity=Severity.NONE if hidden else Severity.MEDIUM,
             cause=knob.cause,

@@ -18,7 +18,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.findings.wording import count, duration, plural
+from dsprof.findings.wording import count, duration, plural, size
 from dsprof.rules.call_evidence import (
     Calls,
     blocked_ms,
@@ -130,7 +130,7 @@ class TinyParameterGathers(_SmallGathers):
 
     meta = RuleMeta(
         id="tiny-parameter-gathers",
-        title="Parameter gathers are large, or cost little",
+        title="All-gathers of parameters are large, or cost little",
         failing_title="Parameters are all-gathered in many small collectives",
         why="ZeRO-3 all-gathers the parameters of a module when it is called. Each module with "
         "few parameters, such as an expert or a norm, costs a latency in forward and in backward.",
@@ -152,13 +152,13 @@ class TinyParameterGathers(_SmallGathers):
         took = "" if held is None else f"; blocked time {duration(held * 1e6)}"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
-            f"{plural(calls, 'gather')} of {bytes_per_step(gathers) / calls / 1024:,.0f} KiB on "
-            f"average in each step{took}.",
+            f"{plural(calls, 'all-gather')} of {size(bytes_per_step(gathers) / calls)} on average "
+            f"per step and rank{took}.",
             severity=Severity.MEDIUM if fails else Severity.NONE,
             cause=f"{PERSISTENCE} is {written:,.0f} elements, so that even the smallest parameters "
-            "are sharded and gathered."
+            "are sharded and all-gathered."
             if lowered
-            else "Each module is gathered when it is called, and these modules are small.",
+            else "Each module is all-gathered when it is called, and these modules are small.",
             action=(
                 f'Delete "{PERSISTENCE}" (default {PERSISTENCE_DEFAULT:,}). ' if lowered else ""
             )

@@ -12,6 +12,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.traffic_differences import Line, compare
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import count, size
 from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -87,7 +88,7 @@ class UnexplainedTraffic:
             )
         return self.meta.finding(
             Status.PASS,
-            f"{_mib(sum(line.nbytes for line in asked))} per step and rank, as the "
+            f"{size(sum(line.nbytes for line in asked))} per step and rank, as the "
             "configuration asks for.",
             evidence=(_table(lines),),
             confidence="high",
@@ -151,11 +152,9 @@ def _most(line: Line) -> float:
 
 def _in_words(line: Line) -> str:
     ops = ", ".join(line.families) or "nothing"
-    sent = f"{line.what} ({ops}): {_mib(line.nbytes)} per step"
-    if line.asked_bytes is None:
-        return sent
-    low, high = line.asked_bytes
-    return f"{sent}, where {_mib(low)}{'' if low == high else f' to {_mib(high)}'} are asked for"
+    sent, *bounds = _sizes(line.nbytes, *(line.asked_bytes or ()))
+    text = f"{line.what} ({ops}): {sent} per step"
+    return f"{text}, where {' to '.join(dict.fromkeys(bounds))} are asked for" if bounds else text
 
 
 def _table(lines: list[Line]) -> Table:
@@ -193,13 +192,14 @@ def _table(lines: list[Line]) -> Table:
 def _range(calls: tuple[float, float] | None) -> str:
     if calls is None:
         return ""
-    low, high = calls
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    return " to ".join(dict.fromkeys(map(count, calls)))
 
 
-def _mib(nbytes: float) -> str:
-    """In one unit and to the hundredth: what is not as asked must not look alike."""
-    return f"{nbytes / 2**20:,.2f} MiB"
+def _sizes(*sizes: float) -> list[str]:
+    """Show sizes; in bytes where rounding would make different ones look alike."""
+    words = [size(one) for one in sizes]
+    is_exact = len(set(words)) == len(set(sizes))
+    return words if is_exact else [f"{one:,.0f} bytes" for one in sizes]
 
 
 RULE: Rule = UnexplainedTraffic()

@@ -26,7 +26,7 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import shortened
+from dsprof.findings.wording import shortened, size
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, answer_all
 from dsprof.rules.environment.values import matches
@@ -100,7 +100,7 @@ class Use(NamedTuple):
         if self.name.startswith("limits.") and self.value == "-1":
             return "unlimited"
         if self.name.endswith("_bytes"):
-            return f"{int(self.value) / (1 << 20):,.6g} MiB"
+            return size(int(self.value))
         return self.value or "not set"
 
 

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Table
+from dsprof.findings.wording import count
 from dsprof.rules.savings import Range, faster_products_save
 
 _INSTRUCTIONS = ("cpu_bf16", "cpu_fp16")
@@ -36,7 +37,7 @@ class ProductRates(NamedTuple):
     def compared(self, one: str, other: str) -> str:
         """Say the same as the end of a sentence, "" where that was not measured."""
         times = self.times(one, other)
-        return f": {other} products are {times:.2g} times as fast" if times else ""
+        return f": {other} products are {count(times)} times as fast" if times else ""
 
     @property
     def tables(self) -> tuple[Table, ...]:

@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent
+from dsprof.findings.wording import percent, plural, size
 from dsprof.rules.memory.counters import RESERVED, STUCK, expandable_ranks, retries
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.memory_snapshot import MemorySnapshot
@@ -102,12 +102,12 @@ class AllocatorFragmentation:
         worst = max(affected, key=lambda rank: ranks[rank].device_last[STUCK])
         memory = ranks[worst].device_last
         summary = (
-            f"{memory[STUCK] / 2**30:.2f} of {memory[RESERVED] / 2**30:.2f} GiB reserved on rank "
-            f"{worst} are stuck in fragments"
+            f"{size(memory[STUCK])} of {size(memory[RESERVED])} reserved on rank {worst} are stuck "
+            "in fragments"
         )
         if retrying:
             most = max(retries(ranks[rank]) for rank in retrying)
-            summary += f"; allocations were retried up to {most} times on a rank"
+            summary += f"; allocations were retried up to {plural(most, 'time')} on a rank"
         return self.meta.finding(
             Status.FAIL,
             summary + ".",
@@ -131,13 +131,12 @@ class AllocatorFragmentation:
         share = one.stuck_bytes / one.reserved_bytes if one.reserved_bytes else 0.0
         is_much = _is_much(one.stuck_bytes, one.reserved_bytes, thresholds)
         summary = (
-            f"{_gib(one.stuck_bytes)} of {_gib(one.reserved_bytes)} GiB reserved on rank {rank} "
-            f"({percent(share)}) are stuck in partly used segments; {_gib(one.cached_bytes)} "
-            "GiB more "
+            f"{size(one.stuck_bytes)} of {size(one.reserved_bytes)} reserved on rank {rank} "
+            f"({percent(share)}) are stuck in partly used segments; {size(one.cached_bytes)} more "
             "are free and can be returned to the device"
         )
         if one.oom_bytes:
-            summary += f"; a request of {_gib(one.oom_bytes)} GiB failed{_free_then(one)}"
+            summary += f"; a request of {size(one.oom_bytes)} failed{_free_then(one)}"
         status = Status.FAIL if failed or is_much else Status.INFO
         return self.meta.finding(
             status,
@@ -151,7 +150,7 @@ class AllocatorFragmentation:
 def _free_then(one: MemorySnapshot) -> str:
     """Say what was free when the request failed, and whether the figures are of that moment."""
     free = one.oom_device_free_bytes
-    text = f", with {_gib(free)} GiB free on the device" if free is not None else ""
+    text = f", with {size(free)} free on the device" if free is not None else ""
     return f"{text}, before other changes" if one.changed_since_oom else text
 
 
@@ -185,10 +184,6 @@ def _words(status: Status, action: str, one: MemorySnapshot) -> dict[str, Any]:
     if one.oom_bytes:
         return {"title": _OVER_COMMITTED, "cause": _TOO_MUCH, "action": _USE_LESS}
     return {"title": AllocatorFragmentation.meta.title}
-
-
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.2f}"
 
 
 def _is_stuck(memory: RankMemory, thresholds: Thresholds) -> bool:

@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, percent, size
+from dsprof.findings.wording import count, duration, percent, size
 from dsprof.rules.call_evidence import (
     AnyCalls,
     blocked_ms,
@@ -145,7 +145,7 @@ def _figures(giant: Giant, held: float | None, backward_ms: float | None) -> Tab
             Column("blocked by gradients", "ms"),
             Column("backward, without waits", "ms"),
         ),
-        rows=((f"{giant.count:.3g}", giant.nbytes, giant.share, giant.parts, held, backward_ms),),
+        rows=((count(giant.count), giant.nbytes, giant.share, giant.parts, held, backward_ms),),
     )
 
 

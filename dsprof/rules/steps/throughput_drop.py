@@ -10,7 +10,7 @@ from statistics import median, quantiles
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent
+from dsprof.findings.wording import count, percent, size
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.log import Throughput
 
@@ -59,7 +59,7 @@ class ThroughputDrop:
         first, last = _ends([one.samples_per_s for one in reports])
         before, after = median(first), median(last)
         drop = 1 - after / before if before else 0.0
-        text = f"{before:,.3g} samples/s at the start, {after:,.3g} at the end"
+        text = f"{count(before)} samples/s at the start, {count(after)} at the end"
         is_apart = quantiles(last)[2] < quantiles(first)[0]
         if drop < thresholds.drop or not is_apart:
             return self.meta.finding(Status.PASS, f"{text}.")
@@ -87,8 +87,8 @@ class ThroughputDrop:
         if min(first) >= 0 and grown >= least and is_steady:
             yield self.meta.finding(
                 Status.FAIL,
-                f"MemAllocated grows from {before:,.3g} to {after:,.3g} GiB from step "
-                f"{reports[0].step:,} to {reports[-1].step:,}.",
+                f"MemAllocated grows from {size(before * 2**30)} in step {reports[0].step:,} to "
+                f"{size(after * 2**30)} in step {reports[-1].step:,}.",
                 title="Allocated memory grows during the run",
                 severity=Severity.MEDIUM,
                 cause="Tensors are kept from step to step: for example a sum of losses with their "

@@ -83,8 +83,8 @@ def test_transfers_slower_than_the_baseline_fail():
     finding = against(ACROSS, *ranks(took_ms=20))
     assert finding.status is Status.FAIL
     assert finding.severity is Severity.MEDIUM
-    assert "all_reduce of 3.81 MiB in world (across 2 hosts) moves 0.2 GB/s" in finding.summary
-    assert "reach 0.2 GB/s, 20 % of the 0.976 GB/s of the baseline" in finding.summary
+    assert "all_reduce of 3.81 MiB in world (across 2 hosts) moves 200 MB/s" in finding.summary
+    assert "reach 200 MB/s, 20 % of the 976 MB/s of the baseline" in finding.summary
     (row,) = finding.evidence[0].rows
     assert row[0] == "all_reduce"
     assert row[5] == 10  # of twelve steps two are warm-up
@@ -94,7 +94,7 @@ def test_transfers_slower_than_the_baseline_fail():
 def test_on_cpus_of_one_host_no_link_is_to_blame():
     finding = against(baseline(), *ranks(took_ms=20, hosts=1))
     assert finding.status is Status.INFO
-    assert "in world (within a host) moves 0.2 GB/s" in finding.summary
+    assert "in world (within a host) moves 200 MB/s" in finding.summary
     assert finding.title.startswith("Collectives are slower than when")
     assert finding.severity is Severity.NONE
 

@@ -154,4 +154,4 @@ def test_the_share_is_a_threshold():
 def test_the_memory_that_whole_parameters_take_is_known():
     config = engine(3, **LOW)
     config.parameters = 429_496_730  # 0.4 x 2^30
-    assert "up to 0.8 GiB more on each rank, in 16 bits" in said(RULE, rank(config=config)).action
+    assert "up to 819 MiB more on each rank, in 16 bits" in said(RULE, rank(config=config)).action

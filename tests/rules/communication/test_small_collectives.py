@@ -39,7 +39,7 @@ def gathers(count: int, nbytes: int = 4 * KIB, **fields):
 def test_buckets_that_are_too_small_fail_with_a_size():
     finding = said(RULE, buckets(100))
     assert finding.status is Status.FAIL
-    assert "100 bucket flushes per step carry 64 KiB each" in finding.summary
+    assert "100 bucket flushes per step carry 64.0 KiB each" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 50_000_000}}
     assert finding.saving_ms_per_step == around(99 - 99 * BYTES_MS)
 
@@ -115,7 +115,7 @@ def fsdp(count: int, **fields):
 def test_small_ddp_buckets_fail_with_its_own_setting():
     finding = said(RULE, ddp(100))
     assert finding.status is Status.FAIL
-    assert "100 DDP buckets per step carry 64 KiB each" in finding.summary
+    assert "100 DDP buckets per step carry 64.0 KiB each" in finding.summary
     assert "bucket_cap_mb is 0.0625" in finding.summary
     assert "bucket_cap_mb=25" in finding.action
     assert finding.config_patch is None, "DeepSpeed's file has no such key"
@@ -127,7 +127,7 @@ def test_small_fsdp_units_fail_with_the_wrapping(library):
     finding = said(RULE, fsdp(40, library=library))
     assert finding.status is Status.FAIL
     assert finding.title == "FSDP units are too small"
-    assert "40 FSDP reductions per step carry 64 KiB each" in finding.summary
+    assert "40 FSDP reductions per step carry 64.0 KiB each" in finding.summary
     assert "fully_shard" in finding.action
     assert finding.config_patch is None
 

@@ -161,7 +161,7 @@ def test_evaluation_within_a_step_explains_gathers():
     trace.spans += spans
     finding = said(RULE, trace)
     assert finding.status is Status.INFO
-    assert "4 forwards a micro-step" in rows(finding)["parameters for use"]["cause"]
+    assert "4 forwards per micro-step" in rows(finding)["parameters for use"]["cause"]
 
 
 def test_recomputation_explains_a_third_gather():
