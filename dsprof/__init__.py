@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Literal, NoReturn
 
-    from dsprof.live_report import Recording
-    from dsprof.loaded_run import LoadedRun
+    from dsprof.results.loaded_run import LoadedRun
+    from dsprof.results.recording import Recording
 
 __all__ = ["__version__", "annotate", "disable", "enable", "load", "record", "step"]
 
@@ -109,7 +109,7 @@ def record(
     import os
 
     from dsprof.config import load_config
-    from dsprof.live_report import Recording
+    from dsprof.results.recording import Recording
 
     return Recording(load_config(os.environ, given))
 
@@ -148,6 +148,6 @@ def load(path: str | os.PathLike[str]) -> LoadedRun:
     """
     from pathlib import Path
 
-    from dsprof.loaded_run import load_run
+    from dsprof.results.loaded_run import load_run
 
     return load_run([Path(path)])

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 PROSE = ("*.md", "docs/**/*.md", "reports/**/*.j2")
 MODULES = ("dsprof/**/*.py", "hooks/**/*.py", "reports/**/*.py", "dsprof_autostart.py")
-TABLES = ("dsprof/rules/knowledge/*.csv",)
+TABLES = ("dsprof/rules/knowledge/**/*.csv",)
 SAY = {
     r"\balone\b": "only",
     r"\b(are|is) of (no|a) known family\b": "not recognised",

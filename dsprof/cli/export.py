@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsprof.cli.loading import progress_on_terminal
 from dsprof.cli.output import check_writable, print_bytes
-from dsprof.cli.progress import progress_on_terminal
 from dsprof.errors import escaped
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def _shown(ranks: Iterator[RankTracks], count: int) -> Iterator[RankTracks]:
 
 def _write_table(arguments: Namespace) -> None:
     from dsprof.export.tables import write_csv, write_parquet
-    from dsprof.loaded_run import load_run
     from dsprof.reports.write import writing
-    from dsprof.rows import installed
+    from dsprof.results.loaded_run import load_run
+    from dsprof.results.rows import installed
 
     if arguments.to == "parquet":
         installed("pyarrow")  # before the long part

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.live_states import keep_live_states
+from dsprof.cli.loading import keep_live_states
 from dsprof.errors import TraceError
 
 if TYPE_CHECKING:

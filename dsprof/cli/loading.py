@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsprof.cli.live_states import keep_live_states
-from dsprof.cli.progress import processes_for, progress_on_terminal
 from dsprof.errors import DsprofError
 from dsprof.files.inputs import read_input
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
+    from dsprof.trace.run import RunFiles
+
+_WIDTH = 30
+_SMALL_BYTES = 1 << 23
+"""A second process takes as long to start as it takes to read a packed trace of this size."""
 
 
 def add_judging(parser: ArgumentParser) -> None:
@@ -70,3 +75,37 @@ def load_diagnosis(
     processes = processes_for([size_of(path) for path in run.files])
     progress = None if is_quiet else progress_on_terminal()
     return diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)
+
+
+def keep_live_states(run: RunFiles) -> None:
+    """Copy the live states of dead ranks beside their traces: memory holds them for a day."""
+    from dsprof.environment import boot_id
+    from dsprof.recording.live_state import keep_states_of_the_dead
+
+    here = boot_id()
+    places = {
+        (header.run_key, path.parent)
+        for path, header in zip(run.files, run.headers, strict=True)
+        if header.boot_id == here
+    }
+    for run_key, folder in places:
+        keep_states_of_the_dead(run_key, folder)
+
+
+def _show_progress(done: int, total: int) -> None:
+    """Redraw the bar; it is gone when all is read."""
+    filled = "#" * (_WIDTH * done // total)
+    text = f"reading: rank {done} of {total} [{filled:<{_WIDTH}}]"
+    sys.stderr.write(f"\r{text}" if done < total else f"\r{' ' * len(text)}\r")
+    sys.stderr.flush()
+
+
+def progress_on_terminal() -> Callable[[int, int], None] | None:
+    """Return what draws the bar; None where standard error is no terminal."""
+    return _show_progress if sys.stderr.isatty() else None
+
+
+def processes_for(sizes: Sequence[int]) -> int:
+    """Return how many processes are worth their start for files of these sizes in bytes."""
+    worthwhile = sum(sizes) // _SMALL_BYTES
+    return max(1, min(len(sizes), worthwhile, len(os.sched_getaffinity(0))))

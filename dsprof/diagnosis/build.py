@@ -19,22 +19,23 @@ from dsprof.analysis.baseline import Baseline
 from dsprof.analysis.pool import Progress
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import Aggregate, RunSummary
-from dsprof.diagnosis import sections
-from dsprof.diagnosis.arrivals import arrivals
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
-from dsprof.diagnosis.environment import environment_info
-from dsprof.diagnosis.flight_recorders import flights
-from dsprof.diagnosis.hang import hang_report
 from dsprof.diagnosis.headline import headline_of, next_lines
-from dsprof.diagnosis.logs import logged_calls, logged_facts
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.diagnosis.quality import in_a_line, quality
-from dsprof.diagnosis.snapshots import snapshots
+from dsprof.diagnosis.sections.arrivals import arrivals
+from dsprof.diagnosis.sections.communication import communication, copies, fetches, flushes
+from dsprof.diagnosis.sections.environment import environment_info
+from dsprof.diagnosis.sections.hang import flights, hang_report
+from dsprof.diagnosis.sections.logs import logged_calls, logged_facts
+from dsprof.diagnosis.sections.memory import memory, snapshots
+from dsprof.diagnosis.sections.quality import in_a_line, quality
+from dsprof.diagnosis.sections.run import rule_infos, run_info, thresholds_in_force
+from dsprof.diagnosis.sections.steps import annotated, devices, split_steps, timelines, waits
+from dsprof.diagnosis.sections.transfer_speed import transfers
+from dsprof.diagnosis.sections.utilisation import utilisation_info
 from dsprof.diagnosis.step_map import step_map
 from dsprof.diagnosis.throughput import throughput
 from dsprof.diagnosis.tiles import kind_of, tiles
-from dsprof.diagnosis.transfer_speed import transfers
-from dsprof.diagnosis.utilisation import utilisation_info
 from dsprof.diagnosis.verdict import leading, verdict, without_problem
 from dsprof.rules import all_rules, plugin_rules
 from dsprof.rules.runner import judge
@@ -87,10 +88,10 @@ def _kinds() -> tuple[type[Aggregate], ...]:
 def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosis:
     """Judge a summary that holds every aggregate."""
     rules = all_rules()
-    findings, steps = judge(summary, rules, thresholds), sections.steps(summary)
+    findings, steps = judge(summary, rules, thresholds), split_steps(summary)
     typical, lead = steps.typical, leading(findings)
     diagnosis = Diagnosis(
-        run=sections.run_info(summary),
+        run=run_info(summary),
         quality=quality(summary[Run], summary[Steps], plugins.problems()),
         steps=steps,
         dsprof_version=__version__,
@@ -98,26 +99,26 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         headline=headline_of(lead) if lead else without_problem(findings, summary, typical),
         next_lines=next_lines(findings, lead),
         findings=findings,
-        communication=sections.communication(summary),
-        devices=sections.devices(summary),
+        communication=communication(summary),
+        devices=devices(summary),
         hang=hang_report(summary, thresholds),
         flights=flights(summary[FlightRecorders]),
-        flushes=sections.flushes(summary),
-        fetches=sections.fetches(summary),
-        copies=sections.copies(summary),
-        annotations=sections.annotated(summary),
-        memory=sections.memory(summary),
+        flushes=flushes(summary),
+        fetches=fetches(summary),
+        copies=copies(summary),
+        annotations=annotated(summary),
+        memory=memory(summary),
         snapshots=snapshots(summary[Snapshots]),
         environment=environment_info(summary[EnvironmentFacts], summary[Engines].engines),
         logged=logged_facts(summary[Logs]),
         logged_calls=logged_calls(summary[Logs]),
-        timelines=sections.timelines(summary),
-        waits=sections.waits(summary),
+        timelines=timelines(summary),
+        waits=waits(summary),
         step_map=step_map(summary, findings, typical.settled_from if typical else None),
         arrivals=arrivals(summary),
         transfers=transfers(summary, thresholds),
-        thresholds=sections.thresholds(rules, thresholds),
-        rules=sections.rule_infos(rules),
+        thresholds=thresholds_in_force(rules, thresholds),
+        rules=rule_infos(rules),
         utilisation=utilisation_info(summary),
         throughput=throughput(summary, typical),
     )

@@ -9,8 +9,9 @@ from dsprof import plugins
 from dsprof._version import __version__
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RankClock, RunSummary
-from dsprof.diagnosis import model, sections
-from dsprof.diagnosis.environment import environment_info
+from dsprof.diagnosis import model
+from dsprof.diagnosis.sections.environment import environment_info
+from dsprof.diagnosis.sections.run import rule_infos, thresholds_in_force
 from dsprof.diagnosis.verdict import NO_PROBLEMS
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Status
@@ -57,8 +58,8 @@ def diagnose_environment(
         verdict=_verdict(findings, header, has_torch="torch" in found.versions),
         findings=findings,
         environment=environment_info(facts),
-        thresholds=sections.thresholds(rules, thresholds),
-        rules=sections.rule_infos(rules),
+        thresholds=thresholds_in_force(rules, thresholds),
+        rules=rule_infos(rules),
     )
 
 

@@ -1,4 +1,4 @@
-"""Sums of a diagnosis as means of one rank's step."""
+"""Sums as means of one rank's step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Iterable
 
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.diagnosis.model import CommunicationRow, Diagnosis
+
+
+def per_rank_step(total: int, count: int) -> float:
+    """Return the mean of `total` over ranks times steps; 0 where there are none."""
+    return total / count if count else 0.0
 
 
 def rank_steps(diagnosis: Diagnosis) -> int:

@@ -12,9 +12,9 @@ from pathlib import Path
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
-from dsprof.trace.nccl_ras import START as RAS_START
-from dsprof.trace.nccl_ras import Communicator, communicators
-from dsprof.trace.py_spy import LARGEST_BYTES, START, main_stacks
+from dsprof.trace.dumps.nccl_ras import START as RAS_START
+from dsprof.trace.dumps.nccl_ras import Communicator, communicators
+from dsprof.trace.dumps.py_spy import LARGEST_BYTES, START, main_stacks
 from dsprof.trace.run import RunFiles
 
 _PATIENCE_S = 10.0

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import Any, BinaryIO
 
-from dsprof.rows import Rows, installed
+from dsprof.results.rows import Rows, installed
 
 
 def write_csv(file: BinaryIO, rows: Rows[Any]) -> None:

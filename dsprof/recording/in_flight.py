@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from dsprof.recording.cpp_waits import CppWaits
 from dsprof.recording.interrupts import raise_if_of_signal_handler
 from dsprof.recording.live_state import LiveState
+from dsprof.trace.dumps.state_file import UNFOLLOWED
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
-from dsprof.trace.state_file import UNFOLLOWED
 
 LOOKED_AT, POLLED = 32, 4
 """A hook looks at so many collectives in flight, and stops at so many pending; step ends go on."""

@@ -22,9 +22,7 @@ import msgspec
 from dsprof.errors import TraceError
 from dsprof.recording.interrupts import raise_if_of_signal_handler
 from dsprof.redaction import redact_text
-from dsprof.trace.schema import Group, Header, Site
-from dsprof.trace.scope import Scope, clock
-from dsprof.trace.state_file import (
+from dsprof.trace.dumps.state_file import (
     BEAT_NS,
     CALL_WORDS,
     CALLS,
@@ -63,6 +61,8 @@ from dsprof.trace.state_file import (
     read_state,
     state_name,
 )
+from dsprof.trace.schema import Group, Header, Site
+from dsprof.trace.scope import Scope, clock
 
 STALE_NS = 24 * 3600 * 10**9
 """The state of a process that is gone is removed so long after its last sign of life."""

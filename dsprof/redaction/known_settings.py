@@ -6,16 +6,15 @@ here they are data, for the training process imports no rule.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from dsprof.files.tables import lines, rows
 from dsprof.redaction import REDACTED, plain_value, written_name
 
-_TABLES = Path(__file__).parents[1] / "rules" / "knowledge"
+_TABLES = "rules/knowledge/"
 
 NAME_KEYS = frozenset(
     ("wandb.project", "wandb.group", "wandb.team", "comet.project", "comet.workspace")
@@ -120,24 +119,21 @@ def top_level_keys() -> frozenset[str]:
 @cache
 def _variables() -> tuple[frozenset[str], tuple[str, ...]]:
     tables = ("known_names.txt", "harmless_names.txt", "launcher_names.txt")
-    names = [name for table in tables for name in _lines(table)]
-    retired = [row["name"] for row in csv.DictReader(_lines("retired_names.csv"))]
+    names = [name for table in tables for name in lines(_TABLES + table)]
+    retired = [row["name"] for row in rows(_TABLES + "retired_names.csv")]
     patterns = tuple(name for name in names if "*" in name)
     return frozenset([*names, *retired]), patterns
 
 
 @cache
 def _keys() -> frozenset[str]:
-    rows = csv.DictReader(_lines("deepspeed_keys.csv"))
-    known = (".".join(filter(None, (row["section"], row["key"]))) for row in rows)
-    retired = (row["key"] for row in csv.DictReader(_lines("deepspeed_retired.csv")))
-    return frozenset([*known, *retired, *_lines("deepspeed_open_keys.txt")]) - _SECRETS
+    tables = f"{_TABLES}deepspeed/"
+    listed = rows(tables + "keys.csv")
+    known = (".".join(filter(None, (row["section"], row["key"]))) for row in listed)
+    retired = (row["key"] for row in rows(tables + "retired.csv"))
+    return frozenset([*known, *retired, *lines(tables + "open_keys.txt")]) - _SECRETS
 
 
 @cache
 def _words() -> frozenset[str]:
     return frozenset(word for path in _keys() | _SECRETS for word in path.split("."))
-
-
-def _lines(table: str) -> list[str]:
-    return (_TABLES / table).read_text(encoding="utf-8").splitlines()

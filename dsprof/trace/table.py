@@ -14,11 +14,12 @@ import numpy.typing as npt
 from dsprof.environment import EnvSnapshot
 from dsprof.trace.columns import FLAGS, NUMBERS, WORDS, BoolArray, Columns, IntArray
 from dsprof.trace.device import DeviceActivity, Profile
-from dsprof.trace.flight_dump import FlightDump
-from dsprof.trace.hang_dump import HangDump
+from dsprof.trace.dumps.flight_dump import FlightDump
+from dsprof.trace.dumps.hang_dump import HangDump
+from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
+from dsprof.trace.dumps.state_file import RankState
 from dsprof.trace.lines import OPEN_LINE, Line
 from dsprof.trace.log import RankLog
-from dsprof.trace.memory_snapshot import MemorySnapshot
 from dsprof.trace.schema import (
     BucketLayout,
     Collective,
@@ -41,7 +42,6 @@ from dsprof.trace.schema import (
     StepCounters,
     Trailer,
 )
-from dsprof.trace.state_file import RankState
 
 
 class Vocabulary(dict[str, int]):

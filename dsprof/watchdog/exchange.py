@@ -22,9 +22,9 @@ import msgspec
 from dsprof.environment.processes import GONE
 from dsprof.errors import TraceError
 from dsprof.recording.live_state import keep_states_of_the_dead
-from dsprof.trace.hang_dump import HangDump, dump_path, read_dump, write_dump
+from dsprof.trace.dumps.hang_dump import HangDump, dump_path, read_dump, write_dump
+from dsprof.trace.dumps.state_file import RankState, memory_folders, read_state, state_name
 from dsprof.trace.schema import Header
-from dsprof.trace.state_file import RankState, memory_folders, read_state, state_name
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dsprof.environment.machine import listed
 from dsprof.environment.processes import GONE
-from dsprof.trace.hang_dump import ProcessState, ThreadStack
+from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack
 
 T = TypeVar("T")
 

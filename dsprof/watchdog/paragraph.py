@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.run.hang_model import HEALTHY, HangVerdict
 from dsprof.analysis.run.hang_verdict import hang_of, judged
 from dsprof.analysis.summary import RankClock
-from dsprof.trace.hang_dump import HangDump
+from dsprof.trace.dumps.hang_dump import HangDump
 from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 _FRAMES = 6

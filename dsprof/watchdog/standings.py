@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping
 
 from dsprof.environment.processes import GONE
-from dsprof.trace.hang_dump import HangDump
-from dsprof.trace.state_file import StateCall
+from dsprof.trace.dumps.hang_dump import HangDump
+from dsprof.trace.dumps.state_file import StateCall
 from dsprof.watchdog.judgement import Condition, Standing, Wait
 from dsprof.watchdog.look import is_debugged, is_saving
 

@@ -23,11 +23,11 @@ from dsprof.findings.wording import duration, named
 from dsprof.recording.live_state import keep_state, process_start
 from dsprof.recording.recorder import Recorder
 from dsprof.redaction import map_text
-from dsprof.trace.faulthandler_text import threads_of
-from dsprof.trace.hang_dump import HangDump, ProcessState, ThreadStack
+from dsprof.trace.dumps.faulthandler_text import threads_of
+from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, ThreadStack
+from dsprof.trace.dumps.state_file import RankState, kept_name, read_state
 from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
-from dsprof.trace.state_file import RankState, kept_name, read_state
 from dsprof.watchdog import look
 from dsprof.watchdog.exchange import Exchange
 from dsprof.watchdog.judgement import Judgement, judge

@@ -24,17 +24,16 @@ from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.groups import Groups
-from dsprof.hooks.wire.kernel_slots import KEY, check_slot
-from dsprof.hooks.wire.layers import Layers
+from dsprof.hooks.wire.layers import KEY, Layers, check_slot
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
 from dsprof.recording.contexts import NOBODY
 from dsprof.recording.in_flight import InFlight
 from dsprof.recording.live_state import Kinds
 from dsprof.recording.outbox import Outbox
 from dsprof.recording.recorder import Recorder
+from dsprof.trace.dumps.state_file import PEER_SHIFT, UNFOLLOWED
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
-from dsprof.trace.state_file import PEER_SHIFT, UNFOLLOWED
 
 
 class _WireHook(Hook):

@@ -17,8 +17,7 @@ import torch
 
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.wire.c10d import is_traced
-from dsprof.hooks.wire.kernel_slots import KEY, check_slot
-from dsprof.hooks.wire.layers import Layers
+from dsprof.hooks.wire.layers import KEY, Layers, check_slot
 from dsprof.recording.in_flight import NOTICEABLE_NS
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective

@@ -1,5 +1,5 @@
 // `writers` of dsprof/recording/live_state.py in C++: what each collective writes into the live state
-// of its rank. dsprof/trace/state_file.py has the layout.
+// of its rank. dsprof/trace/dumps/state_file.py has the layout.
 
 #include <Python.h>
 

@@ -28,7 +28,7 @@ from dsprof.hooks.wire.functional import WAIT, FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.operations import WireOp
 from dsprof.recording.live_state import Done, Issue
-from dsprof.trace.state_file import (
+from dsprof.trace.dumps.state_file import (
     BEAT_NS,
     CALLS,
     GROUPS,

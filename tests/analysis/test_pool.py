@@ -8,7 +8,7 @@ from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summarise import summarise
-from dsprof.cli.progress import processes_for
+from dsprof.cli.loading import processes_for
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import to_json
 from dsprof.errors import TraceError

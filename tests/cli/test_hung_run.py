@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.trace.hang_dump import HangDump, ThreadStack, write_dump
+from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack, write_dump
 from tests.analysis.run.test_ras_verdict import BEHIND, HEAD
 from tests.factories.hangs import write_killed
 from tests.factories.trace import header

@@ -10,7 +10,7 @@ from dsprof.diagnosis.verdict import verdict
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
-from dsprof.trace.memory_snapshot import MemorySnapshot
+from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.run import RunFiles, Stranger
 from dsprof.trace.schema import EngineConfig, HookStatus, MemorySample, Note, Trailer
 from dsprof.trace.table import RankTrace

@@ -10,7 +10,7 @@ import pytest
 from dsprof.config.deepspeed import ConfigFile
 from dsprof.diagnosis.lint import lint
 from dsprof.findings.finding import Status
-from dsprof.rules.knowledge.deepspeed import keys, retired, section_of
+from dsprof.rules.knowledge.deepspeed.keys import keys, retired, section_of
 
 SECTIONS = sorted({section_of(path) for path in (*keys(), *retired())})
 VALUES: list[Any] = [

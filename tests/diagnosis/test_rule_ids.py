@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.diagnosis import transfer_speed, verdict
+from dsprof.diagnosis import verdict
 from dsprof.diagnosis.build import diagnosis_of
+from dsprof.diagnosis.sections import transfer_speed
 from dsprof.rules import RULES
 from tests.factories.trace import summary, zero_rank
 

@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.cli.live_states import keep_live_states
+from dsprof.cli.loading import keep_live_states
 from dsprof.environment import boot_id
 from dsprof.errors import TraceError
 from dsprof.hooks.wire.native import state_writers
 from dsprof.recording import live_state
 from dsprof.recording.live_state import Kinds, LiveState
-from dsprof.trace import state_file
-from dsprof.trace.run import RunFiles
-from dsprof.trace.schema import Group, Header, Site
-from dsprof.trace.scope import Scope, clock
-from dsprof.trace.state_file import (
+from dsprof.trace.dumps import state_file
+from dsprof.trace.dumps.state_file import (
     CALLS,
     OLD_CALLS,
     PEER_SHIFT,
@@ -28,6 +25,9 @@ from dsprof.trace.state_file import (
     RankState,
     read_state,
 )
+from dsprof.trace.run import RunFiles
+from dsprof.trace.schema import Group, Header, Site
+from dsprof.trace.scope import Scope, clock
 from tests.factories.trace import header
 
 THREAD = 77

@@ -12,7 +12,7 @@ import pytest
 
 from dsprof.reports.glossary import GLOSSARY
 from dsprof.rules import RULES
-from dsprof.rules.knowledge.deepspeed import keys
+from dsprof.rules.knowledge.deepspeed.keys import keys
 from dsprof.rules.rule import Rule
 from tests.pages import CATEGORIES, COMMAND, DOCS, ROOT, stale, threshold_table
 

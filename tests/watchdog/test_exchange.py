@@ -1,6 +1,6 @@
 import pytest
 
-from dsprof.trace.hang_dump import HangDump, ProcessState, find_dump
+from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, find_dump
 from dsprof.watchdog import exchange
 from dsprof.watchdog.exchange import Exchange
 from tests.factories.trace import header

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from dsprof.errors import TraceError
-from dsprof.trace.hang_dump import (
+from dsprof.trace.dumps.hang_dump import (
     LARGEST_BYTES,
     HangDump,
     ProcessState,

@@ -1,7 +1,7 @@
 import os
 import threading
 
-from dsprof.trace.hang_dump import ProcessState, ThreadStack
+from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack
 from dsprof.watchdog import look
 
 SECOND_NS = 1_000_000_000

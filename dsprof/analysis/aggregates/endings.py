@@ -15,7 +15,7 @@ from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment.processes import GONE
 from dsprof.trace.columns import BoolArray
-from dsprof.trace.faulthandler_text import threads_of
+from dsprof.trace.dumps.faulthandler_text import threads_of
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
 from dsprof.trace.table import Collectives, RankTrace
 

@@ -9,7 +9,7 @@ from math import prod
 
 from dsprof.analysis.collectives import is_even
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.flight_dump import FlightDump, FlightEntry
+from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry
 from dsprof.trace.table import RankTrace
 
 CALLS_KEPT = 100

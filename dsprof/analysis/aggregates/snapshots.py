@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.memory_snapshot import MemorySnapshot
+from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.table import RankTrace
 
 

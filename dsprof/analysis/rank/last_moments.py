@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall
 from dsprof.trace.schema import Heartbeat
-from dsprof.trace.state_file import UNFOLLOWED, RankState, StateCall
 from dsprof.trace.table import Collectives, CollectivesBuilder, RankTrace, appended
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.run.hang_model import Cause, HangVerdict, Operation
 from dsprof.findings.wording import named, plural
-from dsprof.trace.nccl_ras import Communicator, Count
+from dsprof.trace.dumps.nccl_ras import Communicator, Count
 
 
 def ras_verdicts(found: Iterable[Communicator]) -> Iterator[HangVerdict]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
@@ -18,6 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
+from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -93,11 +92,9 @@ def _known(text: str) -> _Known | None:
 
 @cache
 def _knowledge() -> tuple[_Known, ...]:
-    table = files("dsprof.rules.knowledge") / "nccl_warnings.csv"
-    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
     return tuple(
         _Known(re.compile(row["pattern"]), Severity(row["severity"]), row["meaning"], row["action"])
-        for row in rows
+        for row in rows("rules/knowledge/nccl_warnings.csv")
     )
 
 

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.findings.finding import Finding, Severity, Status, Table
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings
-from dsprof.rules.knowledge.deepspeed import AUTO
+from dsprof.rules.knowledge.deepspeed.keys import AUTO
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _TRAIN = "train_batch_size"

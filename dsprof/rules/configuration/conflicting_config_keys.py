@@ -9,9 +9,9 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings
-from dsprof.rules.knowledge.combinations import Combination
-from dsprof.rules.knowledge.conflicts import AT_ODDS, before_overlapping
-from dsprof.rules.knowledge.deepspeed import keys
+from dsprof.rules.knowledge.deepspeed.combinations import Combination
+from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS, before_overlapping
+from dsprof.rules.knowledge.deepspeed.keys import keys
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 

@@ -9,7 +9,7 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
-from dsprof.rules.knowledge.deepspeed import ZERO, fate_of_retired, retired
+from dsprof.rules.knowledge.deepspeed.keys import ZERO, fate_of_retired, retired
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 

@@ -10,7 +10,7 @@ from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
-from dsprof.rules.knowledge.deepspeed import AUTO, ZERO, keys
+from dsprof.rules.knowledge.deepspeed.keys import AUTO, ZERO, keys
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ZENFLOW = f"{ZERO}.zenflow"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from dsprof.rules.knowledge.deepspeed import (
+from dsprof.rules.knowledge.deepspeed.keys import (
     ZERO,
     Fate,
     fate_of_unknown,

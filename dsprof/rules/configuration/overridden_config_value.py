@@ -11,7 +11,7 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.redaction import REDACTED
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
-from dsprof.rules.knowledge.deepspeed import AUTO, retired
+from dsprof.rules.knowledge.deepspeed.keys import AUTO, retired
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}

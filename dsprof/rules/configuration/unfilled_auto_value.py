@@ -8,7 +8,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.findings.finding import Finding, Status
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
-from dsprof.rules.knowledge.deepspeed import AUTO, fate_of_auto
+from dsprof.rules.knowledge.deepspeed.keys import AUTO, fate_of_auto
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 

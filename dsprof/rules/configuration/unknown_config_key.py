@@ -14,7 +14,7 @@ from dsprof.rules.configuration.engine_settings import (
     named_keys,
 )
 from dsprof.rules.configuration.key_names import fate_of, meant_by
-from dsprof.rules.knowledge.deepspeed import fate_of_retired, retired
+from dsprof.rules.knowledge.deepspeed.keys import fate_of_retired, retired
 from dsprof.rules.rule import Rule, RuleMeta
 
 

@@ -25,12 +25,12 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.findings.wording import shortened, size
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, answer_all
 from dsprof.rules.environment.values import matches
-from dsprof.rules.knowledge.variables import rows
 from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, RuleMeta
 
@@ -181,7 +181,7 @@ class SettingsRule:
 def table() -> tuple[Setting, ...]:
     """Return one setting for each name in the table."""
     found: list[Setting] = []
-    for row in rows("settings.csv"):
+    for row in rows("rules/knowledge/settings.csv"):
         effect = row["effect"] or found[-1].effect
         action = row["action"] or found[-1].action
         where = tuple(row["where"].split())

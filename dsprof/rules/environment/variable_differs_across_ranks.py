@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.redaction import REDACTED, is_secret_name
-from dsprof.rules.knowledge import deepspeed
+from dsprof.rules.knowledge.deepspeed.keys import keys as deepspeed_keys
 from dsprof.rules.knowledge.variables import agreement
 from dsprof.rules.reasons import NO_ENVIRONMENT, ONE_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -47,7 +47,7 @@ class _Difference(NamedTuple):
     @property
     def is_read(self) -> bool:
         """Whether DeepSpeed reads this key and trains by it; others differ without harm."""
-        return self.name in deepspeed.keys() and not is_secret_name(self.name)  # noqa: SIM118
+        return self.name in deepspeed_keys() and not is_secret_name(self.name)
 
 
 class VariableDiffersAcrossRanks:
@@ -159,7 +159,7 @@ def _not_comparable(facts: EnvironmentFacts) -> Iterator[str]:
         if agreement(name) in ("must", "should"):
             yield name
     for name in _not_compared(facts, facts.written_apart, facts.written_digests):
-        if name in deepspeed.keys():  # noqa: SIM118
+        if name in deepspeed_keys():
             yield name
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.rules.knowledge.variables import rows
+from dsprof.files.tables import rows
 
 LOCAL_INTERFACES = ("lo", "docker", "veth", "virbr")
 """How interfaces begin which reaches no other host."""
@@ -55,7 +55,7 @@ def architectures(facts: EnvironmentFacts) -> dict[str, str]:
 
 def multiplies(architecture: str, precision: str) -> bool | None:
     """Whether matrix units take a precision; None where the architecture is not known."""
-    known = {row["architecture"]: row for row in rows("architectures.csv")}
+    known = {row["architecture"]: row for row in rows("rules/knowledge/architectures.csv")}
     return known[architecture][precision] == "yes" if architecture in known else None
 
 
@@ -63,7 +63,7 @@ def _of_capability(capability: str) -> str:
     """Return the architecture of NVIDIA devices of a compute capability: "8.6" is ampere."""
     since = [
         (float(row["since"]), row["architecture"])
-        for row in rows("architectures.csv")
+        for row in rows("rules/knowledge/architectures.csv")
         if row["since"]
     ]
     return max((one for one in since if one[0] <= float(capability)), default=(0.0, ""))[1]
@@ -102,5 +102,5 @@ def _model(name: str) -> Model | None:
 def _known_models() -> list[tuple[re.Pattern[str], Model]]:
     return [
         (re.compile(row["pattern"]), Model(row["architecture"], row["link"]))
-        for row in rows("accelerators.csv")
+        for row in rows("rules/knowledge/accelerators.csv")
     ]

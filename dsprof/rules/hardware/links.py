@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.run.transfer_speed import Path
+from dsprof.files.tables import rows
 from dsprof.rules.hardware.hosts import accelerators_of_a_host, kind_of
-from dsprof.rules.knowledge.variables import rows
 
 _UP = re.compile(r"(?!docker|veth|virbr|br-|ib|lo\b)\S+ up (\d+) Mbit/s")
 _RATE = re.compile(r"([\d.]+) Gb/sec")
@@ -164,5 +164,5 @@ def _links() -> list[Link]:
             float(row["bytes_per_s"]),
             float(row["half_speed_bytes"]),
         )
-        for row in rows("links.csv")
+        for row in rows("rules/knowledge/links.csv")
     ]

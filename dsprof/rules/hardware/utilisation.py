@@ -11,10 +11,10 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.models import Models, flops_per_token, tokens_per_forward
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.files.tables import rows
 from dsprof.rules.hardware.hosts import architectures
 from dsprof.rules.hardware.precision import computed_in
 from dsprof.rules.hardware.products import fp32_products
-from dsprof.rules.knowledge.variables import rows
 from dsprof.trace.schema import Model
 
 _DIVIDE = {"tensor", "pipeline", "sequence", "context", "expert", "model"}
@@ -100,7 +100,7 @@ def _peak(run: RunSummary, precision: str) -> float | None:
 
 def _peak_of(name: str, precision: str) -> float | None:
     """Return the peak of a kind of device; slices of one (MIG) have none here."""
-    known = (row for row in rows("peaks.csv") if re.search(row["pattern"], name))
+    known = (row for row in rows("rules/knowledge/peaks.csv") if re.search(row["pattern"], name))
     row = next(known, {}) if "MIG" not in name else {}
     return float(row[precision]) * 1e12 if row.get(precision) else None
 

@@ -16,29 +16,31 @@ UCX and UCC are left out: they warn about unused variables themselves.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
+
+from dsprof.files.tables import lines, rows
+
+_TABLES = "rules/knowledge/"
 
 
 @cache
 def known_names() -> frozenset[str]:
     """Return the names that some release reads, patterns included."""
-    return frozenset(_text("known_names.txt").split())
+    return frozenset(lines(_TABLES + "known_names.txt"))
 
 
 @cache
 def integer_variables() -> frozenset[str]:
     """Return the variables that NCCL or RCCL reads as an integer."""
-    return frozenset(_text("integer_variables.txt").split())
+    return frozenset(lines(_TABLES + "integer_variables.txt"))
 
 
 @cache
 def retired_names() -> dict[str, str]:
     """Return names that have no effect, each with what to do instead."""
-    return {row["name"]: row["instead"] for row in rows("retired_names.csv")}
+    return {row["name"]: row["instead"] for row in rows(_TABLES + "retired_names.csv")}
 
 
 def is_known(name: str) -> bool:
@@ -49,25 +51,15 @@ def is_known(name: str) -> bool:
 @cache
 def agreement(name: str) -> str:
     """Return "must", "should" or "may": how far ranks need the same value; "" when not known."""
-    known = rows("agreement.csv")
+    known = rows(_TABLES + "agreement.csv")
     return next((row["agreement"] for row in known if fnmatchcase(name, row["name"])), "")
 
 
 @cache
 def _patterns() -> tuple[str, ...]:
     known = (name for name in known_names() if "*" in name)
-    return (*_text("harmless_names.txt").split(), *known)
+    return (*lines(_TABLES + "harmless_names.txt"), *known)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def rows(file: str) -> list[dict[str, str]]:
-    """Return the rows of a table in this folder."""
-    return list(csv.DictReader(_text(file).splitlines()))
-
-
-@cache
-def _text(file: str) -> str:
-    return files("dsprof.rules.knowledge").joinpath(file).read_text(encoding="utf-8")

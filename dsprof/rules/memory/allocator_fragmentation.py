@@ -16,7 +16,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, plural, size
 from dsprof.rules.memory.counters import RESERVED, STUCK, expandable_ranks, retries
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.memory_snapshot import MemorySnapshot
+from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 
 _OVER_COMMITTED = "The device ran out of memory; fragmentation is not the cause"
 _CAUSE = "Tensors of many sizes are freed in a different order than they were allocated."

@@ -15,7 +15,7 @@ from dsprof.findings.wording import count, named, plural, size
 from dsprof.rules.memory.counters import FREED, RETRIES, device_series
 from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.memory_snapshot import ReturnedSegments
+from dsprof.trace.dumps.memory_snapshot import ReturnedSegments
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dsprof.rules.call_evidence import (
     least_blocked_ms,
     share_of_step,
 )
-from dsprof.rules.knowledge.conflicts import before_overlapping
+from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.knowledge.giant_buckets import Giant, by_hand, of_flushes
 from dsprof.rules.reasons import NO_DETAILED_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta

@@ -20,7 +20,7 @@ from dsprof.analysis.run.attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
-from dsprof.rules.knowledge.conflicts import before_overlapping
+from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.knowledge.stage3 import (
     MAX_LIVE,
     MAX_LIVE_DEFAULT,

@@ -24,7 +24,7 @@ from dsprof.rules.call_evidence import (
     least_blocked_ms,
     share_of_step,
 )
-from dsprof.rules.knowledge.conflicts import NEVER_OVERLAPS, before_overlapping
+from dsprof.rules.knowledge.deepspeed.conflicts import NEVER_OVERLAPS, before_overlapping
 from dsprof.rules.knowledge.releases import release
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves

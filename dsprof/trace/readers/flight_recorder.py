@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.trace.flight_dump import FlightDump, FlightEntry, FlightGroup
+from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry, FlightGroup
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.readers.pickles import load_plain

@@ -7,12 +7,11 @@ that matches names the library.
 
 from __future__ import annotations
 
-import csv
 import re
 from functools import cache, lru_cache
-from importlib.resources import files
 
-_TABLE = "communication_kernels.csv"
+from dsprof.files.tables import rows
+
 _NAMES_KEPT = 1 << 12  # the ranks of a run launch the same kernels
 
 _OPERATIONS = (
@@ -55,6 +54,5 @@ def operation_of(kernel: str) -> str:
 
 @cache
 def _families() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    text = (files(__package__) / _TABLE).read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return tuple((row["library"], re.compile(row["pattern"], re.I)) for row in rows)
+    known = rows("trace/readers/communication_kernels.csv")
+    return tuple((row["library"], re.compile(row["pattern"], re.I)) for row in known)

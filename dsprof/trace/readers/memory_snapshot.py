@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.errors import TraceError
-from dsprof.trace.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
+from dsprof.trace.dumps.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.plain import caller, items, mapping, number, rank_in_name, text

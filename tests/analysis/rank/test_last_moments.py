@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.rank.last_moments import to_the_end
+from dsprof.trace.dumps.state_file import RankState, StateCall
 from dsprof.trace.schema import Header
-from dsprof.trace.state_file import RankState, StateCall
 from tests.factories.trace import MS, hanging, header, rank_trace
 
 

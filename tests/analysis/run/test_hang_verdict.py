@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.endings import Endings, Symptoms
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.run.hang_verdict import HangVerdict, verdicts
 from dsprof.analysis.summarise import summarise
-from dsprof.trace.hang_dump import HangDump, ProcessState
+from dsprof.trace.dumps.hang_dump import HangDump, ProcessState
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
 from dsprof.trace.table import RankTrace

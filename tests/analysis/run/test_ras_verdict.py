@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsprof.analysis.run.ras_verdict import ras_verdicts
-from dsprof.trace.nccl_ras import communicators
+from dsprof.trace.dumps.nccl_ras import communicators
 
 HEAD = """\
 NCCL version 2.27.3 compiled with CUDA 12.9

@@ -13,8 +13,8 @@ import pytest
 
 from dsprof.errors import TraceError
 from dsprof.hooks.wire.native import load_kernels
-from dsprof.trace.faulthandler_text import threads_of
-from dsprof.trace.state_file import RankState, read_state
+from dsprof.trace.dumps.faulthandler_text import threads_of
+from dsprof.trace.dumps.state_file import RankState, read_state
 from tests.dist.launch import ROOT
 
 PROGRAM = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.diagnosis.environment import environment_info
+from dsprof.diagnosis.sections.environment import environment_info
 from dsprof.findings.finding import Status
 from dsprof.redaction import REDACTED
 from dsprof.rules import RULES

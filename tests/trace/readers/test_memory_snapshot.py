@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dsprof.trace.memory_snapshot import MemorySnapshot
+from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.table import RankTrace
 from tests.factories import snapshot as make

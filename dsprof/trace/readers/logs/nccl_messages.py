@@ -6,12 +6,11 @@ groups make the value of the fact. The first form that fits counts.
 
 from __future__ import annotations
 
-import csv
 import re
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
+from dsprof.files.tables import rows
 from dsprof.trace.log import RankLog
 from dsprof.trace.readers.logs.prefix import Said
 
@@ -80,8 +79,7 @@ def _numbered(algorithm: str, protocol: str) -> str:
 
 @cache
 def _forms() -> tuple[Form, ...]:
-    text = (files(__package__) / "nccl_messages.csv").read_text(encoding="utf-8")
     return tuple(
         Form(row["label"], row["fact"], row["holds"], re.compile(row["pattern"]), row["value"])
-        for row in csv.DictReader(text.splitlines())
+        for row in rows("trace/readers/logs/nccl_messages.csv")
     )

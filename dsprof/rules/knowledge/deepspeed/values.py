@@ -1,4 +1,4 @@
-"""Which values DeepSpeed takes for a key: `deepspeed_values.csv`.
+"""Which values DeepSpeed takes for a key: `values.csv`.
 
 `takes` lists alternatives: forms of `_FORMS`, a range such as 0..1 of numbers (of others the kind
 of the key tells), or words, which count in any case where "any case" is added. "list of" such words
@@ -8,12 +8,11 @@ and with `since` from that release on.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
+from dsprof.files.tables import rows
 from dsprof.rules.knowledge.releases import Release, release
 
 DTYPES: Mapping[str, tuple[str, ...]] = {
@@ -102,11 +101,9 @@ def _in_words(form: str) -> str:
 @cache
 def takes() -> Mapping[str, Taken]:
     """Return what is taken for each key."""
-    table = files("dsprof.rules.knowledge") / "deepspeed_values.csv"
-    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines(), restval="")
     return {
         row["key"]: Taken(
             tuple(row["takes"].split(" or ")), row["switch"], release(row["since"]) or ()
         )
-        for row in rows
+        for row in rows("rules/knowledge/deepspeed/values.csv")
     }

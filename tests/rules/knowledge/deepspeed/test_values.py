@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules.knowledge.values import not_taken, takes
+from dsprof.rules.knowledge.deepspeed.values import not_taken, takes
 
 ZERO = "zero_optimization"
 

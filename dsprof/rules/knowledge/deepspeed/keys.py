@@ -1,29 +1,30 @@
 """What is known of DeepSpeed's configuration: keys, what becomes of others, and since when.
 
-deepspeed_keys.csv      keys that DeepSpeed reads. `kind`: bool, int or float where it insists;
-                        "?" where it may be null. `not_in`: the last release read that lacks the
-                        key. `stages`: ZeRO stages at which it has an effect; blank is all of them,
-                        "-" none. `loses`: what somebody misses who set it at another stage.
-deepspeed_sections.csv  what becomes of an unknown key in a section: ignored or refused (before
-                        `strict_since`: ignored). Sections that are not listed may hold any key.
-deepspeed_retired.csv   keys that never were or are no more, and what to do instead
-deepspeed_filled_keys.txt  keys whose "auto" transformers or accelerate replace
-deepspeed_open_keys.txt  usual keys of sections in which DeepSpeed takes any key; only
-                        `dsprof.redaction.known_settings` reads it, to write their values
+keys.csv         keys that DeepSpeed reads. `kind`: bool, int or float where it insists; "?" where
+                 it may be null. `not_in`: the last release read that lacks the key. `stages`: ZeRO
+                 stages at which it has an effect; blank is all of them, "-" none. `loses`: what
+                 somebody misses who set it at another stage.
+sections.csv     what becomes of an unknown key in a section: ignored or refused (before
+                 `strict_since`: ignored). Sections that are not listed may hold any key.
+retired.csv      keys that never were or are no more, and what to do instead
+filled_keys.txt  keys whose "auto" transformers or accelerate replace
+open_keys.txt    usual keys of sections in which DeepSpeed takes any key; only
+                 `dsprof.redaction.known_settings` reads it, to write their values
 
 Read in the sources of 0.12.6 and the last releases of 0.13 to 0.19; the newest is `NEWEST`.
 """
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Literal, NamedTuple
 
+from dsprof.files.tables import lines, rows
 from dsprof.rules.knowledge.releases import Release, release
+
+_TABLES = "rules/knowledge/deepspeed/"
 
 NEWEST: Release = (0, 19, 8)
 ZERO = "zero_optimization"
@@ -65,7 +66,7 @@ def keys() -> Mapping[str, Key]:
         ".".join(filter(None, (row["section"], row["key"]))): Key(
             row["kind"], release(row["not_in"]) or (), _stages(row["stages"]), row["loses"]
         )
-        for row in _rows("deepspeed_keys.csv")
+        for row in rows(_TABLES + "keys.csv")
     }
 
 
@@ -74,7 +75,7 @@ def retired() -> Mapping[str, Retired]:
     """Return the keys that DeepSpeed ignores, refuses or calls deprecated, by dotted key."""
     return {
         row["key"]: Retired(row["fate"], release(row["since"]) or (), row["instead"])  # type: ignore[arg-type]
-        for row in _rows("deepspeed_retired.csv")
+        for row in rows(_TABLES + "retired.csv")
     }
 
 
@@ -131,7 +132,7 @@ def sections() -> Iterator[str]:
 
 @cache
 def _sections() -> Mapping[str, Mapping[str, str]]:
-    return {row["section"]: row for row in _rows("deepspeed_sections.csv")}
+    return {row["section"]: row for row in rows(_TABLES + "sections.csv")}
 
 
 def _since(row: Mapping[str, str]) -> Release:
@@ -144,13 +145,4 @@ def _stages(text: str) -> frozenset[int] | None:
 
 @cache
 def _filled() -> frozenset[str]:
-    return frozenset(_lines("deepspeed_filled_keys.txt"))
-
-
-def _rows(file: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(_lines(file), restval=""))
-
-
-def _lines(file: str) -> list[str]:
-    table = files("dsprof.rules.knowledge") / file
-    return table.read_text(encoding="utf-8").splitlines()
+    return frozenset(lines(_TABLES + "filled_keys.txt"))

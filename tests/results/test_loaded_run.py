@@ -10,7 +10,7 @@ import pytest
 import dsprof
 from dsprof.api import Steps
 from dsprof.errors import DsprofError, TraceError
-from dsprof.loaded_run import LoadedRun
+from dsprof.results.loaded_run import LoadedRun
 from dsprof.trace.lines import LINES, Line
 from tests.factories import trace as make
 from tests.factories.trace_files import encode, write_run

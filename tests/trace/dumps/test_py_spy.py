@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.trace.py_spy import main_stacks
+from dsprof.trace.dumps.py_spy import main_stacks
 
 TEXT = """\
 Process 102: python train.py --name "a (b:1)"

@@ -21,7 +21,7 @@ from dsprof.diagnosis.model import Diagnosis, StepParts
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 from dsprof.redaction import map_text, redact_text
-from dsprof.rows import Columns, Rows
+from dsprof.results.rows import Columns, Rows
 from dsprof.trace.columns import IntArray
 from dsprof.trace.run import RunFiles, find_run, read_run
 from dsprof.trace.schema import Flush, MemorySample

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.knowledge.deepspeed import NEWEST
+from dsprof.rules.knowledge.deepspeed.keys import NEWEST
 from dsprof.rules.knowledge.releases import release
 from tests.dist.launch import launch
 from tests.factories.ds_config import read, zero
@@ -21,7 +21,12 @@ from tests.rules.configuration import test_conflicting_config_keys as at_odds
 from tests.rules.configuration import test_inert_config_key as inert
 from tests.rules.configuration import test_rejected_config as rejected
 from tests.rules.configuration import test_unknown_config_key as unknown
-from tests.rules.knowledge.generated import filled_in, of_pairs, of_single_keys, with_settings
+from tests.rules.knowledge.deepspeed.generated import (
+    filled_in,
+    of_pairs,
+    of_single_keys,
+    with_settings,
+)
 
 PROGRAM = Path(__file__).parent / "programs" / "engines.py"
 REFUSED = [

@@ -10,10 +10,10 @@ from copy import deepcopy
 from itertools import combinations, product
 from typing import Any
 
-from dsprof.rules.knowledge.deepspeed import keys
-from dsprof.rules.knowledge.partitions import PARTITION_CONFIG
-from dsprof.rules.knowledge.schedulers import SCHEDULERS
-from dsprof.rules.knowledge.values import takes
+from dsprof.rules.knowledge.deepspeed.keys import keys
+from dsprof.rules.knowledge.deepspeed.partitions import PARTITION_CONFIG
+from dsprof.rules.knowledge.deepspeed.schedulers import SCHEDULERS
+from dsprof.rules.knowledge.deepspeed.values import takes
 from tests.factories.ds_config import zero
 
 Config = dict[str, Any]

@@ -1,6 +1,6 @@
 """Settings of DeepSpeed that mean something together, and which of them DeepSpeed refuses.
 
-deepspeed_refused.csv lists what stops the engine at its construction. `when` holds conditions as
+refused.csv lists what stops the engine at its construction. `when` holds conditions as
 `when` of this module reads them; the first key is the one at fault. `since` is the first release
 that refuses it.
 
@@ -9,18 +9,17 @@ Read in the sources of DeepSpeed 0.19.8.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from dsprof.files.tables import rows
 from dsprof.findings.finding import Severity
+from dsprof.rules.knowledge.deepspeed.schedulers import SCHEDULERS
+from dsprof.rules.knowledge.deepspeed.values import DTYPES, not_taken
 from dsprof.rules.knowledge.releases import Release, release
-from dsprof.rules.knowledge.schedulers import SCHEDULERS
-from dsprof.rules.knowledge.values import DTYPES, not_taken
 
 _OPTIMIZERS = (
     *("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"),
@@ -128,9 +127,7 @@ _NAMED: Mapping[str, Condition] = {
 @cache
 def refused() -> tuple[Combination, ...]:
     """Return what stops the engine at its construction."""
-    table = files("dsprof.rules.knowledge") / "deepspeed_refused.csv"
-    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
     return tuple(
         Combination(when(row["when"]), row["says"], row["do"], since=release(row["since"]) or ())
-        for row in rows
+        for row in rows("rules/knowledge/deepspeed/refused.csv")
     )

@@ -16,10 +16,10 @@ from dsprof.config.deepspeed import read_config
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Status
 from dsprof.rules.configuration.rejected_config import RULE
-from dsprof.rules.knowledge.deepspeed import NEWEST
+from dsprof.rules.knowledge.deepspeed.keys import NEWEST
 from dsprof.rules.knowledge.releases import release
 from tests.factories.ds_config import read, rows
-from tests.rules.knowledge.generated import of_sections
+from tests.rules.knowledge.deepspeed.generated import of_sections
 from tests.shared_data import folder
 
 PROGRAM = Path(__file__).parent / "programs" / "configs.py"

@@ -7,7 +7,7 @@ Read in the sources of DeepSpeed 0.19.8; what is said of overlap_comm before 0.1
 from __future__ import annotations
 
 from dsprof.findings.finding import Severity
-from dsprof.rules.knowledge.combinations import Combination, when
+from dsprof.rules.knowledge.deepspeed.combinations import Combination, when
 from dsprof.rules.knowledge.releases import release
 
 _STAGE = "zero_optimization.stage"

@@ -58,8 +58,8 @@ class Recording:
 
 
 def _write_report(folder: Path, page: Path) -> Path:
-    from dsprof.loaded_run import load_run
     from dsprof.reports import render, write_whole
+    from dsprof.results.loaded_run import load_run
 
     run = load_run([folder])
     if text := run.unfinished():

@@ -13,8 +13,8 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.files.ownership import foreign_link
+from dsprof.trace.dumps.state_file import RankState
 from dsprof.trace.schema import Header, MemorySample
-from dsprof.trace.state_file import RankState
 
 DUMP_PATTERN = "hang-rank*.json"
 LARGEST_BYTES = 4 << 20

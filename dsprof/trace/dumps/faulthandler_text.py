@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dsprof.trace.hang_dump import ThreadStack
+from dsprof.trace.dumps.hang_dump import ThreadStack
 
 _THREAD = re.compile(r"(?P<current>Current t|T)hread 0x(?P<ident>[0-9a-fA-F]{1,16}) .*:")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')

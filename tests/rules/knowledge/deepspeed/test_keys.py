@@ -12,8 +12,14 @@ from typing import Any
 
 import pytest
 
-from dsprof.rules.knowledge import deepspeed
-from dsprof.rules.knowledge.deepspeed import NEWEST, keys, known_keys, retired, section_of
+from dsprof.rules.knowledge.deepspeed.keys import (
+    NEWEST,
+    fate_of_unknown,
+    keys,
+    known_keys,
+    retired,
+    section_of,
+)
 from dsprof.rules.knowledge.releases import release
 
 PROGRAM = Path(__file__).parent / "programs" / "deepspeed_keys.py"
@@ -55,14 +61,14 @@ def test_the_refused_keys_are_those_that_deepspeed_refuses(installed):
 
 def test_strict_sections_are_those_of_deepspeed(installed):
     for section in installed["keys"]:
-        fate = deepspeed.fate_of_unknown(section, NEWEST)
+        fate = fate_of_unknown(section, NEWEST)
         strict = section in installed["strict"]
         assert fate == "refused" if strict else fate != "refused", section
 
 
 def test_no_section_is_listed_without_its_keys():
     sections = {section_of(path) for path in keys()}
-    assert {name for name in sections if deepspeed.fate_of_unknown(name, NEWEST) is None} == {
+    assert {name for name in sections if fate_of_unknown(name, NEWEST) is None} == {
         "autotuning",
         "checkpoint",
     }

@@ -1,0 +1,69 @@
+"""Memory over time, and as the allocator's snapshots show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
+from dsprof.analysis.aggregates.snapshots import Snapshots
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis import model
+from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
+from dsprof.trace.schema import MemorySample
+
+
+def memory(summary: RunSummary) -> list[model.RankMemory]:
+    """List the memory of each rank."""
+    ranks = summary[Memory].ranks
+    return [_memory(rank, ranks[rank]) for rank in sorted(ranks)]
+
+
+def _memory(rank: int, facts: MemoryFacts) -> model.RankMemory:
+    at_steps = facts.at_steps
+    return model.RankMemory(
+        rank=rank,
+        peak_rss_bytes=facts.peak_rss_bytes,
+        last_rss_bytes=facts.last_rss_bytes,
+        host_total_bytes=facts.host_total_bytes,
+        least_host_available_bytes=facts.least_host_available_bytes,
+        shm_total_bytes=facts.shm_total_bytes,
+        least_shm_free_bytes=facts.least_shm_free_bytes,
+        device=facts.device_max,
+        steps=[sample.step for sample in at_steps],
+        rss_bytes=[sample.rss_bytes for sample in at_steps],
+        allocated_bytes=_device_column(at_steps, "allocated_bytes.all.current"),
+        reserved_bytes=_device_column(at_steps, "reserved_bytes.all.current"),
+    )
+
+
+def _device_column(samples: Iterable[MemorySample], name: str) -> list[int]:
+    values = [(sample.device or {}).get(name) for sample in samples]
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
+
+
+def snapshots(facts: Snapshots) -> list[model.SnapshotRow]:
+    """List what each snapshot says."""
+    return [_snapshot_row(rank, facts.ranks[rank]) for rank in sorted(facts.ranks)]
+
+
+def _snapshot_row(rank: int, one: MemorySnapshot) -> model.SnapshotRow:
+    peak = one.peak
+    return model.SnapshotRow(
+        rank=rank,
+        device=one.device,
+        reserved_bytes=one.reserved_bytes,
+        active_bytes=one.active_bytes,
+        cached_bytes=one.cached_bytes,
+        stuck_bytes=one.stuck_bytes,
+        largest_free_bytes=one.largest_free_bytes,
+        expandable_bytes=one.expandable_bytes,
+        private_bytes=one.private_bytes,
+        segments=one.segments,
+        partly_used=one.partly_used,
+        failed_bytes=one.oom_bytes or None,
+        peak_bytes=peak.requested_bytes if peak else None,
+        peak_before_bytes=peak.before_bytes if peak else None,
+        peak_holders=dict(peak.holders) if peak else {},
+    )

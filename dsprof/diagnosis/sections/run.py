@@ -1,0 +1,103 @@
+"""Which run it is, and by which rules and thresholds it was judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from datetime import datetime, timezone
+from typing import Any
+
+from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis import model
+from dsprof.rules.rule import Rule
+
+
+def run_info(summary: RunSummary) -> model.RunInfo:
+    """Say which run it is."""
+    run, header = summary[Run], summary[Run].first
+    headers = [run.ranks[rank].header for rank in sorted(run.ranks)]
+    return model.RunInfo(
+        world_size=header.world_size if run.is_world_known else None,
+        ranks=sorted(run.ranks),
+        hosts=list(dict.fromkeys(one.host for one in headers)),
+        steps=len(summary[Steps].numbers),
+        backend=header.backend,
+        device=header.device,
+        versions=header.versions,
+        run_key=header.run_key,
+        started=_moment(min(one.started_epoch_ns for one in headers)),
+        setup=_setup(summary[Engines]),
+        source=_sources(run),
+        parameters=_parameters(summary[Engines]),
+    )
+
+
+def rule_infos(rules: Iterable[Rule]) -> list[model.RuleInfo]:
+    """Say of each rule what it is about."""
+    metas = (rule.meta for rule in rules)
+    return [
+        model.RuleInfo(
+            rule=meta.id,
+            title=meta.title,
+            why=meta.why,
+            category=meta.category,
+            package=meta.package,
+        )
+        for meta in metas
+    ]
+
+
+def thresholds_in_force(
+    rules: Iterable[Rule], given: Mapping[str, Any]
+) -> list[model.ThresholdInfo]:
+    """List the thresholds in force."""
+    found = []
+    for rule in rules:
+        values = given.get(rule.meta.id, rule.thresholds)
+        for field in fields(values):
+            value, default = getattr(values, field.name), getattr(rule.thresholds, field.name)
+            found.append(
+                model.ThresholdInfo(
+                    rule=rule.meta.id,
+                    name=field.name,
+                    value=list(value) if isinstance(value, tuple) else value,
+                    is_default=value == default,
+                )
+            )
+    return found
+
+
+def _sources(run: Run) -> list[str]:
+    """List the files read, rank by rank; one may be of several ranks."""
+    facts = [run.ranks[rank] for rank in sorted(run.ranks)]
+    return list(dict.fromkeys(path for one in facts for path in (one.path, *one.beside)))
+
+
+def _parameters(engines: Engines) -> int | None:
+    return engines.main.parameters or None if engines.main else None
+
+
+def _setup(engines: Engines) -> str:
+    if engines.main is None:
+        return ""
+    alike = Counter(
+        f"ZeRO-{one.stage}, {one.precision}, accumulation {one.accumulation}"
+        for one in engines.each
+    )
+    return "DeepSpeed " + "; ".join(
+        f"{words} ({count} engines)" if count > 1 else words for words, count in alike.items()
+    )
+
+
+def _moment(epoch_ns: int) -> str:
+    if not epoch_ns:  # a log or a dump does not tell
+        return ""
+    try:
+        moment = datetime.fromtimestamp(epoch_ns // 10**9, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return moment.isoformat().replace("+00:00", "Z")

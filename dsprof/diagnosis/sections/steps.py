@@ -1,0 +1,221 @@
+"""Steps split into their parts: in total, on each rank, and as timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import mean, median
+
+import numpy as np
+
+from dsprof.analysis.aggregates.device import Device, KernelSum, RankDevice
+from dsprof.analysis.aggregates.phases import Phases, PhaseSums
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.aggregates.timelines import StepDetail, Timelines
+from dsprof.analysis.rank.steps import warmup_steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis import model
+from dsprof.diagnosis.per_step import per_rank_step
+from dsprof.diagnosis.typical_step import typical_step
+from dsprof.findings.wording import percent
+
+_WAIT_RANKS = 64
+_SPAN_RANKS = 64
+_WAIT_STEPS = 500
+
+
+def split_steps(summary: RunSummary) -> model.Steps:
+    """Split every step, their total, and the typical one."""
+    facts = summary[Steps]
+    lengths = [facts.parts[number].total_ns for number in facts.measured]
+    measured, counted = set(facts.measured), set(facts.counted)
+    return model.Steps(
+        total=_parts(None, facts.total, is_counted=facts.is_counted),
+        rows=[
+            _parts(number, facts.parts[number], number in measured, number in counted)
+            for number in facts.numbers
+        ],
+        warmup_steps=_warmup(facts),
+        method=_method(summary),
+        measured_steps=len(lengths),
+        exposed_share=facts.exposed_share,
+        estimated_share=facts.estimated_share,
+        mean_total_ns=round(mean(lengths)) if lengths else None,
+        median_total_ns=round(median(lengths)) if lengths else None,
+        typical=typical_step(facts),
+    )
+
+
+def waits(summary: RunSummary) -> model.WaitMatrix:
+    """Lay out exposed communication by rank and step, of up to 64 ranks and 500 steps."""
+    facts = summary[Steps]
+    measurable = [rank for rank in sorted(facts.ranks) if facts.ranks[rank].exposed_ns is not None]
+    ranks, numbers = measurable[:_WAIT_RANKS], facts.numbers[-_WAIT_STEPS:]
+    matrix = []
+    for rank in ranks:
+        row = facts.ranks[rank]
+        exposed = row.exposed_ns if row.exposed_ns is not None else np.zeros(0, np.int64)
+        pairs = zip(row.number.tolist(), exposed.tolist(), row.counted.tolist(), strict=True)
+        known = {n: ns for n, ns, is_counted in pairs if not (is_counted and row.on_device)}
+        matrix.append([known.get(number, -1) for number in numbers])
+    return model.WaitMatrix(
+        ranks=ranks,
+        steps=numbers if ranks else [],
+        exposed_ns=matrix,
+        left_out_ranks=len(measurable) - len(ranks),
+    )
+
+
+def timelines(summary: RunSummary) -> list[model.Timeline]:
+    """Show the worst and the median step of up to 16 ranks."""
+    facts = summary[Timelines]
+    chosen = [(why, number) for why, number in facts.choose() if facts.steps.get(number)]
+    return [_timeline(number, why, facts.steps[number]) for why, number in chosen]
+
+
+def devices(summary: RunSummary) -> list[model.DeviceRow]:
+    """List what the accelerator of each rank did."""
+    ranks = summary[Device].ranks
+    return [_device_row(rank, ranks[rank]) for rank in sorted(ranks)]
+
+
+def annotated(summary: RunSummary) -> list[model.AnnotationRow]:
+    """List the spans that the program named, those that take longest first."""
+    phases = summary[Phases]
+    rows = {name: phases.of_all_ranks(name) for name in phases.annotated}
+    is_timed = summary[Run].is_cpu and summary[Steps].total.exposed_ns is not None
+    return [
+        model.AnnotationRow(
+            name=name,
+            calls=sums.spans,
+            calls_per_step=per_rank_step(sums.spans, sums.rank_steps),
+            duration_ns=sums.duration_ns,
+            exposed_ns=sums.exposed_ns if is_timed else None,
+            rank_ns=_longest_ranks(phases.annotated[name]),
+        )
+        for name, sums in sorted(rows.items(), key=lambda item: (-item[1].duration_ns, item[0]))
+    ]
+
+
+def _longest_ranks(ranks: Mapping[int, PhaseSums]) -> dict[str, int]:
+    """Return the time of a step by rank, the longest first, of up to 64."""
+    order = sorted(ranks, key=lambda rank: (-ranks[rank].ns_per_step, rank))
+    return {str(rank): round(ranks[rank].ns_per_step) for rank in order[:_SPAN_RANKS]}
+
+
+def _method(summary: RunSummary) -> str:
+    facts, device = summary[Steps], summary[Device]
+    ranks = facts.ranks.values()
+    leads = bool(device.ranks) and not device.is_beside
+    if leads and not device.complete:
+        return "not measurable: events were left out of the files"
+    if leads or all(rank.by_kernels for rank in ranks):
+        return "device timeline: communication is exposed while no other kernel runs"
+    on_device = all(rank.on_device for rank in ranks)
+    if not summary[Run].is_cpu and not on_device:
+        return f"not measurable: {_why_no_device_time(summary[Run])}"
+    if any(rank.unwaited for rank in ranks):
+        return (
+            "not measurable: no wait for the collectives, or no device event after them, was "
+            "recorded"
+            if on_device
+            else "not measurable: no wait for the asynchronous collectives was recorded"
+        )
+    if on_device:
+        method = "device events: time for which the stream at the end of the step was blocked"
+        if any(rank.profiled is not None for rank in ranks):
+            method += "; the rest of the steps that a profiler saw is split by its kernels"
+        return method
+    method = "host clock: time blocked in synchronous calls and in waits"
+    if facts.estimated_share:
+        share = f"{percent(facts.estimated_share)} of it estimated"
+        method += f" ({share}: DDP waits inside C++, at most this long)"
+    if facts.is_counted:
+        return f"{method}, from counters: no step after warm-up was recorded in full detail"
+    if facts.counted:
+        recorded = len(facts.numbers)
+        method += f", over the {len(facts.measured)} of {recorded} steps recorded in full detail"
+    if facts.total.compute_ns is None:
+        method += "; compute time is unknown: no phases were recorded"
+    return method
+
+
+def _why_no_device_time(run: Run) -> str:
+    if any(facts.captured for facts in run.ranks.values()):
+        return "collectives run in CUDA graphs, whose replays are not recorded"
+    return "the trace holds no times of the device"
+
+
+def _warmup(facts: Steps) -> int:
+    """Return how many of the first steps are left out for being warm-up."""
+    usual = facts.numbers[: warmup_steps(len(facts.numbers))]
+    return sum(number < min(facts.measured, default=number + 1) for number in usual)
+
+
+def _parts(
+    step: int | None, part: Parts, is_measured: bool = True, is_counted: bool = False
+) -> model.StepParts:
+    return model.StepParts(
+        step=step,
+        compute_ns=part.compute_ns,
+        exposed_comm_ns=part.exposed_ns,
+        copies_ns=part.copies_ns,
+        idle_ns=part.idle_ns,
+        other_ns=part.other_ns,
+        total_ns=part.total_ns,
+        micro_steps=part.micro_steps or None,
+        slowest_rank=part.slowest_rank if part.total_ns else None,
+        fastest_total_ns=part.fastest_ns or None,
+        slowest_total_ns=part.slowest_ns or None,
+        is_measured=is_measured,
+        is_counted=is_counted,
+        calls=part.calls,
+        bytes=part.nbytes,
+    )
+
+
+def _device_row(rank: int, facts: RankDevice) -> model.DeviceRow:
+    return model.DeviceRow(
+        rank=rank,
+        span_ns=facts.span_ns,
+        compute_ns=facts.compute_ns,
+        communication_ns=facts.communication_ns,
+        exposed_comm_ns=facts.exposed_ns,
+        copies_ns=facts.copies_ns,
+        idle_ns=facts.idle_ns,
+        overlap=facts.overlap,
+        named_comm_ns=facts.usual_ns,
+        named_exposed_ns=facts.usual_exposed_ns,
+        kernels=facts.kernels,
+        communication_kernels=facts.communication_kernels,
+        operations=facts.operations,
+        recognised_beyond=[_kernel_row(sums) for sums in facts.beyond],
+        unrecognised=[_kernel_row(sums) for sums in facts.unrecognised],
+        is_sampled=facts.is_sampled,
+    )
+
+
+def _kernel_row(sums: KernelSum) -> model.KernelRow:
+    return model.KernelRow(name=sums.name, calls=sums.calls, total_ns=sums.total_ns)
+
+
+def _timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Timeline:
+    start = min(detail.start_ns for detail in ranks.values())
+    return model.Timeline(
+        step=number,
+        why=why,
+        duration_ns=max(detail.end_ns for detail in ranks.values()) - start,
+        bars=[
+            model.Bar(
+                rank=rank,
+                lane=bar.lane,
+                kind=bar.kind,
+                start_ns=bar.start_ns - start,
+                end_ns=bar.end_ns - start,
+                label=bar.label,
+            )
+            for rank, detail in ranks.items()
+            for bar in detail.bars
+        ],
+        left_out=sum(detail.left_out for detail in ranks.values()),
+    )
