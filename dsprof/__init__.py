@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "annotate", "disable", "enable", "load", "record", "step"]
 
+
 _NOT_GIVEN: Any = ...
 """An option that is left out leaves its value to DSPROF_* and the YAML file."""
 
@@ -141,7 +142,10 @@ def annotate(name: str) -> AbstractContextManager[None]:
 
 
 def load(path: str | os.PathLike[str]) -> LoadedRun:
-    """Read the run in a trace file or folder; docs/reference/python.md shows what it holds.
+    """Read the run in a trace file or folder, of dsprof or of another tool.
+
+    It has `findings`, `steps`, `collectives`, `flushes`, `memory` and `environment`: typed rows,
+    read when they are asked for, each with `to_pandas()` and `to_polars()`.
 
     Raises:
         TraceError: there is no readable trace at `path`.
@@ -151,3 +155,7 @@ def load(path: str | os.PathLike[str]) -> LoadedRun:
     from dsprof.results.loaded_run import load_run
 
     return load_run([Path(path)])
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import dsprof
 from dsprof import api
 
 ROOT = Path(__file__).parents[1]
@@ -59,3 +60,7 @@ def test_users_are_shown_no_inner_path() -> None:
             words = line.split()
             if words[:1] in (["from"], ["import"]) and "dsprof" in words[1].split("."):
                 assert words[1] in ("dsprof", "dsprof.api"), f"{page.name}: {line}"
+
+
+def test_an_editor_is_offered_what_users_may_call() -> None:
+    assert dir(dsprof) == sorted(dsprof.__all__)

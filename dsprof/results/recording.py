@@ -37,6 +37,14 @@ class Recording:
         if self._is_mine and self._session is session.current():
             session.stop()
 
+    def __repr__(self) -> str:
+        if self._session is None:
+            return "dsprof recording: not begun"
+        state = "on" if self._session is session.current() else "ended"
+        trace = self._session.trace_file
+        place = f"trace in {trace.parent}" if trace else "no process group has communicated"
+        return f"dsprof recording: {state}, {place}"
+
     def report(self, path: str | os.PathLike[str] | None = None) -> Path | None:
         """Write the page of what is on disk by now, and return where; on rank 0 only.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
+from html import escape
 from importlib import import_module
 from itertools import islice
 from types import NoneType
@@ -23,6 +24,7 @@ Columns = Mapping[str, Sequence[Any]]
 """Values by the names of the fields of a row; all of one length."""
 
 _SHOWN = 5
+_SHOWN_AS_TABLE = 10
 
 
 class Rows(Sequence[R], Generic[R]):
@@ -88,6 +90,13 @@ class Rows(Sequence[R], Generic[R]):
         lines += (f"  {_cut(repr(row))}" for row in first[:_SHOWN])
         return "\n".join(lines + ["  ..."] * (len(first) > _SHOWN))
 
+    def _repr_html_(self) -> str:
+        first = list(islice(self, _SHOWN_AS_TABLE))
+        head = "".join(f"<th>{name}</th>" for name in self.columns)
+        caption = f"{self.kind.__name__}: the first {len(first)} rows"
+        body = "".join(map(_table_row, first))
+        return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>"
+
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame`; integers that may be unknown are of its type Int64.
 
@@ -135,6 +144,12 @@ def _plain(value: Any) -> bool | int | float | str | None:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return msgspec.json.encode(value).decode()
+
+
+def _table_row(row: msgspec.Struct) -> str:
+    values = (getattr(row, name) for name in row.__struct_fields__)
+    texts = ("" if value is None else _cut(str(_plain(value))) for value in values)
+    return f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
 
 
 def _cut(text: str) -> str:

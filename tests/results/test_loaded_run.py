@@ -97,6 +97,14 @@ def test_a_table_of_polars_keeps_unknown_integers(tmp_path: Path) -> None:
     assert table["end_ns"].drop_nulls().to_list() == [make.ns(15), make.ns(45)]
 
 
+def test_rows_are_a_table_in_a_notebook(tmp_path: Path) -> None:
+    table = two_ranks(tmp_path, [make.sync("<b>", 90, 5, seq=9)] * 9).collectives._repr_html_()
+    assert "<caption>CollectiveCall: the first 10 rows</caption>" in table
+    assert table.count("<tr>") == 11
+    assert "&lt;b&gt;" in table
+    assert "<b>" not in table
+
+
 @pytest.mark.parametrize("package", ["pandas", "polars"])
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str

@@ -70,6 +70,16 @@ def test_report_shows_what_is_on_disk_and_names_who_is_missing(
     assert "no trace file: rank 1" in capsys.readouterr().err
 
 
+def test_a_recording_says_what_it_does(tmp_path: Path, be_rank: Callable[[int], None]) -> None:
+    run = dsprof.record(out=tmp_path)
+    assert repr(run) == "dsprof recording: not begun"
+    with run:
+        assert repr(run) == "dsprof recording: on, no process group has communicated"
+        be_rank(0)
+        dist.all_reduce(torch.zeros(4))
+    assert repr(run) == f"dsprof recording: ended, trace in {tmp_path}"
+
+
 def test_report_works_inside_and_goes_where_it_is_told(
     tmp_path: Path, be_rank: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
