@@ -52,6 +52,7 @@ def render(
     format_name: str,
     *,
     plotlyjs: bytes | None = None,
+    is_static: bool = False,
     width: int | None = None,
     colour: bool = False,
 ) -> bytes:
@@ -60,6 +61,6 @@ def render(
     Raises:
         DsprofError: there is no such format, or a plugin cannot render it.
     """
-    options = Options(plotlyjs=plotlyjs, width=width, colour=colour)
+    options = Options(plotlyjs=plotlyjs, is_static=is_static, width=width, colour=colour)
     shown = map_text(diagnosis, redact_text)  # it quotes logs and files of other programs
     return renderer(format_name).render(shown, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,6 +11,8 @@ from typing import Literal
 from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
+
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
 
 PARTS = {
     "compute": "compute",
@@ -140,9 +143,9 @@ def with_status(diagnosis: Diagnosis, *statuses: Status) -> list[Finding]:
     return [finding for finding in diagnosis.findings if finding.status in statuses]
 
 
-def docs_page(finding: Finding) -> str:
-    """Where the page that explains a rule is found; empty where there is none."""
-    return f"docs/{finding.docs} in the dsprof repository" if finding.docs else ""
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a summary."""
+    return _SENTENCE_END.split(text, maxsplit=1)[0]
 
 
 def run_line(run: RunInfo) -> list[str]:

@@ -51,6 +51,11 @@ files by name."""
         add_delivery(parser, _formats, "html", _PAGE)
         add_judging(parser)
         parser.add_argument(
+            "--static",
+            action="store_true",
+            help="a page of a tenth the size: timelines cannot be zoomed",
+        )
+        parser.add_argument(
             "--plotlyjs", type=Path, metavar="FILE", help="a smaller plotly.js for the page"
         )
 
@@ -66,7 +71,8 @@ files by name."""
             arguments.paths, arguments.config, arguments.baseline, is_quiet=arguments.quiet
         )
         show = partial(render, diagnosis)
-        deliver(show, arguments, output, "Report", plotlyjs=plotlyjs)
+        is_static = arguments.static
+        deliver(show, arguments, output, "Report", plotlyjs=plotlyjs, is_static=is_static)
         return 0
 
 

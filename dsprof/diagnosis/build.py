@@ -118,7 +118,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         arrivals=arrivals(summary),
         transfers=transfers(summary, thresholds),
         thresholds=thresholds_in_force(rules, thresholds),
-        rules=rule_infos(rules),
+        rules=rule_infos(rules, findings),
         utilisation=utilisation_info(summary),
         throughput=throughput(summary, typical),
     )

@@ -59,7 +59,7 @@ def diagnose_environment(
         findings=findings,
         environment=environment_info(facts),
         thresholds=thresholds_in_force(rules, thresholds),
-        rules=rule_infos(rules),
+        rules=rule_infos(rules, findings),
     )
 
 

@@ -558,6 +558,7 @@ class RuleInfo(_Part):
     why: str  # it matters
     category: str
     package: str = ""  # which brings it as a plugin; "": dsprof
+    page: str = ""  # that explains it, in Markdown; of rules with problems or remarks only
 
 
 class Diagnosis(_Part):

@@ -6,7 +6,7 @@ from dsprof.comparison.model import Comparison
 from dsprof.reports import content
 from dsprof.reports.base import Options
 from dsprof.reports.comparison import tables
-from dsprof.reports.html.templates import NO_SCRIPT, asset, environment
+from dsprof.reports.html.templates import NO_SCRIPT, environment, stylesheet
 
 
 class HtmlRenderer:
@@ -27,7 +27,7 @@ class HtmlRenderer:
                 sides=[(side, content.run_line(side.run)) for side in sides],
                 sections=list(tables.sections(comparison)),
                 csp=NO_SCRIPT,
-                css=asset("report.css"),
+                css=stylesheet(),
             )
         )
         return page.encode("utf-8", "replace")

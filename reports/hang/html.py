@@ -7,7 +7,7 @@ from dsprof.analysis.run.hang_model import HangReport
 from dsprof.reports import tables
 from dsprof.reports.base import Options
 from dsprof.reports.html.hangs import picture
-from dsprof.reports.html.templates import NO_SCRIPT, asset, environment
+from dsprof.reports.html.templates import NO_SCRIPT, environment, stylesheet
 
 
 class HtmlRenderer:
@@ -28,7 +28,7 @@ class HtmlRenderer:
                 title="dsprof: hang",
                 tables=tables,
                 csp=NO_SCRIPT,
-                css=asset("report.css"),
+                css=stylesheet(),
             )
         )
         return page.encode("utf-8", "replace")

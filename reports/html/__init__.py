@@ -5,25 +5,16 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Iterator
 from functools import cache
 
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content, tables
 from dsprof.reports.base import Options, Renderer
 from dsprof.reports.glossary import GLOSSARY
-from dsprof.reports.html import figures, hangs, waits
-from dsprof.reports.html.templates import asset, environment
-
-MAX_STEP_BARS = 120
-
-_CHECKS = {
-    Status.PASS: "Passed",
-    Status.NOT_APPLICABLE: "Not applicable",
-    Status.UNKNOWN: "Unknown",
-    Status.ERROR: "Failed to run",
-}
+from dsprof.reports.html import waits
+from dsprof.reports.html.memory_drawing import MAX_RANKS
+from dsprof.reports.html.templates import environment, script, stylesheet
+from dsprof.reports.html.view import View
 
 
 class HtmlRenderer:
@@ -34,55 +25,28 @@ class HtmlRenderer:
 
     def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
         """Return the page as UTF-8."""
-        template = environment().get_template("report.html.j2")
-        script = asset("report.js")
-        bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
-        drawn = _Figures(diagnosis, bars)
-        page = template.render(
-            d=diagnosis,
-            step=content.typical_step(diagnosis.steps),
-            facts=content.run_line(diagnosis.run),
-            quality=list(content.quality_lines(diagnosis)),
-            failed=content.with_status(diagnosis, Status.FAIL),
-            notes=content.with_status(diagnosis, Status.INFO),
-            checks=_checks(diagnosis),
-            asked_and_sent=diagnosis.asked_and_sent,
-            bars=bars,
-            waits=waits.rows(
-                diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
-            ),
-            figures=drawn,
-            hang_picture=hangs.picture(diagnosis.hang) if diagnosis.hang else None,
-            rules={about.rule: about for about in diagnosis.rules},
-            glossary=sorted(GLOSSARY.items()),
-            tables=tables,
-            csp=_content_security_policy(script),
-            css=asset("report.css"),
-            script=script,
-            plotlyjs=_plotlyjs(options.plotlyjs) if drawn.any else "",
+        view = View(diagnosis, is_static=options.is_static)
+        code = script()
+        page = (
+            environment()
+            .get_template("report.html.j2")
+            .render(
+                d=diagnosis,
+                view=view,
+                asked_and_sent=diagnosis.asked_and_sent,
+                waits=waits.rows(
+                    diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
+                ),
+                max_memory_ranks=MAX_RANKS,
+                glossary=sorted(GLOSSARY.items()),
+                tables=tables,
+                csp=_content_security_policy(code),
+                css=stylesheet(),
+                script=code,
+                plotlyjs=_plotlyjs(options.plotlyjs) if any(t.spec for t in view.timelines) else "",
+            )
         )
         return page.encode("utf-8", "replace")
-
-
-class _Figures:
-    """The figures of one page."""
-
-    def __init__(self, diagnosis: Diagnosis, bars: list[content.StepBar]) -> None:
-        self.steps = figures.step_times(bars) if bars else None
-        self.timelines = list(figures.timelines(diagnosis))
-        self.memory = figures.memory(diagnosis.memory)
-
-    @property
-    def any(self) -> bool:
-        """Whether plotly.js is needed."""
-        return bool(self.steps or self.timelines or self.memory)
-
-
-def _checks(diagnosis: Diagnosis) -> Iterator[tuple[str, list[Finding]]]:
-    for status, label in _CHECKS.items():
-        found = content.with_status(diagnosis, status)
-        if found:
-            yield label, found
 
 
 def _content_security_policy(script: str) -> str:

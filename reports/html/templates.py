@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.reports import content
 from dsprof.reports.glossary import meaning
+from dsprof.reports.html.markdown import explained
 from dsprof.reports.tables.listing import bounded
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ _DIRECTIONS = dict.fromkeys(
     map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "?"
 )
 """Marks that turn the direction of text: those of a name would turn what stands beside it, too."""
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|[kMG]B/s)(?!\w))")
 
 _SCRIPT_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
@@ -35,6 +39,22 @@ NO_SCRIPT = (
 def asset(name: str) -> str:
     """Return a file that the pages are made of."""
     return (resources.files("dsprof.reports.html") / "assets" / name).read_text("utf-8")
+
+
+STYLES = ("base", "first_screen", "findings", "drawings", "tables", "hang", "print")
+SCRIPTS = ("page", "findings", "tables", "figures")
+
+
+@cache
+def stylesheet() -> str:
+    """Return the style sheet that all pages share."""
+    return "\n".join(asset(f"{name}.css") for name in STYLES)
+
+
+@cache
+def script() -> str:
+    """Return the script of the report's page."""
+    return "\n".join(asset(f"{name}.js") for name in SCRIPTS)
 
 
 @cache
@@ -55,14 +75,16 @@ def environment() -> Environment:
         "bounded": bounded,
         "cell": fmt.cell,
         "count": fmt.count,
-        "docs_page": content.docs_page,
         "duration": fmt.duration,
+        "explained": explained,
+        "first_sentence": content.first_sentence,
         "meaning": meaning,
         "named_ranks": fmt.named_ranks,
         "saving": brief.saving,
         "share": fmt.share,
         "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
         "script_safe": lambda text: Markup(script_safe(text)),
+        "unbroken": lambda text: _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text),
         "own": Markup,  # our own style sheet and script, as they are
     }
     return made

@@ -30,8 +30,6 @@ TOP_COMMUNICATION = 8
 TOP_LOGGED = 16
 TOP_ANNOTATIONS = 8
 
-_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
-
 _COLOURS = {
     Severity.CRITICAL: "1;31",
     Severity.HIGH: "31",
@@ -124,7 +122,7 @@ def _finding(finding: Finding, number: int, page: Page) -> list[str]:
 
 def _notes(notes: Iterable[Finding], page: Page) -> Iterator[str]:
     for note in notes:
-        sentence = _SENTENCE_END.split(note.summary, maxsplit=1)[0]
+        sentence = content.first_sentence(note.summary)
         yield from page.wrap(f"{note.title}. {sentence}", "  - ")
 
 

@@ -13,7 +13,11 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
+from dsprof.findings.finding import Finding, Status
+from dsprof.rules.page import page_of
 from dsprof.rules.rule import Rule
+
+_PAGE_LENGTH = 1 << 15
 
 
 def run_info(summary: RunSummary) -> model.RunInfo:
@@ -36,18 +40,19 @@ def run_info(summary: RunSummary) -> model.RunInfo:
     )
 
 
-def rule_infos(rules: Iterable[Rule]) -> list[model.RuleInfo]:
-    """Say of each rule what it is about."""
-    metas = (rule.meta for rule in rules)
+def rule_infos(rules: Iterable[Rule], findings: Iterable[Finding]) -> list[model.RuleInfo]:
+    """Say of each rule what it is about, and explain those that found something."""
+    found = {one.rule for one in findings if one.status in (Status.FAIL, Status.INFO)}
     return [
         model.RuleInfo(
-            rule=meta.id,
-            title=meta.title,
-            why=meta.why,
-            category=meta.category,
-            package=meta.package,
+            rule=rule.meta.id,
+            title=rule.meta.title,
+            why=rule.meta.why,
+            category=rule.meta.category,
+            package=rule.meta.package,
+            page=page_of(rule)[:_PAGE_LENGTH] if rule.meta.id in found else "",
         )
-        for meta in metas
+        for rule in rules
     ]
 
 

@@ -81,11 +81,12 @@ def test_without_a_wait_there_is_no_picture() -> None:
 
 def test_the_report_begins_with_the_hang() -> None:
     page = parse(render(factory.diagnosis(hang=REPORT), "html"))
-    assert [section.attributes["id"] for section in page.all("section")][:2] == ["hang", "quality"]
+    assert [section.attributes["id"] for section in page.all("section")][:2] == ["hang", "findings"]
     (section,) = page.all("section", id="hang")
     assert "Rank 3 sleeps." in section.text
     assert "data.py:8 wait" in section.text
-    assert section.one("svg", role="img").attributes["aria-label"] == VERDICT.sentence
+    top = page.one("header", id="top")
+    assert top.one("svg", role="img").attributes["aria-label"] == VERDICT.sentence
     assert not parse(render(factory.diagnosis(), "html")).all("section", id="hang")
 
 

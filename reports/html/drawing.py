@@ -1,0 +1,99 @@
+"""Drawings that need no script: shapes stretch with the page, words keep their size.
+
+A drawing is WIDTH units wide, however wide the page is; heights are pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+WIDTH = 1000
+_LANES_PX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One path: all rectangles or lines of one colour."""
+
+    path: str
+    colour: str  # its name in the style sheet
+    title: str = ""  # shown while the pointer is on it
+    kind: Literal["area", "line", "outline"] = "area"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A label: `x` is per cent of the width, `y` the baseline in pixels."""
+
+    x: float
+    y: float
+    text: str
+    kind: Literal["", "start", "end", "inside", "strong"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a colour means."""
+
+    label: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A picture, and the sentence that says what it shows."""
+
+    sentence: str
+    height_px: int
+    shapes: tuple[Shape, ...]
+    words: tuple[Word, ...] = ()
+    lanes: tuple[Word, ...] = ()  # names at its left
+    keys: tuple[Key, ...] = ()
+
+    @property
+    def lanes_px(self) -> int:
+        """Width of the names at its left: that of most, so that axes of drawings align."""
+        return max(7 * max((len(lane.text) for lane in self.lanes), default=0) + 8, _LANES_PX)
+
+
+def rectangle(x: float, y: float, width: float, height: float) -> str:
+    """Return a path; so narrow that it would not be seen, it is half a unit wide."""
+    return f"M{_short(x)} {_short(y)}h{_short(max(width, 0.5))}v{_short(height)}H{_short(x)}z"
+
+
+def line(points: Iterable[tuple[float, float]]) -> str:
+    """Return a path through these points."""
+    return "M" + "L".join(f"{_short(x)} {_short(y)}" for x, y in points)
+
+
+def level(y: float) -> str:
+    """Return a path from side to side."""
+    return f"M0 {_short(y)}H{WIDTH}"
+
+
+def upright(x: float, top: float, bottom: float) -> str:
+    """Return a path from top to bottom."""
+    return f"M{_short(x)} {_short(top)}V{_short(bottom)}"
+
+
+def ticks(most: float, about: int = 3) -> Iterator[float]:
+    """Yield round numbers above 0, up to `most`."""
+    if most <= 0 or not math.isfinite(most):
+        return
+    rough = most / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    size = next(power * digit for digit in (1, 2, 5, 10) if power * digit >= rough)
+    yield from (size * number for number in range(1, int(most / size + 1e-9) + 1))
+
+
+def spread(labels: Sequence[str], at_most: int = 6) -> Iterator[tuple[int, str]]:
+    """Yield some of the labels with their places: the first, and others at equal distances."""
+    stride = -(-len(labels) // at_most) or 1
+    yield from ((place, labels[place]) for place in range(0, len(labels), stride))
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

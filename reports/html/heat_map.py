@@ -1,0 +1,103 @@
+"""Ranks x steps at a glance: a slow rank is a dark row, a slow step a dark column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from dsprof.diagnosis.model import StepMap
+from dsprof.findings import formatting as fmt
+from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, rectangle, upright
+from dsprof.reports.html.step_drawings import step_labels
+
+LEVELS = 5
+_ROW_PX, _TOP_PX, _AXIS_PX = 14, 12, 18
+_MOST_PX = 224  # of all rows together: many ranks are thinner rows
+_LEAST_RANGE = 0.5  # of the median: below it noise would look like trouble
+
+
+def heat_map(found: StepMap) -> Drawing | None:
+    """Draw how long each rank was busy in each step; None where there is one rank or step."""
+    if len(found.ranks) < 2 or len(found.steps) < 2:
+        return None
+    grid = [list(_busy(*row)) for row in zip(found.total_ns, found.exposed_ns, strict=True)]
+    known = sorted(ns for row in grid for ns in row if ns is not None)
+    if not known:
+        return None
+    usual, most = known[len(known) // 2], known[-1]
+    height = min(_ROW_PX, _MOST_PX / len(grid))
+    bottom = round(_TOP_PX + len(grid) * height)
+    return Drawing(
+        sentence=_sentence(found),
+        height_px=bottom + _AXIS_PX,
+        shapes=(*_cells(grid, usual, most, height), *_marks(found, height, bottom)),
+        words=tuple(step_labels([_range(*steps) for steps in found.steps], bottom + 13)),
+        lanes=tuple(_lanes(found, height)),
+        keys=(
+            Key(f"usual, {fmt.duration(usual)}", "heat-0"),
+            Key(f"up to {fmt.duration(most)}", f"heat-{LEVELS}"),
+        ),
+    )
+
+
+def _busy(total_ns: Sequence[int], exposed_ns: Sequence[int]) -> Iterator[int | None]:
+    for total, exposed in zip(total_ns, exposed_ns, strict=True):
+        yield None if total < 0 else total - max(exposed, 0)
+
+
+def _cells(
+    grid: Sequence[Sequence[int | None]], usual: int, most: int, height: float
+) -> Iterator[Shape]:
+    """Draw a path for each level of darkness."""
+    span = max(most - usual, usual * _LEAST_RANGE) or 1
+    width, gap = WIDTH / len(grid[0]), height / 14
+    paths = [""] * (LEVELS + 1)
+    for y, row in enumerate(grid):
+        for x, ns in enumerate(row):
+            if ns is not None:
+                level = round(min(max(ns - usual, 0) / span, 1) * LEVELS)
+                top = _TOP_PX + y * height
+                paths[level] += rectangle(x * width, top, width * 0.94, height - gap)
+    return (Shape(path, f"heat-{level}") for level, path in enumerate(paths) if path)
+
+
+def _marks(found: StepMap, height: float, bottom: int) -> Iterator[Shape]:
+    """Frame stragglers, put a triangle above outliers, and a line where the pace changes."""
+    width = WIDTH / len(found.steps)
+    for mark in found.marks:
+        left = mark.column * width
+        if mark.kind == "straggler" and mark.row is not None:
+            path = rectangle(left, _TOP_PX + mark.row * height, width * 0.94, height - 1)
+            yield Shape(path, "ink", mark.text, "outline")
+        elif mark.kind == "outlier":
+            middle, half = left + width * 0.47, min(width / 2, 5)
+            path = f"M{middle - half:.1f} 2h{2 * half:.1f}l-{half:.1f} 7z"
+            yield Shape(path, "ink", mark.text)
+        else:
+            yield Shape(upright(left, 0, bottom), "ink", mark.text, "line")
+
+
+def _lanes(found: StepMap, height: float) -> Iterator[Word]:
+    """Name rows, as many as have room; those with most stragglers are strong."""
+    counts = Counter(mark.row for mark in found.marks if mark.kind == "straggler")
+    stride = -(-_ROW_PX // height)
+    for row, ranks in enumerate(found.ranks):
+        is_strong = 2 * counts[row] >= len(found.steps)
+        if row % stride == 0 or is_strong:
+            name = f"{'rank' if ranks[0] == ranks[1] else 'ranks'} {_range(*ranks)}"
+            y = _TOP_PX + row * height + 11
+            yield Word(100, round(y, 1), name, "strong" if is_strong else "")
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _sentence(found: StepMap) -> str:
+    text = f"Time that {fmt.plural(found.ranks[-1][1] - found.ranks[0][0] + 1, 'rank')} were busy"
+    text += f" in steps {found.steps[0][0]} to {found.steps[-1][1]}."
+    late = Counter(mark.rank for mark in found.marks if mark.kind == "straggler")
+    for rank, count in late.most_common(1):
+        text += f" Most often late: rank {rank}, in {fmt.plural(count, 'column')}."
+    others = [mark for mark in found.marks if mark.kind != "straggler"]
+    return " ".join([text, *(f"{mark.text}." for mark in others[:3])])

@@ -1,0 +1,96 @@
+"""Drawings of steps: the mean one as a bar, all of them as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsprof.findings import formatting as fmt
+from dsprof.reports.content import Part, StepBar
+from dsprof.reports.html.drawing import (
+    WIDTH,
+    Drawing,
+    Key,
+    Shape,
+    Word,
+    level,
+    rectangle,
+    spread,
+    ticks,
+)
+
+_BAR_PX = 34
+_ROOM_FOR_WORDS = 0.09  # share of a bar on a phone that `61 %` needs
+_COLUMNS_PX, _AXIS_PX, _TOP_PX = 140, 20, 14
+
+
+def step_bar(step: StepBar) -> Drawing:
+    """Stack the parts of a step side by side."""
+    shapes, words, begun = [], [], 0.0
+    for part in _drawn(step.parts):
+        if part.share >= _ROOM_FOR_WORDS:
+            middle = 100 * (begun + part.share / 2)
+            words.append(Word(middle, 22, fmt.share(part.share), "inside"))
+        path = rectangle(begun * WIDTH, 0, part.share * WIDTH, _BAR_PX)
+        shapes.append(Shape(path, part.key, _told(part)))
+        begun += part.share
+    told = ", ".join(map(_told, _drawn(step.parts)))
+    return Drawing(
+        sentence=f"Step of {fmt.duration(step.total_ns)}: {told}.",
+        height_px=_BAR_PX,
+        shapes=tuple(shapes),
+        words=tuple(words),
+        keys=tuple(Key(_told(part), part.key) for part in _drawn(step.parts)),
+    )
+
+
+def step_columns(bars: Sequence[StepBar]) -> Drawing:
+    """Draw the time of each step, split into parts, with its fastest and slowest rank."""
+    longest = max(max(bar.total_ns, bar.slowest_ns or 0) for bar in bars) or 1
+    bottom = _TOP_PX + _COLUMNS_PX
+    scale, width = _COLUMNS_PX / longest, WIDTH / len(bars)
+    paths: dict[str, str] = {}
+    marks = ""
+    for place, bar in enumerate(bars):
+        left, top = place * width, float(bottom)
+        for part in bar.parts if bar.is_split else ():
+            height = (part.ns or 0) * scale
+            top -= height
+            if height:
+                column = rectangle(left + width * 0.08, top, width * 0.84, height)
+                paths[part.key] = paths.get(part.key, "") + column
+        if not bar.is_split:
+            height = bar.total_ns * scale
+            column = rectangle(left + width * 0.08, bottom - height, width * 0.84, height)
+            paths["other"] = paths.get("other", "") + column
+        for ns in {bar.fastest_ns, bar.slowest_ns} - {None, bar.total_ns}:
+            at = bottom - (ns or 0) * scale
+            marks += f"M{left + width * 0.08:.1f} {at:.1f}h{width * 0.84:.1f}"
+    grid = [(value, bottom - value * scale) for value in ticks(longest)]
+    slowest = max(bars, key=lambda bar: bar.total_ns)
+    return Drawing(
+        sentence=f"Time of {fmt.plural(len(bars), 'step')}; the longest is step {slowest.label} "
+        f"with {fmt.duration(slowest.total_ns)}.",
+        height_px=bottom + _AXIS_PX,
+        shapes=(
+            Shape("".join(level(y) for _, y in grid), "line", kind="line"),
+            *(Shape(path, key) for key, path in paths.items()),
+            *([Shape(marks, "ink", kind="line")] if marks else []),
+        ),
+        words=tuple(step_labels([bar.label for bar in bars], bottom + 15)),
+        lanes=tuple(Word(100, y + 4, fmt.duration(value)) for value, y in grid),
+    )
+
+
+def step_labels(labels: Sequence[str], y: float) -> list[Word]:
+    """Name some of the columns below them."""
+    words = [Word((place + 0.5) * 100 / len(labels), y, label) for place, label in spread(labels)]
+    first = words[0]
+    return [Word(0, y, f"step {first.text}", "start"), *words[1:]]
+
+
+def _drawn(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if part.share and part.ns is not None]
+
+
+def _told(part: Part) -> str:
+    return f"{part.label} {fmt.share(part.share)}, {fmt.duration(part.ns)}"

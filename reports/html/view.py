@@ -1,0 +1,144 @@
+"""What the page shows of a diagnosis, beside the diagnosis itself."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from dsprof.diagnosis.model import Diagnosis, ThresholdInfo, Timeline
+from dsprof.findings.finding import Finding, Status
+from dsprof.reports import content
+from dsprof.reports.html import figures, hangs
+from dsprof.reports.html.drawing import Drawing
+from dsprof.reports.html.heat_map import heat_map
+from dsprof.reports.html.memory_drawing import memory_drawing
+from dsprof.reports.html.step_drawings import step_bar, step_columns
+from dsprof.reports.html.timeline_drawing import MAX_BARS, timeline_drawing
+
+MAX_STEP_BARS = 120
+
+_CHECKS = {
+    Status.PASS: "passed",
+    Status.NOT_APPLICABLE: "not applicable",
+    Status.UNKNOWN: "unknown",
+    Status.ERROR: "failed to run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A finding, and the address of its place on the page."""
+
+    anchor: str
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class StepDetail:
+    """A step in detail: drawn, and as what the script can zoom."""
+
+    step: Timeline
+    drawing: Drawing
+    spec: str  # of plotly; "" where nothing is to be zoomed
+    left_out: int  # bars
+
+
+class View:
+    """Findings with addresses, checks by outcome, and the drawings."""
+
+    def __init__(self, diagnosis: Diagnosis, *, is_static: bool = False) -> None:
+        self._diagnosis = diagnosis
+        self._is_static = is_static
+        self.facts = content.run_line(diagnosis.run)
+        self.quality = list(content.quality_lines(diagnosis))
+        self.step = content.typical_step(diagnosis.steps)
+        self.bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
+        self._shown = list(_shown(diagnosis.findings))
+        self.failed = [one for one in self._shown if one.finding.status is Status.FAIL]
+        self.notes = [one for one in self._shown if one.finding.status is Status.INFO]
+        self.checks = [
+            (label, found)
+            for status, label in _CHECKS.items()
+            if (found := content.with_status(diagnosis, status))
+        ]
+        self.rules = {about.rule: about for about in diagnosis.rules}
+
+    @property
+    def following(self) -> list[tuple[Headline, str]]:
+        """The problems that the first screen names below the first, each with its address."""
+        return [(one, self.address(one)) for one in self._diagnosis.next_lines]
+
+    def address(self, headline: Headline) -> str:
+        """Return where the finding of a headline is; "" where it is of none."""
+        alike = [one for one in self._shown if one.finding.rule == headline.rule]
+        exact = [one for one in alike if one.finding.problem == headline.problem]
+        return next((one.anchor for one in exact or alike), "")
+
+    @cached_property
+    def limits(self) -> dict[str, list[ThresholdInfo]]:
+        """Thresholds in force, by rule."""
+        limits: dict[str, list[ThresholdInfo]] = defaultdict(list)
+        for limit in self._diagnosis.thresholds:
+            limits[limit.rule].append(limit)
+        return limits
+
+    @cached_property
+    def step_bar(self) -> Drawing | None:
+        """The mean step; None where no part of it is known."""
+        return step_bar(self.step) if self.step.total_ns and self.step.is_split else None
+
+    @cached_property
+    def step_columns(self) -> Drawing | None:
+        """All steps; None where there are none."""
+        return step_columns(self.bars) if len(self.bars) > 1 else None
+
+    @cached_property
+    def heat_map(self) -> Drawing | None:
+        """Ranks by steps; None where there is one rank or step."""
+        return heat_map(self._diagnosis.step_map)
+
+    def _stragglers(self, step: int) -> frozenset[int]:
+        """Return the ranks that the others waited for in a step."""
+        found = self._diagnosis.step_map
+        return frozenset(
+            mark.rank
+            for mark in found.marks
+            if mark.kind == "straggler" and mark.rank is not None
+            for first, last in found.steps[mark.column : mark.column + 1]
+            if first <= step <= last
+        )
+
+    @cached_property
+    def timelines(self) -> list[StepDetail]:
+        """Steps in detail that hold a bar."""
+        steps = (step for step in self._diagnosis.timelines if step.bars)
+        return [
+            StepDetail(
+                step,
+                timeline_drawing(step, self._stragglers(step.step)),
+                "" if self._is_static else figures.timeline(step),
+                step.left_out + max(len(step.bars) - MAX_BARS, 0),
+            )
+            for step in steps
+        ]
+
+    @cached_property
+    def memory(self) -> Drawing | None:
+        """Memory over the run; None where no samples were taken."""
+        return memory_drawing(self._diagnosis.memory)
+
+    @cached_property
+    def hang(self) -> hangs.Picture | None:
+        """Who waits for whom in a run that is stuck."""
+        return hangs.picture(self._diagnosis.hang) if self._diagnosis.hang else None
+
+
+def _shown(findings: Iterable[Finding]) -> Iterator[Shown]:
+    """Give each finding the id of its rule as address; later ones of a rule are numbered."""
+    seen: Counter[str] = Counter()
+    for finding in findings:
+        seen[finding.rule] += 1
+        number = f"-{seen[finding.rule]}" if seen[finding.rule] > 1 else ""
+        yield Shown("-".join(finding.rule.split()) + number, finding)

@@ -1,0 +1,151 @@
+"""Drawings: what is where, what is said of it, and that nothing is made up."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from dsprof.diagnosis.model import Bar, StepParts, Timeline
+from dsprof.reports.content import mean_step, step_bars
+from dsprof.reports.html import drawing, memory_drawing
+from dsprof.reports.html.heat_map import LEVELS, MAX_ROWS, Cells, heat_map
+from dsprof.reports.html.memory_drawing import size_ticks
+from dsprof.reports.html.step_drawings import step_bar, step_columns
+from dsprof.reports.html.templates import stylesheet
+from dsprof.reports.html.timeline_drawing import timeline_drawing
+from dsprof.reports.html.view import View
+from tests.factories import diagnosis as factory
+
+MS = 1_000_000
+RECTANGLE = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)H")
+
+
+def rectangles(made: drawing.Drawing, colour: str) -> list[tuple[float, ...]]:
+    """Left, top, width and height of each rectangle of a colour."""
+    paths = "".join(shape.path for shape in made.shapes if shape.colour == colour)
+    return [tuple(map(float, found)) for found in RECTANGLE.findall(paths)]
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [(9.0, [5.0]), (10.0, [5.0, 10.0]), (0.3, [0.1, 0.2, 0.3]), (0, []), (float("inf"), [])],
+)
+def test_ticks_are_round_and_within(most: float, expected: list[float]) -> None:
+    assert list(drawing.ticks(most)) == pytest.approx(expected)
+
+
+def test_ticks_of_sizes_are_round_in_binary_units() -> None:
+    assert list(size_ticks(700 << 20)) == [256 << 20, 512 << 20]
+
+
+def test_the_parts_of_a_step_fill_its_bar_side_by_side() -> None:
+    made = step_bar(mean_step(factory.diagnosis(8, 50).steps))
+    left = 0.0
+    for shape in made.shapes:
+        ((begun, _, width, _),) = rectangles(made, shape.colour)
+        assert begun == pytest.approx(left, abs=0.1)
+        left += width
+    assert left == pytest.approx(drawing.WIDTH, abs=0.5)
+    assert [key.colour for key in made.keys] == ["compute", "exposed_comm", "idle", "other"]
+    assert made.sentence.startswith("Step of 4")
+
+
+def test_columns_are_as_high_as_steps_are_long_and_leave_out_what_is_unknown() -> None:
+    made = step_columns(step_bars([_step(0, idle_ns=None), _step(1, idle_ns=6 * MS)], 10))
+    first, second = rectangles(made, "compute")
+    assert first[3] == second[3]
+    ((left, _, _, height),) = rectangles(made, "idle")
+    assert left == second[0]
+    assert height == pytest.approx(second[3] * 6 / 5, abs=0.1)
+    assert not rectangles(made, "copies")
+    assert made.sentence == "Time of 2 steps; the longest is step 1 with 12.0 ms."
+
+
+def test_a_slow_rank_is_a_dark_framed_row_and_an_outlier_is_marked() -> None:
+    values = [[100.0, 101.0, 99.0], [160.0, 162.0, 161.0], [None, 100.0, 101.0]]
+    made = heat_map(Cells([0, 1, 5], [7, 8, 9], values, frozenset({1}), frozenset({9})))
+    assert made is not None
+    dark = rectangles(made, f"heat-{LEVELS}")
+    assert {top for _, top, _, _ in dark} == {26.0}
+    assert len(dark) == 3
+    assert len(rectangles(made, "heat-0")) == 5  # of six usual cells one is unknown
+    assert [lane.text for lane in made.lanes if lane.kind == "strong"] == ["rank 1"]
+    assert [shape.kind for shape in made.shapes if shape.colour == "ink"] == ["outline", "area"]
+    assert "Straggler: rank 1. Outliers: steps 9." in made.sentence
+
+
+def test_noise_is_not_dark() -> None:
+    made = heat_map(Cells([0, 1], [0, 1], [[100.0, 103.0], [101.0, 102.0]]))
+    assert made is not None
+    assert {shape.colour for shape in made.shapes} == {"heat-0"}
+
+
+def test_of_many_ranks_the_highest_of_neighbours_is_drawn() -> None:
+    values = [[100.0, 300.0 if rank == 900 else 100.0] for rank in range(1024)]
+    made = heat_map(Cells(range(1024), [0, 1], values))
+    assert made is not None
+    assert len(made.lanes) == MAX_ROWS
+    assert len(rectangles(made, f"heat-{LEVELS}")) == 1
+
+
+def test_one_step_or_nothing_known_is_no_heat_map() -> None:
+    assert heat_map(Cells([0, 1], [0], [[1.0], [2.0]])) is None
+    assert heat_map(Cells([0], [0, 1], [[None, None]])) is None
+
+
+def test_a_timeline_frames_the_ranks_that_a_finding_names() -> None:
+    bars = [
+        Bar(rank=rank, lane=lane, kind="forward", start_ns=0, end_ns=MS)
+        for rank in (0, 1)
+        for lane in ("phase", "stream 7")
+    ]
+    step = Timeline(step=3, why="worst", duration_ns=2 * MS, bars=bars)
+    made = timeline_drawing(step, {1})
+    assert [lane.text for lane in made.lanes] == [
+        "rank 0 phases", "stream 7", "rank 1 phases", "stream 7",
+    ]  # fmt: skip
+    (frame,) = [shape for shape in made.shapes if shape.kind == "outline"]
+    assert frame.title == "rank 1: named by a finding"
+    assert all(width == drawing.WIDTH / 2 for _, _, width, _ in rectangles(made, "phase-forward"))
+
+
+def test_memory_without_samples_is_no_drawing() -> None:
+    bare = [msgspec.structs.replace(rank, steps=[]) for rank in factory.diagnosis().memory]
+    assert memory_drawing.memory_drawing(bare) is None
+
+
+def test_memory_of_many_ranks_draws_some_in_a_colour_for_each_kind() -> None:
+    ranks = [
+        msgspec.structs.replace(rank, allocated_bytes=rank.rss_bytes)
+        for rank in factory.diagnosis(20, 3).memory
+    ]
+    made = memory_drawing.memory_drawing(ranks)
+    assert made is not None
+    lines = [shape for shape in made.shapes if shape.title]
+    assert len(lines) == 2 * memory_drawing.MAX_RANKS
+    assert len({shape.colour for shape in lines}) == len(made.keys) == 2
+
+
+def test_every_colour_is_in_the_style_sheet() -> None:
+    view = View(factory.diagnosis(2, 8))
+    made = [view.step_bar, view.step_columns, view.heat_map, view.memory]
+    made += [one.drawing for one in view.timelines]
+    names = {s.colour for d in made if d for s in d.shapes} | {
+        key.colour for d in made if d for key in d.keys
+    }
+    assert [name for name in names if f"--{name}:" not in stylesheet()] == []
+
+
+def _step(number: int, idle_ns: int | None) -> StepParts:
+    return StepParts(
+        step=number,
+        compute_ns=5 * MS,
+        exposed_comm_ns=MS,
+        copies_ns=None,
+        idle_ns=idle_ns,
+        other_ns=0,
+        total_ns=6 * MS + (idle_ns or 0),
+        slowest_total_ns=13 * MS,
+    )
