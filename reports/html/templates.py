@@ -17,6 +17,7 @@ from dsprof.reports.tables.listing import bounded
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 _DIRECTIONS = dict.fromkeys(
     map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "?"
@@ -84,10 +85,23 @@ def environment() -> Environment:
         "share": fmt.share,
         "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
         "script_safe": lambda text: Markup(script_safe(text)),
-        "unbroken": lambda text: _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text),
+        "prose": prose,
         "own": Markup,  # our own style sheet and script, as they are
     }
     return made
+
+
+def prose(text: str) -> Markup:
+    """Escape a sentence, show what it has in backticks as code, and keep units at their numbers."""
+    from markupsafe import Markup, escape
+
+    pieces = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text.translate(_DIRECTIONS)).split("`")
+    if len(pieces) % 2 == 0:
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if place % 2 else escape(piece)
+        for place, piece in enumerate(pieces)
+    )
 
 
 def script_safe(text: str) -> str:

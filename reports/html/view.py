@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from dsprof.diagnosis.model import Diagnosis, ThresholdInfo, Timeline
+from dsprof.diagnosis.model import Diagnosis, Headline, ThresholdInfo, Timeline
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
 from dsprof.reports.html import figures, hangs

@@ -7,10 +7,10 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Bar, StepParts, Timeline
-from dsprof.reports.content import mean_step, step_bars
+from dsprof.diagnosis.model import Bar, StepMap, StepMark, StepParts, Timeline
+from dsprof.reports.content import step_bars, typical_step
 from dsprof.reports.html import drawing, memory_drawing
-from dsprof.reports.html.heat_map import LEVELS, MAX_ROWS, Cells, heat_map
+from dsprof.reports.html.heat_map import LEVELS, heat_map
 from dsprof.reports.html.memory_drawing import size_ticks
 from dsprof.reports.html.step_drawings import step_bar, step_columns
 from dsprof.reports.html.templates import stylesheet
@@ -41,7 +41,7 @@ def test_ticks_of_sizes_are_round_in_binary_units() -> None:
 
 
 def test_the_parts_of_a_step_fill_its_bar_side_by_side() -> None:
-    made = step_bar(mean_step(factory.diagnosis(8, 50).steps))
+    made = step_bar(typical_step(factory.diagnosis(8, 50).steps))
     left = 0.0
     for shape in made.shapes:
         ((begun, _, width, _),) = rectangles(made, shape.colour)
@@ -63,36 +63,59 @@ def test_columns_are_as_high_as_steps_are_long_and_leave_out_what_is_unknown() -
     assert made.sentence == "Time of 2 steps; the longest is step 1 with 12.0 ms."
 
 
-def test_a_slow_rank_is_a_dark_framed_row_and_an_outlier_is_marked() -> None:
-    values = [[100.0, 101.0, 99.0], [160.0, 162.0, 161.0], [None, 100.0, 101.0]]
-    made = heat_map(Cells([0, 1, 5], [7, 8, 9], values, frozenset({1}), frozenset({9})))
+def cells(busy_ms: list[list[int]], marks: list[StepMark] | None = None) -> StepMap:
+    """Ranks from 0 and steps from 7 that never wait; -1 is no data."""
+    ns = [[value * MS if value >= 0 else -1 for value in row] for row in busy_ms]
+    return StepMap(
+        ranks=[(rank, rank) for rank in range(len(ns))],
+        steps=[(7 + step, 7 + step) for step in range(len(ns[0]))],
+        total_ns=ns,
+        exposed_ns=[[-1] * len(row) for row in ns],
+        compute_ns=[[-1] * len(row) for row in ns],
+        marks=marks or [],
+    )
+
+
+def test_a_slow_rank_is_a_dark_row_and_marks_say_what_stands_out() -> None:
+    late = [
+        StepMark(kind="straggler", step=7 + c, column=c, rank=1, row=1, text="late") for c in (0, 2)
+    ]
+    slow = StepMark(kind="outlier", step=9, column=2, rank=None, row=None, text="Step 9 is slow")
+    change = StepMark(kind="change", step=8, column=1, rank=None, row=None, text="It settles")
+    found = cells([[100, 101, 99], [160, 162, 161], [-1, 100, 101]], [*late, slow, change])
+    made = heat_map(found)
     assert made is not None
     dark = rectangles(made, f"heat-{LEVELS}")
     assert {top for _, top, _, _ in dark} == {26.0}
     assert len(dark) == 3
     assert len(rectangles(made, "heat-0")) == 5  # of six usual cells one is unknown
     assert [lane.text for lane in made.lanes if lane.kind == "strong"] == ["rank 1"]
-    assert [shape.kind for shape in made.shapes if shape.colour == "ink"] == ["outline", "area"]
-    assert "Straggler: rank 1. Outliers: steps 9." in made.sentence
+    marks = [(shape.kind, shape.title) for shape in made.shapes if shape.colour == "ink"]
+    assert marks == [
+        ("outline", "late"), ("outline", "late"),
+        ("area", "Step 9 is slow"), ("line", "It settles"),
+    ]  # fmt: skip
+    assert "Most often late: rank 1, in 2 columns. Step 9 is slow. It settles." in made.sentence
 
 
 def test_noise_is_not_dark() -> None:
-    made = heat_map(Cells([0, 1], [0, 1], [[100.0, 103.0], [101.0, 102.0]]))
+    made = heat_map(cells([[100, 103], [101, 102]]))
     assert made is not None
     assert {shape.colour for shape in made.shapes} == {"heat-0"}
 
 
-def test_of_many_ranks_the_highest_of_neighbours_is_drawn() -> None:
-    values = [[100.0, 300.0 if rank == 900 else 100.0] for rank in range(1024)]
-    made = heat_map(Cells(range(1024), [0, 1], values))
+def test_many_ranks_are_thin_rows_of_which_some_are_named() -> None:
+    made = heat_map(cells([[100, 300 if rank == 60 else 100] for rank in range(64)]))
     assert made is not None
-    assert len(made.lanes) == MAX_ROWS
+    assert made.height_px < 260
+    assert 10 < len(made.lanes) < 20
     assert len(rectangles(made, f"heat-{LEVELS}")) == 1
 
 
 def test_one_step_or_nothing_known_is_no_heat_map() -> None:
-    assert heat_map(Cells([0, 1], [0], [[1.0], [2.0]])) is None
-    assert heat_map(Cells([0], [0, 1], [[None, None]])) is None
+    assert heat_map(cells([[1], [2]])) is None
+    assert heat_map(cells([[-1, -1], [-1, -1]])) is None
+    assert heat_map(StepMap()) is None
 
 
 def test_a_timeline_frames_the_ranks_that_a_finding_names() -> None:
