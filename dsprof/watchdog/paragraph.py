@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.run.hang_model import HEALTHY, HangVerdict
 from dsprof.analysis.run.hang_verdict import hang_of, judged
 from dsprof.analysis.summary import RankClock
+from dsprof.findings.frames import shown_frames
 from dsprof.trace.dumps.hang_dump import HangDump
 from dsprof.trace.table import CollectivesBuilder, RankTrace
 
@@ -46,6 +47,6 @@ def _ending(dump: HangDump, all_dumps: list[HangDump]) -> Endings:
 def paragraph(verdict: HangVerdict) -> str:
     """Say who, what, where and since when, with the stacks where ranks part."""
     lines = [f"{verdict.sentence} {verdict.cause.text}".strip()]
-    for rank, frames in list(verdict.stacks.items())[:2]:
-        lines += [f"  rank {rank}:", *(f"    {frame}" for frame in frames[:_FRAMES])]
+    for rank, stack in list(verdict.stacks.items())[:2]:
+        lines += [f"  rank {rank}:", *(f"    {frame}" for frame in shown_frames(stack, _FRAMES))]
     return "\n".join(lines)

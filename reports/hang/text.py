@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsprof.analysis.run.hang_model import HangReport, HangVerdict
+from dsprof.findings.frames import shown_frames
 from dsprof.findings import formatting as fmt
 from dsprof.findings.wording import ranks_do
 from dsprof.reports import tables
@@ -60,7 +61,5 @@ def _stacks(verdict: HangVerdict, page: Page) -> list[str]:
     lines = []
     for rank, stack in verdict.stacks.items():
         lines += page.wrap(f"rank {rank}", "  ")
-        lines += (line for frame in stack[:_FRAMES] for line in page.wrap(frame, "    "))
-        left = len(stack) - _FRAMES
-        lines += [f"    and {fmt.plural(left, 'more frame')}"] if left > 0 else []
+        lines += (line for one in shown_frames(stack, _FRAMES) for line in page.wrap(one, "    "))
     return [page.heading("Where ranks are, the innermost call first"), *lines] if lines else []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
+from dsprof.findings.frames import shown_frames
 from dsprof.reports import content
 from dsprof.reports.glossary import meaning
 from dsprof.reports.html.markdown import explained
@@ -79,6 +80,7 @@ def environment() -> Environment:
         "duration": fmt.duration,
         "explained": explained,
         "first_sentence": content.first_sentence,
+        "frames": shown_frames,
         "meaning": meaning,
         "named_ranks": fmt.named_ranks,
         "saving": brief.saving,

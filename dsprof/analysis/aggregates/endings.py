@@ -251,7 +251,7 @@ class _Reading:
             is_in_flight=is_open,
             frame=self._frame(row),
             is_even=is_even(rows.words[rows.op[row]]),
-            is_of_zero3=bool(rows.fetch[row]),
+            is_of_zero3=bool(rows.fetch[row]) and bool(self.trace.engines),
             step=int(rows.step[row]),
             nbytes=int(rows.nbytes[row]) if rows.tensors[row] else None,
             until_ns=self._on_run(until_ns),

@@ -1,0 +1,32 @@
+"""Which calls of a stack to show: those of the user, and where it waits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import filterfalse, groupby
+
+from dsprof.findings.formatting import plural
+
+_OURS = re.compile(r"[/\\]dsprof[/\\]hooks[/\\]")
+_PACKAGES = r"(?:site|dist)-packages[/\\]"
+_LIBRARY = re.compile(rf"[/\\]{_PACKAGES}(\w+)|[/\\](python)3\.\d+[/\\](?!{_PACKAGES})")
+_INNERMOST = 2
+
+
+def shown_frames(stack: Sequence[str], at_most: int) -> list[str]:
+    """Return lines for a stack: calls within libraries are counted, but for the innermost."""
+    lines: list[str] = []
+    for library, run in groupby(filterfalse(_OURS.search, stack), _library):
+        inside = [*run]
+        kept = len(inside) if not library else 0 if lines else _INNERMOST
+        lines += inside[:kept]
+        if left := len(inside[kept:]):
+            lines.append(f"({plural(left, 'call')} in {library})")
+    left = len(lines) - at_most
+    return [*lines[:at_most], *([f"and {plural(left, 'more frame')}"] if left > 0 else [])]
+
+
+def _library(frame: str) -> str:
+    found = _LIBRARY.search(frame)
+    return (found[1] or found[2]) if found else ""
