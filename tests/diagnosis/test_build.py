@@ -300,7 +300,7 @@ class _Case:
             "No problems found. Step 100 ms: 85 % compute, 5 % exposed communication.",
         ),
         _Case(
-            (zero_rank(0, stage=3), zero_rank(1, stage=3)), "ZeRO-3 reduces gradients by all_reduce"
+            (zero_rank(0, stage=3), zero_rank(1, stage=3)), "ZeRO-3 reduces gradients by all-reduce"
         ),
         _Case(
             (rank_trace(0), rank_trace(1)),

@@ -75,7 +75,7 @@ class AllreduceForShardedGradients:
         if switched_off and (needing := _needing_all_reduce(engines)):
             return self.meta.finding(
                 Status.INFO,
-                f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} per step.",
+                f"ZeRO-3 reduces gradients by all-reduce: {_calls(traffic, volume)} per step.",
                 cause=f"reduce_scatter is false, because {needing} does not support it at this "
                 "stage.",
                 action=f"No change is needed; without {needing} a reduce-scatter sends half.",
@@ -84,7 +84,7 @@ class AllreduceForShardedGradients:
             )
         return self.meta.finding(
             Status.FAIL,
-            f"ZeRO-3 reduces gradients by all_reduce: {_calls(traffic, volume)} per step.",
+            f"ZeRO-3 reduces gradients by all-reduce: {_calls(traffic, volume)} per step.",
             severity=Severity.HIGH,
             cause="reduce_scatter is false in zero_optimization."
             if switched_off
@@ -92,7 +92,7 @@ class AllreduceForShardedGradients:
             action='Set "reduce_scatter" to true in zero_optimization, or delete the key: true is '
             "its default."
             if switched_off
-            else "Find the call site of these all_reduces in the communication table.",
+            else "Find the call site of these all-reduces in the communication table.",
             config_patch=_patch(reduce_scatter=True) if switched_off else None,
             confidence="high" if switched_off else "medium",
             **_halved(traffic, use, volume),
@@ -104,7 +104,7 @@ class AllreduceForShardedGradients:
         use, volume = found
         yield self.meta.finding(
             Status.FAIL,
-            f"ZeRO-3 fetches parameters by all_reduce: {_calls(traffic, volume)} per step.",
+            f"ZeRO-3 fetches parameters by all-reduce: {_calls(traffic, volume)} per step.",
             title="All-reduce is used where an all-gather would suffice",
             severity=Severity.HIGH,
             cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its shard to "
@@ -125,11 +125,11 @@ class AllreduceForShardedGradients:
         asked = engines.written_zero("reduce_scatter") is True
         share = (use.group_size - 1) / use.group_size
         extra = round(traffic.per_step(volume.nbytes) * share)
-        text = f"ZeRO-{engines.stage} reduces gradients by all_reduce, by design of DeepSpeed: "
+        text = f"ZeRO-{engines.stage} reduces gradients by all-reduce, by design of DeepSpeed: "
         text += f"{_calls(traffic, volume)} per step. A reduce-scatter would send {size(extra)} "
         text += "less from each rank."
         if asked:
-            text += " Intent missed: reduce_scatter is true, but has no effect."
+            text += " reduce_scatter is true, but has no effect at this stage."
         return self.meta.finding(
             Status.INFO,
             text,
@@ -138,7 +138,7 @@ class AllreduceForShardedGradients:
             "is all-reduced whole.",
             action='No change is needed. "use_multi_rank_bucket_allreduce": false sends one '
             "reduce to each owner instead (fewer bytes, more calls: for large buckets and "
-            "few ranks); stage 3 and FSDP use reduce-scatter, but gather parameters more "
+            "few ranks); stage 3 and FSDP use reduce-scatter, but all-gather parameters more "
             "often.",
             evidence=(_arithmetic(traffic, use, volume),),
             saving_bytes_per_step=extra,
@@ -150,12 +150,11 @@ class AllreduceForShardedGradients:
     ) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            "Intent missed: use_multi_rank_bucket_allreduce is false, yet gradients are reduced "
-            f"by all_reduce ({_calls(traffic, volume)} per step).",
+            "use_multi_rank_bucket_allreduce is false, but gradients are reduced by all-reduce "
+            f"({_calls(traffic, volume)} per step).",
             title="All-reduce is used where reduces to the owners were configured",
             severity=Severity.LOW,
-            cause=f"{key} is {str(not value).lower()}, and then DeepSpeed reduces whole buckets "
-            "for all ranks.",
+            cause=f"{key} is {str(not value).lower()}: DeepSpeed then all-reduces whole buckets.",
             action=f'Set "{key}" to {str(value).lower()} in zero_optimization.',
             config_patch=_patch(**{key: value}),
             confidence="high",
@@ -164,7 +163,7 @@ class AllreduceForShardedGradients:
 
 
 def _all_reduces(traffic: Traffic, purpose: Purpose) -> tuple[Use, Volume] | None:
-    """Return the all_reduces of a purpose that moved the most bytes between ranks."""
+    """Return the all-reduces of a purpose that moved the most bytes between ranks."""
     uses = traffic.of(purpose).items()
     found = [(use, v) for use, v in uses if use.family == "all_reduce" and use.group_size > 1]
     return max(found, key=lambda pair: pair[1].nbytes, default=None)

@@ -202,7 +202,7 @@ def _by_use(traffic: Traffic) -> Table:
             )
             for use, volume in uses[:_ROWS]
         ),
-        caption="Mean of a rank and step",
+        caption="Mean per rank and step",
     )
 
 

@@ -51,10 +51,10 @@ class InterNodeGathers:
 
     meta = RuleMeta(
         id="inter-node-gathers",
-        title="Parameter gathers stay inside nodes where they can",
-        failing_title="Parameters are gathered across nodes again for backward",
+        title="All-gathers of parameters stay inside nodes where they can",
+        failing_title="Parameters are all-gathered across nodes again for backward",
         why="Links between nodes are the slowest. A second copy of the parameters, sharded "
-        "inside each node, keeps gathers inside it.",
+        "inside each node, keeps all-gathers inside it.",
         category="communication",
         order=370,
         needs=(Engines, Memory, Placement, Run, Steps),
@@ -122,7 +122,7 @@ class InterNodeGathers:
             crossing.rows,
             crossing.rows,
             thresholds,
-            title="FSDP gathers parameters from all nodes",
+            title="FSDP all-gathers parameters from all nodes",
             cause="The shards of hybrid sharding span nodes: see misplaced-groups."
             if "replicate" in roles
             else "FSDP shards parameters over all ranks of all nodes.",
@@ -130,7 +130,7 @@ class InterNodeGathers:
             if "replicate" in roles
             else "If the ranks of one node have memory for the model, its gradients and the "
             "optimizer state, use hybrid sharding: ShardingStrategy.HYBRID_SHARD, or "
-            "fully_shard with a mesh of two dimensions (replicate, shard). Gathers then stay "
+            "fully_shard with a mesh of two dimensions (replicate, shard). All-gathers then stay "
             "inside the node, and one all-reduce of the shards crosses nodes.",
             confidence="low",
         )
@@ -206,12 +206,12 @@ def _why_not(ranks: int, copy: int, room: int | None, *, is_set: bool, in_order:
     if not in_order:
         return (
             f"{FILL_HOSTS} zero_hpz_partition_size takes ranks that follow each other: {ranks} of "
-            "them would then be those of a node, and these gathers could stay inside it."
+            "them would then be those of a node, and these all-gathers could stay inside it."
         )
     if is_set:
         return f"Set it to {ranks}, the ranks of a node."
     return (
-        f"zero_hpz_partition_size {ranks} would keep these gathers inside the node, but takes "
+        f"zero_hpz_partition_size {ranks} would keep these all-gathers inside the node, but takes "
         f"{size(copy)} on each rank, and the fullest has {size(max(room or 0, 0))} left: free "
         "memory first."
     )

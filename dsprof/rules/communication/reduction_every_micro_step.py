@@ -152,9 +152,9 @@ _HIDDEN = (
 )
 
 _ZERO_ACTION = (
-    "ZeRO-1 reduces once a step, if whole gradients fit into memory; "
-    "engine.coalesce_grad_reduction() (DeepSpeed 0.19) trades memory for fewer reductions; a "
-    "larger micro-batch with fewer micro-steps does the same."
+    "Use ZeRO-1 if whole gradients fit into memory: it reduces once per step. Otherwise "
+    "engine.coalesce_grad_reduction() (DeepSpeed 0.19), or a larger micro-batch with fewer "
+    "micro-steps, trades memory for fewer reductions."
 )
 _FSDP_ACTION = (
     "If memory has room for whole gradients, keep FSDP from reducing in all micro-steps but the "

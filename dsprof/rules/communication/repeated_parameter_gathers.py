@@ -40,9 +40,9 @@ class RepeatedParameterGathers:
 
     meta = RuleMeta(
         id="repeated-parameter-gathers",
-        title="Parameters are gathered once between updates",
-        failing_title="Parameters are gathered again without an update in between",
-        why="Parameters change when the optimizer steps. Every further gather before that "
+        title="Parameters are all-gathered once per update",
+        failing_title="Parameters are all-gathered again without an update in between",
+        why="Parameters change when the optimizer steps. Every further all-gather before that "
         "sends the same values again.",
         category="communication",
         order=350,
@@ -145,8 +145,8 @@ def _by_design(engines: Engines) -> str:
             f"{REUSE_DEFAULT:,} elements). That saves memory."
         )
     return (
-        "FSDP reshards a unit after its forward, and gathers it again for its backward. That "
-        "saves memory."
+        "FSDP reshards a unit after its forward, and all-gathers it again for its backward. "
+        "That saves memory."
     )
 
 

@@ -103,7 +103,7 @@ class SlowLink:
             cause=f"{cause} These times exclude waits for late ranks.",
             action="Compare adapters, cables, port errors and the placement of these ranks with "
             "those of the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the "
-            "link apart from training.",
+            "link with dsprof bench.",
             ranks=suspects,
             evidence=(_table(slow),),
             confidence="medium",

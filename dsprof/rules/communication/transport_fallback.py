@@ -76,8 +76,8 @@ class TransportFallback:
         if slow:
             yield self.meta.finding(
                 Status.FAIL,
-                f"The libfabric plugin uses the provider {', '.join(slow)} on ranks "
-                f"{written_ranks(union(slow.values()))}: TCP in place of EFA or Slingshot.",
+                f"The libfabric plugin uses the provider {', '.join(slow)} on "
+                f"{named_ranks(union(slow.values()))}: TCP in place of EFA or Slingshot.",
                 severity=Severity.HIGH,
                 cause="libfabric found no EFA or CXI device, or FI_PROVIDER names another.",
                 action="Run fi_info -p efa (or cxi) in the container on these hosts; give it the "
@@ -90,8 +90,8 @@ class TransportFallback:
         if states and all(state.startswith("Disabled") for state in states):
             yield self.meta.finding(
                 Status.FAIL,
-                f"GPUDirect RDMA is off for every network adapter on ranks "
-                f"{written_ranks(union(states.values()))}: data goes through host memory.",
+                f"GPUDirect RDMA is off for every network adapter on "
+                f"{named_ranks(union(states.values()))}: data goes through host memory.",
                 severity=Severity.MEDIUM,
                 title="GPUDirect RDMA is off",
                 cause="Neither the module nvidia-peermem nor DMA-BUF is available.",

@@ -72,7 +72,7 @@ _FSDP = Knob(
     noun="FSDP reductions",
     title="FSDP units are too small",
     fact=lambda bucket: "each module that was wrapped is reduced by itself",
-    cause="FSDP gathers and reduces the parameters of each wrapped module in one collective; "
+    cause="FSDP all-gathers, and reduces, each wrapped module by one collective; "
     "small wrapped modules make many small collectives, in forward and in backward.",
     action="Wrap larger modules: fully_shard on each block of the model and not on its layers; "
     "with FSDP1 an auto_wrap_policy of blocks (ModuleWrapPolicy), or a larger min_num_params. "

@@ -94,7 +94,7 @@ def _fsdp(largest: FlushKind, nbytes: float, count: float) -> Giant:
         nbytes,
         count,
         f"FSDP has one large unit, {largest.module or 'the whole model'}",
-        "FSDP gathers and reduces the parameters of a wrapped module as one, before its first "
+        "FSDP all-gathers and reduces a wrapped module as one, before its first "
         "layer and after its last.",
         "Wrap the blocks of the model as well: fully_shard on each block, then on the model; "
         "with FSDP1 an auto_wrap_policy. That also lowers the peak of memory.",

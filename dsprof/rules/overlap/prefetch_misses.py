@@ -43,7 +43,7 @@ class PrefetchMisses:
     meta = RuleMeta(
         id="prefetch-misses",
         title="Parameters are mostly prefetched, or their waits are short",
-        failing_title="Parameters are gathered on demand, not prefetched",
+        failing_title="Parameters are all-gathered on demand, not prefetched",
         why=(
             "An all-gather that starts when its module is called is fully exposed; one that "
             "starts a "
@@ -68,7 +68,7 @@ class PrefetchMisses:
             text = f"{PREFETCH} is 0: nothing is prefetched. low-comm-overlap covers the cost."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
         elif any(sums.held.exposed_ms_per_step is None for _, sums in missed):
-            text = "Unknown: waits for these gathers were not measured."
+            text = "Unknown: waits for these all-gathers were not measured."
             yield self.meta.finding(Status.UNKNOWN, text)
         else:
             yield self._judged(run, missed, ahead, thresholds)
@@ -80,7 +80,7 @@ class PrefetchMisses:
         share = sent / (sent + early) if sent + early else 0.0
         held = sum(sums.held.exposed_ms_per_step or 0.0 for _, sums in missed)
         summary = (
-            f"{percent(share)} of the bytes that forward and backward gather were not "
+            f"{percent(share)} of the bytes that forward and backward all-gather were not "
             f"prefetched; waits for these take {duration(held * 1e6)} per step "
             f"({percent(share_of_step(held, run[Steps]))})."
         )

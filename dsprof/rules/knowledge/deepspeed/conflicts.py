@@ -159,8 +159,8 @@ AT_ODDS: tuple[Combination, ...] = (
     ),
     Combination(
         when(".stage: 3; engine.experts_apart: >0"),
-        "experts lie in no leaf module: where ranks run different ones, ZeRO-3 hangs in a gather "
-        "or a reduction that not all ranks come to (DeepSpeed#7461)",
+        "experts are in no leaf module: where ranks run different ones, ZeRO-3 hangs in an "
+        "all-gather or a reduction that not all ranks join (DeepSpeed#7461)",
         "name the class of the block in zero_optimization.leaf_module.classes, or call "
         "deepspeed.utils.set_z3_leaf_modules(model, [Block]) before deepspeed.initialize, unless "
         "every rank runs every expert",
