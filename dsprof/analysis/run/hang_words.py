@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
+from dsprof.analysis.aggregates.flight_recorders import Call
 from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
 from dsprof.findings.wording import duration, named, size
 
@@ -58,8 +61,14 @@ def group(state: GroupState) -> str:
 def waited(state: GroupState) -> str:
     """Say who waited in a call, and how long."""
     held = f" {duration(state.waited_ns)}" if state.waited_ns else ""
-    text = f"{named(state.waiting)} waited{held} in it"
+    text = f"{named(state.waiting)} waited{held} in it{_place(state.call)}"
     if not state.failed:
         return text
     who = "" if state.failed == state.waiting else f" on {named(state.failed)}"
     return f"{text}, until an exception{who}"
+
+
+def _place(call: Call | None) -> str:
+    """Say where a call came from, by the last parts of the path."""
+    file, _, line = (call.frame if call else "").split(" ")[0].rpartition(":")
+    return f" at {'/'.join(PurePosixPath(file).parts[-2:])}:{line}" if file else ""
