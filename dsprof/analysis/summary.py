@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
@@ -44,31 +44,55 @@ class RankClock:
 
 
 A = TypeVar("A", bound="Aggregate")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T", bound="Sums")
+
+
+class Sums:
+    """A frozen dataclass of sums, which are added field by field."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
+
+    def __add__(self: T, other: T) -> T:
+        return type(self)(*(getattr(self, n) + getattr(other, n) for n in self.__match_args__))
 
 
 class Aggregate(ABC):
     """One kind of fact about a run: a frozen dataclass in a file of its own in `aggregates/`."""
+
+    __match_args__: ClassVar[tuple[str, ...]]
 
     @classmethod
     @abstractmethod
     def collect(cls: type[A], trace: RankTrace, clock: RankClock) -> A:
         """Read the fact from one rank's trace."""
 
-    @abstractmethod
     def merge(self: A, other: A) -> A:
-        """Join the facts of two disjoint sets of ranks; associative."""
+        """Join the facts of two disjoint sets of ranks; associative.
+
+        Rows and numbers are added up; what joins otherwise has a method of its own.
+        """
+        names = self.__match_args__
+        return type(self)(*(_joined(getattr(self, n), getattr(other, n)) for n in names))
 
 
-R = TypeVar("R")
-S = TypeVar("S")
+def summed(pairs: Iterable[tuple[R, S]], to: Mapping[R, S] = MappingProxyType({})) -> dict[R, S]:
+    """Add up the sums of each kind."""
+    rows = dict(to)
+    for kind, sums in pairs:
+        rows[kind] = _joined(rows[kind], sums) if kind in rows else sums
+    return rows
 
 
 def add_rows(one: Mapping[R, S], other: Mapping[R, S]) -> dict[R, S]:
     """Join rows of sums, adding up those of the same kind."""
-    rows: dict[R, Any] = dict(one)
-    for kind, sums in other.items():
-        rows[kind] = rows[kind] + sums if kind in rows else sums
-    return rows
+    return summed(other.items(), one)
+
+
+def _joined(one: Any, other: Any) -> Any:
+    return add_rows(one, other) if type(one) is dict else one + other
 
 
 class RunSummary:

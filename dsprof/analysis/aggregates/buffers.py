@@ -49,9 +49,5 @@ class Buffers(Aggregate):
         )
         return cls({trace.rank: found})
 
-    def merge(self, other: Buffers) -> Buffers:
-        """Put the ranks side by side."""
-        return Buffers(self.ranks | other.ranks)
-
 
 AGGREGATE = Buffers

@@ -119,13 +119,6 @@ class Communication(Aggregate):
         """Whether of some collective on the wire it is not known how many ranks it joins."""
         return any(kind.on_wire and not kind.group_size for kind in self.rows)
 
-    def merge(self, other: Communication) -> Communication:
-        """Add up rows of the same kind."""
-        rows = dict(self.rows)
-        for kind, row in other.rows.items():
-            rows[kind] = rows[kind] + row if kind in rows else row
-        return Communication(rows)
-
 
 def _from_columns(trace: RankTrace, steps: Array) -> dict[Kind, Row]:
     table = trace.collectives

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dsprof.analysis.rank.steps import detailed_steps
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
 from dsprof.trace.table import RankTrace
 
 
 @dataclass(frozen=True, slots=True)
-class CopySums:
+class CopySums(Sums):
     """Sums over ranks and measured steps."""
 
     calls: int
     rank_steps: int  # measured steps, summed over the ranks that had such a copy
     nbytes: int
     duration_ns: int
-
-    def __add__(self, other: CopySums) -> CopySums:
-        return CopySums(
-            self.calls + other.calls,
-            self.rank_steps + other.rank_steps,
-            self.nbytes + other.nbytes,
-            self.duration_ns + other.duration_ns,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +30,15 @@ class Copies(Aggregate):
         """Group the copies of one rank."""
         steps = detailed_steps(trace)
         wanted = set(steps.tolist())
-        rows: dict[tuple[str, str, str], CopySums] = {}
-        for copy in trace.copies:
-            if copy.step not in wanted:
-                continue
-            kind = (copy.what, copy.direction, copy.phase)
-            taking_part = 0 if kind in rows else len(steps)
-            one = CopySums(1, taking_part, copy.nbytes, copy.end_ns - copy.start_ns)
-            rows[kind] = rows[kind] + one if kind in rows else one
-        return cls(rows)
-
-    def merge(self, other: Copies) -> Copies:
-        """Add up rows of the same kind."""
-        return Copies(add_rows(self.rows, other.rows))
+        rows = summed(
+            (
+                (copy.what, copy.direction, copy.phase),
+                CopySums(1, 0, copy.nbytes, copy.end_ns - copy.start_ns),
+            )
+            for copy in trace.copies
+            if copy.step in wanted
+        )
+        return cls({kind: replace(row, rank_steps=len(steps)) for kind, row in rows.items()})
 
 
 AGGREGATE = Copies

@@ -89,10 +89,6 @@ class Device(Aggregate):
             return cls({})
         return cls({trace.rank: _measure(trace, device)})
 
-    def merge(self, other: Device) -> Device:
-        """Put the ranks side by side."""
-        return Device(self.ranks | other.ranks)
-
     @property
     def complete(self) -> dict[int, RankDevice]:
         """The ranks of whose files no events were left out."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dsprof.analysis.rank.steps import detailed_steps
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
+from dsprof.trace.schema import Fetch
 from dsprof.trace.table import RankTrace
 
 
@@ -20,21 +21,13 @@ class FetchKind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FetchSums:
+class FetchSums(Sums):
     """Sums over ranks and measured steps."""
 
     calls: int
     rank_steps: int  # measured steps, summed over the ranks that had such a fetch
     elements: int
     wait_ns: int
-
-    def __add__(self, other: FetchSums) -> FetchSums:
-        return FetchSums(
-            self.calls + other.calls,
-            self.rank_steps + other.rank_steps,
-            self.elements + other.elements,
-            self.wait_ns + other.wait_ns,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +44,17 @@ class Fetches(Aggregate):
         """Group the fetches of one rank."""
         steps = detailed_steps(trace)
         wanted = set(steps.tolist())
-        rows: dict[FetchKind, FetchSums] = {}
-        for fetch in trace.fetches:
-            if fetch.step not in wanted:
-                continue
-            phase = "recomputation" if fetch.is_recomputation else fetch.phase
-            kind = FetchKind(fetch.library, fetch.kind, phase, fetch.module)
-            taking_part = 0 if kind in rows else len(steps)
-            one = FetchSums(1, taking_part, fetch.elements, fetch.wait_ns)
-            rows[kind] = rows[kind] + one if kind in rows else one
-        return cls(rows)
+        rows = summed(
+            (_kind(fetch), FetchSums(1, 0, fetch.elements, fetch.wait_ns))
+            for fetch in trace.fetches
+            if fetch.step in wanted
+        )
+        return cls({kind: replace(row, rank_steps=len(steps)) for kind, row in rows.items()})
 
-    def merge(self, other: Fetches) -> Fetches:
-        """Add up rows of the same kind."""
-        return Fetches(add_rows(self.rows, other.rows))
+
+def _kind(fetch: Fetch) -> FetchKind:
+    phase = "recomputation" if fetch.is_recomputation else fetch.phase
+    return FetchKind(fetch.library, fetch.kind, phase, fetch.module)
 
 
 AGGREGATE = Fetches

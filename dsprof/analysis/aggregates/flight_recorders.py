@@ -102,10 +102,6 @@ class FlightRecorders(Aggregate):
         )
         return cls({trace.rank: rank})
 
-    def merge(self, other: FlightRecorders) -> FlightRecorders:
-        """Put the ranks side by side."""
-        return FlightRecorders(self.ranks | other.ranks)
-
 
 def _rank_flight(dump: FlightDump, name: str, entries: Iterable[FlightEntry]) -> RankFlight:
     group = dump.groups[name]

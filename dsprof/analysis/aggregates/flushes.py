@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from dsprof.analysis.rank.intervals import blocked
 from dsprof.analysis.rank.steps import detailed_steps
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
 from dsprof.trace.schema import Flush
 from dsprof.trace.table import RankTrace
 
@@ -32,7 +32,7 @@ class FlushKind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FlushSums:
+class FlushSums(Sums):
     """Sums over ranks and measured steps."""
 
     flushes: int
@@ -40,15 +40,6 @@ class FlushSums:
     wire_ops: Counter[str]
     duration_ns: int
     exposed_ns: int
-
-    def __add__(self, other: FlushSums) -> FlushSums:
-        return FlushSums(
-            self.flushes + other.flushes,
-            self.rank_steps + other.rank_steps,
-            self.wire_ops + other.wire_ops,
-            self.duration_ns + other.duration_ns,
-            self.exposed_ns + other.exposed_ns,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,41 +56,16 @@ class Flushes(Aggregate):
         wanted = set(steps.tolist())
         flushes = [flush for flush in trace.flushes if flush.step in wanted]
         issued, exposed = _issued(trace, flushes)
-        rows: dict[FlushKind, FlushSums] = {}
-        for index, flush in enumerate(flushes):
-            kind = _kind(flush)
-            one = FlushSums(
-                1,
-                0 if kind in rows else len(steps),
-                issued[index],
-                flush.end_ns - flush.start_ns,
-                int(exposed[index]),
-            )
-            rows[kind] = rows[kind] + one if kind in rows else one
+        rows = summed(
+            (_kind(flush), FlushSums(1, 0, ops, flush.end_ns - flush.start_ns, int(held_ns)))
+            for flush, ops, held_ns in zip(flushes, issued, exposed, strict=True)
+        )
+        rows = {kind: replace(row, rank_steps=len(steps)) for kind, row in rows.items()}
         return cls(rows, len(steps))
-
-    def merge(self, other: Flushes) -> Flushes:
-        """Add up rows of the same kind."""
-        rows = dict(self.rows)
-        for kind, sums in other.rows.items():
-            rows[kind] = rows[kind] + sums if kind in rows else sums
-        return Flushes(rows, self.rank_steps + other.rank_steps)
 
 
 def _kind(flush: Flush) -> FlushKind:
-    return FlushKind(
-        flush.stage,
-        flush.cause,
-        flush.dtype,
-        flush.elements,
-        flush.capacity,
-        flush.nbytes,
-        flush.parameters,
-        flush.slot,
-        flush.library,
-        flush.module,
-        flush.bucket,
-    )
+    return FlushKind(*(getattr(flush, name) for name in FlushKind._fields))
 
 
 def _issued(

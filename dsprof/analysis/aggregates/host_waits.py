@@ -12,7 +12,7 @@ from dsprof.analysis.rank.host_stops import is_stop
 from dsprof.analysis.rank.intervals import Array, Intervals
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.steps import detailed_steps, device_steps, device_windows, kernels
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock, Sums
 from dsprof.trace.device import (
     ALLOCATION,
     DATA_LOADER,
@@ -36,14 +36,11 @@ RECORDED = Stop("synchronize()")
 
 
 @dataclass(frozen=True, slots=True)
-class StopSums:
+class StopSums(Sums):
     """Sums over ranks and measured steps."""
 
     calls: int
     held_ns: int  # time of the host in these calls
-
-    def __add__(self, other: StopSums) -> StopSums:
-        return StopSums(self.calls + other.calls, self.held_ns + other.held_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +86,6 @@ class HostWaits(Aggregate):
             for first, calls, ns in zip(groups.first, counts, held, strict=True)
         }
         return cls(rows, steps, record_ns, _lost_ns(device, host, chosen, window))
-
-    def merge(self, other: HostWaits) -> HostWaits:
-        """Add up two sets of ranks."""
-        return HostWaits(
-            add_rows(self.rows, other.rows),
-            self.rank_steps + other.rank_steps,
-            self.record_ns + other.record_ns,
-            self.idle_ns + other.idle_ns,
-        )
 
     @property
     def calls(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from dsprof.analysis.rank.intent import (
 from dsprof.analysis.rank.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.steps import detailed_steps
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock, Sums, add_rows
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.schema import EngineConfig
 from dsprof.trace.table import Collectives, RankTrace
@@ -47,21 +47,16 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(Sums):
     """Sums."""
 
     calls: int
     nbytes: int
     elements: int
 
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(
-            self.calls + other.calls, self.nbytes + other.nbytes, self.elements + other.elements
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Sums):
     """What was done in the measured steps, summed over ranks."""
 
     steps: int = 0
@@ -71,10 +66,6 @@ class Progress:
     flushes: int = 0
     flushed_elements: int = 0
     recomputing_ranks: int = 0
-
-    def __add__(self, other: Progress) -> Progress:
-        names = [field.name for field in fields(self)]
-        return Progress(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +99,6 @@ class Intent(Aggregate):
         """Model what the configuration of one rank asks for, and add up what it sent."""
         found = parts(trace, detailed_steps(trace))
         return cls({part.number: _account(trace, part) for part in found})
-
-    def merge(self, other: Intent) -> Intent:
-        """Add up."""
-        return Intent(add_rows(self.accounts, other.accounts))
 
 
 def _account(trace: RankTrace, part: Part) -> Account:

@@ -26,10 +26,6 @@ class Logs(Aggregate):
         host = trace.log.host or trace.header.host
         return cls({trace.rank: trace.log}, {trace.rank: host} if host else {})
 
-    def merge(self, other: Logs) -> Logs:
-        """Put the ranks side by side."""
-        return Logs({**self.ranks, **other.ranks}, {**self.hosts, **other.hosts})
-
     @property
     def is_nccl(self) -> bool:
         """Whether NCCL or RCCL itself speaks in one of the logs."""

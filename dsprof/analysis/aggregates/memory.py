@@ -62,10 +62,6 @@ class Memory(Aggregate):
         )
         return cls({trace.rank: memory})
 
-    def merge(self, other: Memory) -> Memory:
-        """Put the ranks side by side."""
-        return Memory(self.ranks | other.ranks)
-
 
 def _known(values: Iterable[int]) -> list[int]:
     return [value for value in values if value >= 0]

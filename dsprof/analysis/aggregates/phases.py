@@ -9,7 +9,7 @@ import numpy as np
 from dsprof.analysis.rank import intervals
 from dsprof.analysis.rank.intervals import Intervals, exposed
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock, Sums
 from dsprof.trace.schema import Phase
 from dsprof.trace.table import RankTrace
 
@@ -19,7 +19,7 @@ OTHERS = "(others)"
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseSums:
+class PhaseSums(Sums):
     """Sums over ranks and measured steps, on the host's clock."""
 
     spans: int
@@ -27,15 +27,6 @@ class PhaseSums:
     duration_ns: int  # union over threads and engines
     exposed_ns: int  # of it, waits for communication
     outside_ns: int = 0  # of it, in no phase, wait or copy
-
-    def __add__(self, other: PhaseSums) -> PhaseSums:
-        return PhaseSums(
-            self.spans + other.spans,
-            self.rank_steps + other.rank_steps,
-            self.duration_ns + other.duration_ns,
-            self.exposed_ns + other.exposed_ns,
-            self.outside_ns + other.outside_ns,
-        )
 
     @property
     def busy_ms_per_step(self) -> float:
@@ -82,15 +73,6 @@ class Phases(Aggregate):
         }
         rows = {name: _sums(s, waits, elsewhere, len(steps)) for name, s in phases.items()}
         return cls(rows, named)
-
-    def merge(self, other: Phases) -> Phases:
-        """Add up what has the same name."""
-        names = [*self.annotated, *(name for name in other.annotated if name not in self.annotated)]
-        annotated = {
-            name: add_rows(self.annotated.get(name, {}), other.annotated.get(name, {}))
-            for name in names
-        }
-        return Phases(add_rows(self.rows, other.rows), annotated)
 
     def of_all_ranks(self, name: str) -> PhaseSums:
         """Add up what was annotated by a name."""

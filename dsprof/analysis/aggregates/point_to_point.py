@@ -10,7 +10,7 @@ import numpy as np
 from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.table import RankTrace
 
@@ -54,12 +54,6 @@ class PointToPoint(Aggregate):
         single = {kind: held for kind, held in rows.items() if not kind.is_batched}
         both = {kind.family for kind in single} == set(FAMILIES)
         return cls(rows, single if both else {})
-
-    def merge(self, other: PointToPoint) -> PointToPoint:
-        """Add up rows of the same kind."""
-        return PointToPoint(
-            add_rows(self.rows, other.rows), add_rows(self.both_ways, other.both_ways)
-        )
 
 
 AGGREGATE = PointToPoint

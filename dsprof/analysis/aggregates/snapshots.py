@@ -20,9 +20,5 @@ class Snapshots(Aggregate):
         """Take one rank's snapshot."""
         return cls({} if trace.snapshot is None else {trace.rank: trace.snapshot})
 
-    def merge(self, other: Snapshots) -> Snapshots:
-        """Put the ranks side by side."""
-        return Snapshots(self.ranks | other.ranks)
-
 
 AGGREGATE = Snapshots

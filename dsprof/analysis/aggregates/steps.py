@@ -136,10 +136,6 @@ class Steps(Aggregate):
         )
         return cls({trace.rank: row})
 
-    def merge(self, other: Steps) -> Steps:
-        """Put the ranks side by side."""
-        return Steps(self.ranks | other.ranks)
-
     @cached_property
     def numbers(self) -> list[int]:
         """The steps that any rank recorded whole, ascending."""

@@ -13,7 +13,7 @@ from dsprof.analysis.rank.engine_owners import NO_ENGINE, Part, owners, parts
 from dsprof.analysis.rank.grouping import group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
 from dsprof.analysis.rank.steps import counted_steps, in_steps, is_timed, measured_steps
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.table import Collectives, RankTrace
 
@@ -35,7 +35,7 @@ class Use(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class Volume(Sums):
     """Sums over ranks and measured steps."""
 
     calls: int
@@ -44,30 +44,14 @@ class Volume:
     unsized: int = 0  # calls of which it is not known how much they sent
     untimed: int = 0  # calls of which it is not known how long they held a rank
 
-    def __add__(self, other: Volume) -> Volume:
-        return Volume(
-            self.calls + other.calls,
-            self.nbytes + other.nbytes,
-            self.exposed_ns + other.exposed_ns,
-            self.unsized + other.unsized,
-            self.untimed + other.untimed,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class Turns(Sums):
     """What one of several engines did in measured steps, summed over ranks."""
 
     steps: int
     micro_steps: int
     reducing_micro_steps: int
-
-    def __add__(self, other: Turns) -> Turns:
-        return Turns(
-            self.steps + other.steps,
-            self.micro_steps + other.micro_steps,
-            self.reducing_micro_steps + other.reducing_micro_steps,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +75,11 @@ class Traffic(Aggregate):
         uses = _volumes(trace, np.flatnonzero(mine), purpose, owners(trace, found))
         reducing = mine & (purpose == _GRADIENTS)
         return cls(
-            uses=_joined(uses, _counted(trace, wanted)),
+            uses=summed(_counted(trace, wanted), uses),
             rank_steps=len(steps),
             micro_steps=sum(max(s.micro_steps, 1) for s in trace.steps if s.step in wanted),
             reducing_micro_steps=_micro_steps(rows, np.flatnonzero(reducing)),
             turns=_turns(trace, found, reducing),
-        )
-
-    def merge(self, other: Traffic) -> Traffic:
-        """Add up the same uses."""
-        return Traffic(
-            _joined(self.uses, other.uses.items()),
-            self.rank_steps + other.rank_steps,
-            self.micro_steps + other.micro_steps,
-            self.reducing_micro_steps + other.reducing_micro_steps,
-            add_rows(self.turns, other.turns),
         )
 
     def of(self, purpose: Purpose) -> dict[Use, Volume]:
@@ -130,13 +104,6 @@ class Traffic(Aggregate):
     def per_step(self, total: int) -> float:
         """Return a sum over ranks and steps as the mean of one rank and step."""
         return total / self.rank_steps if self.rank_steps else 0.0
-
-
-def _joined(uses: dict[Use, Volume], more: Iterable[tuple[Use, Volume]]) -> dict[Use, Volume]:
-    joined = dict(uses)
-    for use, volume in more:
-        joined[use] = joined[use] + volume if use in joined else volume
-    return joined
 
 
 def purposes(trace: RankTrace) -> Array:
@@ -176,22 +143,12 @@ def _volumes(trace: RankTrace, chosen: Array, purpose: Array, owner: Array) -> d
     unsized = groups.sums(without_size(rows)[chosen])
     untimed = groups.sums(unseen(rows)[chosen]) if is_timed(trace) else calls
     columns = calls, nbytes, exposed, unsized, untimed
-    return _joined(
-        {},
-        (
-            (
-                _use(
-                    trace,
-                    PURPOSES[purpose[i]],
-                    rows.words[rows.op[i]],
-                    int(rows.group[i]),
-                    int(owner[i]),
-                ),
-                Volume(*(int(column[g]) for column in columns)),
-            )
-            for g, i in enumerate(chosen[groups.first])
-        ),
+    uses = (
+        _use(trace, PURPOSES[purpose[i]], rows.words[rows.op[i]], int(rows.group[i]), int(owner[i]))
+        for i in chosen[groups.first]
     )
+    volumes = (Volume(*map(int, sums)) for sums in zip(*columns, strict=True))
+    return summed(zip(uses, volumes, strict=True))
 
 
 def _counted(trace: RankTrace, wanted: set[int]) -> Iterator[tuple[Use, Volume]]:

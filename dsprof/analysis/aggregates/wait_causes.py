@@ -13,7 +13,7 @@ from dsprof.analysis.rank.blocked_time import BlockedTime, between_ranks, blocke
 from dsprof.analysis.rank.grouping import group_rows
 from dsprof.analysis.rank.intervals import Array, completion
 from dsprof.analysis.rank.steps import detailed_steps, places
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock, Sums
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.schema import Fetch, Flush
 from dsprof.trace.table import RankTrace
@@ -43,7 +43,7 @@ class Awaited(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Await:
+class Await(Sums):
     """Sums over ranks and measured steps."""
 
     held: BlockedTime
@@ -51,15 +51,6 @@ class Await:
     lead_ns: int  # from the start of these to the wait: time that could hide them
     ended: int  # calls whose end was seen
     in_flight_ns: int  # from start to end of these, at most
-
-    def __add__(self, other: Await) -> Await:
-        return Await(
-            self.held + other.held,
-            self.waited + other.waited,
-            self.lead_ns + other.lead_ns,
-            self.ended + other.ended,
-            self.in_flight_ns + other.in_flight_ns,
-        )
 
     @property
     def lead_ms(self) -> float:
@@ -97,10 +88,6 @@ class WaitCauses(Aggregate):
             one = Await(held, *(int(column[g]) for column in sums))
             rows[what] = _beside(rows[what], one) if what in rows else one
         return cls(rows)
-
-    def merge(self, other: WaitCauses) -> WaitCauses:
-        """Add up rows of the same kind."""
-        return WaitCauses(add_rows(self.rows, other.rows))
 
     def longest(self, most: int) -> list[tuple[Awaited, Await]]:
         """Return what held the ranks longest, at most so many."""

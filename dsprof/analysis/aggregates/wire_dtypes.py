@@ -10,7 +10,7 @@ from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
 from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.blocked_time import BlockedTime, between_ranks, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.table import RankTrace
 
@@ -50,10 +50,6 @@ class WireDtypes(Aggregate):
             )
             rows[kind] = rows[kind].beside(held) if kind in rows else held
         return cls(rows)
-
-    def merge(self, other: WireDtypes) -> WireDtypes:
-        """Add up rows of the same kind."""
-        return WireDtypes(add_rows(self.rows, other.rows))
 
     def chosen(self, wanted: Callable[[WireKind], bool]) -> dict[WireKind, BlockedTime]:
         """Return the rows of the kinds that are wanted."""
