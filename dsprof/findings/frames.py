@@ -27,6 +27,13 @@ def shown_frames(stack: Sequence[str], at_most: int) -> list[str]:
     return [*lines[:at_most], *([f"and {plural(left, 'more frame')}"] if left > 0 else [])]
 
 
+def frame_of_user(stack: Sequence[str]) -> str:
+    """Return the innermost call that is in no library; the innermost one if all are."""
+    return next(
+        (frame for frame in stack if not (_OURS.search(frame) or _library(frame))), stack[0]
+    )
+
+
 def _library(frame: str) -> str:
     found = _LIBRARY.search(frame)
     return (found[1] or found[2]) if found else ""

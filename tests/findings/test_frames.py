@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.findings.frames import shown_frames
+from dsprof.findings.frames import frame_of_user, shown_frames
 
 _TORCH = "/venv/lib/python3.11/site-packages/torch/distributed"
 
@@ -35,3 +35,9 @@ def test_what_is_left_of_a_long_stack_is_counted() -> None:
 def test_where_python_itself_waits_is_shown() -> None:
     stack = ["/usr/lib/python3.11/threading.py:327 wait", "/usr/lib/python3.11/queue.py:171 get"]
     assert shown_frames([*stack, "/home/me/train.py:4 train"], 8)[:2] == stack
+
+
+def test_the_line_to_look_at_is_the_users() -> None:
+    stack = ["/usr/lib/python3.11/threading.py:327 wait", "/home/me/train.py:4 train"]
+    assert frame_of_user(stack) == stack[1]
+    assert frame_of_user(stack[:1]) == stack[0]

@@ -86,6 +86,7 @@ def stop_by_debugger(_: Rank) -> None:
 
 
 def straggle(rank: Rank) -> None:
+    rank.stalls()
     for _ in range(20):
         time.sleep(0.5 * rank.is_culprit)
         rank.call("all_reduce", "world", elements=8)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.endings import Symptoms
 from dsprof.analysis.run.hang_model import CauseKind
+from dsprof.findings.frames import frame_of_user
 
 STOPPED = frozenset("tT")
 
@@ -62,7 +63,7 @@ def in_own_code(symptoms: Symptoms) -> tuple[CauseKind, str] | None:
         kind = "file_system"
     if not kind:
         return None
-    where = f" at {symptoms.stack[0]}" if symptoms.stack else ""
+    where = f" at {frame_of_user(symptoms.stack)}" if symptoms.stack else ""
     return kind, f"{_TEXTS[kind]}{where}"
 
 

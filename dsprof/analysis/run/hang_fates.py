@@ -11,6 +11,7 @@ from dsprof.analysis.run.flight_recorders import GroupState
 from dsprof.analysis.run.hang_causes import STOPPED, in_own_code
 from dsprof.analysis.run.hang_model import Cause, CauseKind, Kind
 from dsprof.environment.processes import GONE
+from dsprof.findings.frames import frame_of_user
 from dsprof.findings.wording import duration
 from dsprof.trace.heartbeat import FIRST_NS, LONGEST_NS
 from dsprof.trace.schema import EXIT, Trailer
@@ -112,7 +113,7 @@ def _goes_on(ending: Ending, state: GroupState) -> bool:
 
 
 def _no_python(rank: int, symptoms: Symptoms) -> Cause:
-    where = f" at {symptoms.stack[0]}" if symptoms.stack else ""
+    where = f" at {frame_of_user(symptoms.stack)}" if symptoms.stack else ""
     text = f"Rank {rank} is in a call{where} that does not release the interpreter lock."
     return Cause("interpreter_lock", text)
 
