@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from dsprof.findings import wording
@@ -17,9 +18,12 @@ from dsprof.findings.wording import (
 )
 
 NOT_MEASURABLE = "not measurable"
-NOT_KNOWN = "not known"
+UNKNOWN = "unknown"
 LONGEST_TEXT = 1000  # in a cell: paths are long, a value of 100,000 characters hides the rest
 NOTHING = "\N{EN DASH}"
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+_BEFORE_UNITS = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|(?:[kMG]|[KMGT]i)?B(?:/s)?)(?![\w/]))")
 
 
 def duration(ns: float | None) -> str:
@@ -60,21 +64,17 @@ def plural(number: int, noun: str) -> str:
 
 def ranks(numbers: Iterable[int], at_most: int = 12) -> str:
     """Ranks as ranges, `0-3, 7`; beyond `at_most` ranges the rest is counted."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    words = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:at_most]]
-    left = sum(b - a + 1 for a, b in runs[at_most:])
-    return ", ".join(words) + (f" and {left} more" if left else "")
+    return wording.listed(numbers, at_most)
 
 
 def named_ranks(numbers: Iterable[int]) -> str:
     """Ranks as what they are: `rank 3`, `ranks 0-3, 7`."""
-    members = set(numbers)
-    return f"rank{'' if len(members) == 1 else 's'} {ranks(members)}"
+    return wording.named(numbers)
+
+
+def unbroken(text: str) -> str:
+    """Keep each number on one line with its unit: `15 %`, `1.50 MiB`."""
+    return _BEFORE_UNITS.sub(NO_BREAK, text)
 
 
 def cell(value: Cell, kind: ColumnKind) -> str:

@@ -12,15 +12,23 @@ FILL_HOSTS = (
 )
 
 
-def listed(ranks: Sequence[int]) -> str:
-    """Name ranks, the first twelve one by one: `3, 7 and 12 more`."""
-    shown = ", ".join(map(str, ranks[:_MOST_NAMED]))
-    return shown if len(ranks) <= _MOST_NAMED else f"{shown} and {len(ranks) - _MOST_NAMED} more"
+def listed(ranks: Iterable[int], at_most: int = _MOST_NAMED) -> str:
+    """Name ranks as ranges, `0-3, 7`; beyond `at_most` ranges the rest is counted."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:at_most]]
+    left = sum(b - a + 1 for a, b in runs[at_most:])
+    return ", ".join(words) + (f" and {left:,} more" if left else "")
 
 
-def named(ranks: Sequence[int]) -> str:
-    """Name ranks as what they are: `rank 3`, `ranks 3, 7`."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
+def named(ranks: Iterable[int]) -> str:
+    """Name ranks as what they are: `rank 3`, `ranks 0-3, 7`."""
+    members = set(ranks)
+    return f"rank{'' if len(members) == 1 else 's'} {listed(members)}"
 
 
 def ranks_do(ranks: Sequence[int], verb: str) -> str:
@@ -45,8 +53,9 @@ def remarks(rows: Iterable[tuple[str, str]]) -> str:
 
 def reason(summary: str) -> str:
     """Return why a verdict is unknown, for a line that begins with that word."""
-    rest = summary.removeprefix("Unknown").lstrip(":. ")
-    return rest or summary
+    rest = summary.removeprefix("Unknown").lstrip(":. ") or summary
+    first = rest.partition(" ")[0]
+    return f"{rest[0].upper()}{rest[1:]}" if first.isalpha() and first.islower() else rest
 
 
 Units = Sequence[tuple[float, str]]

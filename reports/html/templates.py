@@ -67,7 +67,7 @@ def environment() -> Environment:
 
     made = Environment(
         autoescape=True,
-        finalize=lambda value: value.translate(_DIRECTIONS) if type(value) is str else value,
+        finalize=lambda value: _shown(value) if type(value) is str else value,
         undefined=StrictUndefined,
         loader=FunctionLoader(asset),
         trim_blocks=True,
@@ -104,6 +104,10 @@ def prose(text: str) -> Markup:
         Markup("<code>{}</code>").format(piece) if place % 2 else escape(piece)
         for place, piece in enumerate(pieces)
     )
+
+
+def _shown(text: str) -> str:
+    return fmt.unbroken(text).translate(_DIRECTIONS)
 
 
 def script_safe(text: str) -> str:

@@ -52,12 +52,16 @@ def _group(row: CommunicationRow) -> str:
     if row.group_size:
         return f"{group_name(row)} ({_members(row)})"
     name = group_name(row)
-    return f"{name} (ranks {fmt.NOT_KNOWN})" if name else fmt.NOT_KNOWN
+    return f"{name} (ranks {fmt.UNKNOWN})" if name else fmt.UNKNOWN
 
 
 def total_bytes(row: CommunicationRow) -> float | None:
     """Bytes of one rank's step; None where the size of no call was recorded."""
     return None if row.size_class == SIZE_NOT_KNOWN else row.bytes_per_step
+
+
+def _size(row: CommunicationRow) -> str:
+    return fmt.UNKNOWN if row.size_class == SIZE_NOT_KNOWN else row.size_class
 
 
 def _mode(row: CommunicationRow) -> str:
@@ -68,7 +72,7 @@ _COLLECTIVE: tuple[Shown[CommunicationRow], ...] = (
     Shown("Operation", _operation),
     Shown("Group (ranks)", _group),
     Shown("Phase", lambda row: row.phase),
-    Shown("Size", lambda row: row.size_class),
+    Shown("Size", lambda row: _size(row)),
     Shown("Type", lambda row: row.dtype),
     Shown("Mode", _mode),
     Shown("Calls", lambda row: row.calls_per_step, "count"),

@@ -174,7 +174,7 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
     for row in ordered[:TOP_COMMUNICATION]:
         exposed = fmt.duration(tables.per_step(row, row.exposed_ns))
         n_bytes = tables.total_bytes(row)
-        size = fmt.NOT_KNOWN if n_bytes is None else fmt.size(n_bytes)
+        size = fmt.UNKNOWN if n_bytes is None else fmt.size(n_bytes)
         numbers = f"  {fmt.count(row.calls_per_step):>7} {size:>10}"
         lines += page.entry(f"{numbers} {exposed:>15}  ", _row_of(row))
     left = len(ordered) - TOP_COMMUNICATION
@@ -183,11 +183,11 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
 
 def _row_of(row: CommunicationRow) -> str:
     """Name a row by operation, group, ranks, size and phase, and say what is not known."""
-    ranks = fmt.plural(row.group_size, "rank") if row.group_size else f"ranks {fmt.NOT_KNOWN}"
+    ranks = fmt.plural(row.group_size, "rank") if row.group_size else f"ranks {fmt.UNKNOWN}"
     name = tables.group_name(row)
-    group = f"{name}, {ranks}" if name else f"group {fmt.NOT_KNOWN}"
+    group = f"{name}, {ranks}" if name else f"group {fmt.UNKNOWN}"
     is_sized = tables.total_bytes(row) is not None
-    size = row.size_class if is_sized else f"size {fmt.NOT_KNOWN}"
+    size = row.size_class if is_sized else f"size {fmt.UNKNOWN}"
     phase = f", {row.phase}" if row.phase else ""
     return f"{row.op} ({group}, {size}{phase})"
 

@@ -39,13 +39,14 @@ class Page:
 
     def _wrapped(self, text: str, first: str, rest: str) -> list[str]:
         # Names of rules, files and operations are whole, to be copied.
-        return textwrap.wrap(
-            text,
+        lines = textwrap.wrap(
+            fmt.unbroken(text),
             self.width,
             initial_indent=first,
             subsequent_indent=rest,
             break_on_hyphens=False,
         )
+        return [line.replace(fmt.NO_BREAK, " ") for line in lines]
 
     def paint(self, text: str, code: str) -> str:
         """Colour a string of ours."""

@@ -109,7 +109,7 @@ def test_that_a_rule_could_not_tell_is_said_once(load: Load) -> None:
     why = "Unknown: no clocks."
     late = msgspec.structs.replace(finding("late-rank", Status.UNKNOWN), summary=why)
     [line] = broken(load("findings: {high: 1}"), run(findings=[late]))
-    assert line == "late-rank: verdict unknown, and not listed in may_be_unknown: no clocks."
+    assert line == "late-rank: verdict unknown, and not listed in may_be_unknown: No clocks."
 
 
 def test_a_limit_on_what_was_not_measured_is_broken_unless_allowed(load: Load) -> None:

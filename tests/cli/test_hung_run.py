@@ -15,12 +15,12 @@ from tests.analysis.run.test_ras_verdict import BEHIND, HEAD
 from tests.factories.hangs import write_killed
 from tests.factories.trace import header
 
-NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks 0, 1 waited 29.6 s"
+NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks 0-1 waited 29.6 s"
 
 
 @pytest.mark.parametrize(
     ("waiting", "start"),
-    [((0, 1), NEVER_CAME), ((), "Ranks 0, 1, 2 ended without a trailer after step 3: killed")],
+    [((0, 1), NEVER_CAME), ((), "Ranks 0-2 ended without a trailer after step 3: killed")],
     ids=["hung", "killed"],
 )
 def test_all_formats_and_the_budget_agree(
@@ -33,7 +33,7 @@ def test_all_formats_and_the_budget_agree(
         assert main(["report", str(tmp_path), "--format", form, "-o", str(out)]) == 0
         said[form] = " ".join(unescape(out.read_text()).split())
     assert json.loads((tmp_path / "page.json").read_text())["verdict"].startswith(start)
-    assert said["text"].startswith(start)
+    assert start in said["text"]
     assert start in said["html"]
     assert not any("No problem" in text for text in said.values())
     (tmp_path / "budget.yaml").write_text("bytes_per_step: 1e12\n")
@@ -57,7 +57,7 @@ def test_the_command_names_the_rank_in_every_format(
     assert (document["schema_version"], document["verdicts"][0]["ranks"]) == (1, [2])
     page = tmp_path / "hang.html"
     assert hang(tmp_path, "--format", "html", "-o", str(page)) == 1
-    assert NEVER_CAME in unescape(page.read_text())
+    assert NEVER_CAME in unescape(page.read_text()).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_a_run_without_a_hang_has_the_code_0(

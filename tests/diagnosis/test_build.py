@@ -312,7 +312,7 @@ class _Case:
         ),
         _Case(
             (rank_trace(0),),
-            "The traces of 1 of 2 ranks are missing: 1. No optimizer step was recorded.",
+            "The traces of 1 of 2 ranks are missing: rank 1. No optimizer step was recorded.",
         ),
         _Case(
             (foreign(rank_trace(0, snapshot=laid_out(active_bytes=3 << 30))),),

@@ -61,13 +61,13 @@ def test_what_a_profile_does_not_tell_of_a_collective_is_not_known() -> None:
     table = tables.communication([factory.unknown_collective()])
     for label, cell in {
         "Operation": "send_recv",
-        "Group (ranks)": "not known",
-        "Size": "not known",
+        "Group (ranks)": "unknown",
+        "Size": "unknown",
         "Bytes": None,
     }.items():
         assert column(table, label) == [cell]
     named = msgspec.structs.replace(factory.unknown_collective(), group="experts")
-    assert column(tables.communication([named]), "Group (ranks)") == ["experts (ranks not known)"]
+    assert column(tables.communication([named]), "Group (ranks)") == ["experts (ranks unknown)"]
 
 
 def test_a_flush_is_shown_by_itself_and_a_missing_slot_is_no_number() -> None:

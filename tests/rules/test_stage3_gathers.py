@@ -56,7 +56,7 @@ def test_a_persistence_threshold_that_was_raised_fails():
 def test_a_persistence_threshold_that_was_lowered_fails():
     finding = said(TINY, rank(TINY, zero={PERSISTENCE: 0}))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
-    assert "40 gathers of 8 KiB on average in each step" in finding.summary
+    assert "40 all-gathers of 8.00 KiB on average per step and rank" in finding.summary
     assert finding.config_patch == {"zero_optimization": {PERSISTENCE: 100_000}}
     low, high = finding.saving_ms_per_step
     assert low < 5 < high, "half of them: those of one of the two passes"

@@ -10,7 +10,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, listed, named, percent, plural
+from dsprof.findings.wording import duration, named, percent, plural
 from dsprof.rules.endings import after_step, completed_last, last_completed, on_ranks
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -66,7 +66,7 @@ class DataQuality:
     def _missing(self, run: Run) -> Finding:
         """Report missing ranks: a problem where dsprof recorded, for it records on every rank."""
         missing, world = run.missing_ranks, run.first.world_size
-        text = f"The traces of {len(missing)} of {world} ranks are missing: {listed(missing)}."
+        text = f"The traces of {len(missing)} of {world} ranks are missing: {named(missing)}."
         cause = "Their files were not given, are on another host, or were never written."
         if not run.is_recorded:
             return self.meta.finding(

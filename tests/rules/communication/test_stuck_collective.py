@@ -38,7 +38,7 @@ def test_a_rank_that_does_not_come_is_named_with_where_it_was_last(tmp_path: Pat
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.CRITICAL)
     assert finding.ranks == (1,)
     assert finding.summary == (
-        "Rank 1 never entered all_reduce 3 of group default_pg; ranks 0, 2, 3 waited in it "
+        "Rank 1 never entered all_reduce 3 of group default_pg; ranks 0, 2-3 waited in it "
         "at me/train.py:40."
     )
     assert finding.action.startswith("Print the stack of rank 1 with `py-spy dump --pid PID`.")

@@ -69,7 +69,7 @@ def test_who_never_came_is_named_with_the_collective(end: dict[str, Any]) -> Non
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.CRITICAL)
     assert (finding.ranks, finding.confidence) == ((2,), "high")
     assert finding.summary == (
-        "Rank 2 never entered all_reduce 4 of group world (4.00 MiB, step 12); ranks 0, 1, 3 "
+        "Rank 2 never entered all_reduce 4 of group world (4.00 MiB, step 12); ranks 0-1, 3 "
         "waited 41.0 s in it."
     )
     assert "Rank 2 was still alive 41.0 s after the first rank entered" in finding.cause
@@ -105,7 +105,7 @@ def test_what_a_rank_never_called_did_not_complete() -> None:
     traces = [rank(n, [] if n == 2 else [gone], **CTRL_C) for n in range(RANKS)]
     finding = said(RULE, *traces)
     assert finding.ranks == (2,)
-    assert "ranks 0, 1, 3 waited 8.00 s in it" in finding.summary
+    assert "ranks 0-1, 3 waited 8.00 s in it" in finding.summary
 
 
 def test_a_rank_that_ran_fewer_iterations_had_ended() -> None:
@@ -285,7 +285,7 @@ def test_a_run_killed_without_proof_says_where_each_rank_was() -> None:
     traces = [rank(n, [], 900, steps=[step(3, 0, 800)], **KILLED) for n in range(RANKS)]
     finding = said(RULE, *traces)
     assert finding.status is Status.UNKNOWN
-    assert "ranks 0, 1, 2, 3 ended without a trailer" in finding.summary
+    assert "ranks 0-3 ended without a trailer" in finding.summary
     assert {row[2] for row in finding.evidence[0].rows} == {"all_reduce 3 of world"}
 
 
@@ -345,8 +345,8 @@ def test_a_mismatch_that_hung_leads() -> None:
 
 def test_a_killed_run_leads_with_that() -> None:
     killed = headline(*(rank(n, [], 900, **KILLED, **steps_of()) for n in range(RANKS)))
-    assert killed.startswith("Ranks 0, 1, 2, 3 ended without a trailer after step 3: killed")
-    assert "Last completed collective: all_reduce 3 of world on ranks 0, 1, 2, 3." in killed
+    assert killed.startswith("Ranks 0-3 ended without a trailer after step 3: killed")
+    assert "Last completed collective: all_reduce 3 of world on ranks 0-3." in killed
     assert "No collective in flight was recorded." in killed
 
 
