@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps
+from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps, TypicalStep
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 
@@ -87,9 +87,8 @@ def typical_step(steps: Steps) -> StepBar:
 
     A diagnosis of an earlier dsprof has only the sum of its steps: then it is their mean.
     """
-    if (typical := steps.typical) is not None:
-        whole = typical.parts
-        return StepBar(typical.statistic, step_parts(whole), whole.total_ns, None, None, None)
+    if steps.typical is not None:
+        return typical_bar(steps.typical)
     count = steps.measured_steps or 1
     parts = [
         replace(part, ns=None if part.ns is None else round(part.ns / count))
@@ -97,6 +96,12 @@ def typical_step(steps: Steps) -> StepBar:
     ]
     label = f"mean of {fmt.plural(steps.measured_steps, 'measured step')}"
     return StepBar(label, tuple(parts), round(steps.total.total_ns / count), None, None, None)
+
+
+def typical_bar(typical: TypicalStep) -> StepBar:
+    """Give a typical step as a bar."""
+    whole = typical.parts
+    return StepBar(typical.statistic, step_parts(whole), whole.total_ns, None, None, None)
 
 
 def step_bars(rows: Sequence[StepParts], at_most: int) -> list[StepBar]:

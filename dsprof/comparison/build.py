@@ -54,4 +54,5 @@ def _side(name: str, diagnosis: Diagnosis) -> Side:
         verdict=diagnosis.verdict,
         measured_steps=diagnosis.steps.measured_steps,
         dsprof_version=diagnosis.dsprof_version,
+        typical_step=diagnosis.steps.typical,
     )

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from dsprof.diagnosis.model import RunInfo
+from dsprof.diagnosis.model import RunInfo, TypicalStep
 from dsprof.files.json_documents import json_document
 
 SCHEMA_VERSION = 1
@@ -34,6 +34,7 @@ class Side(_Part):
     verdict: str
     measured_steps: int
     dsprof_version: str = ""
+    typical_step: TypicalStep | None = None
 
 
 class Change(_Part):
@@ -75,7 +76,7 @@ class TimeChange(_Part):
     """A part of the step in both runs, and whether the difference is more than noise."""
 
     part: str  # "total", "exposed_comm", "compute", "copies", "idle", "other"
-    before_ns: float | None  # median of the measured steps
+    before_ns: float | None  # median of the measured steps, once the run has settled
     after_ns: float | None
     low_ns: float | None = None  # the difference lies between these, with 99 % confidence; they
     # have one sign exactly where it is judged faster or slower

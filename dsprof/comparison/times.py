@@ -29,7 +29,10 @@ def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iter
 
 
 def _measured(diagnosis: Diagnosis) -> list[StepParts]:
-    return [row for row in diagnosis.steps.rows if row.is_measured]
+    """Return the steps of which the report shows the median: those after the run has settled."""
+    typical = diagnosis.steps.typical
+    first = (typical.settled_from if typical else None) or 0
+    return [row for row in diagnosis.steps.rows if row.is_measured and (row.step or 0) >= first]
 
 
 def _too_short(first: list[StepParts], second: list[StepParts]) -> str:

@@ -18,29 +18,63 @@ from dsprof.reports.html.drawing import (
     ticks,
 )
 
-_BAR_PX = 34
+_BAR_PX, _BETWEEN_PX = 34, 8
 _ROOM_FOR_WORDS = 0.09  # share of a bar on a phone that `61 %` needs
 _COLUMNS_PX, _AXIS_PX, _TOP_PX = 140, 20, 14
 
 
 def step_bar(step: StepBar) -> Drawing:
     """Stack the parts of a step side by side."""
-    shapes, words, begun = [], [], 0.0
-    for part in _drawn(step.parts):
-        if part.share >= _ROOM_FOR_WORDS:
-            middle = 100 * (begun + part.share / 2)
-            words.append(Word(middle, 22, fmt.share(part.share), "inside"))
-        path = rectangle(begun * WIDTH, 0, part.share * WIDTH, _BAR_PX)
-        shapes.append(Shape(path, part.key, _told(part)))
-        begun += part.share
-    told = ", ".join(map(_told, _drawn(step.parts)))
+    shapes, words = _stacked(step)
     return Drawing(
-        sentence=f"Step of {fmt.duration(step.total_ns)}: {told}.",
+        sentence=_sentence(step),
         height_px=_BAR_PX,
-        shapes=tuple(shapes),
-        words=tuple(words),
+        shapes=shapes,
+        words=words,
         keys=tuple(Key(_told(part), part.key) for part in _drawn(step.parts)),
     )
+
+
+def step_pair(before: StepBar, after: StepBar) -> Drawing:
+    """Draw the steps of two runs below each other, on one scale."""
+    longest_ns = max(before.total_ns, after.total_ns, 1)
+    below = _BAR_PX + _BETWEEN_PX
+    upper = _stacked(before, scale=before.total_ns / longest_ns)
+    lower = _stacked(after, scale=after.total_ns / longest_ns, top=below)
+    parts = [*_drawn(before.parts), *_drawn(after.parts)]
+    return Drawing(
+        sentence=f"Before: {_sentence(before)} After: {_sentence(after)}",
+        height_px=below + _BAR_PX,
+        shapes=(*upper[0], *lower[0]),
+        words=(*upper[1], *lower[1]),
+        lanes=(_lane("before", before, 22), _lane("after", after, below + 22)),
+        keys=tuple(dict.fromkeys(Key(part.label, part.key) for part in parts)),
+    )
+
+
+def _stacked(
+    step: StepBar, *, scale: float = 1.0, top: float = 0
+) -> tuple[tuple[Shape, ...], tuple[Word, ...]]:
+    """Return the parts of a step in a row, and the shares of those that have room for it."""
+    shapes, words, begun = [], [], 0.0
+    for part in _drawn(step.parts):
+        width = part.share * scale
+        if width >= _ROOM_FOR_WORDS:
+            middle = 100 * (begun + width / 2)
+            words.append(Word(middle, top + 22, fmt.share(part.share), "inside"))
+        path = rectangle(begun * WIDTH, top, width * WIDTH, _BAR_PX)
+        shapes.append(Shape(path, part.key, _told(part)))
+        begun += width
+    return tuple(shapes), tuple(words)
+
+
+def _lane(name: str, step: StepBar, y: float) -> Word:
+    return Word(100, y, f"{name} {fmt.duration(step.total_ns)}")
+
+
+def _sentence(step: StepBar) -> str:
+    told = ", ".join(map(_told, _drawn(step.parts)))
+    return f"Step of {fmt.duration(step.total_ns)}: {told}."
 
 
 def step_columns(bars: Sequence[StepBar]) -> Drawing:

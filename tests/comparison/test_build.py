@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -111,6 +112,15 @@ def test_the_verdict_is_one_line_with_share_times_and_interval() -> None:
     assert re.match(
         r"\d+ % slower: \d+ → \d+ ms per step \(99 % interval \d+\N{EN DASH}\d+ ms\)", longer
     )
+
+
+def test_steps_before_a_run_has_settled_are_left_out() -> None:
+    made = run()
+    typical = msgspec.structs.replace(made.steps.typical, settled_from=20)
+    settled = msgspec.structs.replace(made.steps, typical=typical)
+    found = times(compared(made, msgspec.structs.replace(made, steps=settled)))["total"]
+    later = [row.total_ns for row in made.steps.rows if row.step >= 20]
+    assert found.after_ns == median(later) != found.before_ns
 
 
 def test_a_difference_below_the_tolerance_is_none() -> None:

@@ -34,6 +34,24 @@ def test_the_page_leads_with_the_verdict_and_has_a_section_for_each_change() -> 
     assert page.all("script") == []
 
 
+def test_the_page_begins_with_both_steps_on_one_scale() -> None:
+    shown = made()
+    assert shown.after.typical_step is not None
+    parts = shown.after.typical_step.parts
+    for name in ("compute_ns", "exposed_comm_ns", "other_ns", "total_ns"):
+        setattr(parts, name, getattr(parts, name) // 2)
+    (figure,) = parse(render(shown, "html")).one("header").all("figure")
+    assert "before" in figure.text
+    assert "after" in figure.text
+    paths = [path.attributes["d"] for path in figure.all("path")]
+    ends = [float(path.split("M")[1].split(" ")[0]) for path in paths]
+    rows = [path.split(" ")[1].split("h")[0] for path in paths]
+    assert set(rows) == {"0", "42"}
+    assert max(end for end, row in zip(ends, rows, strict=True) if row == "42") < 500
+    shown.before.typical_step = None  # a saved diagnosis of an earlier dsprof
+    assert parse(render(shown, "html")).one("header").all("figure") == []
+
+
 def test_the_text_begins_with_the_verdict_in_one_line() -> None:
     shown = render(made(), "text").decode()
     assert shown.splitlines()[0] == made().verdict
