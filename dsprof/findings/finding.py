@@ -101,6 +101,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     saving_from: str = ""  # whose exposed time: "gradients", "parameters" or "" for any
     saving_bytes_per_step: int | None = None
     confidence: Literal["", "low", "medium", "high"] = ""
+    restates: str = ""  # a part of the step that it says is long; why, another finding says
     docs: str = ""  # page of the rule, relative to docs/
 
     @property

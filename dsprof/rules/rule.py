@@ -29,6 +29,7 @@ class RuleMeta:
     judges_machine: bool = False  # what of a configuration a machine is slow in: for lint, too
     package: str = ""  # which brings it as a plugin; "": dsprof
     left_to: str = ""  # a rule that says more of the same ranks: where it fails, no remark here
+    leads: bool = False  # of rules that restate one part of the step, the one to show
 
     def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:
         """Return a finding of this rule; `details` are the further fields of `Finding`.

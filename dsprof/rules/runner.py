@@ -17,6 +17,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings import brief
 from dsprof.findings.finding import Finding, Range, Severity, Status
 from dsprof.plugins import reason
+from dsprof.rules.causes import one_for_each_cause
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ORDER = [
@@ -27,7 +28,10 @@ _ORDER = [
     Status.NOT_APPLICABLE,
     Status.PASS,
 ]
+_REMARKS = (Status.FAIL, Status.INFO)
 _CONFIDENCE = ["high", "medium", "", "low"]
+_LEAST_MS = 0.05
+"""A saving below it reads as 0.0 ms."""
 
 
 def judge(
@@ -44,11 +48,14 @@ def judge(
         for rule in rules
         for finding in _answer(rule, run, given.get(rule.meta.id, rule.thresholds))
     ]
-    told_once = _told_once(findings, {rule.meta.id: rule.meta.left_to for rule in rules})
+    metas = {rule.meta.id: rule.meta for rule in rules}
+    worth_it = [_unless_worthless(finding, metas[finding.rule]) for finding in findings]
+    told_once = _told_once(worth_it, metas)
     by_claim = sorted(told_once, key=lambda finding: finding.status is not Status.FAIL)
-    step_ms = _step_ms(run)
-    owned_once = _owned_once(by_claim, _exposed_ms(run), step_ms)
-    return sorted((_in_brief(finding, step_ms) for finding in owned_once), key=_place)
+    step_ms, exposed_ms = _step_ms(run), _exposed_ms(run)
+    owned_once = _owned_once(by_claim, dict(exposed_ms), step_ms)
+    in_brief = [_in_brief(finding, step_ms) for finding in owned_once]
+    return sorted(one_for_each_cause(in_brief, metas, exposed_ms[""]), key=_place)
 
 
 def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
@@ -120,14 +127,26 @@ def _step_ms(run: RunSummary) -> float:
     return run[Steps].total.total_ns / 1e6 / _measured_steps(run)
 
 
-def _told_once(findings: Sequence[Finding], left_to: Mapping[str, str]) -> Iterable[Finding]:
+def _unless_worthless(finding: Finding, meta: RuleMeta) -> Finding:
+    """Let a rule pass whose remark is about a saving that reads as 0 B and 0.0 ms."""
+    saving_ms, saving_bytes = finding.saving_ms_per_step, finding.saving_bytes_per_step
+    saves_time = saving_ms is not None and saving_ms[1] >= _LEAST_MS
+    is_stated = saving_ms is not None or saving_bytes is not None
+    if finding.status not in _REMARKS or not is_stated or saves_time or saving_bytes:
+        if saving_ms is None or saves_time:
+            return finding
+        return msgspec.structs.replace(finding, saving_ms_per_step=None)
+    return meta.finding(Status.PASS, finding.summary)
+
+
+def _told_once(findings: Sequence[Finding], metas: Mapping[str, RuleMeta]) -> Iterable[Finding]:
     """Take back remarks on ranks of which the rule that they are left to tells a fault."""
     faults: defaultdict[str, set[int]] = defaultdict(set)
     for finding in findings:
         if finding.status is Status.FAIL:
             faults[finding.rule].update(finding.ranks)
     for finding in findings:
-        teller = left_to[finding.rule]
+        teller = metas[finding.rule].left_to
         if finding.status is Status.INFO and faults[teller] & set(finding.ranks):
             yield msgspec.structs.replace(
                 finding,
@@ -164,7 +183,7 @@ def _owned_once(
 
 def _in_brief(finding: Finding, step_ms: float) -> Finding:
     """Say what a rule did not say in a few words, and what its saving is of a step."""
-    if finding.status not in (Status.FAIL, Status.INFO):
+    if finding.status not in _REMARKS:
         return finding
     return msgspec.structs.replace(
         finding,

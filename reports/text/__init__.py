@@ -111,6 +111,8 @@ def _finding(finding: Finding, number: int, page: Page) -> list[str]:
     )
     for label, text in labelled:
         lines += page.wrap(text, "   ", label) if text else []
+    for facet in finding.facets:
+        lines += page.wrap(content.first_sentence(facet.summary), "   ", "Also: ")
     if finding.config_patch:
         lines.append("   Merge into the DeepSpeed configuration:")
         # Escaped JSON: a patch may be copied, so no character in it is replaced.

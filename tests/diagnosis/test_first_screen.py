@@ -166,4 +166,4 @@ def test_quality_is_a_line_and_says_what_it_limits() -> None:
     assert whole.limits == []
     partial = diagnosed(zero_rank(0)).quality
     assert partial.line.startswith("1 of 2 ranks")
-    assert partial.limits == ["The record is incomplete"]
+    assert partial.limits == ["The traces of 1 of 2 ranks are missing"]

@@ -82,6 +82,8 @@ class BarrierInStep:
             if waits
             else "The program calls a barrier in its training loop.",
             action=_ACTION,
+            problem=f"{plural(calls_per_step(barriers), 'barrier')} per step",
+            fix="Remove the barrier from the loop",
             evidence=(table,),
             saving_ms_per_step=saving if costs else None,
             saving_from="other",

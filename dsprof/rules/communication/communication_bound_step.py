@@ -15,6 +15,7 @@ from dsprof.analysis.run.attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.causes import EXPOSED
 from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -53,6 +54,7 @@ class CommunicationBoundStep:
         needs=(Arrivals, Engines, Run, Steps, Traffic),
         min_steps=2,
         left_to="late-rank",
+        leads=True,
     )
     thresholds = Thresholds()
 
@@ -101,6 +103,7 @@ class CommunicationBoundStep:
                 "own findings.",
                 action=f"{_more_computation(run[Engines])}.",
                 evidence=evidence,
+                restates=EXPOSED,
                 confidence="medium",
             )
         return self.meta.finding(
@@ -110,7 +113,9 @@ class CommunicationBoundStep:
             cause=_CAUSE_OR_RANK if run[Run].missing_ranks else _CAUSE,
             action=f"{_more_computation(run[Engines])}. Shard inside a node to send fewer bytes "
             "over the network.",
+            problem=f"{percent(by_network)} of the step is exposed communication",
             evidence=evidence,
+            restates=EXPOSED,
             confidence="medium",
         )
 
@@ -118,6 +123,7 @@ class CommunicationBoundStep:
         self, late: tuple[int, ...], run: RunSummary, share: float, split: Attribution | None
     ) -> Finding:
         who = named(late) if late else "the last rank to arrive"
+        is_most = split is None or split.waiting > split.transfer
         parts = (
             f"{percent(split.waiting)} of the step waits for {who}, "
             f"{percent(split.transfer)} is transfer."
@@ -127,7 +133,7 @@ class CommunicationBoundStep:
         return self.meta.finding(
             Status.INFO,
             f"{_waiting(run[Steps], share)} {parts}",
-            title="Exposed communication is mostly waiting for a late rank",
+            title="Exposed communication is mostly waiting for a late rank" if is_most else "",
             cause="The ranks that wait least arrive last: their own work takes longer. The "
             "network does not cause the additional waiting of the others.",
             action=f"Look at what {who} does before its collectives: data loading, a slower "
@@ -136,6 +142,7 @@ class CommunicationBoundStep:
             else "Balance what the ranks do before their collectives: tokens, samples, experts.",
             ranks=late,
             evidence=_evidence(run),
+            restates=EXPOSED,
             confidence="medium",
         )
 

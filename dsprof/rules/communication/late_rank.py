@@ -293,12 +293,19 @@ def _doubt(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds
 
 
 _MOST_MORE = 1000
+_SUSPICIOUS = 15
+"""Times the chance that proves it: what is likelier is nothing to follow up."""
 _MARGIN = 1.1
 """More seconds than are needed: the steps to come may be shorter."""
 
 
 def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresholds) -> int | None:
-    """Return how many more steps like these would decide it; None if 1,000 would not."""
+    """Return how many more steps like these would decide it; None if 1,000 would not.
+
+    None as well where all this may easily be chance.
+    """
+    if votes.chance > _SUSPICIOUS * thresholds.chance:
+        return None
     lasting = ceil(thresholds.seconds * 1e9 * _MARGIN / step_ns) - measured
     share = int(votes.votes[votes.leader]) / votes.cast
     for more in range(max(lasting, 1), _MOST_MORE + 1):

@@ -96,6 +96,7 @@ class PartFilledBuckets:
             action=f'Set "reduce_bucket_size" to {elements:,} elements: it then holds '
             "several gradients, and little is left empty. The buffer has this size, twice with "
             "overlap_comm.",
+            problem=f"Buckets are sent {percent(fill)} full",
             config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
             evidence=(_by_fill(full, steps),),
             confidence="medium",

@@ -60,6 +60,9 @@ class RepeatedParameterGathers:
         if not whole:
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
             yield self.meta.finding(status, NO_DETAILED_GATHER)
+        elif _is_known(run[WireDtypes]) and not run[WireDtypes].chosen(_is_again):
+            text = "Backward all-gathers nothing: its parameters stay, or were prefetched."
+            yield self.meta.finding(Status.PASS, text)
         elif repeated >= thresholds.repeated_share * whole:
             yield self._repeated(run, gathered, repeated / whole, thresholds)
 
@@ -86,6 +89,7 @@ class RepeatedParameterGathers:
             if fails
             else _by_design(engines),
             action=_keep(engines) if fails else _by_choice(engines),
+            problem=f"{percent(share)} of the parameters are all-gathered again in backward",
             config_patch={"zero_optimization": {REUSE: REUSE_DEFAULT}} if fails else None,
             evidence=(_by_phase(gathered),),
             saving_bytes_per_step=round(bytes_per_step(again)),
@@ -99,6 +103,10 @@ def _saving(again: AnyCalls) -> Range | None:
     """Return what backward waits for its gathers, in ms of a step: they are gone altogether."""
     held = blocked_ms(again)
     return None if held is None else about(held)
+
+
+def _is_known(wire: WireDtypes) -> bool:
+    return any(kind.purpose == "parameters" for kind in wire.rows)
 
 
 def _is_again(kind: WireKind) -> bool:

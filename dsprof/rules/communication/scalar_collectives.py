@@ -83,7 +83,7 @@ class ScalarCollectives:
             text = f"{count(calls)} per step and rank; {few}."
             yield self.meta.finding(Status.PASS, text)
         for part in many:
-            told = {"action": _ACTION} if part is numbers else _TENSORS
+            told = _NUMBERS if part is numbers else _TENSORS
             yield self._judged(part, run[Steps], thresholds, told)
 
     def _judged(
@@ -108,6 +108,7 @@ class ScalarCollectives:
             cause="The program sends them in the training loop.",
             saving_ms_per_step=saving if costs else None,
             saving_from="other",
+            problem=f"{plural(calls_per_step(scalars), 'tiny collective')} per step",
             confidence="medium",
             **details,
         )
@@ -144,14 +145,16 @@ def _is_object(kind: Kind) -> bool:
     return kind.dtype == "uint8" or "object" in kind.requested
 
 
-_ACTION = (
-    "Keep losses and metrics as tensors on the device, join them into one tensor, and reduce "
-    "it every N steps. Send objects once, before the loop."
-)
+_NUMBERS = {
+    "action": "Keep losses and metrics as tensors on the device, join them into one tensor, and "
+    "reduce it every N steps. Send objects once, before the loop.",
+    "fix": "Join the metrics into one tensor, and reduce it every N steps",
+}
 _TENSORS = {
     "title": "Small tensors are sent separately in every step",
     "action": "Join them into one tensor before they are sent, and split it afterwards. Leave "
     "gradients to DDP or DeepSpeed's engine, which send them in buckets.",
+    "fix": "Join the tensors into one before sending",
 }
 
 RULE: Rule = ScalarCollectives()

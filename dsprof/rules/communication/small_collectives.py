@@ -98,6 +98,9 @@ class SmallCollectives:
             severity=Severity.NONE if hidden else Severity.MEDIUM,
             cause=knob.cause,
             action=_HIDDEN if hidden else knob.action,
+            problem=f"{knob.title}: {count(bucket.flushes_per_step)} of "
+            f"{bucket.mean_bytes / 1024:,.0f} KiB per step",
+            fix="" if hidden else knob.fix,
             evidence=(_figures(bucket),),
             config_patch=None if hidden else knob.config_patch,
             saving_ms_per_step=None if hidden else _saving(knob, bucket, run),

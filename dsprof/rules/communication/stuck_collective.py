@@ -93,6 +93,7 @@ class StuckCollective:
             severity=Severity.CRITICAL,
             cause=verdict.cause.text + zero3 * is_of_zero3,
             action=_action(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
+            problem=verdict.sentence.split(". ")[0].rstrip("."),
             ranks=verdict.ranks if verdict.kind != "network" else (),
             evidence=(held_up_groups(states), self._last(verdict, hang, endings)),
             confidence=verdict.confidence,

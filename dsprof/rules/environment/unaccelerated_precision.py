@@ -122,6 +122,7 @@ class UnacceleratedPrecision:
             severity=_severity(support) if is_failure else Severity.NONE,
             cause=_cause(name, support),
             action=_action(judged.precision, other) if is_slow else _MEASURE,
+            problem=f"The model computes in {name}, which {hardware} {verb}",
             config_patch=_patch(judged.precision, other) if is_slow else None,
             ranks=ranks_of(ranks),
             confidence="high" if level == "none" else "medium",

@@ -41,6 +41,7 @@ class Knob:
     fact: Callable[[Buckets], str]
     cause: str
     action: str
+    fix: str
     suggested_elements: int
     has_capacity: bool = True  # a bucket that was never full is not bounded by the setting
     config_patch: dict[str, Any] | None = None
@@ -54,6 +55,7 @@ _ZERO = Knob(
     "parameters sends each gradient by itself.",
     action=f'Set "reduce_bucket_size" to {_ZERO_ELEMENTS:,} elements or delete the key (default '
     "500,000,000). It counts elements, not bytes, and the buffer is allocated at this size.",
+    fix="",  # the patch
     suggested_elements=_ZERO_ELEMENTS,
     config_patch={"zero_optimization": {"reduce_bucket_size": _ZERO_ELEMENTS}},
 )
@@ -66,6 +68,7 @@ _DDP = Knob(
     action=f"Pass bucket_cap_mb={_DDP_MIB} to DistributedDataParallel, or leave it out: that is "
     "the default. Hugging Face Trainer calls it ddp_bucket_cap_mb; Accelerate takes it in "
     "DistributedDataParallelKwargs.",
+    fix=f"Pass `bucket_cap_mb={_DDP_MIB}` to DistributedDataParallel",
     suggested_elements=_DDP_MIB * _MIB // 4,
 )
 _FSDP = Knob(
@@ -77,6 +80,7 @@ _FSDP = Knob(
     action="Wrap larger modules: fully_shard on each block of the model and not on its layers; "
     "with FSDP1 an auto_wrap_policy of blocks (ModuleWrapPolicy), or a larger min_num_params. "
     "A few blocks can be one unit: fully_shard takes a list of modules.",
+    fix="Wrap blocks of the model with fully_shard, not their layers",
     suggested_elements=_DDP_MIB * _MIB // 4,
     has_capacity=False,
 )

@@ -27,6 +27,7 @@ class Giant:
     noun: str
     cause: str
     action: str
+    fix: str
     config_patch: dict[str, Any] | None = None
     is_zero: bool = False
     needs_streams: bool = False  # to overlap at all: on a CPU the library calls synchronously
@@ -68,6 +69,7 @@ def by_hand(nbytes: float, count: float) -> Giant:
         "Wrap the model in DistributedDataParallel, which reduces buckets while backward goes on; "
         "or reduce with async_op=True from hooks of the parameters "
         "(register_post_accumulate_grad_hook) and wait before the optimizer's step.",
+        "Wrap the model in DistributedDataParallel",
     )
 
 
@@ -85,6 +87,7 @@ def _ddp(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
         "gradients that is the end of backward.",
         f"Pass bucket_cap_mb={cap} to DistributedDataParallel"
         + (", its default, or leave it out." if cap == 25 else "."),
+        f"Pass `bucket_cap_mb={cap}` to DistributedDataParallel",
     )
 
 
@@ -98,6 +101,7 @@ def _fsdp(largest: FlushKind, nbytes: float, count: float) -> Giant:
         "layer and after its last.",
         "Wrap the blocks of the model as well: fully_shard on each block, then on the model; "
         "with FSDP1 an auto_wrap_policy. That also lowers the peak of memory.",
+        "Wrap the blocks of the model with fully_shard as well",
         needs_streams=True,
     )
 
@@ -115,6 +119,7 @@ def _zero(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
         "leaves at the end of backward.",
         f'Set "reduce_bucket_size" to {elements:,} elements, and "overlap_comm" to true. The '
         "buffers shrink with it.",
+        "",  # the patch
         {"zero_optimization": {"reduce_bucket_size": elements, "overlap_comm": True}},
         is_zero=True,
         needs_streams=True,

@@ -36,6 +36,7 @@ class DeviceIdle:
         category="overlap",
         order=140,
         needs=(Device, IdleCauses),
+        leads=True,
     )
     thresholds = Thresholds()
 
@@ -69,6 +70,9 @@ class DeviceIdle:
             severity=Severity.HIGH if severe else Severity.MEDIUM,
             cause=remedy.cause,
             action=remedy.action,
+            problem=f"The device is idle {percent(idle)} of {device.window}",
+            fix=remedy.fix,
+            restates="device idle",
             evidence=(_by_cause(causes), _by_rank(device)),
             confidence="medium" if largest != UNRECORDED and device.recurs else "low",
         )

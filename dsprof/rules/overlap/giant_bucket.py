@@ -103,6 +103,9 @@ class GiantBucket:
             severity=Severity.MEDIUM,
             cause=giant.cause,
             action=giant.action,
+            problem=f"One bucket carries {percent(giant.share)} of the gradients "
+            f"({size(giant.nbytes)}), and cannot overlap",
+            fix=giant.fix,
             config_patch=giant.config_patch,
             evidence=evidence,
             saving_ms_per_step=_saving(gradients, giant, backward_ms, run[BaselineCosts]),

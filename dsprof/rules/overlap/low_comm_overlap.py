@@ -20,6 +20,7 @@ from dsprof.analysis.run.attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
+from dsprof.rules.causes import EXPOSED
 from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.knowledge.stage3 import (
     MAX_LIVE,
@@ -108,6 +109,7 @@ class LowCommOverlap:
             if library
             else "Pass async_op=True and wait where the result is first needed.",
             evidence=evidence,
+            restates=EXPOSED,
             confidence="high",
         )
 
@@ -134,7 +136,9 @@ class LowCommOverlap:
             f"on a separate stream.{first}"
             if offered
             else "Pass async_op=True and wait where the result is first needed.",
+            fix="Set `overlap_comm` to true" if offered else "",
             evidence=evidence,
+            restates="" if offered else EXPOSED,
             **({"confidence": "high"} | gravity),
         )
 
@@ -180,6 +184,7 @@ class LowCommOverlap:
                 else "Start collectives earlier, or reserve CPU cores for communication. Settings "
                 "known to help have their own findings.",
                 evidence=(_figures(overlap), longest_waits(run[WaitCauses])),
+                restates=EXPOSED,
                 **({"confidence": "medium"} | gravity),
             )
 
@@ -203,6 +208,7 @@ class LowCommOverlap:
             "ahead.",
             action=f'Set "{PREFETCH}" to {elements:,} elements, about two fetches of this model. '
             f"Larger values merge fetches into one wait.{room}",
+            problem="Prefetching is off",
             config_patch={"zero_optimization": patch},
             evidence=(_figures(run[Overlap]), longest_waits(run[WaitCauses])),
             saving_ms_per_step=_prefetching_saves(run, exposed_ms),

@@ -74,6 +74,7 @@ class LowComputeShare:
             cause="See the other findings for settings that change the largest part.",
             action="Fix the findings on communication, copies and the device first.",
             evidence=(_parts(total, count),),
+            restates=_longest_part(total),
             confidence="medium",
         )
 
@@ -108,6 +109,10 @@ def _named_parts(total: Parts) -> list[tuple[str, int | None]]:
         ("device idle", total.idle_ns),
         ("outside forward, backward and step", total.other_ns),
     ]
+
+
+def _longest_part(total: Parts) -> str:
+    return max(_named_parts(total), key=lambda part: part[1] or 0)[0]
 
 
 def _rest(total: Parts) -> str:

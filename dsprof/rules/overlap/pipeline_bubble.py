@@ -92,6 +92,8 @@ class PipelineBubble:
             f"{percent(bubble)}): raise gradient_accumulation_steps and lower the micro-batch "
             "size by "
             "the same factor; or use fewer stages, or a schedule with interleaved stages.",
+            problem=f"The pipeline bubble is {percent(pipelines.bubble or 0.0)} of the schedule",
+            fix=f"Divide a step into {needed} micro-batches or more",
             evidence=(
                 Table(
                     columns=(

@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.streams import Streams
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent
+from dsprof.rules.causes import EXPOSED
 from dsprof.rules.reasons import EVENTS_MISSING
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -73,6 +74,7 @@ class SerialStreams:
             "buckets and prefetching; in your own code pass async_op=True and wait where the "
             "result is "
             "first needed.",
+            restates=EXPOSED,
             evidence=(
                 Table(
                     columns=(

@@ -81,6 +81,8 @@ class DataQuality:
         return self.meta.finding(
             Status.FAIL,
             text,
+            problem=f"The traces of {len(missing)} of {world} ranks are missing",
+            fix="Give the files of all hosts together",
             severity=Severity.MEDIUM,
             cause=cause,
             action="Give the files of all hosts together; `dsprof doctor` on the host of a missing "
@@ -91,10 +93,14 @@ class DataQuality:
 
     def _unclean(self, run: Run, endings: Endings) -> Finding:
         ranks, ends = run.unclean_ranks, endings.ranks
+        who = named(ranks).capitalize()
+        problem = f"{who} ended without a trailer{after_step(ends, ranks)}: killed, crashed, or "
+        problem += "still running"
         return self.meta.finding(
             Status.FAIL,
-            f"{named(ranks).capitalize()} ended without a trailer{after_step(ends, ranks)}: killed,"
-            f" crashed, or still running.{completed_last(ends, ranks)}{_in_flight(run)}",
+            f"{problem}.{completed_last(ends, ranks)}{_in_flight(run)}",
+            problem=problem,
+            fix=f"Read the last lines of the log of {named(ranks)}",
             title="Ranks ended without a trailer",
             severity=Severity.HIGH,
             cause="A process that exits writes a trailer. A process that is killed by a signal or "
@@ -125,6 +131,8 @@ class DataQuality:
         return self.meta.finding(
             Status.FAIL,
             f"The program failed: {told}.",
+            problem=f"The program failed: {told}",
+            fix="Find the first traceback in the logs",
             title="Ranks ended by an exception",
             severity=Severity.HIGH,
             cause="The program did not catch the exception. The record up to it is complete and "
@@ -139,6 +147,7 @@ class DataQuality:
         return self.meta.finding(
             Status.FAIL,
             f"The files of {named(ranks)} are truncated: the end is missing.",
+            problem=f"The files of {named(ranks)} are truncated",
             severity=Severity.MEDIUM,
             cause="The tool that wrote them was killed, or the copy was incomplete.",
             action="Give the original files. The recorded part is analysed.",
@@ -151,6 +160,7 @@ class DataQuality:
             Status.FAIL,
             f"Events are missing from the files of {named(ranks)}: sums are too small, and "
             "overlap, idle time and late ranks are unknown.",
+            problem=f"Events are missing from the files of {named(ranks)}",
             severity=Severity.HIGH,
             cause="The operator numbers have gaps throughout: the tool that wrote the file sampled "
             "or filtered events.",
@@ -165,6 +175,7 @@ class DataQuality:
             "Parts of the record are lost: "
             + ", ".join(f"{count:,} {name}" for name, count in lost.items())
             + ". Sums do not include them.",
+            problem="Parts of the record are lost",
             severity=Severity.MEDIUM,
             cause="The writer could not keep up, the disk filled, or a file was damaged.",
             action="Record fewer steps (a capture window), or write to a faster disk."

@@ -81,6 +81,8 @@ class PeriodicSlowStep:
             action=(
                 "Inspect these steps in the timeline, and check what else runs on the hosts then."
             ),
+            problem=f"{count} of {len(slow)} steps take far longer",
+            steps=tuple(columns.number[slow].tolist())[:_ROWS],
             evidence=(_table(columns, slow),),
             confidence="low",
         )
@@ -110,7 +112,9 @@ class PeriodicSlowStep:
             severity=Severity.MEDIUM if fault else Severity.NONE,
             cause=cause,
             action=action,
+            problem=f"Every {period.period} steps one takes {duration(excess_ns)} longer",
             ranks=ranks,
+            steps=tuple(columns.number[mine].tolist())[:_ROWS],
             evidence=(_table(columns, mine),),
             confidence="medium",
         )

@@ -82,6 +82,8 @@ class StepTimeChange:
                 f"{text} Its work also changed: {kinds}.",
                 title="The work per step changes during the run",
                 cause=f"The program's work changes at step {at}.",
+                problem=f"The work per step changes at step {at}",
+                steps=(at,),
                 evidence=evidence,
                 confidence="high",
             )
@@ -95,6 +97,8 @@ class StepTimeChange:
                     "or "
                     "another program that ended."
                 ),
+                problem=f"Steps take {percent(-share)} less from step {at} on",
+                steps=(at,),
                 evidence=evidence,
                 confidence="medium",
             )
@@ -109,7 +113,10 @@ class StepTimeChange:
                 "throttled clock, different data, or a background task of the run that started "
                 "then."
             ),
+            problem=f"Steps take {percent(share)} longer from step {at} on",
+            fix=f"Check what happened at step {at}{_on(ranks)}",
             ranks=ranks,
+            steps=(at,),
             evidence=evidence,
             confidence="medium",
         )

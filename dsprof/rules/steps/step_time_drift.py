@@ -99,6 +99,8 @@ class StepTimeDrift:
             action="Look for what is kept from step to step: lists of losses that hold their "
             "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
             "on a device, its temperature and clock.",
+            problem=f"Step time grows by {percent(share)} in {count:,} steps",
+            fix="Look for what is kept from step to step: graphs of losses, caches, logs",
             ranks=ranks,
             evidence=(_table(columns),),
             confidence="medium",

@@ -121,9 +121,19 @@ def test_a_prefetch_is_not_counted_beside_its_fetch():
         fetch(n, 1, 1, kind="prefetch", phase="backward", step=n, elements=10**6) for n in range(6)
     ]
     assert said(RULE, trace).status is Status.PASS
+    trace = rank(again=1, library="FSDP1")
     for one in trace.fetches:
-        one.library = "FSDP1"
+        one.kind = "prefetch" if one.phase == "backward" else one.kind
     assert said(RULE, trace).status is not Status.PASS
+
+
+def test_what_forward_prefetched_for_backward_is_not_gathered_again():
+    """Backward waits for a fetch, and the wire shows no gather in it: nothing to save."""
+    trace = rank(again=0, config=engine(3, **LOW))
+    trace.fetches += [fetch(n, 1, 1, phase="backward", step=n, elements=10**6) for n in range(6)]
+    finding = said(RULE, trace)
+    assert finding.status is Status.PASS
+    assert "0 B" not in finding.summary
 
 
 def test_a_device_without_times_promises_bytes_alone():

@@ -1,0 +1,77 @@
+"""One finding for each cause: what only says that a part of the step is long becomes a facet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from dsprof.findings.finding import Facet, Finding, Severity, Status, worst
+from dsprof.rules.rule import RuleMeta
+
+EXPOSED = "exposed communication"
+_REMARKS = (Status.FAIL, Status.INFO)
+_MOST = 0.5
+"""Of the exposed time: findings that claim so much of it explain it."""
+
+
+def one_for_each_cause(
+    findings: Sequence[Finding], metas: Mapping[str, RuleMeta], exposed_ms: float
+) -> Iterator[Finding]:
+    """Yield the findings; those that restate what another one explains are facets of that one."""
+    led = dict(_led(findings, metas, exposed_ms))
+    for finding in findings:
+        leads = [one for one in findings if led.get(id(one)) is finding]
+        if (lead := led.get(id(finding))) is not None:
+            yield _covered(finding, lead)
+        elif leads:
+            yield _with_facets(finding, leads)
+        else:
+            yield finding
+
+
+def _led(
+    findings: Sequence[Finding], metas: Mapping[str, RuleMeta], exposed_ms: float
+) -> Iterator[tuple[int, Finding]]:
+    """Yield each finding that restates a part, by its identity, with the one that leads it."""
+    for part in sorted({one.restates for one in findings} - {""}):
+        same = [one for one in findings if one.restates == part and one.status in _REMARKS]
+        explained = _explanation(findings, exposed_ms) if part == EXPOSED else None
+        lead = explained or min(same, key=lambda one: _place(one, metas[one.rule]), default=None)
+        if lead is not None:
+            yield from ((id(one), lead) for one in same if one is not lead)
+
+
+def _explanation(findings: Sequence[Finding], exposed_ms: float) -> Finding | None:
+    """Return the failure that claims most of the exposed time, if failures claim half of it."""
+    claims = [
+        (sum(one.saving_ms_per_step) / 2 * one.exposed_per_saving, one)
+        for one in findings
+        if one.status is Status.FAIL and one.saving_ms_per_step and not one.restates
+    ]
+    if not claims or sum(ms for ms, _ in claims) < max(_MOST * exposed_ms, 1e-9):
+        return None
+    return max(claims, key=lambda claim: claim[0])[1]
+
+
+def _place(finding: Finding, meta: RuleMeta) -> tuple[bool, int, bool]:
+    is_remark = finding.status is not Status.FAIL
+    return is_remark, list(Severity).index(finding.severity), not meta.leads
+
+
+def _covered(finding: Finding, lead: Finding) -> Finding:
+    return msgspec.structs.replace(
+        finding,
+        status=Status.NOT_APPLICABLE,
+        severity=Severity.NONE,
+        summary=f"{finding.summary} Covered by {lead.rule}.",
+    )
+
+
+def _with_facets(finding: Finding, facets: Sequence[Finding]) -> Finding:
+    """Show what the others say, and be as grave as the gravest."""
+    return msgspec.structs.replace(
+        finding,
+        severity=worst([finding.severity, *(one.severity for one in facets)]),
+        facets=tuple(Facet(rule=f.rule, title=f.title, summary=f.summary) for f in facets),
+    )

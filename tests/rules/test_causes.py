@@ -1,0 +1,112 @@
+"""One finding for each cause, and none for a saving of nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.rules.causes import EXPOSED
+from dsprof.rules.rule import RuleMeta
+from dsprof.rules.runner import judge
+from tests.factories.trace import summary, zero_rank
+
+
+class Says:
+    """A rule with one finding."""
+
+    thresholds = None
+
+    def __init__(self, name: str, status: Status = Status.INFO, leads: bool = False, **fields: Any):
+        self.meta = RuleMeta(
+            id=name,
+            title="Fine",
+            failing_title=f"{name} fails",
+            why="",
+            category="communication",
+            needs=(),
+            leads=leads,
+        )
+        self.finding = self.meta.finding(status, f"{name} says.", **fields)
+
+    def check(self, run: Any, thresholds: Any) -> list[Finding]:
+        return [self.finding]
+
+
+def judged(*rules: Says) -> dict[str, Finding]:
+    """Return what is said of a run that waits 20 ms a step for communication."""
+    return {one.rule: one for one in judge(summary(zero_rank(comm_ms=20)), rules)}
+
+
+SAVES = {"saving_ms_per_step": (9.0, 15.0), "severity": Severity.MEDIUM}
+
+
+def test_what_says_that_a_part_is_long_is_a_facet_of_what_says_why() -> None:
+    found = judged(
+        Says("why", Status.FAIL, **SAVES),
+        Says("waits", restates=EXPOSED),
+        Says("grave", Status.FAIL, restates=EXPOSED, severity=Severity.HIGH),
+        Says("idles", restates="device idle"),
+    )
+    assert [one.rule for one in found["why"].facets] == ["grave", "waits"]
+    assert found["why"].severity is Severity.HIGH
+    for name in ("waits", "grave"):
+        assert found[name].status is Status.NOT_APPLICABLE
+        assert found[name].summary == f"{name} says. Covered by why."
+    assert found["idles"].status is Status.INFO
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        Says("why", Status.FAIL, saving_ms_per_step=(3.0, 5.0)),  # of 20 ms
+        Says("why", Status.FAIL, severity=Severity.HIGH),  # saves bytes, or nothing known
+        Says("why", saving_ms_per_step=(15.0, 25.0)),  # no setting would improve it
+    ],
+)
+def test_what_explains_little_of_it_leaves_it_as_a_finding(why: Says) -> None:
+    found = judged(why, Says("waits", restates=EXPOSED))
+    assert found["waits"].status is Status.INFO
+    assert found["why"].facets == ()
+
+
+def test_without_a_cause_one_of_those_that_say_the_same_is_shown() -> None:
+    rules = (
+        Says("early", restates=EXPOSED),
+        Says("usual", restates=EXPOSED, leads=True),
+        Says("passes", Status.PASS, restates=EXPOSED),
+    )
+    found = judged(*rules)
+    assert [found[name].status for name in ("early", "usual")] == [
+        Status.NOT_APPLICABLE,
+        Status.INFO,
+    ]
+    assert [one.rule for one in found["usual"].facets] == ["early"]
+    assert found["passes"].status is Status.PASS
+    failing = judged(*rules, Says("fails", Status.FAIL, restates=EXPOSED))
+    assert {one.rule for one in failing["fails"].facets} == {"early", "usual"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"saving_bytes_per_step": 0}, Status.PASS),
+        ({"saving_ms_per_step": (0.02, 0.04)}, Status.PASS),
+        ({"saving_ms_per_step": (0.02, 0.04), "saving_bytes_per_step": 0}, Status.PASS),
+        ({"saving_ms_per_step": (0.02, 0.04), "saving_bytes_per_step": 9}, Status.FAIL),
+        ({"saving_ms_per_step": (0.05, 0.06)}, Status.FAIL),
+        ({}, Status.FAIL),
+    ],
+)
+def test_what_saves_nothing_is_no_finding(fields: dict[str, Any], status: Status) -> None:
+    finding = judged(Says("small", Status.FAIL, severity=Severity.LOW, **fields))["small"]
+    assert finding.status is status
+    if status is Status.PASS:
+        assert (finding.title, finding.severity) == ("Fine", Severity.NONE)
+        assert finding.saving_bytes_per_step is None
+
+
+def test_a_time_that_reads_as_zero_is_not_stated_beside_bytes() -> None:
+    small = {"saving_ms_per_step": (0.02, 0.04), "saving_bytes_per_step": 9}
+    assert judged(Says("small", Status.FAIL, **small))["small"].saving_ms_per_step is None
