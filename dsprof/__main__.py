@@ -18,7 +18,7 @@ setting to change.
 
   dsprof run -- deepspeed train.py ...    record a run (or set DSPROF=1 yourself)
   dsprof report dsprof-out                write report.html, print what was found
-  dsprof lint ds_config.json              judge a configuration before training"""
+  dsprof lint ds_config.json              check a configuration before training"""
 
 _EXIT_CODES = """\
 exit codes (docs/reference/cli.md):
@@ -47,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 141  # what a shell reports of a program that SIGPIPE ended
     except MemoryError:
-        print("dsprof: memory ran out; give fewer files, or read them elsewhere", file=sys.stderr)
+        print(
+            "dsprof: out of memory; give fewer files, or a larger machine",
+            file=sys.stderr,
+        )
         return 2
     except Exception as error:  # noqa: BLE001 - the last line of defence
         print(f"dsprof: a bug in dsprof: {_described(error)}; please report it", file=sys.stderr)

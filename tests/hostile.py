@@ -96,7 +96,7 @@ def _problem(code: int, said: str, question: Question) -> str:
         return "a traceback"
     if code not in question.codes:
         return f"exit code {code}"
-    if code == 2 and "memory" in said and "ran out" in said:
+    if code == 2 and "out of memory" in said:
         return "memory ran out"
     if code == 2 and question.named not in said:
         return "does not name the file"

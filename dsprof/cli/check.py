@@ -15,9 +15,9 @@ class CheckCommand:
     """Judges a run and compares it with a budget."""
 
     name = "check"
-    help = "fail if a run costs more than a budget allows"
+    help = "fail if a run exceeds a budget"
     description = """\
-Judge a run and compare it with a budget, for a CI job:
+Analyse a run and compare it with a budget, for a CI job:
 
   dsprof check dsprof-out --budget budget.yaml
 

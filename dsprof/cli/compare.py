@@ -18,7 +18,7 @@ class CompareCommand:
     name = "compare"
     help = "show what changed between two runs"
     description = """\
-Judge two runs and show what changed from the first to the second: settings,
+Analyse two runs and show what changed from the first to the second: settings,
 versions, operations and bytes (exactly), times (with their noise), findings.
 
   dsprof compare before after                two folders of traces

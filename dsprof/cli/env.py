@@ -1,4 +1,4 @@
-"""`dsprof env`: print and judge the environment of this machine, before any training."""
+"""`dsprof env`: print and check the environment of this machine, before any training."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class EnvCommand:
     """Judges what this process would train with, by the rules of `dsprof report`."""
 
     name = "env"
-    help = "print and judge the environment of this machine"
+    help = "print and check the environment of this machine"
     description = """\
 Print the variables, versions, devices and limits that training would run with
-here, and judge them. Nothing is trained and nothing is changed.
+here, and check them. Nothing is trained and nothing is changed.
 
   dsprof env                                  this machine
   torchrun ... --no-python dsprof env -o DIR  every rank writes what it has;

@@ -1,4 +1,4 @@
-"""`dsprof lint`: judge a DeepSpeed configuration before training."""
+"""`dsprof lint`: check a DeepSpeed configuration before training."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class LintCommand:
     """Reads configuration files and says what DeepSpeed will make of them."""
 
     name = "lint"
-    help = "judge a DeepSpeed configuration before training"
+    help = "check a DeepSpeed configuration before training"
     description = """\
-Judge DeepSpeed configuration files by the rules that also judge a recorded
+Check DeepSpeed configuration files by the rules that also check a recorded
 run: keys that are ignored, refused, without effect or in conflict, and a
 precision that this machine does not accelerate.
 
@@ -42,7 +42,9 @@ Exit code 0: no problems; 1: a finding that fails; 2: a file cannot be read."""
         """Add the arguments."""
         parser.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="configuration")
         parser.add_argument(
-            "--deepspeed", metavar="VERSION", help="release to judge by (default: installed here)"
+            "--deepspeed",
+            metavar="VERSION",
+            help="DeepSpeed release to assume (default: installed here)",
         )
 
     def run(self, arguments: Namespace) -> int:

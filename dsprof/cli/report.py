@@ -19,9 +19,9 @@ class ReportCommand:
     """Reads traces, judges the run and shows the result."""
 
     name = "report"
-    help = "judge a recorded run and write the report"
+    help = "analyse a recorded run and write the report"
     description = """\
-Read the traces of a run, judge it, and write the report.
+Read the traces of a run, analyse them, and write the report.
 
   dsprof report dsprof-out                    report.html, and a summary here
   dsprof report dsprof-out --open             the page in a browser

@@ -24,7 +24,7 @@ class RulesCommand:
     name = "rules"
     help = "list the rules"
     description = """\
-List the rules that judge a run, by category: what each needs of a trace, its
+List the rules by category: what each needs from a trace, its
 thresholds, and the package that it comes from.
 
   dsprof rules

@@ -47,18 +47,18 @@ def fix(finding: Finding) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """Say what the fix saves: "30 ms a step, 8 %", both as ranges; "" where that is unknown."""
+    """Say what the fix saves: "30 ms per step, 8 %", both as ranges; "" where that is unknown."""
     if finding.saving_ms_per_step is not None:
         low, high = finding.saving_ms_per_step
         is_long = high >= _LONG_MS
         scale, unit = (1e3, "s") if is_long else (1, "ms")
-        words = [f"{between(low / scale, high / scale, unit)} a step"]
+        words = [f"{between(low / scale, high / scale, unit)} per step"]
         if finding.saving_share is not None:
             least, most = (100 * share for share in finding.saving_share)
             words.append(between(least, most, "%"))
         return ", ".join(words)
     if finding.saving_bytes_per_step:
-        return f"{size(finding.saving_bytes_per_step)} a step"
+        return f"{size(finding.saving_bytes_per_step)} per step"
     return ""
 
 

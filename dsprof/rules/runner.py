@@ -95,9 +95,9 @@ def _unknown(meta: RuleMeta, run: RunSummary, findings: Sequence[Finding]) -> st
     communication = run[Communication]
     applies = any(finding.status is not Status.NOT_APPLICABLE for finding in findings)
     if meta.needs_groups and communication.is_ungrouped and _ranks(run) > 1:
-        return "Unknown: the files do not say which ranks a collective joins."
+        return "Unknown: the files do not name the ranks of process groups."
     if meta.needs_sizes and communication.is_unsized and applies:
-        return "Unknown: the files do not say how many bytes collectives send."
+        return "Unknown: the files do not contain the sizes of collectives."
     return ""
 
 

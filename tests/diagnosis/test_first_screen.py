@@ -83,7 +83,7 @@ def test_the_headline_says_problem_fix_and_saving_of_the_first_finding() -> None
         f"{made.headline.problem}. {made.headline.fix}: saves {made.headline.saving}."
     )
     assert made.headline.saving_share == pytest.approx((0.3, 0.5))
-    assert made.headline.saving == "30\u201350 ms a step, 30\u201350 %"
+    assert made.headline.saving == "30\u201350 ms per step, 30\u201350 %"
     tile = next(one for one in made.tiles if one.label == "Straggler")
     assert tile.value == "rank 1"
 

@@ -45,15 +45,15 @@ def test_settings_are_dotted_outside_zero_optimization() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"saving_ms_per_step": (30.0, 48.4)}, "30\u201348 ms a step"),
-        ({"saving_ms_per_step": (2.0, 2.0)}, "2.0 ms a step"),
-        ({"saving_ms_per_step": (0.0, 5.4)}, "up to 5.4 ms a step"),
+        ({"saving_ms_per_step": (30.0, 48.4)}, "30\u201348 ms per step"),
+        ({"saving_ms_per_step": (2.0, 2.0)}, "2.0 ms per step"),
+        ({"saving_ms_per_step": (0.0, 5.4)}, "up to 5.4 ms per step"),
         (
             {"saving_ms_per_step": (6.9, 11.1), "saving_share": (0.075, 0.12)},
-            "6.9\u201311 ms a step, 7.5\u201312 %",
+            "6.9\u201311 ms per step, 7.5\u201312 %",
         ),
-        ({"saving_ms_per_step": (12_000.0, 20_400.0)}, "12\u201320 s a step"),
-        ({"saving_bytes_per_step": 2**21}, "2.00 MiB a step"),
+        ({"saving_ms_per_step": (12_000.0, 20_400.0)}, "12\u201320 s per step"),
+        ({"saving_bytes_per_step": 2**21}, "2.00 MiB per step"),
         ({"saving_bytes_per_step": 0}, ""),
         ({}, ""),
     ],
@@ -74,4 +74,4 @@ def test_a_line_has_problem_fix_and_saving_as_far_as_they_are_known() -> None:
     assert line(finding(problem="Prefetching is off")) == "Prefetching is off."
     assert line(finding(problem="Slow", fix="Do it")) == "Slow. Do it."
     saved = finding(problem="Slow", fix="Do it", saving_ms_per_step=(2.0, 3.0))
-    assert line(saved) == "Slow. Do it: saves 2.0\u20133.0 ms a step."
+    assert line(saved) == "Slow. Do it: saves 2.0\u20133.0 ms per step."

@@ -12,7 +12,7 @@ from dsprof.analysis.run.hang_model import HangVerdict
 from dsprof.analysis.run.hang_verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named
+from dsprof.findings.wording import duration, named, ranks_do
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.log import CollectiveTimeout, LastWork, RankLog
@@ -69,7 +69,7 @@ class CollectiveTimedOut:
         name = what.op if what else "collective"
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(present).capitalize()} gave up waiting in {name} number "
+            f"{named_ranks(present).capitalize()} timed out in {name} number "
             f"{min(numbers.values())}" + (f" after {duration(longest * 1e6)}." if longest else "."),
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
@@ -87,10 +87,9 @@ class CollectiveTimedOut:
         first = min(known.values(), default=-1)
         behind = tuple(sorted(rank for rank, number in known.items() if number == first))
         if len(set(known.values())) > 1:
-            ranks = named_ranks(ranks_that(behind)).capitalize()
             return (
-                f"{ranks} still wait in number {first}, others in a later one: the ranks do not "
-                "issue the same collectives.",
+                f"{ranks_do(behind, 'wait')} in collective number {first}, the others in a later "
+                "one: the ranks issue different collectives.",
                 behind,
             )
         if len(kinds) > 1:

@@ -86,7 +86,7 @@ class LowBusBandwidth:
         if not any(len(one.rows) for one in run[Arrivals].ranks.values()):
             return self.meta.finding(Status.NOT_APPLICABLE, NO_ARRIVALS)
         if not rows:
-            text = "no collective was recorded by all ranks of its group, with nothing beside it."
+            text = "no transfer was isolated: on all ranks of its group, with no other in flight."
         elif not any(row.expected for row in rows):
             text = "the speed of the links is unknown; measure it with dsprof bench, and pass "
             text += "the result as --baseline FILE."

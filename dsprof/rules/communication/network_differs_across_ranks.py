@@ -129,8 +129,8 @@ class NetworkDiffersAcrossRanks:
     def _unreachable(self, local: dict[str, RankSet]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(union(local.values())).capitalize()} offer other hosts the bootstrap "
-            f"interface {', '.join(local)}, over which they cannot be reached.",
+            f"{named_ranks(union(local.values())).capitalize()} offered other hosts the bootstrap "
+            f"interface {', '.join(local)}, which they cannot reach.",
             title="Ranks offer a bootstrap interface that other hosts cannot reach",
             severity=Severity.HIGH,
             cause="NCCL took the first interface that is up.",

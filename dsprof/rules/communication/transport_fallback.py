@@ -16,6 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import ranks_do
 from dsprof.rules.hardware.hosts import kind_of
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -154,8 +155,8 @@ class TransportFallback:
         if links and staged:
             yield self.meta.finding(
                 Status.FAIL,
-                f"{named_ranks(staged).capitalize()} reach other ranks of their host through "
-                f"its memory, although their GPUs are linked ({links[0]}).",
+                f"{ranks_do(ranks_of(staged), 'exchange')} data inside their host through host "
+                f"memory, although the GPUs are linked ({links[0]}).",
                 severity=Severity.HIGH,
                 cause="NCCL_P2P_DISABLE or NCCL_P2P_LEVEL, an IOMMU or ACS, or containers that "
                 "do not share a namespace prevent peer access between GPUs.",
@@ -210,9 +211,9 @@ def _seen_fast(logs: Logs, facts: EnvironmentFacts) -> list[str]:
 def _cause(logs: Logs) -> str:
     found = []
     if absent := logs.values("no network device"):
-        found.append(f"{named_ranks(union(absent.values()))} find no InfiniBand device")
+        found.append(f"no InfiniBand device on {named_ranks(union(absent.values()))}")
     if lost := logs.values("network plugin").get("none", 0):
-        found.append(f"{named_ranks(lost)} find no network plugin")
+        found.append(f"no network plugin on {named_ranks(lost)}")
     text = "; ".join(found)
     return f"{text[0].upper()}{text[1:]}." if text else "The log does not say why."
 

@@ -78,7 +78,7 @@ class MisplacedProcess:
         first = crowds[0]
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(first.ranks).capitalize()} may all use only CPU {first.cpus} of "
+            f"{named_ranks(first.ranks).capitalize()} can all use only CPU {first.cpus} of "
             f"{first.host}.",
             severity=Severity.HIGH,
             cause="A launcher that was itself bound to one core (torchrun under srun) starts all "
@@ -95,7 +95,7 @@ class MisplacedProcess:
         first = strays[0]
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(ranks).capitalize()} may not use the cores beside their device: on NUMA "
+            f"{named_ranks(ranks).capitalize()} can use only cores away from the device: on NUMA "
             f"node {first.cpu_nodes}, the device on node {first.device_node}.",
             severity=Severity.MEDIUM,
             cause="Copies and launches cross the link between sockets; with offloading, all "

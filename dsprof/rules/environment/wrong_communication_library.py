@@ -47,7 +47,7 @@ class WrongCommunicationLibrary:
             return
         held = _held(facts, _LIBRARY)
         if not held:
-            text = "Unknown: loaded libraries are recorded after the first step."
+            text = "Unknown: loaded libraries, recorded after the first step, are missing."
             yield self.meta.finding(Status.UNKNOWN, text)
             return
         if twice := _twice(held):
@@ -60,7 +60,7 @@ class WrongCommunicationLibrary:
     def _two_copies(self, facts: EnvironmentFacts, ranks: RankSet) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(ranks).capitalize()} have loaded two copies of the library.",
+            f"{named_ranks(ranks).capitalize()} loaded two copies of the library.",
             severity=Severity.MEDIUM,
             cause="One came with torch, another is in LD_LIBRARY_PATH or LD_PRELOAD.",
             action=(
@@ -77,7 +77,7 @@ class WrongCommunicationLibrary:
         networks = " and ".join(sorted(links(facts) & {"efa", "slingshot"}))
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(ranks).capitalize()} have loaded no network plugin, although their "
+            f"{named_ranks(ranks).capitalize()} loaded no network plugin, although the "
             f"hosts have {networks}.",
             severity=Severity.CRITICAL,
             cause="The plugin (aws-ofi-nccl) is not installed, or not in LD_LIBRARY_PATH: NCCL "

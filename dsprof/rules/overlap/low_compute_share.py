@@ -35,8 +35,8 @@ class LowComputeShare:
 
     meta = RuleMeta(
         id="low-compute-share",
-        title="Ranks compute for most of the step",
-        failing_title="Ranks compute for little of the step",
+        title="Most of the step is computation",
+        failing_title="Little of the step is computation",
         why=(
             "Changes to communication, copies or input can save at most the time that is not "
             "computation."
@@ -61,7 +61,7 @@ class LowComputeShare:
             return
         share = total.compute_ns / total.total_ns
         outside = total.other_ns / total.total_ns
-        summary = f"Ranks compute for {percent(share)} of the step; the rest: {_rest(total)}."
+        summary = f"{percent(share)} of the step is computation; the rest: {_rest(total)}."
         if share >= thresholds.compute_share:
             yield self.meta.finding(Status.PASS, summary)
             return

@@ -88,7 +88,7 @@ def test_a_finding_says_what_why_what_to_do_and_what_it_saves(page: Element) -> 
         "confidence high",
         "all ranks",
         "Gradients are reduced at every micro-step",
-        "could save 30\u201348 ms a step, 7.0\u201311 %",
+        "could save 30\u201348 ms per step, 7.0\u201311 %",
         "Each rank reduced 27.4 MiB",
         "Why ZeRO-2 partitions gradients",
         "Do this Use ZeRO-1",

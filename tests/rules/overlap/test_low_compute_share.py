@@ -34,7 +34,7 @@ def test_a_span_that_the_program_named_is_named():
 def test_waits_are_told_and_left_to_rules_of_their_own():
     finding = said(RULE, zero_rank(comm_ms=35))
     assert finding.status is Status.INFO
-    assert "Ranks compute for 55 % of the step" in finding.summary
+    assert "55 % of the step is computation" in finding.summary
     assert "35 % exposed communication, 10 % outside" in finding.summary
     shares = {row[0]: row[2] for row in finding.evidence[0].rows}
     assert abs(sum(shares.values()) - 1) < 1e-9
