@@ -155,7 +155,7 @@ def align(samples: Iterable[ClockSamples]) -> Alignment:
     clocks = {h.rank: _clock(h, headers[0], ties, spans[_node(h)]) for h in headers}
     if loose := {h.host for h in headers if clocks[h.rank].bound_ns is None}:
         names = ", ".join(sorted(host or "hosts without a name" for host in loose)[:4])
-        return Alignment(clocks, f"wall clocks of {names}", None)
+        return Alignment(clocks, f"wall clocks of {names}, error unknown", None)
     bound = max(clock.bound_ns or 0 for clock in clocks.values())
     return Alignment(clocks, "several hosts: aligned by the ends of collectives", bound)
 

@@ -215,7 +215,7 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if any(trailer.budget_spent for trailer in run.trailers):
         yield "The trace reached budget_mb before the run ended; later steps were only counted."
     if run.clock_bound_ns is None:
-        yield f"Clocks are aligned by {run.clock_method}; the error is unknown."
+        yield f"Clocks are aligned by {run.clock_method}."
     elif run.clock_bound_ns > thresholds.clock_bound_ms * 1e6:
         yield f"Clocks of the hosts are aligned to {duration(run.clock_bound_ns)}."
     costs = run.cost_shares(steps)
