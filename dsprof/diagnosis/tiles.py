@@ -60,7 +60,7 @@ def severities(failed: Sequence[Finding]) -> str:
 
 def _training(d: Diagnosis) -> Iterator[Tile]:
     if (typical := d.steps.typical) is not None:
-        yield Tile("Step", duration(typical.parts.total_ns), _statistic(d))
+        yield Tile("Step", duration(typical.parts.total_ns), typical.statistic)
         yield _exposed(d)
     yield from _straggler(d.findings)
     yield from _peak_memory(d.memory)
@@ -68,15 +68,6 @@ def _training(d: Diagnosis) -> Iterator[Tile]:
     if d.utilisation.share is not None and d.utilisation.peak_flops_per_s is not None:
         peak = f"{d.utilisation.peak_flops_per_s / 1e12:,.3g} TFLOP/s"
         yield Tile("MFU", percent(d.utilisation.share), f"of {peak} in {d.utilisation.precision}")
-
-
-def _statistic(d: Diagnosis) -> str:
-    typical = d.steps.typical
-    assert typical is not None
-    if typical.unsettled_ns is None:
-        return typical.statistic
-    settled = f"settles from {duration(typical.unsettled_ns)} by step {typical.settled_from}"
-    return f"{typical.statistic}; {settled}"
 
 
 def _exposed(d: Diagnosis) -> Tile:

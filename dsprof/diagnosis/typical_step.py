@@ -10,7 +10,7 @@ import numpy as np
 from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis import model
-from dsprof.findings.wording import plural
+from dsprof.findings.wording import duration, plural
 
 
 def typical_step(steps: Steps) -> model.TypicalStep | None:
@@ -24,13 +24,18 @@ def typical_step(steps: Steps) -> model.TypicalStep | None:
     lengths = np.array([row.total_ns for row in rows], np.float64)
     early = unsettled(lengths)
     total_ns = round(median(lengths[early:].tolist()))
-    kind = "settled" if early else "measured"
+    parts, count = _split(rows[early:], total_ns), len(rows) - early
+    if not early:
+        statistic = f"median of {plural(count, 'measured step')}"
+        return model.TypicalStep(parts=parts, statistic=statistic, steps=count)
+    settled_from, unsettled_ns = steps.measured[early], round(lengths[:early].max())
+    settles = f"settles from {duration(unsettled_ns)} by step {settled_from}"
     return model.TypicalStep(
-        parts=_split(rows[early:], total_ns),
-        statistic=f"median of {plural(len(rows) - early, f'{kind} step')}",
-        steps=len(rows) - early,
-        settled_from=steps.measured[early] if early else None,
-        unsettled_ns=round(lengths[:early].max()) if early else None,
+        parts=parts,
+        statistic=f"median of {plural(count, 'settled step')}; {settles}",
+        steps=count,
+        settled_from=settled_from,
+        unsettled_ns=unsettled_ns,
     )
 
 

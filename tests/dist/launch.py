@@ -55,12 +55,14 @@ def launch(
     env: Mapping[str, str] | None = None,
     timeout: float = 240.0,
     python: str | Path = sys.executable,
+    behind: Sequence[str] = (),
 ) -> Result:
     """Run `program` on `nproc` ranks of the interpreter `python` and wait for the end.
 
+    `behind` is a command that starts the launcher: `unshare ...`.
     After `timeout` seconds all its processes are killed and the result has exit code 124.
     """
-    command = [str(python), "-m", "torch.distributed.run", "--standalone"]
+    command = [*behind, str(python), "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc), str(program)]
     start = time.monotonic()
     with subprocess.Popen(

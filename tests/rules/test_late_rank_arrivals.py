@@ -114,7 +114,7 @@ def test_half_a_second_is_what_another_program_may_take():
     """On a busy machine one rank of a run of 0.5 s came last in 24 of 24 steps."""
     finding = said(RULE, rank(0, 30), rank(1, 80), seconds=1.1)
     assert finding.status is Status.UNKNOWN
-    assert "rank 1 comes last, but the steps measured last 1.0 s together" in finding.summary
+    assert "rank 1 comes last, but the measured steps last 1.00 s together" in finding.summary
 
 
 def test_ranks_that_arrive_together_pass():
@@ -151,7 +151,7 @@ def suspected(steps: int, step_ms: float = 100):
 
 
 @pytest.mark.parametrize(
-    ("steps", "step_ms", "why"), [(6, 1000, "may be chance"), (12, 20, "last 0.2 s together")]
+    ("steps", "step_ms", "why"), [(6, 1000, "may be chance"), (12, 20, "last 200 ms together")]
 )
 def test_a_suspect_says_how_many_more_steps_decide_it(steps, step_ms, why):
     finding = suspected(steps, step_ms)

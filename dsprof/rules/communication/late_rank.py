@@ -302,9 +302,10 @@ _MARGIN = 1.1
 def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresholds) -> int | None:
     """Return how many more steps like these would decide it; None if 1,000 would not.
 
-    None as well where all this may easily be chance.
+    None as well where all this may easily be chance, or would be of low severity.
     """
-    if votes.chance > _SUSPICIOUS * thresholds.chance:
+    is_likely = votes.chance <= _SUSPICIOUS * thresholds.chance
+    if not is_likely or votes.median_ns[votes.leader] < thresholds.medium_share * step_ns:
         return None
     lasting = ceil(thresholds.seconds * 1e9 * _MARGIN / step_ns) - measured
     share = int(votes.votes[votes.leader]) / votes.cast

@@ -1,0 +1,75 @@
+"""Runs that are wrong on purpose are found, and following the advice leaves a calm page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.slow_link import behind_link
+from dsprof.diagnosis.build import diagnose
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.findings.finding import Finding, Status
+from dsprof.trace.run import find_run
+from examples.wrong.cases import CASES
+from examples.wrong.training import Patch, merged
+from tests.dist.launch import ROOT, launch
+
+pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(900)]
+
+LINK = behind_link()
+PROGRAM = ROOT / "examples" / "wrong" / "__main__.py"
+OF_THE_MACHINE = {"late-rank", "step-time-change", "step-time-drift", "periodic-slow-step"}
+"""Rules that judge what else the machine does, too: they are right where it disturbs the run."""
+LATE = "late-rank"
+
+
+def recorded(name: str, out: Path, patch: Patch | None = None, steps: int = 30) -> Diagnosis:
+    """Train with a mistake, or with what `patch` changes, and judge the record."""
+    change = [] if patch is None else ["--patch", json.dumps(patch)]
+    env = {**CASES[name].variables, "DSPROF": "1", "DSPROF_OUT": str(out)}
+    launch(PROGRAM, args=[name, "--steps", steps, *change], env=env, behind=LINK).check()
+    return diagnose(find_run([out]))
+
+
+def problems(diagnosis: Diagnosis) -> list[Finding]:
+    return [one for one in diagnosis.findings if one.is_problem]
+
+
+def advice(diagnosis: Diagnosis) -> Patch:
+    """Put together what all problems say of the configuration."""
+    patch: Patch = {}
+    for finding in problems(diagnosis):
+        patch = merged(patch, finding.config_patch)
+    return patch
+
+
+@pytest.mark.skipif(not LINK, reason="communication costs too little over the bare loopback")
+@pytest.mark.parametrize("name", [name for name in CASES if name != "late_rank"])
+def test_a_mistake_leads_the_page_and_its_advice_leaves_none(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    before = recorded(name, tmp_path / "before")
+    found = {one.rule for one in problems(before)} - OF_THE_MACHINE
+    if case.saves:
+        lead = next(one for one in problems(before) if one.rule not in OF_THE_MACHINE)
+        assert (lead.rule, bool(lead.fix)) == (case.rule, True), before.headline.line
+    else:
+        assert found == set(), before.headline.line
+    after = recorded(name, tmp_path / "after", advice(before))
+    left = [one for one in problems(after) if one.rule not in OF_THE_MACHINE]
+    assert left == [], after.headline.line
+    assert case.rule not in {f.rule for f in after.findings if f.status is Status.INFO}
+    assert {after.headline.rule} <= {"", *OF_THE_MACHINE}
+
+
+def test_a_late_rank_leads_the_page_or_the_number_of_steps_that_prove_it(tmp_path: Path) -> None:
+    before = recorded("late_rank", tmp_path / "before")
+    assert (before.headline.rule, before.headline.ranks) == (LATE, [1])
+    finding = next(one for one in before.findings if one.rule == LATE)
+    more = finding.more_steps or 0
+    longer = recorded("late_rank", tmp_path / "longer", steps=30 + more) if more else before
+    proven = next(one for one in longer.findings if one.rule == LATE)
+    assert (proven.status, proven.ranks) == (Status.FAIL, (1,))
+    after = recorded("late_rank", tmp_path / "after", {}, steps=60)
+    assert not any(one.rule == LATE and one.ranks == (1,) for one in problems(after))
