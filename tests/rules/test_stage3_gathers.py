@@ -51,6 +51,9 @@ def test_a_persistence_threshold_that_was_raised_fails():
     assert finding.config_patch == {"zero_optimization": {PERSISTENCE: 100_000}}
     low, high = finding.saving_ms_per_step
     assert low < (low + high) / 2 <= 10, "no more than they hold"
+    assert finding.evidence[0].rows == (
+        ("all_gather", "world", "step", "", 40.0, 8192, 10.0, 10.0),
+    )
 
 
 def test_a_persistence_threshold_that_was_lowered_fails():

@@ -52,6 +52,10 @@ def test_stage_3_without_reduce_scatter_fails_and_names_the_key():
     assert finding.config_patch == {"zero_optimization": {"reduce_scatter": True}}
     assert finding.saving_ms_per_step == (0.0, pytest.approx(5.0))
     assert finding.saving_bytes_per_step == 6 * MIB
+    assert finding.evidence[0].rows == (
+        ("all_reduce", 8 * MIB, 12 * MIB),
+        ("reduce_scatter", 8 * MIB, 6 * MIB),
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def test_a_barrier_in_each_step_fails_with_its_line():
     )
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 3.25, 1.25 * 3.25))
     assert "train.py:12" in finding.evidence[0].rows[0]
+    assert finding.evidence[0].rows[0][4:] == (1.0, 0, 3.5, 3.0)
 
 
 def test_a_barrier_that_waits_for_a_late_rank_saves_nothing():

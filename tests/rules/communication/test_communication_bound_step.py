@@ -21,6 +21,9 @@ def test_a_large_share_fails():
     assert "30.0 ms per step" in finding.summary
     assert "30 %" in finding.summary
     assert finding.config_patch is None
+    shares, uses = (table.rows for table in finding.evidence)
+    assert shares == ((0, 0.3), (1, 0.3))
+    assert uses == (("gradients", "all_reduce", 30_000_000, 1 << 20),)
 
 
 def test_a_very_large_share_is_severe():

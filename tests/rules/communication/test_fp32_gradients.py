@@ -32,6 +32,10 @@ def test_a_key_that_asks_for_fp32_fails_with_a_patch():
     assert finding.config_patch == {"communication_data_type": "bf16"}
     assert finding.saving_bytes_per_step == MIB // 2
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 5.25, 1.25 * 5.25))
+    assert finding.evidence[0].rows == (
+        ("fp32, as recorded", 1.0, MIB, 11.0),
+        ("bf16", None, MIB // 2, None),
+    )
 
 
 def test_what_the_others_wait_for_a_late_rank_is_not_promised():

@@ -36,6 +36,9 @@ def test_parameters_that_cross_nodes_again_fail_where_they_hold_the_step():
     assert finding.saving_bytes_per_step == MIB
     assert finding.saving_ms_per_step is None
     assert finding.confidence == "low"  # whether memory has room is not known
+    assert finding.evidence[0].rows == tuple(
+        ("", 4, phase, 1.0, MIB, 10.0) for phase in ("forward", "backward")
+    )
 
 
 def test_they_are_worth_knowing_where_they_are_hidden():

@@ -28,6 +28,10 @@ def test_the_rank_with_the_shortest_communication_is_late():
         "collectives. 14 % of the step (mean over ranks) is exposed waiting."
     )
     assert finding.severity is Severity.MEDIUM
+    assert finding.evidence[0].rows == (
+        (1, 28_000_000, 0, 2_000_000, 48_000_000, 50_000_000),
+        (0, 0, 28_000_000, 2_000_000, 20_000_000, 50_000_000),
+    )
 
 
 def test_what_the_others_wait_is_the_figure_of_the_arrivals():

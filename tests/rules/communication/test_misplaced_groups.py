@@ -24,6 +24,7 @@ def test_groups_that_are_apart_though_a_node_has_room_fail():
     assert "innermost dimension" in finding.action
     (table,) = finding.evidence
     assert table.rows == (("tensor parallel", 2, 2, 2, 1, MIB, pytest.approx(5.0)),)
+    assert finding.evidence[0].rows == (("tensor parallel", 2, 2, 2, 1, 1 << 20, 5.0),)
 
 
 def test_ranks_dealt_in_turn_are_a_fault_of_the_launcher():

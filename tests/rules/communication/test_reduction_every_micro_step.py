@@ -33,6 +33,7 @@ def test_unsharded_stages_that_reduce_in_each_micro_step_fail(stage):
     assert finding.status is Status.FAIL
     assert finding.saving_bytes_per_step == MIB
     assert finding.saving_ms_per_step == pytest.approx((4.5, 7.5))
+    assert finding.evidence[0].rows == (("2", 2 << 20), ("1", 1 << 20))
 
 
 def test_repetition_that_holds_nobody_costs_bytes_alone():

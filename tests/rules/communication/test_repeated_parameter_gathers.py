@@ -45,6 +45,7 @@ def test_a_limit_below_the_default_fails_with_a_patch():
     assert finding.saving_bytes_per_step == 4 * MIB
     low, high = finding.saving_ms_per_step
     assert low < 6 < high <= 2 * low
+    assert finding.evidence[0].rows == (("forward", 1_000_000), ("backward", 1_000_000))
 
 
 def test_the_limit_of_gathering_ahead_lets_nothing_go():

@@ -30,6 +30,7 @@ def test_numbers_in_each_step_fail_and_one_is_left():
         "4 collectives of at most 4 KiB per step and rank: blocked time 2.20 ms" in finding.summary
     )
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
+    assert finding.evidence[0].rows == (("all_reduce", "world", "", "", 4.0, 8, 2.2, 2.0),)
 
 
 def test_tensors_are_to_be_joined_and_not_to_be_sent_less_often():

@@ -24,6 +24,7 @@ def test_calls_of_the_program_that_cost_fail():
     assert "3 collectives per step and rank in a single-rank group" in finding.summary
     assert "3.00 MiB" in finding.summary
     assert finding.saving_ms_per_step == (4.5, 7.5), "a quarter to each side of what they hold"
+    assert finding.evidence[0].rows == (("all_reduce", "own", "", "", 3.0, 1 << 20, 6.0, 6.0),)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def test_the_pair_that_takes_longer_for_the_same_is_named():
     assert "29." in finding.summary
     assert "One group does not show which" in finding.cause
     assert finding.evidence[0].rows[0][:2] == ("ranks 4-5", "all_reduce")
+    assert finding.evidence[0].rows[0][2:] == (1 << 20, 6, 40_000_000, 10_400_000)
 
 
 def test_a_late_rank_makes_no_link_slow():

@@ -25,6 +25,7 @@ def test_single_transfers_that_cost_fail():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
     assert "6 sends and receives per step and rank are launched separately" in finding.summary
     assert "batch_isend_irecv" in finding.action
+    assert finding.evidence[0].rows == (("recv", 3.0, 3 << 20, 3.0), ("send", 3.0, 3 << 20, 3.0))
 
 
 def test_the_transfers_are_listed_under_the_names_that_were_called():

@@ -29,6 +29,7 @@ def test_much_memory_in_fragments_fails_and_names_the_rank():
     assert finding.ranks == (1,)
     assert "6.00 GiB of 20.0 GiB" in finding.summary
     assert "expandable_segments" in finding.action
+    assert finding.evidence[0].rows == ((1, 6 << 30, 20 << 30, 0.3, 0),)
 
 
 def test_advice_names_the_settings_in_force_and_not_one_that_is_on_already():

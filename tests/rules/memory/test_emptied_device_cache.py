@@ -25,6 +25,7 @@ def test_a_cache_emptied_in_each_step_fails():
     assert finding.ranks == (0,)
     assert "10 segments per step" in finding.summary
     assert "empty_cache" in finding.cause
+    assert finding.evidence[0].rows == ((0, 7, 7, 70),)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ def test_a_host_with_nothing_left_fails_at_its_worst_moment():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert finding.ranks == (1,)
     assert "node-b had 2.00 GiB of 200 GiB free" in finding.summary
+    assert finding.evidence[0].rows == (("node-b", 1, 200 << 30, 2 << 30, 90 << 30),)
 
 
 def test_ranks_of_a_host_are_added_up_and_offloading_is_named():

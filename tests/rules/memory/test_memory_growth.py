@@ -31,6 +31,8 @@ def test_a_leak_on_the_device_fails_with_its_rate_and_its_end():
     assert finding.ranks == (0,)
     assert "8.00 MiB more" in finding.summary
     assert "exhausted in 1,280 steps" in finding.summary  # 10 GiB of 8 MiB each
+    ((_, first, last, growth, free),) = finding.evidence[0].rows
+    assert (last - first, growth, free) == (30 * (8 << 20), 8 << 20, 10 << 30)
 
 
 def test_a_leak_on_the_host_is_told_apart():

@@ -22,6 +22,7 @@ def test_memory_that_is_not_pinned_fails_with_a_patch():
     assert finding.config_patch == {
         "zero_optimization": {"offload_optimizer": {"pin_memory": True}}
     }
+    assert finding.evidence[0].rows == (("gradient", "to host", "step", 1.0, 1 << 20, 30.0),)
 
 
 @pytest.mark.parametrize("fields", [{"head": CUDA}, {"zero": UNPINNED}])

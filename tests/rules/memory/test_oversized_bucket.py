@@ -30,7 +30,10 @@ def test_buffers_larger_than_the_model_are_known(stage, overlap, wasted):
 
 
 def test_where_memory_is_short_that_is_a_fault():
-    assert said(RULE, run(retries=3)).status is Status.FAIL
+    finding = said(RULE, run(retries=3))
+    assert finding.status is Status.FAIL
+    share = pytest.approx(10**9 / (10 << 30))
+    assert finding.evidence[0].rows == ((500_000_000, 10**8, 1, 10**9, 10 << 30, share),)
 
 
 def test_where_memory_is_short_a_large_share_can_be_smaller():

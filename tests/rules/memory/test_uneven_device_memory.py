@@ -21,6 +21,8 @@ def test_a_rank_that_needs_more_fails():
     assert finding.status is Status.FAIL
     assert finding.ranks == (3,)
     assert "Rank 3 had 14.0 GiB" in finding.summary
+    assert [row[0] for row in finding.evidence[0].rows] == [3, 2, 0, 1]
+    assert finding.evidence[0].rows[0][1:] == (14 << 30, pytest.approx(14 / 10.1))
     assert "different length" in finding.cause
 
 

@@ -27,6 +27,10 @@ def test_room_for_a_lower_stage_is_known():
     assert "40.0 GiB of 80.0 GiB were never reserved on rank 1" in finding.summary
     assert "ZeRO-2 instead of ZeRO-3 (needs about 1.86 GiB)" in finding.action
     assert finding.config_patch == {"zero_optimization": {"stage": 2}}
+    assert finding.evidence[0].rows == (
+        ("ZeRO-2 instead of ZeRO-3", 2 * 10**9, 32 << 30, True),
+        ("reduce_bucket_size of 1,000,000,000", 10**9, 32 << 30, True),
+    )
 
 
 def test_accumulation_at_stage_2_could_be_stage_1():

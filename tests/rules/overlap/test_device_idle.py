@@ -13,6 +13,9 @@ def test_an_idle_device_fails():
     finding = said(RULE, busy(compute=40, comm=20, world_size=1))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "40 % of the measured steps" in finding.summary
+    causes, ranks = (table.rows for table in finding.evidence)
+    assert causes == (("nothing recorded", 80_000_000, 1.0),)
+    assert ranks == ((0, 80_000_000, 80_000_000, 40_000_000, 0, 8),)
 
 
 def test_a_device_with_next_to_nothing_to_do_is_severe():

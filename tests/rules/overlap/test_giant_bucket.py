@@ -54,6 +54,7 @@ def test_a_giant_of_ddp_fails_with_its_argument():
     assert "bucket_cap_mb=8" in finding.action
     assert finding.config_patch is None
     assert finding.saving_ms_per_step == pytest.approx((10 * 7 / 8, 20 * 7 / 8))
+    assert finding.evidence[0].rows == (("1", 64 * MIB, 1.0, 8, 20.0, 30.0),)
 
 
 def test_no_more_is_hidden_than_backward_computes():

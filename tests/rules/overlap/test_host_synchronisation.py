@@ -18,6 +18,7 @@ def test_stops_in_each_step_fail():
     assert "waits for the device 3 times per step" in finding.summary
     assert "The device is idle around these waits for 7.50 ms per step (7.5 %)" in finding.summary
     assert finding.config_patch is None
+    assert finding.evidence[0].rows == (("synchronize()", "", "", 3.0, 7.5),)
 
 
 def test_timers_of_deepspeed_are_named_with_a_patch():

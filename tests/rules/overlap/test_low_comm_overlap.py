@@ -68,6 +68,17 @@ def test_prefetching_switched_off_fails():
         "zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}
     }
     assert finding.saving_ms_per_step is None, "nobody saw how many fetches there are"
+    totals, kinds = (table.rows for table in finding.evidence)
+    assert [row[1:] for row in totals] == [
+        (None, 1.0),
+        (18_000_000, 1.0),
+        (20_000_000, 1.0),
+        (20_000_000, 1.0),
+    ]
+    assert [row[1:] for row in kinds] == [
+        (1.0, 1 << 20, 18.0, 2.0, 20.0),
+        (1.0, 1 << 20, 1.0, None, 1.0),
+    ]
 
 
 OFF = {"stage3_prefetch_bucket_size": 0}

@@ -19,6 +19,11 @@ def test_a_loop_that_does_something_else_fails():
     assert finding.status is Status.FAIL
     assert finding.title == "Much of the step lies outside forward, backward and step"
     assert "outside forward, backward and step" in finding.summary
+    assert finding.evidence[0].rows == (
+        ("computation", 40.0, 0.4),
+        ("exposed communication", 1.0, 0.01),
+        ("outside forward, backward and step", 59.0, 0.59),
+    )
 
 
 def test_a_span_that_the_program_named_is_named():

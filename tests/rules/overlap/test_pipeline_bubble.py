@@ -25,6 +25,7 @@ def test_too_few_micro_batches_fail():
     assert "With 4 stages and 4 micro-batches the bubble is 43 %" in finding.summary
     assert "wait 30 % of the step" in finding.summary
     assert "12 micro-batches or more" in finding.action
+    assert finding.evidence[0].rows == ((4, 4, pytest.approx(3 / 7), 30.0),)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_a_small_prefetch_bucket_fails():
         "parameters gathered when needed, all_gather in forward",
         "parameters gathered ahead, all_gather in forward",
     }
+    assert finding.evidence[0].rows[1][1:] == (1.0, 4 << 20, 9.0, 0.0, 9.0)
 
 
 def test_no_room_to_gather_ahead_is_told_before_a_small_bucket():

@@ -18,6 +18,7 @@ def test_much_communication_on_the_stream_that_computes_fails():
     finding = said(RULE, one_stream(50))
     assert finding.status is Status.FAIL
     assert "100 % of communication runs on streams that also compute; 50 %" in finding.summary
+    assert finding.evidence[0].rows == ((50_000_000, 50_000_000, 1),)
 
 
 def test_less_of_it_is_information_and_little_passes():

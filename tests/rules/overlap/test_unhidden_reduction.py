@@ -21,6 +21,7 @@ def test_overlap_that_is_off_fails_with_a_patch(stage, why):
     assert why in finding.cause
     assert finding.config_patch == {"zero_optimization": {"overlap_comm": True}}
     assert finding.saving_ms_per_step == (pytest.approx(7.5), pytest.approx(15))
+    assert finding.evidence[0].rows == ((4.0, 20.0, 0.0),)
 
 
 @pytest.mark.parametrize("key", ["contiguous_gradients", "use_multi_rank_bucket_allreduce"])

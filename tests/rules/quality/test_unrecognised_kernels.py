@@ -20,6 +20,7 @@ def test_long_kernels_of_no_family_are_mentioned():
     assert finding.status is Status.INFO
     assert "2 long kernels, 6.00 ms" in finding.summary
     assert finding.evidence[0].rows == (("ours_exchange(float*)", 2, 6_000_000),)
+    assert finding.evidence[0].rows == (("ours_exchange(float*)", 2, 6_000_000),)
 
 
 def test_families_beyond_nccl_are_mentioned():
