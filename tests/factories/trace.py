@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -340,3 +341,16 @@ def said(rule: Rule, *traces: RankTrace, **thresholds: Any) -> Finding:
     """The only finding of a rule."""
     (finding,) = judged(rule, *traces, **thresholds)
     return finding
+
+
+def assert_reached_at(rule: Rule, *traces: RankTrace, **measured: float) -> None:
+    """A threshold that equals what was measured is reached, one that is a trifle higher is not."""
+    run = summary(*traces)
+    for name, value in measured.items():
+        trifle = 1 if isinstance(value, int) else math.ulp(value)
+        given = [replace(rule.thresholds, **{name: value + n * trifle}) for n in (-1, 0, 1)]
+        lower, equal, higher = (
+            [(one.status, one.severity) for one in judge(run, [rule], {rule.meta.id: thresholds})]
+            for thresholds in given
+        )
+        assert lower == equal != higher, name

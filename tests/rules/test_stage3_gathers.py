@@ -9,6 +9,7 @@ from dsprof.rules.communication.small_parameter_gathers import PERSISTENT as AFT
 from dsprof.rules.communication.small_parameter_gathers import TINY
 from dsprof.rules.knowledge.stage3 import PERSISTENCE
 from tests.factories.trace import (
+    assert_reached_at,
     engine,
     group,
     header,
@@ -56,6 +57,12 @@ def test_a_persistence_threshold_that_was_raised_fails():
     )
 
 
+def test_thresholds_of_persistent_gathers_are_reached_at_their_value():
+    assert_reached_at(
+        AFTER, rank(AFTER, zero={PERSISTENCE: 1e6}), calls_per_step=40.0, held_share=0.1
+    )
+
+
 def test_a_persistence_threshold_that_was_lowered_fails():
     finding = said(TINY, rank(TINY, zero={PERSISTENCE: 0}))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
@@ -63,6 +70,10 @@ def test_a_persistence_threshold_that_was_lowered_fails():
     assert finding.config_patch == {"zero_optimization": {PERSISTENCE: 100_000}}
     low, high = finding.saving_ms_per_step
     assert low < 5 < high, "half of them: those of one of the two passes"
+
+
+def test_thresholds_of_tiny_gathers_are_reached_at_their_value():
+    assert_reached_at(TINY, rank(TINY, zero={PERSISTENCE: 0}), calls_per_step=40.0, held_share=0.1)
 
 
 @pytest.mark.parametrize("rule", [AFTER, TINY])

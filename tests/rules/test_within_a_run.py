@@ -15,7 +15,17 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules.rule import Rule
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
 from dsprof.trace.table import RankTrace
-from tests.factories.trace import counters, engine, rank_trace, said, span, step, summary, sync
+from tests.factories.trace import (
+    assert_reached_at,
+    counters,
+    engine,
+    rank_trace,
+    said,
+    span,
+    step,
+    summary,
+    sync,
+)
 
 RULES = [step_time_change.RULE, step_time_drift.RULE, periodic_slow_step.RULE]
 NOISE = np.random.default_rng(3).normal(0, 1, 200)
@@ -157,6 +167,20 @@ def test_what_holds_up_the_phases_is_a_fault() -> None:
     finding = said(periodic_slow_step.RULE, *ranks(computing=every(5, 60)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "garbage collector" in finding.cause
+
+
+def test_thresholds_are_reached_at_their_value() -> None:
+    assert_reached_at(
+        step_time_change.RULE, *ranks(computing=from_step(30, 40)), steps=58, least_side=28
+    )
+    assert_reached_at(step_time_drift.RULE, *ranks(between=lambda n: n), steps=58)
+    assert_reached_at(
+        periodic_slow_step.RULE,
+        *ranks(computing=every(5, 60)),
+        steps=58,
+        slow_steps=12,
+        part_share=1.0,
+    )
 
 
 @pytest.mark.parametrize(

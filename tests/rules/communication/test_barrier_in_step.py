@@ -5,7 +5,7 @@ import pytest
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.barrier_in_step import RULE
 from dsprof.trace.schema import Site
-from tests.factories.trace import group, header, said, sync, zero_rank
+from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
 
 
 def ranks(*barrier_ms: float, every: int = 1, **fields):
@@ -34,6 +34,10 @@ def test_a_barrier_in_each_step_fails_with_its_line():
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 3.25, 1.25 * 3.25))
     assert "train.py:12" in finding.evidence[0].rows[0]
     assert finding.evidence[0].rows[0][4:] == (1.0, 0, 3.5, 3.0)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, *ranks(3, 4), calls_per_step=1.0, saved_share=0.024375)
 
 
 def test_a_barrier_that_waits_for_a_late_rank_saves_nothing():

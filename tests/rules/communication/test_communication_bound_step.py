@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.communication_bound_step import RULE
-from tests.factories.trace import header, said, zero_rank
+from tests.factories.trace import assert_reached_at, header, said, zero_rank
 
 
 def ranks(comm_ms=30, other_ms=None, backend="nccl", **fields):
@@ -24,6 +24,10 @@ def test_a_large_share_fails():
     shares, uses = (table.rows for table in finding.evidence)
     assert shares == ((0, 0.3), (1, 0.3))
     assert uses == (("gradients", "all_reduce", 30_000_000, 1 << 20),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, *ranks(30), exposed_share=0.3, severe_share=0.3)
 
 
 def test_a_very_large_share_is_severe():

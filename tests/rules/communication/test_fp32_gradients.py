@@ -4,7 +4,16 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.fp32_gradients import RULE
-from tests.factories.trace import captured, engine, group, header, said, sync, zero_rank
+from tests.factories.trace import (
+    assert_reached_at,
+    captured,
+    engine,
+    group,
+    header,
+    said,
+    sync,
+    zero_rank,
+)
 
 MIB = 1 << 20
 
@@ -36,6 +45,10 @@ def test_a_key_that_asks_for_fp32_fails_with_a_patch():
         ("fp32, as recorded", 1.0, MIB, 11.0),
         ("bf16", None, MIB // 2, None),
     )
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, *ranks(10, 12), wide_share=1.0, saved_share=0.065625)
 
 
 def test_what_the_others_wait_for_a_late_rank_is_not_promised():

@@ -7,7 +7,7 @@ from dsprof.rules.runner import judge
 from dsprof.trace.table import RankTrace
 from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
-from tests.factories.trace import rank_trace, said, summary
+from tests.factories.trace import assert_reached_at, rank_trace, said, summary
 
 
 def arriving(number: int, at: float, compute: float = 50, first: int = 0, **fields) -> RankTrace:
@@ -32,6 +32,10 @@ def test_the_rank_with_the_shortest_communication_is_late():
         (1, 28_000_000, 0, 2_000_000, 48_000_000, 50_000_000),
         (0, 0, 28_000_000, 2_000_000, 20_000_000, 50_000_000),
     )
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, arriving(0, 60), arriving(1, 88), waited_share=0.28, severe_share=0.28)
 
 
 def test_what_the_others_wait_is_the_figure_of_the_arrivals():

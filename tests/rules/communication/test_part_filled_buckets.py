@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.part_filled_buckets import RULE
-from tests.factories.trace import captured, flush, rank_trace, said, step
+from tests.factories.trace import assert_reached_at, captured, flush, rank_trace, said, step
 
 
 def rank(*elements: int, cause: str = "full", capacity: int = 1_000_000, **fields):
@@ -21,6 +21,10 @@ def test_half_empty_buckets_fail_with_a_size():
     assert "40 buckets per step sent as full, 30 % filled on average" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 2_400_000}}
     assert finding.evidence[0].rows == ((10_000, 4, 0.01, 20.0), (600_000, 4, 0.6, 20.0))
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(*[10_000, 600_000] * 20), fill=0.305, flushes_per_step=40.0)
 
 
 def test_a_gradient_that_goes_by_itself_asks_for_no_larger_bucket():

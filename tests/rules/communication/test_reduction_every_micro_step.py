@@ -6,7 +6,7 @@ from dsprof.findings.finding import Status
 from dsprof.rules.communication.reduction_every_micro_step import RULE
 from dsprof.trace.schema import BucketLayout
 from tests.factories.engines import interleaved
-from tests.factories.trace import captured, said, sync, zero_rank
+from tests.factories.trace import assert_reached_at, captured, said, sync, zero_rank
 
 MIB = 1 << 20
 
@@ -34,6 +34,10 @@ def test_unsharded_stages_that_reduce_in_each_micro_step_fail(stage):
     assert finding.saving_bytes_per_step == MIB
     assert finding.saving_ms_per_step == pytest.approx((4.5, 7.5))
     assert finding.evidence[0].rows == (("2", 2 << 20), ("1", 1 << 20))
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, zero_rank(stage=0, accumulation=2, comm_ms=6), held_share=0.06)
 
 
 def test_repetition_that_holds_nobody_costs_bytes_alone():

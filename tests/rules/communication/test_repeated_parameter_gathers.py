@@ -6,7 +6,16 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.repeated_parameter_gathers import RULE
 from dsprof.rules.memory.counters import RETRIES
 from dsprof.trace.schema import MemorySample, ParameterLayout
-from tests.factories.trace import captured, engine, fetch, header, said, sync, zero_rank
+from tests.factories.trace import (
+    assert_reached_at,
+    captured,
+    engine,
+    fetch,
+    header,
+    said,
+    sync,
+    zero_rank,
+)
 
 MIB = 1 << 20
 REUSE = "stage3_max_reuse_distance"
@@ -46,6 +55,10 @@ def test_a_limit_below_the_default_fails_with_a_patch():
     low, high = finding.saving_ms_per_step
     assert low < 6 < high <= 2 * low
     assert finding.evidence[0].rows == (("forward", 1_000_000), ("backward", 1_000_000))
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(config=engine(3, **LOW)), repeated_share=0.5, held_share=0.06)
 
 
 def test_the_limit_of_gathering_ahead_lets_nothing_go():

@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.scalar_collectives import RULE
-from tests.factories.trace import group, header, said, sync, zero_rank
+from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
 
 
 def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, stage=2, **fields):
@@ -31,6 +31,10 @@ def test_numbers_in_each_step_fail_and_one_is_left():
     )
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
     assert finding.evidence[0].rows == (("all_reduce", "world", "", "", 4.0, 8, 2.2, 2.0),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, *ranks(0.5, 0.6), calls_per_step=4.0)
 
 
 def test_tensors_are_to_be_joined_and_not_to_be_sent_less_often():

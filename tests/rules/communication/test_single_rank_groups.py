@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.single_rank_groups import RULE
-from tests.factories.trace import group, header, said, sync, zero_rank
+from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
 
 
 def rank(blocked_ms: float = 2, calls: int = 3, size: int = 1, role: str = "", **fields):
@@ -25,6 +25,10 @@ def test_calls_of_the_program_that_cost_fail():
     assert "3.00 MiB" in finding.summary
     assert finding.saving_ms_per_step == (4.5, 7.5), "a quarter to each side of what they hold"
     assert finding.evidence[0].rows == (("all_reduce", "own", "", "", 3.0, 1 << 20, 6.0, 6.0),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(), calls_per_step=3.0, held_share=0.06)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,16 @@ from dsprof.findings.finding import Status
 from dsprof.rules.communication.slow_link import RULE
 from dsprof.rules.runner import judge
 from dsprof.trace.table import RankTrace
-from tests.factories.trace import group, header, issued, rank_trace, said, step, sync
+from tests.factories.trace import (
+    assert_reached_at,
+    group,
+    header,
+    issued,
+    rank_trace,
+    said,
+    step,
+    sync,
+)
 
 STEPS = 8
 
@@ -33,6 +42,16 @@ def test_the_pair_that_takes_longer_for_the_same_is_named():
     assert "One group does not show which" in finding.cause
     assert finding.evidence[0].rows[0][:2] == ("ranks 4-5", "all_reduce")
     assert finding.evidence[0].rows[0][2:] == (1 << 20, 6, 40_000_000, 10_400_000)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(
+        RULE,
+        *(rank(n, 40 if n in (4, 5) else 10 + n / 10) for n in range(8)),
+        groups=4,
+        step_share=0.296,
+        severe_share=0.296,
+    )
 
 
 def test_a_late_rank_makes_no_link_slow():

@@ -4,7 +4,16 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.small_collectives import RULE
-from tests.factories.trace import flush, group, rank_trace, said, step, sync, zero_rank
+from tests.factories.trace import (
+    assert_reached_at,
+    flush,
+    group,
+    rank_trace,
+    said,
+    step,
+    sync,
+    zero_rank,
+)
 
 KIB = 1 << 10
 
@@ -43,6 +52,10 @@ def test_buckets_that_are_too_small_fail_with_a_size():
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 50_000_000}}
     assert finding.saving_ms_per_step == around(99 - 99 * BYTES_MS)
     assert finding.evidence[0].rows == ((100, 65_536, 40_000, 100.0),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, buckets(100), small_bytes=65_536, calls_per_step=100, held_share=0.1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.unbatched_point_to_point import RULE
-from tests.factories.trace import captured, engine, group, said, sync, zero_rank
+from tests.factories.trace import assert_reached_at, captured, engine, group, said, sync, zero_rank
 
 
 def rank(ops=("send", "recv") * 3, blocked_ms=1.0, backend="nccl", config=None, number=0, **fields):
@@ -26,6 +26,10 @@ def test_single_transfers_that_cost_fail():
     assert "6 sends and receives per step and rank are launched separately" in finding.summary
     assert "batch_isend_irecv" in finding.action
     assert finding.evidence[0].rows == (("recv", 3.0, 3 << 20, 3.0), ("send", 3.0, 3 << 20, 3.0))
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(), calls_per_step=6.0, held_share=0.06)
 
 
 def test_the_transfers_are_listed_under_the_names_that_were_called():

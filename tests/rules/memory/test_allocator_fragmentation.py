@@ -14,7 +14,7 @@ from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.memory import on_device
-from tests.factories.trace import engine, rank_trace, said
+from tests.factories.trace import assert_reached_at, engine, rank_trace, said
 
 GIB = 1 << 30
 
@@ -30,6 +30,16 @@ def test_much_memory_in_fragments_fails_and_names_the_rank():
     assert "6.00 GiB of 20.0 GiB" in finding.summary
     assert "expandable_segments" in finding.action
     assert finding.evidence[0].rows == ((1, 6 << 30, 20 << 30, 0.3, 0),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(
+        RULE,
+        on_device(counters(0.1)),
+        on_device(counters(6), rank=1),
+        stuck_share=0.3,
+        stuck_bytes=6 << 30,
+    )
 
 
 def test_advice_names_the_settings_in_force_and_not_one_that_is_on_already():

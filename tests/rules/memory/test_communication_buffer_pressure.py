@@ -10,7 +10,16 @@ from dsprof.rules.memory.counters import PEAK_RESERVED, RETRIES
 from dsprof.trace.schema import BucketLayout
 from dsprof.trace.table import RankTrace
 from tests.factories.memory import GIB, on_device
-from tests.factories.trace import engine, fetch, flush, rank_trace, said, step, sync
+from tests.factories.trace import (
+    assert_reached_at,
+    engine,
+    fetch,
+    flush,
+    rank_trace,
+    said,
+    step,
+    sync,
+)
 
 LAYER = GIB // 4  # bytes in float32
 ELEMENTS = LAYER // 4
@@ -63,6 +72,10 @@ def test_parameters_that_stay_until_backward_are_named_where_memory_is_short() -
     assert held(finding) == {"parameters gathered by ZeRO-3": LAYERS * LAYER}
     assert "1.00 GiB, 50 % of the reserved memory" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"stage3_max_reuse_distance": 0}}
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, zero_3(retries=2), share=0.5)
 
 
 def test_advice_is_checked_against_what_is_set() -> None:

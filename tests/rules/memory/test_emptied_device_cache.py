@@ -10,7 +10,7 @@ from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.memory import on_device
-from tests.factories.trace import rank_trace, said
+from tests.factories.trace import assert_reached_at, rank_trace, said
 
 
 def run(freed: list[int], retries: list[int] | None = None, rank: int = 0):
@@ -26,6 +26,12 @@ def test_a_cache_emptied_in_each_step_fails():
     assert "10 segments per step" in finding.summary
     assert "empty_cache" in finding.cause
     assert finding.evidence[0].rows == ((0, 7, 7, 70),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(
+        RULE, run(list(range(0, 100, 10))), run([0] * 10, rank=1), steps=7, emptied_share=1.0
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.memory.host_memory_pressure import RULE
 from tests.factories.memory import GIB, on_host
-from tests.factories.trace import engine, header, judged, rank_trace, said
+from tests.factories.trace import assert_reached_at, engine, header, judged, rank_trace, said
 
 
 def host(left: float = 100, shm: float = 100, rank: int = 0, name: str = "node-a", **fields):
@@ -22,6 +22,10 @@ def test_a_host_with_nothing_left_fails_at_its_worst_moment():
     assert finding.ranks == (1,)
     assert "node-b had 2.00 GiB of 200 GiB free" in finding.summary
     assert finding.evidence[0].rows == (("node-b", 1, 200 << 30, 2 << 30, 90 << 30),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, host(), host(left=2, rank=1, name="node-b"), available_share=0.01)
 
 
 def test_ranks_of_a_host_are_added_up_and_offloading_is_named():

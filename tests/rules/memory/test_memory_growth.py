@@ -6,7 +6,7 @@ from dsprof.findings.finding import Status
 from dsprof.rules.memory.counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 from dsprof.rules.memory.memory_growth import RULE
 from tests.factories.memory import GIB, MIB, on_device, on_host
-from tests.factories.trace import header, judged, rank_trace, said
+from tests.factories.trace import assert_reached_at, header, judged, rank_trace, said
 
 
 def device(*allocated: float, rank: int = 0):
@@ -33,6 +33,16 @@ def test_a_leak_on_the_device_fails_with_its_rate_and_its_end():
     assert "exhausted in 1,280 steps" in finding.summary  # 10 GiB of 8 MiB each
     ((_, first, last, growth, free),) = finding.evidence[0].rows
     assert (last - first, growth, free) == (30 * (8 << 20), 8 << 20, 10 << 30)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(
+        RULE,
+        device(*map(leaking, range(42))),
+        device(*[0] * 42, rank=1),
+        steps=40,
+        grown_bytes=30 * (8 << 20),
+    )
 
 
 def test_a_leak_on_the_host_is_told_apart():

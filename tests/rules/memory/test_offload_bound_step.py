@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.memory.offload_bound_step import RULE
-from tests.factories.trace import copy, header, said, zero_rank
+from tests.factories.trace import assert_reached_at, copy, header, said, zero_rank
 
 UNPINNED = {"offload_optimizer": {"device": "cpu", "pin_memory": False}}
 CUDA = header(device="cuda", backend="nccl")
@@ -23,6 +23,10 @@ def test_memory_that_is_not_pinned_fails_with_a_patch():
         "zero_optimization": {"offload_optimizer": {"pin_memory": True}}
     }
     assert finding.evidence[0].rows == (("gradient", "to host", "step", 1.0, 1 << 20, 30.0),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(zero=UNPINNED, head=CUDA), copied_share=0.3)
 
 
 @pytest.mark.parametrize("fields", [{"head": CUDA}, {"zero": UNPINNED}])

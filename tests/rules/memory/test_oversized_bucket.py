@@ -6,7 +6,7 @@ from dsprof.findings.finding import Status
 from dsprof.rules.memory.counters import PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.oversized_bucket import RULE
 from tests.factories.memory import GIB, on_device
-from tests.factories.trace import engine, judged, rank_trace, said
+from tests.factories.trace import assert_reached_at, engine, judged, rank_trace, said
 
 MILLION = 1_000_000
 
@@ -34,6 +34,10 @@ def test_where_memory_is_short_that_is_a_fault():
     assert finding.status is Status.FAIL
     share = pytest.approx(10**9 / (10 << 30))
     assert finding.evidence[0].rows == ((500_000_000, 10**8, 1, 10**9, 10 << 30, share),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, run(retries=3), wasted_bytes=800_000_000)
 
 
 def test_where_memory_is_short_a_large_share_can_be_smaller():

@@ -6,7 +6,7 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.device_idle import RULE
 from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
-from tests.factories.trace import MS, rank_trace, said
+from tests.factories.trace import MS, assert_reached_at, rank_trace, said
 
 
 def test_an_idle_device_fails():
@@ -16,6 +16,12 @@ def test_an_idle_device_fails():
     causes, ranks = (table.rows for table in finding.evidence)
     assert causes == (("nothing recorded", 80_000_000, 1.0),)
     assert ranks == ((0, 80_000_000, 80_000_000, 40_000_000, 0, 8),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(
+        RULE, busy(compute=40, comm=20, world_size=1), idle_share=0.4, severe_share=0.4
+    )
 
 
 def test_a_device_with_next_to_nothing_to_do_is_severe():

@@ -7,6 +7,7 @@ from dsprof.rules.overlap.giant_bucket import RULE
 from dsprof.trace.schema import BucketLayout
 from tests.factories.device_run import device_rank
 from tests.factories.trace import (
+    assert_reached_at,
     captured,
     engine,
     flush,
@@ -55,6 +56,10 @@ def test_a_giant_of_ddp_fails_with_its_argument():
     assert finding.config_patch is None
     assert finding.saving_ms_per_step == pytest.approx((10 * 7 / 8, 20 * 7 / 8))
     assert finding.evidence[0].rows == (("1", 64 * MIB, 1.0, 8, 20.0, 30.0),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, *ranks(20, 20), giant_bytes=64 * MIB, giant_share=1.0, held_share=0.2)
 
 
 def test_no_more_is_hidden_than_backward_computes():

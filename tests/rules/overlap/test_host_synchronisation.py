@@ -5,7 +5,7 @@ from dsprof.rules.overlap.host_synchronisation import RULE
 from tests.factories import kineto
 from tests.factories.device import rank as device_profile
 from tests.factories.device_run import device_rank, synchronisations
-from tests.factories.trace import engine, header, said, zero_rank
+from tests.factories.trace import assert_reached_at, engine, header, said, zero_rank
 
 
 def rank(count: int = 3, idle_ms: float = 2.5, **fields):
@@ -19,6 +19,10 @@ def test_stops_in_each_step_fail():
     assert "The device is idle around these waits for 7.50 ms per step (7.5 %)" in finding.summary
     assert finding.config_patch is None
     assert finding.evidence[0].rows == (("synchronize()", "", "", 3.0, 7.5),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(), calls_per_step=3.0, idle_share=0.075, severe_share=0.0375)
 
 
 def test_timers_of_deepspeed_are_named_with_a_patch():

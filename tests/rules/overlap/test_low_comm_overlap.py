@@ -10,6 +10,7 @@ from dsprof.rules.overlap.low_comm_overlap import RULE
 from tests.factories import device, kineto
 from tests.factories.device_run import device_rank
 from tests.factories.trace import (
+    assert_reached_at,
     captured,
     engine,
     fetch,
@@ -79,6 +80,10 @@ def test_prefetching_switched_off_fails():
         (1.0, 1 << 20, 18.0, 2.0, 20.0),
         (1.0, 1 << 20, 1.0, None, 1.0),
     ]
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, gathering(wait=2, zero=OFF), exposed_share=0.18)
 
 
 OFF = {"stage3_prefetch_bucket_size": 0}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dsprof.findings.finding import Status
 from dsprof.rules.overlap.low_compute_share import RULE
 from tests.factories.device import busy
-from tests.factories.trace import captured, copy, header, said, span, zero_rank
+from tests.factories.trace import assert_reached_at, captured, copy, header, said, span, zero_rank
 
 
 def idling(outside: float):
@@ -34,6 +34,10 @@ def test_a_span_that_the_program_named_is_named():
     finding = said(RULE, trace)
     assert finding.summary.endswith(' "load" takes 30.0 ms of it per step.')
     assert finding.fix == 'Shorten "load", or run it beside the step'
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, idling(0.6), compute_share=0.4, outside_share=0.59)
 
 
 def test_waits_are_told_and_left_to_rules_of_their_own():

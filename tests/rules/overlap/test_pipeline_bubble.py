@@ -7,7 +7,7 @@ import pytest
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.findings.finding import Status
 from dsprof.rules.overlap.pipeline_bubble import RULE
-from tests.factories.trace import captured, engine, header, said, sync, zero_rank
+from tests.factories.trace import assert_reached_at, captured, engine, header, said, sync, zero_rank
 
 
 def rank(stages: int = 4, batches: int = 4, waited_ms: float = 30, **fields):
@@ -26,6 +26,10 @@ def test_too_few_micro_batches_fail():
     assert "wait 30 % of the step" in finding.summary
     assert "12 micro-batches or more" in finding.action
     assert finding.evidence[0].rows == ((4, 4, pytest.approx(3 / 7), 30.0),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(), waited_share=0.3)
 
 
 @pytest.mark.parametrize(

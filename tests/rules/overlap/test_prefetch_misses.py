@@ -4,7 +4,16 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.prefetch_misses import RULE
-from tests.factories.trace import captured, engine, fetch, header, issued, said, zero_rank
+from tests.factories.trace import (
+    assert_reached_at,
+    captured,
+    engine,
+    fetch,
+    header,
+    issued,
+    said,
+    zero_rank,
+)
 
 PREFETCH = "stage3_prefetch_bucket_size"
 
@@ -42,6 +51,10 @@ def test_a_small_prefetch_bucket_fails():
         "parameters gathered ahead, all_gather in forward",
     }
     assert finding.evidence[0].rows[1][1:] == (1.0, 4 << 20, 9.0, 0.0, 9.0)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(zero={PREFETCH: 1000}), missed_share=0.8, held_share=0.09)
 
 
 def test_no_room_to_gather_ahead_is_told_before_a_small_bucket():

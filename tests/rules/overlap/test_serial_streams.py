@@ -4,7 +4,7 @@ from dsprof.findings.finding import Status
 from dsprof.rules.overlap.serial_streams import RULE
 from tests.factories.device import busy, rank, sampled
 from tests.factories.kineto import kernel, step
-from tests.factories.trace import rank_trace, said
+from tests.factories.trace import assert_reached_at, rank_trace, said
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
 
@@ -19,6 +19,10 @@ def test_much_communication_on_the_stream_that_computes_fails():
     assert finding.status is Status.FAIL
     assert "100 % of communication runs on streams that also compute; 50 %" in finding.summary
     assert finding.evidence[0].rows == ((50_000_000, 50_000_000, 1),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, one_stream(50), shared_share=1.0, exposed_share=0.5, severe_share=0.5)
 
 
 def test_less_of_it_is_information_and_little_passes():

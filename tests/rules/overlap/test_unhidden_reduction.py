@@ -5,7 +5,7 @@ import pytest
 from dsprof.findings.finding import Status
 from dsprof.rules.overlap.unhidden_reduction import RULE
 from tests.factories.device_run import device_rank, synchronisations
-from tests.factories.trace import engine, header, said, zero_rank
+from tests.factories.trace import assert_reached_at, engine, header, said, zero_rank
 
 
 def rank(stage: int = 2, buckets: int = 4, blocked_ms: float = 20, **zero):
@@ -22,6 +22,10 @@ def test_overlap_that_is_off_fails_with_a_patch(stage, why):
     assert finding.config_patch == {"zero_optimization": {"overlap_comm": True}}
     assert finding.saving_ms_per_step == (pytest.approx(7.5), pytest.approx(15))
     assert finding.evidence[0].rows == ((4.0, 20.0, 0.0),)
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(1), held_share=0.2)
 
 
 @pytest.mark.parametrize("key", ["contiguous_gradients", "use_multi_rank_bucket_allreduce"])
