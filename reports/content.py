@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,8 +10,6 @@ from typing import Literal
 from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps, TypicalStep
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
-
-_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
 
 PARTS = {
     "compute": "compute",
@@ -146,11 +143,6 @@ def _mean(values: Sequence[int | None]) -> int | None:
 def with_status(diagnosis: Diagnosis, *statuses: Status) -> list[Finding]:
     """Findings of these statuses, in the order of the diagnosis."""
     return [finding for finding in diagnosis.findings if finding.status in statuses]
-
-
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a summary."""
-    return _SENTENCE_END.split(text, maxsplit=1)[0]
 
 
 def run_line(run: RunInfo) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from dsprof.diagnosis.model import Diagnosis, RankMemory, SnapshotRow, Tile
+from dsprof.findings.brief import first_sentence
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.formatting import named_ranks
 from dsprof.findings.wording import (
@@ -113,7 +114,7 @@ def _hang(d: Diagnosis) -> Iterator[Tile]:
     assert d.hang is not None
     verdict = next((one for one in d.hang.verdicts if not one.is_healthy), d.hang.verdicts[0])
     suspects = named_ranks(verdict.ranks) if verdict.ranks else "unknown"
-    yield Tile("Suspect", suspects, verdict.cause.text)
+    yield Tile("Suspect", suspects, first_sentence(verdict.cause.text))
     if (call := verdict.operation) is not None:
         step = "" if call.step is None else f"step {call.step}"
         where = (f"number {call.seq} of group {call.group}", step, call.call_site)
@@ -142,7 +143,7 @@ def _of(row: SnapshotRow, part: int, what: str) -> str:
 def _log(d: Diagnosis) -> Iterator[Tile]:
     failed = [one for one in d.findings if one.status is Status.FAIL]
     if failed:
-        yield Tile("First problem", failed[0].problem, failed[0].cause)
+        yield Tile("First problem", failed[0].problem, first_sentence(failed[0].cause))
     yield Tile("Problems", f"{len(failed)}", severities(failed))
     if d.run.source:
         yield Tile("Read", plural(len(d.run.source), "file"), named_ranks(d.run.ranks))

@@ -13,6 +13,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`\"'])")
 _ROUND = 1_000_000
 """From here on a number with one digit is written as users write it: 5e7."""
 _LONG_MS = 10_000
+_FEW_WORDS = 100
+"""Characters: what is longer does not fit a headline."""
 _DASH = "\N{EN DASH}"
 
 
@@ -37,13 +39,25 @@ def imperative(patch: Mapping[str, Any]) -> str:
     return f"Set {', '.join(others)} and {last}" if others else f"Set {last}"
 
 
+def problem(finding: Finding) -> str:
+    """Say in a few words what is wrong: what the rule says, else its summary if it is short."""
+    first = first_sentence(finding.summary).rstrip(".")
+    return finding.problem or (first if 0 < len(first) <= _FEW_WORDS else finding.title)
+
+
 def fix(finding: Finding) -> str:
     """Say in a few words what to do: what the rule says, else its patch or its first sentence."""
     if finding.fix or not (finding.config_patch or finding.action):
         return finding.fix
     if finding.config_patch:
         return imperative(finding.config_patch)
-    return _SENTENCE_END.split(finding.action, maxsplit=1)[0].rstrip(".")
+    first = first_sentence(finding.action).rstrip(".")
+    return first if len(first) <= _FEW_WORDS else first.partition("; ")[0]
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text."""
+    return _SENTENCE_END.split(text, maxsplit=1)[0]
 
 
 def saving(finding: Finding) -> str:

@@ -187,7 +187,7 @@ def _in_brief(finding: Finding, step_ms: float) -> Finding:
         return finding
     return msgspec.structs.replace(
         finding,
-        problem=finding.problem or finding.title,
+        problem=brief.problem(finding),
         fix=brief.fix(finding),
         saving_share=_share(finding.saving_ms_per_step, step_ms),
     )

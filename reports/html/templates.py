@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.frames import shown_frames
-from dsprof.reports import content
 from dsprof.reports.glossary import meaning
 from dsprof.reports.html.markdown import explained
 from dsprof.reports.tables.listing import bounded
@@ -79,7 +78,7 @@ def environment() -> Environment:
         "count": fmt.count,
         "duration": fmt.duration,
         "explained": explained,
-        "first_sentence": content.first_sentence,
+        "first_sentence": brief.first_sentence,
         "frames": shown_frames,
         "meaning": meaning,
         "named_ranks": fmt.named_ranks,

@@ -112,7 +112,7 @@ def _finding(finding: Finding, number: int, page: Page) -> list[str]:
     for label, text in labelled:
         lines += page.wrap(text, "   ", label) if text else []
     for facet in finding.facets:
-        lines += page.wrap(content.first_sentence(facet.summary), "   ", "Also: ")
+        lines += page.wrap(brief.first_sentence(facet.summary), "   ", "Also: ")
     if finding.config_patch:
         lines.append("   Merge into the DeepSpeed configuration:")
         # Escaped JSON: a patch may be copied, so no character in it is replaced.
@@ -124,7 +124,7 @@ def _finding(finding: Finding, number: int, page: Page) -> list[str]:
 
 def _notes(notes: Iterable[Finding], page: Page) -> Iterator[str]:
     for note in notes:
-        sentence = content.first_sentence(note.summary)
+        sentence = brief.first_sentence(note.summary)
         yield from page.wrap(f"{note.title}. {sentence}", "  - ")
 
 

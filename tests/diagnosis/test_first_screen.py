@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dsprof.analysis.run.series import unsettled
-from dsprof.diagnosis.build import diagnosis_of
+from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.tiles import lint_tiles
 from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace
+from tests.factories import device, kineto, logs, snapshot
+from tests.factories.hangs import write_killed
 from tests.factories.trace import MS, group, rank_trace, span, step, summary, sync, zero_rank
 
 
@@ -105,6 +110,58 @@ def test_the_tiles_of_a_run_leave_out_what_is_unknown() -> None:
         "Exposed communication": "5 %",
         "Straggler": "none",
     }
+
+
+def tiled(made: Diagnosis) -> tuple[str, dict[str, tuple[str, str]]]:
+    return made.kind, {one.label: (one.value, one.detail) for one in made.tiles}
+
+
+def test_the_tiles_of_a_hang_name_suspect_operation_and_time(tmp_path: Path) -> None:
+    write_killed(tmp_path, 0, 1)
+    kind, shown = tiled(diagnose(find_run([tmp_path])))
+    assert kind == "hang"
+    assert shown["Suspect"][0] == "rank 2"
+    assert shown["Operation"][0] == "all_reduce"
+    assert shown["Stuck for"] == ("29.6 s", "ranks 0-1 waiting")
+
+
+def test_the_tiles_of_a_snapshot_are_its_bytes(tmp_path: Path) -> None:
+    path = snapshot.write(
+        tmp_path / "memory.pickle",
+        [snapshot.segment(10, -6), snapshot.segment(-20)],
+        [snapshot.event("alloc", 1, 10, line=7)],
+    )
+    kind, shown = tiled(diagnose(find_run([path])))
+    assert kind == "snapshot"
+    assert shown["Reserved"][0] == "36.0 MiB"
+    assert shown["Stuck"] == ("6.00 MiB", "17 % of reserved; free, but not usable")
+    assert shown["Cached"] == ("20.0 MiB", "56 % of reserved; given back if asked")
+    assert shown["Largest holder"][0] == "10.0 MiB"
+    assert "model.py:7" in shown["Largest holder"][1]
+
+
+def test_the_tiles_of_a_log_say_what_failed_first(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("\n".join(logs.run(logs.out_of_memory())))
+    kind, shown = tiled(diagnose(find_run([tmp_path / "train.log"])))
+    assert kind == "log"
+    assert shown["First problem"][0]
+    assert shown["Problems"][0] != "0"
+    assert shown["Read"][0] == "1 file"
+
+
+def test_the_tiles_of_a_profile_without_steps_are_shares_of_the_device() -> None:
+    events = [
+        kineto.kernel(kineto.GEMM, 0, 60),
+        kineto.collective(60, 20),
+        kineto.kernel("k", 90, 10),
+    ]
+    kind, shown = tiled(diagnosed(replace(device.rank(events, 0, 1), is_foreign=True)))
+    assert kind == "device"
+    assert [shown[name][0] for name in ("Compute", "Exposed communication", "Idle")] == [
+        "70 %",
+        "20 %",
+        "10 %",
+    ]
 
 
 def test_of_a_configuration_problems_are_counted_by_severity() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from dsprof.findings.brief import fix, imperative, line, saving, settings
+from dsprof.findings.brief import fix, imperative, line, problem, saving, settings
 from dsprof.findings.finding import Finding, Status
 
 
@@ -68,6 +69,13 @@ def test_what_to_do_is_what_the_rule_says_else_its_patch_else_its_first_sentence
     assert fix(finding(action=action, config_patch={"stage": 1})) == "Set `stage` to 1"
     assert fix(finding(action=action, config_patch={"stage": 1}, fix="Do it")) == "Do it"
     assert fix(finding()) == ""
+
+
+def test_the_problem_is_what_the_rule_says_else_a_short_summary_else_the_title() -> None:
+    assert problem(finding(problem="Slow")) == "Slow"
+    short = Finding(rule="r", title="t", status=Status.FAIL, summary="64 calls. One a layer.")
+    assert problem(short) == "64 calls"
+    assert problem(msgspec.structs.replace(short, summary="x" * 101)) == "t"
 
 
 def test_a_line_has_problem_fix_and_saving_as_far_as_they_are_known() -> None:
