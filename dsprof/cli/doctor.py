@@ -145,7 +145,7 @@ def _hooks(variables: Mapping[str, str]) -> Iterator[Check]:
     answers = (line for line in done.stdout.splitlines() if line.startswith('{"c10d"'))
     lacks = json.loads(next(answers, "{}"))
     whole = ", ".join(name for name in lacks if not lacks[name])
-    yield Check("ok", f"hooks that are complete: {whole}")
+    yield Check("ok", f"complete hooks: {whole}")
     for name, whys in lacks.items():
         for why in whys:
             yield Check("note", f"hook {name}: {why}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dsprof.comparison.model import Comparison, OperationChange, TimeChange
 from dsprof.comparison.noise import CONFIDENCE
 from dsprof.findings import formatting as fmt
-from dsprof.findings.wording import percent
+from dsprof.findings.wording import count, percent, size
 
 
 def verdict(comparison: Comparison) -> str:
@@ -63,26 +63,37 @@ def _traffic(operations: list[OperationChange]) -> str:
         return "no collective was recorded in either"
     if not any(one.is_changed for one in operations):
         return "the same calls and bytes"
-    calls = _more([(one.before_calls, one.after_calls) for one in operations])
-    nbytes = _more([(one.before_bytes, one.after_bytes) for one in operations])
-    return f"{calls} calls and {nbytes} bytes in a rank's step"
+    calls = _more([(one.before_calls, one.after_calls) for one in operations], _calls)
+    nbytes = _more([(one.before_bytes, one.after_bytes) for one in operations], _bytes)
+    return f"{calls or 'as many calls'} and {nbytes or 'as many bytes'} per rank and step"
 
 
-def _more(pairs: list[tuple[float | None, float | None]]) -> str:
-    """Say how much the sum has changed."""
+def _more(
+    pairs: list[tuple[float | None, float | None]], words: Callable[[float | None], str]
+) -> str:
+    """Say how much the sum has changed; "" if it has not."""
     known = [(before, after) for before, after in pairs if before is not None and after is not None]
     if len(known) < len(pairs):
-        return "an unknown number of"
+        return words(None)
     before, after = (sum(values) for values in zip(*known, strict=True))
     if before == after:
-        return f"{before:,.6g} (unchanged)"
-    word = "more" if after > before else "fewer"
-    share = (
-        f" ({percent(after / before - 1, sign='+')})"
-        if before and abs(after / before - 1) >= 0.001
-        else ""
-    )
-    return f"{abs(after - before):,.12g} {word}{share}"
+        return ""
+    is_small = not before or abs(after / before - 1) < 0.001
+    share = "" if is_small else f" ({percent(after / before - 1, sign='+')})"
+    return f"{words(after - before)}{share}"
+
+
+def _calls(more: float | None) -> str:
+    if more is None:
+        return "an unknown number of calls"
+    noun = "call" if abs(more) == 1 else "calls"
+    return f"{count(abs(more))} {'more' if more > 0 else 'fewer'} {noun}"
+
+
+def _bytes(more: float | None) -> str:
+    if more is None:
+        return "an unknown number of bytes"
+    return f"{size(abs(more))} {'more' if more > 0 else 'less'}"
 
 
 def _findings(comparison: Comparison) -> Iterator[str]:

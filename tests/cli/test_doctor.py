@@ -43,7 +43,7 @@ def test_all_is_well(site: Path) -> None:
     assert lines(done, "no") == []
     assert "torch 2.13.0 loads plugins" in lines(done, "ok")
     assert "deepspeed 0.19.8" in lines(done, "ok")
-    (hooks,) = [line for line in lines(done, "ok") if line.startswith("hooks that are complete")]
+    (hooks,) = [line for line in lines(done, "ok") if line.startswith("complete hooks")]
     assert {"c10d", "work", "deepspeed.zero", "fsdp"} <= set(hooks.partition(": ")[2].split(", "))
     assert f"traces go to {site.parent / 'dsprof-out'}" in lines(done, "ok")
     assert done.stdout.endswith("DSPROF=1 would record here, from the first collective on.\n")

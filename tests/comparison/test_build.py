@@ -290,7 +290,7 @@ def test_operations_are_compared_exactly() -> None:
     assert (seen["all_reduce"].before_bytes, seen["all_reduce"].after_bytes) == (10, 1601 / 160)
     assert (seen["broadcast"].before_calls, seen["broadcast"].after_calls) == (1, 0)
     assert (seen["all_gather"].before_calls, seen["all_gather"].after_calls) == (0, 2)
-    assert made.summary.startswith("1 more (+50 %) calls and ")
+    assert made.summary.startswith("1 more call (+50 %) and ")
 
 
 def test_runs_of_different_length_are_compared_step_by_step() -> None:

@@ -84,8 +84,8 @@ class RepeatedParameterGathers:
             Status.FAIL if fails else Status.INFO,
             f"{summary}{wait}.",
             severity=(Severity.MEDIUM if costs else Severity.LOW) if fails else Severity.NONE,
-            cause=f"{REUSE} is {low:,.0f} elements in the configuration: parameters that are "
-            "used again only after more elements than that are released in between."
+            cause=f"{REUSE} is {low:,.0f} elements: parameters whose next use is further away are "
+            "released after each use."
             if fails
             else _by_design(engines),
             action=_keep(engines) if fails else _by_choice(engines),

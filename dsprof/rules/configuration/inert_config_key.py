@@ -66,7 +66,7 @@ class InertConfigKey(ConfigRule):
             else f"{paths[0]} changes nothing at stage {settings.stage}.",
             action=f"No change is needed; delete {_them(paths)} so that the file states what is in "
             "force.",
-            evidence=(settings.table([(p, _where(p)) for p in paths], remark="has an effect"),),
+            evidence=(settings.table([(p, _where(p)) for p in paths], remark="effect"),),
             confidence="high",
         )
 
@@ -105,7 +105,7 @@ def _asks_for_something(value: Any) -> bool:
 
 def _where(path: str) -> str:
     stages = keys()[path].stages
-    return _listed(stages) if stages else "at no stage"
+    return f"used at {_listed(stages)}" if stages else "used at no stage"
 
 
 def _stages_of(rows: list[tuple[str, str]]) -> str:

@@ -173,7 +173,7 @@ class SettingsRule:
             doubt = f"whether {_listed(named)} costs anything here ({named[0].setting.effect})"
         else:
             doubt = "whether this platform requires settings that are missing"
-        text = f"Unknown: {doubt}; {missing} is not known."
+        text = f"Unknown: {doubt}. Not known: {missing}."
         return self.meta.finding(Status.UNKNOWN, text, evidence=(_table(list(uses)),))
 
 

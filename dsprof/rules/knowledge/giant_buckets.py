@@ -83,8 +83,8 @@ def _ddp(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
         nbytes,
         count,
         f"bucket_cap_mb is {largest.capacity * item_bytes / _MIB:.4g}",
-        "DDP reduces a bucket when its last gradient is there; of a bucket that holds most "
-        "gradients that is the end of backward.",
+        "DDP reduces a bucket when its last gradient is ready: for a bucket with most gradients, "
+        "at the end of backward.",
         f"Pass bucket_cap_mb={cap} to DistributedDataParallel"
         + (", its default, or leave it out." if cap == 25 else "."),
         f"Pass `bucket_cap_mb={cap}` to DistributedDataParallel",
@@ -115,8 +115,8 @@ def _zero(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
         nbytes,
         count,
         f"reduce_bucket_size is {largest.capacity:,} elements",
-        "ZeRO reduces a bucket when the next gradient does not fit; a bucket that all fit into "
-        "leaves at the end of backward.",
+        "ZeRO reduces a bucket when the next gradient does not fit; a bucket that holds all of "
+        "them is sent at the end of backward.",
         f'Set "reduce_bucket_size" to {elements:,} elements, and "overlap_comm" to true. The '
         "buffers shrink with it.",
         "",  # the patch

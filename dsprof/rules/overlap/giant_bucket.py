@@ -86,7 +86,7 @@ class GiantBucket:
         held, phase = blocked_ms(gradients), run[Phases].rows.get("backward")
         backward_ms = phase.busy_ms_per_step if phase else None
         summary = (
-            f"{giant.noun}: one reduction of {size(giant.nbytes)} carries "
+            f"{giant.noun}, so one reduction of {size(giant.nbytes)} carries "
             f"{percent(giant.share)} of the gradients of a backward"
         )
         evidence = (_figures(giant, held, backward_ms),)

@@ -153,11 +153,10 @@ class LowCommOverlap:
         low, high = bounds
         exposed_ms = overlap.exposed_ns / max(overlap.rank_steps, 1) / 1e6
         share = overlap.exposed_ns / max(sum(run[Steps].measured_ns().values()), 1)
-        hidden = (
-            f"{percent(low)}"
-            if high - low < 0.01
-            else f"Between {percent(low)} and {percent(high)}"
-        )
+        if high - low < 0.01:
+            hidden = percent(low)
+        else:
+            hidden = f"{percent(low)} to {percent(high)}" if low else f"At most {percent(high)}"
         summary = (
             f"{hidden} of {'' if overlap.on_device else 'asynchronous '}communication is hidden; "
             f"the exposed part takes {duration(exposed_ms * 1e6)} per step ({percent(share)})."

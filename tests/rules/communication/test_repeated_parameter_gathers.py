@@ -49,7 +49,7 @@ def test_a_limit_below_the_default_fails_with_a_patch():
     finding = said(RULE, rank(config=engine(3, **LOW)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.config_patch == {"zero_optimization": {REUSE: 1_000_000_000}}
-    assert finding.cause.startswith(f"{REUSE} is 0 elements in the configuration")
+    assert finding.cause.startswith(f"{REUSE} is 0 elements:")
     assert "50 % of the parameters that a step all-gathers (4.00 MiB)" in finding.summary
     assert finding.saving_bytes_per_step == 4 * MIB
     low, high = finding.saving_ms_per_step

@@ -270,8 +270,8 @@ SMALL = {"shm_bytes": 64 << 20}
 @pytest.mark.parametrize(
     ("machine", "changes", "severity", "says"),
     [
-        ("pcie_ethernet", {"limits": SMALL}, "high", "The size of /dev/shm is 64 MiB"),
-        ("h100_infiniband", {"limits": {"memlock_bytes": 65536}}, "high", "0.0625 MiB"),
+        ("pcie_ethernet", {"limits": SMALL}, "high", "The size of /dev/shm is 64.0 MiB"),
+        ("h100_infiniband", {"limits": {"memlock_bytes": 65536}}, "high", "64.0 KiB"),
         ("h100_infiniband", {"limits": {"stack_bytes": -1}}, "medium", "stack is unlimited"),
         ("h100_infiniband", {"modules": "ib_core"}, "high", "550.54.15 proprietary"),
         ("h100_infiniband", {"verbs_devices": "0"}, "critical", "devices in /dev/infiniband is 0"),

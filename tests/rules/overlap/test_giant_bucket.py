@@ -51,7 +51,7 @@ def _rank(rank, blocked_ms, buckets, at, library="DDP", capacity_mib=1000, confi
 def test_a_giant_of_ddp_fails_with_its_argument():
     finding = said(RULE, *ranks(20, 20))
     assert finding.status is Status.FAIL
-    assert "bucket_cap_mb is 1000: one reduction of 64.0 MiB carries 100 %" in finding.summary
+    assert "bucket_cap_mb is 1000, so one reduction of 64.0 MiB carries 100 %" in finding.summary
     assert "bucket_cap_mb=8" in finding.action
     assert finding.config_patch is None
     assert finding.saving_ms_per_step == pytest.approx((10 * 7 / 8, 20 * 7 / 8))

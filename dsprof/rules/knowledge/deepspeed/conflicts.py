@@ -132,7 +132,7 @@ AT_ODDS: tuple[Combination, ...] = (
             ".use_multi_rank_bucket_allreduce: true|false; .reduce_scatter: false; "
             ".contiguous_gradients: true; .stage: 1|2"
         ),
-        "has no effect while reduce_scatter is false: whole buckets are sent by all_reduce",
+        "has no effect while reduce_scatter is false: whole buckets are sent by all-reduce",
         "delete the key, or set reduce_scatter to true",
         only_written=True,
     ),
@@ -201,7 +201,7 @@ AT_ODDS: tuple[Combination, ...] = (
     ),
     Combination(
         when(".reduce_scatter: true; .contiguous_gradients: true; .stage: 1|2"),
-        "stages 1 and 2 reduce gradients by all_reduce, or by reduce with "
+        "stages 1 and 2 reduce gradients by all-reduce, or by reduce with "
         "use_multi_rank_bucket_allreduce false; reduce-scatter comes with stage 3",
         "no change is needed",
         only_written=True,
@@ -212,7 +212,7 @@ AT_ODDS: tuple[Combination, ...] = (
             ".reduce_scatter: false; optimizer.type: !muon; prescale_gradients: false; "
             "gradient_predivide_factor: 1; .stage: 3"
         ),
-        "gradients are sent whole by all_reduce, and each rank keeps its share: twice the bytes",
+        "gradients are sent whole by all-reduce, and each rank keeps its share: twice the bytes",
         "delete the key: the default is true",
         Severity.MEDIUM,
         config_patch={"zero_optimization": {"reduce_scatter": True}},
