@@ -88,12 +88,13 @@ def _lint(path: Path, version: str) -> int:
 def _report(
     path: Path, version: str, config: ConfigFile, found: Sequence[Finding]
 ) -> Iterator[str]:
-    from dsprof.findings.finding import Status
-    from dsprof.findings.wording import reason
+    from dsprof.findings.finding import Status, by_severity
+    from dsprof.findings.wording import plural, reason
 
     release = f"DeepSpeed {version}" if version else "newest DeepSpeed known to dsprof"
-    failed = sum(finding.status is Status.FAIL for finding in found)
-    counted = f"{failed} problem{'' if failed == 1 else 's'}" if failed else "no problems"
+    failed = [finding for finding in found if finding.status is Status.FAIL]
+    graded = f"{plural(len(failed), 'problem')}, {by_severity(failed)}"
+    counted = graded if failed else "no problems"
     yield f"{_shown(path)}: {counted} ({release})"
     if not config.values:
         yield "  note  the file sets nothing: DeepSpeed uses its defaults"

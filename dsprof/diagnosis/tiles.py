@@ -10,7 +10,7 @@ from typing import Literal
 
 from dsprof.diagnosis.model import Diagnosis, RankMemory, SnapshotRow, Tile
 from dsprof.findings.brief import first_sentence
-from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.finding import Finding, Status, by_severity
 from dsprof.findings.formatting import named_ranks
 from dsprof.findings.wording import (
     duration,
@@ -45,18 +45,6 @@ def kind_of(diagnosis: Diagnosis) -> Kind:
 def tiles(diagnosis: Diagnosis) -> list[Tile]:
     """Return the figures of a run, the most important first."""
     return [*_TILES[kind_of(diagnosis)](diagnosis)]
-
-
-def lint_tiles(name: str, findings: Sequence[Finding]) -> list[Tile]:
-    """Return the figures of a configuration: problems by severity, and its file."""
-    failed = [one for one in findings if one.status is Status.FAIL]
-    return [Tile("Problems", f"{len(failed)}", severities(failed)), Tile("File", name)]
-
-
-def severities(failed: Sequence[Finding]) -> str:
-    """Count problems by severity, the gravest first: "1 high, 2 medium"."""
-    counts = {one: sum(f.severity is one for f in failed) for one in Severity}
-    return ", ".join(f"{count} {one.value}" for one, count in counts.items() if count)
 
 
 def _training(d: Diagnosis) -> Iterator[Tile]:
@@ -144,7 +132,7 @@ def _log(d: Diagnosis) -> Iterator[Tile]:
     failed = [one for one in d.findings if one.status is Status.FAIL]
     if failed:
         yield Tile("First problem", failed[0].problem, first_sentence(failed[0].cause))
-    yield Tile("Problems", f"{len(failed)}", severities(failed))
+    yield Tile("Problems", f"{len(failed)}", by_severity(failed))
     if d.run.source:
         yield Tile("Read", plural(len(d.run.source), "file"), named_ranks(d.run.ranks))
 

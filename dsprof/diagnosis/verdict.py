@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import Headline, StepParts, TypicalStep
+from dsprof.findings.brief import line
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent, plural, size
 from dsprof.rules.endings import after_step
@@ -50,6 +51,8 @@ def verdict(findings: Sequence[Finding], summary: RunSummary, typical: TypicalSt
     lead = leading(findings)
     if lead is None:
         return _healthy(findings, summary, typical)
+    if lead.status is Status.UNKNOWN:
+        return line(lead)
     failed = sum(finding.status is Status.FAIL for finding in findings)
     no_steps = "" if summary[Steps].measured or not summary[Run].is_recorded else f" {_NO_STEPS}."
     return f"{lead.summary}{_others(failed - (lead.status is Status.FAIL))}{no_steps}"

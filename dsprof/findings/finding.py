@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Literal
@@ -66,6 +67,12 @@ Range = tuple[float, float]
 def worst(severities: Iterable[Severity]) -> Severity:
     """Return the gravest of `severities`; the enumeration lists them from the gravest down."""
     return min(severities, key=list(Severity).index)
+
+
+def by_severity(findings: Iterable[Finding]) -> str:
+    """Count findings by severity, the gravest first: "1 high, 2 medium"."""
+    counts = Counter(finding.severity for finding in findings)
+    return ", ".join(f"{counts[one]} {one.value}" for one in Severity if counts[one])
 
 
 class Facet(msgspec.Struct, frozen=True, kw_only=True):

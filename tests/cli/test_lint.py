@@ -37,7 +37,7 @@ def test_no_problems(folder):
 def test_a_problem_is_shown_with_its_line_and_fails(folder):
     done = dsprof("lint", "bad.json", cwd=folder)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "bad.json: 1 problem" in done.stdout
+    assert "bad.json: 1 problem, 1 medium (DeepSpeed" in done.stdout
     assert (
         'line 6: zero_optimisation = {"stage": "<redacted>"}: did you mean zero_optimization?'
         in (done.stdout)

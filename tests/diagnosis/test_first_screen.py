@@ -12,8 +12,7 @@ import pytest
 from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.diagnosis.tiles import lint_tiles
-from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.finding import Severity
 from dsprof.trace.run import find_run
 from dsprof.trace.table import RankTrace
 from tests.factories import device, kineto, logs, snapshot
@@ -162,17 +161,6 @@ def test_the_tiles_of_a_profile_without_steps_are_shares_of_the_device() -> None
         "20 %",
         "10 %",
     ]
-
-
-def test_of_a_configuration_problems_are_counted_by_severity() -> None:
-    def finding(status: Status, severity: Severity) -> Finding:
-        return Finding(rule="r", title="t", status=status, summary="s", severity=severity)
-
-    found = [finding(Status.FAIL, one) for one in (Severity.LOW, Severity.HIGH, Severity.LOW)]
-    found.append(finding(Status.PASS, Severity.NONE))
-    problems, file = lint_tiles("ds.json", found)
-    assert (problems.value, problems.detail) == ("3", "1 high, 2 low")
-    assert file.value == "ds.json"
 
 
 def test_the_map_names_the_straggler_and_the_slow_step() -> None:
