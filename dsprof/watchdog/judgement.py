@@ -10,8 +10,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Condition = Literal["idle", "active", "stopped", "gone", "locked", "debugged", "saving"]
-"""What a rank does outside collectives; `locked`: a C call holds the interpreter lock."""
+Condition = Literal[
+    "idle", "active", "stopped", "gone", "locked", "debugged", "saving", "storeless"
+]
+"""What a rank does outside collectives.
+
+`locked`: a C call holds the interpreter lock; `storeless`: it waits for a store that is gone.
+"""
 
 Obstacle = Literal[Condition, "joined", "deadlock", "unreachable"]
 """What a chain of waits ends at; `joined`: every rank is in the call, and it does not complete."""
@@ -56,9 +61,14 @@ def judge(standings: Mapping[int, Standing], threshold_ns: int) -> Judgement:
     """Follow the waits of all ranks that wait longer than the threshold."""
     found: dict[int, Obstacle] = {}
     for rank, standing in standings.items():
-        if _overdue(standing, threshold_ns):
+        if is_overdue(standing, threshold_ns):
             found |= _ends(rank, standings, threshold_ns)
     return Judgement(found)
+
+
+def is_overdue(standing: Standing, threshold_ns: int) -> bool:
+    """Say whether a rank waits for too long, for others or for a store."""
+    return bool(_overdue(standing, threshold_ns)) or standing.condition == "storeless"
 
 
 def _ends(

@@ -41,6 +41,10 @@ _DEBUGGERS = re.compile(r"[/\\](?:bdb|pdb|debugpy|pydevd\w*|_pydevd_bundle)\b")
 _SAVERS = re.compile(
     r"[/\\]serialization\.py:\d+ _?save$|state_dict_saver\.py:| save_(?:16bit_model|checkpoint)$"
 )
+_AT_STORE = re.compile(
+    r"[/\\]torch[/\\]distributed[/\\].*\.py:\d+ (?P<call>new_group|init_process_group|rendezvous"
+    r"|_store_based_barrier|split_group)$"
+)
 
 
 def stacks() -> list[ThreadStack]:
@@ -69,10 +73,17 @@ def is_debugged(threads: list[ThreadStack], process: ProcessState) -> bool:
     return bool(process.tracer) or any(_DEBUGGERS.search(frame) for frame in frames)
 
 
-def is_saving(threads: list[ThreadStack], process: ProcessState) -> bool:
-    """Say whether the thread that trains writes a checkpoint, and the kernel lets it."""
+def is_saving(threads: list[ThreadStack]) -> bool:
+    """Say whether the thread that trains writes a checkpoint."""
     frames = threads[0].frames if threads else ()
-    return process.state != "D" and any(_SAVERS.search(frame) for frame in frames)
+    return any(_SAVERS.search(frame) for frame in frames)
+
+
+def store_call(threads: list[ThreadStack]) -> str:
+    """Return in which call the thread that trains waits for the store of torch; "": in none."""
+    frames = threads[0].frames if threads else ()
+    found = [call["call"] for frame in frames if (call := _AT_STORE.search(frame))]
+    return found[-1] if found else ""
 
 
 def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:
@@ -88,6 +99,7 @@ def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:
         tracer=_fields(_read(own / "status")).get("TracerPid:", 0),
         cpu_ns=_ticks(own / "task" / str(pid)) * _TICK_NS + _cpu_of_children(pid, root),
         io_bytes=sum(_fields(_read(own / "io")).values()),
+        thread_io_bytes=_moved_bytes(own / "task" / str(pid) / "io"),
         oom_score=_number(own / "oom_score"),
         oom_kills=group.oom_kills(),
         memory_bytes=group.memory_bytes(),
@@ -115,6 +127,11 @@ def _cpu_of_children(pid: int, root: Path) -> int:
             pending += children
             seen |= children
     return sum(_ticks(root / str(child)) for child in seen - {pid}) * _TICK_NS
+
+
+def _moved_bytes(io: Path) -> int:
+    fields = _fields(_read(io))
+    return sum(fields.get(name, 0) for name in ("rchar:", "wchar:", "read_bytes:", "write_bytes:"))
 
 
 def _ticks(process: Path) -> int:

@@ -14,17 +14,19 @@ from dsprof.watchdog.look import is_debugged, is_saving
 _OTHER_SIDE = {"send": "recv", "recv": "send"}
 
 
-def standings_of(dumps: Mapping[int, HangDump]) -> dict[int, Standing]:
-    """Return where each rank is."""
-    return {rank: _standing(rank, dump) for rank, dump in dumps.items()}
+def standings_of(
+    dumps: Mapping[int, HangDump], earlier: Mapping[int, HangDump] = {}
+) -> dict[int, Standing]:
+    """Return where each rank is; `earlier` are dumps of the inquiry before, in the same silence."""
+    return {rank: _standing(rank, dump, earlier.get(rank)) for rank, dump in dumps.items()}
 
 
-def _standing(rank: int, dump: HangDump) -> Standing:
+def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
     entered: dict[Hashable, int] = defaultdict(int)
     waits: list[Wait] = []
     state = dump.state
     if state is None:
-        return Standing(condition=condition_of(dump))
+        return Standing(condition=condition_of(dump, earlier))
     for number, seq in state.passed.items():
         if number in state.groups:
             entered[state.groups[number].key] = seq
@@ -41,12 +43,12 @@ def _standing(rank: int, dump: HangDump) -> Standing:
     return Standing(
         waits=tuple(waits),
         entered=dict(entered),
-        condition=condition_of(dump),
+        condition=condition_of(dump, earlier),
         is_on_device=dump.header.device != "cpu",
     )
 
 
-def condition_of(dump: HangDump) -> Condition:
+def condition_of(dump: HangDump, earlier: HangDump | None = None) -> Condition:
     """Say what a rank does outside collectives."""
     process = dump.process
     if process.state == GONE:
@@ -57,9 +59,18 @@ def condition_of(dump: HangDump) -> Condition:
         return "stopped"
     if dump.holds_interpreter:
         return "locked"
-    if is_saving(dump.threads, process):
+    if dump.lost_store:
+        return "storeless"
+    if is_saving(dump.threads) and not _writes_nothing(dump, earlier):
         return "saving"
     return "active" if dump.is_active else "idle"
+
+
+def _writes_nothing(dump: HangDump, earlier: HangDump | None) -> bool:
+    """Say whether a rank that saves has read and written nothing since the inquiry before."""
+    if earlier is None or not is_saving(earlier.threads):
+        return False
+    return dump.process.thread_io_bytes == earlier.process.thread_io_bytes
 
 
 def _key(rank: int, call: StateCall, group: str, sides: Mapping[str, str] = {}) -> Hashable:

@@ -88,14 +88,23 @@ def test_a_prompt_of_pdb_is_a_debugger():
     assert not look.is_debugged([ThreadStack(1, "MainThread", ("a/train.py:1 f",))], ProcessState())
 
 
-def test_a_checkpoint_is_being_saved_while_the_kernel_lets_it():
-    def saves(*frames, state="S"):
-        threads = [ThreadStack(1, "MainThread", frames)]
-        return look.is_saving(threads, ProcessState(state=state))
+def test_a_checkpoint_is_being_saved_where_the_stack_says_so():
+    def saves(*frames):
+        return look.is_saving([ThreadStack(1, "MainThread", frames)])
 
     assert saves("io.py:3 write", "/site/torch/serialization.py:987 save", "train.py:8 main")
     assert saves("/site/deepspeed/runtime/engine.py:3300 save_checkpoint", "train.py:8 main")
     assert saves("/site/torch/distributed/checkpoint/state_dict_saver.py:80 save")
-    assert not saves("/site/torch/serialization.py:987 save", state="D")
     assert not saves("/site/torch/serialization.py:1400 load", "train.py:8 main")
-    assert not look.is_saving([], ProcessState())
+    assert not look.is_saving([])
+
+
+def test_a_rank_waits_for_the_store_in_calls_that_use_it():
+    def waits(*frames):
+        return look.store_call([ThreadStack(1, "MainThread", frames)])
+
+    c10d = "/site/torch/distributed/distributed_c10d.py"
+    assert waits(f"{c10d}:9 _store_based_barrier", f"{c10d}:5 new_group", "a.py:1 f") == "new_group"
+    assert waits("/site/torch/distributed/rendezvous.py:3 rendezvous", "a.py:1 f") == "rendezvous"
+    assert waits(f"{c10d}:99 all_reduce", "a.py:1 new_group") == ""
+    assert look.store_call([]) == ""

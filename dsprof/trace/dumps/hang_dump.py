@@ -36,6 +36,7 @@ class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
     tracer: int = 0  # pid of a debugger
     cpu_ns: int = 0  # of its first thread, and of its children
     io_bytes: int = 0  # read and written, by any call
+    thread_io_bytes: int = 0  # the same of its first thread
     oom_score: int | None = None
     oom_kills: int | None = None  # of its cgroup, ever
     memory_bytes: int | None = None  # of its cgroup
@@ -59,6 +60,7 @@ class HangDump(msgspec.Struct, omit_defaults=True):
     holds_interpreter: bool = False  # a C call kept Python from running
     is_active: bool = False  # it computed, read or wrote while it was looked at
     is_own: bool = True  # of the rank itself; else of one that saw it on its node
+    lost_store: str = ""  # host and port of a store that it waits for, and that does not answer
 
 
 def dump_path(folder: Path, rank: int) -> Path:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -200,8 +201,29 @@ def read_state(path: Path) -> RankState:
     )
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a state whole; no link is followed.
+class Sign(NamedTuple):
+    """Whose a state is, and when it last showed life."""
+
+    rank: int
+    pid: int
+    process_start: int
+    beat_ns: int
+
+
+def read_sign(path: Path) -> Sign:
+    """Read no more of a state than that.
+
+    Raises:
+        TraceError: it is none, or cannot be read.
+    """
+    words = struct.unpack(f"={BEAT_NS + 1}q", read_bytes(path, (BEAT_NS + 1) * WORD_BYTES))
+    if words[0] != MAGIC:
+        raise TraceError(f"{path}: not a state of this version of dsprof")
+    return Sign(words[RANK], words[PID], words[PROCESS_START], words[BEAT_NS])
+
+
+def read_bytes(path: Path, size: int = SIZE_BYTES) -> bytes:
+    """Read the beginning of a state, or all of it; no link is followed.
 
     Raises:
         TraceError: it is none, or cannot be read.
@@ -212,12 +234,12 @@ def read_bytes(path: Path) -> bytes:
             status = os.fstat(file)
             data = b""
             if stat.S_ISREG(status.st_mode) and status.st_size == SIZE_BYTES:
-                data = os.read(file, SIZE_BYTES)
+                data = os.read(file, size)
         finally:
             os.close(file)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) != SIZE_BYTES:
+    if len(data) != size:
         raise TraceError(f"{path}: not a state: it has to be a file of {SIZE_BYTES:,} bytes")
     return data
 
