@@ -24,6 +24,7 @@ class Thresholds:
     """When repeated reductions cost time, and not only bytes."""
 
     held_share: float = 0.01  # of the step
+    severe_share: float = 0.1  # from here on, or where it was not measured, severity is high
 
 
 class ReductionEveryMicroStep:
@@ -99,10 +100,11 @@ class ReductionEveryMicroStep:
         exposed_ms = traffic.per_step(sum(volume.exposed_ns for volume in gradients)) / 1e6
         spared_ms = exposed_ms * (1 - 1 / reductions)
         hidden = is_hidden(spared_ms, steps, thresholds.held_share)
+        severe = not is_hidden(spared_ms, steps, thresholds.severe_share)
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
             summary,
-            severity=Severity.NONE if hidden else Severity.HIGH,
+            severity=Severity.NONE if hidden else Severity.HIGH if severe else Severity.MEDIUM,
             cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
             action=_HIDDEN if hidden else _ACTION if engines.stage is None else _ENGINE_ACTION,
             problem=f"Gradients are reduced {reductions:.3g} times per step",

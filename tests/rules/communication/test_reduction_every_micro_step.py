@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.findings.finding import Status
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.reduction_every_micro_step import RULE
 from dsprof.trace.schema import BucketLayout
 from tests.factories.engines import interleaved
@@ -134,3 +134,11 @@ def test_engines_that_take_turns_are_judged_each_by_its_stage():
     finding = said(RULE, interleaved((2, 0), accumulating=2))
     assert finding.status is Status.FAIL
     assert finding.summary.startswith("Engine 2:")
+
+
+@pytest.mark.parametrize(
+    ("severe_share", "severity"), [(0.06, Severity.HIGH), (0.061, Severity.MEDIUM)]
+)
+def test_it_is_as_grave_as_what_it_costs(severe_share, severity):
+    finding = said(RULE, zero_rank(stage=0, accumulation=2, comm_ms=6), severe_share=severe_share)
+    assert finding.severity is severity
