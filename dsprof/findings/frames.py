@@ -17,7 +17,7 @@ _INNERMOST = 2
 def shown_frames(stack: Sequence[str], at_most: int) -> list[str]:
     """Return lines for a stack: calls within libraries are counted, but for the innermost."""
     lines: list[str] = []
-    for library, run in groupby(filterfalse(_OURS.search, stack), _library):
+    for library, run in groupby(without_hooks(stack), _library):
         inside = [*run]
         kept = len(inside) if not library else 0 if lines else _INNERMOST
         lines += inside[:kept]
@@ -27,11 +27,15 @@ def shown_frames(stack: Sequence[str], at_most: int) -> list[str]:
     return [*lines[:at_most], *([f"and {plural(left, 'more frame')}"] if left > 0 else [])]
 
 
+def without_hooks(stack: Sequence[str]) -> list[str]:
+    """Return the calls that are not dsprof's own, on the way to what they record."""
+    return [*filterfalse(_OURS.search, stack)]
+
+
 def frame_of_user(stack: Sequence[str]) -> str:
     """Return the innermost call that is in no library; the innermost one if all are."""
-    return next(
-        (frame for frame in stack if not (_OURS.search(frame) or _library(frame))), stack[0]
-    )
+    calls = without_hooks(stack)
+    return next((call for call in calls if not _library(call)), stack[0])
 
 
 def _library(frame: str) -> str:

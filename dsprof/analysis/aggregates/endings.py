@@ -150,7 +150,7 @@ class _Reading:
         self._pair_seq = rows.seq[self.is_pair].astype(np.int64)
         self.is_collective = ~self.is_pair & rows.on_wire & ~rows.captured
         self.is_failed = _is_failed(rows)
-        self.is_ended = _is_ended(trace) & ~self.is_failed
+        self.is_ended = _is_ended(trace) & ~_is_doubtful(rows, self.is_failed & self.is_collective)
 
     def ending(self) -> Ending:
         trace = self.trace
@@ -332,6 +332,20 @@ def _is_failed(rows: Collectives) -> BoolArray:
     """Say which rows a wait on the host gave up: it returned, and they were not complete."""
     seen_pending = (rows.pending_ns > 0) & (rows.waits > 0)
     return np.asarray(seen_pending & (rows.done_ns == 0) & ~rows.is_open, np.bool_)
+
+
+def _is_doubtful(rows: Collectives, is_failed: BoolArray) -> BoolArray:
+    """Say which rows failed, or were in flight in the same group when one before them did.
+
+    A Work that an error ends, because a peer is gone, calls itself completed.
+    """
+    found = is_failed.copy()
+    for number in np.unique(rows.group[is_failed]):
+        mine = rows.group == number
+        first = np.flatnonzero(mine & is_failed)[0]
+        is_later = (rows.seq > rows.seq[first]) & (rows.issue_ns < rows.waited_ns[first])
+        found |= mine & is_later
+    return np.asarray(found, np.bool_)
 
 
 def _is_whole(trace: RankTrace) -> bool:

@@ -57,7 +57,11 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
     # They wait elsewhere, perhaps for each other: that came to be written a moment later.
     elsewhere = [state for state in states if state not in held_up and absent & {*state.waiting}]
     held_up += [state for state in elsewhere if _is_held_up(state, endings, least_wait_ns // 2)]
-    mismatched = [m for m in mismatches(flights) if any(_is_within(m, s) for s in held_up)]
+    mismatched = [
+        m
+        for m in mismatches(flights)
+        if any(_is_within(m, s) for s in held_up) or any(c.has_failed for c in m.calls.values())
+    ]
     rest = [s for s in held_up if not any(_is_within(m, s) for m in mismatched)]
     return Hang(flights, tuple(rest), tuple(mismatched))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.endings import Symptoms
 from dsprof.analysis.run.hang_model import CauseKind
-from dsprof.findings.frames import frame_of_user
+from dsprof.findings.frames import frame_of_user, without_hooks
 
 STOPPED = frozenset("tT")
 
@@ -52,19 +52,31 @@ _TEXTS: dict[CauseKind, str] = {
     "store": "waits for the store of torch.distributed",
     "lock": "waits for a lock or another thread",
     "sleep": "sleeps",
-    "file_system": "waits for a file system",
+    "file_system": "waits for a file, a pipe or a file system",
 }
+
+_COMMUNICATION = re.compile(r"torch/distributed/distributed_c10d\.py")
 
 
 def in_own_code(symptoms: Symptoms) -> tuple[CauseKind, str] | None:
     """Return what a living rank waits for, as a kind of cause and in words; None if unknown."""
-    kind = _of_stack(symptoms.stack) or _first(_KERNEL, symptoms.waits_in)
+    stack = without_hooks(symptoms.stack)
+    where = f" at {frame_of_user(stack)}" if stack else ""
+    if not (kind := _of_stack(stack)) and (call := _communicates(stack)):
+        return "diverged", f"is in {call} of torch.distributed{where}"
+    kind = kind or _first(_KERNEL, symptoms.waits_in)
     if not kind and symptoms.state == "D":  # it cannot be interrupted: of disks and networks
         kind = "file_system"
     if not kind:
         return None
-    where = f" at {frame_of_user(symptoms.stack)}" if symptoms.stack else ""
     return kind, f"{_TEXTS[kind]}{where}"
+
+
+def _communicates(stack: Sequence[str]) -> str:
+    """Return the function of torch.distributed that a stack ends in, of one that is unrecorded."""
+    inner = _FRAME.fullmatch(stack[0]) if stack else None
+    is_call = inner and _COMMUNICATION.search(inner["file"].replace(os.sep, "/"))
+    return inner["function"] or "" if inner and is_call else ""
 
 
 def _of_stack(stack: Sequence[str]) -> CauseKind | None:

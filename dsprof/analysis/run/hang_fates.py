@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, Symptoms
 from dsprof.analysis.run.endings import LEAST_WAIT_NS, LOST_NS, is_known, was_alive_meanwhile
-from dsprof.analysis.run.flight_recorders import GroupState
+from dsprof.analysis.run.flight_recorders import ROOTED, GroupState
 from dsprof.analysis.run.hang_causes import STOPPED, in_own_code
 from dsprof.analysis.run.hang_model import Cause, CauseKind, Kind
 from dsprof.environment.processes import GONE
 from dsprof.findings.frames import frame_of_user
-from dsprof.findings.wording import duration
+from dsprof.findings.wording import duration, named
 from dsprof.trace.heartbeat import FIRST_NS, LONGEST_NS
 from dsprof.trace.schema import EXIT, Trailer
 
@@ -36,6 +36,8 @@ def fate_of(rank: int, endings: Endings, state: GroupState) -> Fate:
         text = "The process hung, died, or took a different branch."
         return Fate("never_entered", Cause("unknown", text), True)
     seen = by_look(rank, endings, state)
+    if seen is None or seen.kind == "never_entered":
+        seen = _still_inside(rank, ending, state) or seen
     if ending.symptoms.is_alive and (seen is None or seen.kind == "never_entered"):
         # A process that is alive and writes nothing runs no Python.
         if ending.trailer is None and _is_silent(ending, state):
@@ -65,6 +67,25 @@ def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
         kind, text = found
         return Fate("never_entered", Cause(kind, f"Rank {rank} {text}."), True)
     return None
+
+
+def _still_inside(rank: int, ending: Ending, state: GroupState) -> Fate | None:
+    """Say whether a rank waits in an earlier collective of the group, which others have left."""
+    view = ending.groups.get(state.name)
+    if view is None or ending.is_on_device or state.p2p_in_flight:
+        return None
+    earlier = [number for number in view.in_flight if number < state.seq]
+    if not earlier:
+        return None
+    call = view.calls[min(earlier)]
+    is_rooted = call.op in ROOTED
+    sources = ": the ranks may name different sources" if is_rooted else ""
+    at = f", called at {call.frame}" if call.frame else ""
+    text = (
+        f"Rank {rank} is still in {call.op} {min(earlier)} of {state.label}{at}, which "
+        f"{named(state.waiting)} left{sources}."
+    )
+    return Fate("never_entered", Cause("diverged" if is_rooted else "unknown", text), False)
 
 
 def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:

@@ -6,6 +6,7 @@ rank ended, or where it is now (`Endings`), and dumps of torch's flight recorder
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ _MISMATCHES = {
     "order": "order",
 }
 _NAMED = 3
+_LATE_NS = 2 * LONGEST_NS
 _LINKS = 16
 
 
@@ -322,7 +324,13 @@ class _Judge:
         if self.hang.is_of_dumps:
             return self._dumped()
         ends = self.endings.ranks
-        failed = {r: e for r, e in ends.items() if e.trailer is not None and e.trailer.exception}
+        asked_ns = [e.failed_ns for e in ends.values() if e.is_interrupted and e.failed_ns]
+        until_ns = min(asked_ns, default=math.inf)  # what failed after Ctrl-C failed by it
+        failed = {
+            r: e
+            for r, e in ends.items()
+            if e.trailer is not None and e.trailer.exception and (e.failed_ns or 0) < until_ns
+        }
         gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.trailer is None}
         if failed or gone:
             return self._died(failed | gone)
@@ -338,7 +346,7 @@ class _Judge:
         return HangVerdict(
             kind="none",
             confidence="high" if ends else "low",
-            sentence="No rank waits for another one."
+            sentence=f"No rank waits for another one.{_exited_late(ends)}"
             if ends
             else "Unknown: no record says how ranks ended.",
         )
@@ -415,13 +423,17 @@ class _Judge:
         calls = at.calls if at else {}
         found: dict[str, tuple[str, ...]] = {}
         for rank in ranks:
-            ending, call = self.endings.ranks.get(rank), calls.get(rank)
+            ending, call = self.endings.ranks.get(rank), calls.get(rank) or self._waits_in(rank)
             flight = self.hang.flights.ranks.get(rank)
             stack = ending.symptoms.stack if ending else ()
             site = (call.frame if call else "") or (flight.last_frame if flight else "")
             if stack or site:
                 found[str(rank)] = stack or (site,)
         return found
+
+    def _waits_in(self, rank: int) -> Call | None:
+        waits = (state for state in self.hang.held_up if rank in state.waiting)
+        return next((state.calls.get(rank, state.call) for state in waits), None)
 
     def _chain(self, ranks: Sequence[int]) -> list[tuple[int, int, str]]:
         """Follow waits back from `ranks`, the nearest first: each rank that waits once."""
@@ -453,6 +465,15 @@ class _Judge:
                     whom = f" with rank {members[other]}" if 0 <= other < len(members) else ""
                     return f"Rank {rank} itself waits in {entry.op}{whom}"
         return ""
+
+
+def _exited_late(ends: Mapping[int, Ending]) -> str:
+    """Say which rank ended long after all others: a thread of it may not have ended."""
+    ordered = sorted(ends, key=lambda rank: ends[rank].alive_ns)
+    if len(ordered) < 2:
+        return ""
+    last, late_ns = ordered[-1], ends[ordered[-1]].alive_ns - ends[ordered[-2]].alive_ns
+    return f" Rank {last} ended {duration(late_ns)} after the others." if late_ns > _LATE_NS else ""
 
 
 def _no_record(missing: Sequence[int], *, of_dumps: bool) -> str:
