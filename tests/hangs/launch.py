@@ -85,7 +85,7 @@ def _end(draw: Draw, launcher: subprocess.Popen[bytes], ranks: list[int], folder
             others = [pid for rank, pid in enumerate(ranks) if rank != draw.culprit]
             _until(lambda: not _alive(others), 4 * _TIMEOUT_S)
             _signal(ranks, signal.SIGTERM)
-    _until(lambda: not _alive(ranks), 10)
+    _until(lambda: not _alive(ranks), 4)
     return ""
 
 

@@ -36,6 +36,7 @@ from tests.factories.trace import (
     group,
     hanging,
     header,
+    issued,
     summary,
     sync,
 )
@@ -276,6 +277,38 @@ def test_two_calls_in_the_other_order_are_an_order() -> None:
     assert (found.kind, found.mismatch, found.ranks) == ("mismatch", "order", (2,))
 
 
+def test_a_size_that_differs_ends_what_is_in_flight_behind_it() -> None:
+    """The calls behind it call themselves completed: an error ended them."""
+
+    def calls(*elements: int) -> list[Any]:
+        behind = issued(
+            "all_reduce", 1002, 1040, wait=1030, waited=1040, seq=5, elements=elements[1]
+        )
+        return [failing("all_reduce", 1000, 20, seq=4, elements=elements[0]), behind]
+
+    others = [rank(n, calls(66, 67), 1050, **raised("RuntimeError")) for n in (0, 1, 3)]
+    odd = rank(2, calls(67, 67)[:1], 1050, **raised("RuntimeError"))
+    found = root(*others, odd)
+    assert (found.kind, found.mismatch, found.ranks) == ("mismatch", "size", (2,))
+
+
+def test_who_is_still_in_a_broadcast_that_others_left_has_another_source() -> None:
+    done = [sync("broadcast", 400, 10, seq=4), waits(5)]
+    stuck = [hanging("broadcast", 400, seq=4)]
+    found = root(*(rank(n, stuck if n < 2 else done, **KILLED) for n in range(RANKS)))
+    assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (0, 1), "diverged")
+    assert "still in broadcast 4 of world" in found.cause.text
+
+
+def test_a_call_of_torch_distributed_that_is_not_recorded_is_no_lock() -> None:
+    torch = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    stack = (f"{torch}:5435 monitored_barrier", "train.py:7 main")
+    look = Symptoms(stack=stack, waits_in="futex_do_wait")
+    found = root(*without(2, **KILLED), r2=look)
+    assert found.cause.kind == "diverged"
+    assert "is in monitored_barrier of torch.distributed at train.py:7 main." in found.cause.text
+
+
 def test_the_chain_leads_over_groups_to_the_root() -> None:
     """Ranks 0 and 1 wait for 2, which waits for 3 in another group."""
     groups = {1: group(RANKS), 2: pair(2, 3)}
@@ -355,6 +388,19 @@ def test_the_first_exception_in_time_is_the_root_however_long_its_process_went_o
     found = root(*traces, *(rank(n, []) for n in (1, 3)))
     assert found.ranks == (2,)
     assert found.cause.text == "Rank 2 ended by ValueError at train.py:7 loss."
+
+
+def test_what_failed_after_ctrl_c_is_no_root() -> None:
+    stopped = Trailer("interrupted", exception_ns=950_000_000)
+    late = Trailer("exit", "RuntimeError", exception_ns=960_000_000)
+    traces = [rank(n, [], 970, trailer=late if n == 0 else stopped) for n in range(RANKS)]
+    assert root(*traces).kind == "none"
+
+
+def test_a_rank_that_ended_long_after_the_others_is_mentioned() -> None:
+    found = root(*(rank(n, [], 16_000 if n == 2 else 1000 + n, **EXIT) for n in range(RANKS)))
+    assert found.kind == "none"
+    assert found.sentence.endswith("Rank 2 ended 15.0 s after the others.")
 
 
 def test_where_every_rank_lost_the_store_none_is_the_culprit() -> None:
