@@ -6,6 +6,7 @@ jinja2) is imported by the renderer that needs it, when it renders.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from dsprof import plugins
@@ -13,7 +14,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import DsprofError
 from dsprof.files.parts import in_folder
 from dsprof.redaction import map_text, redact_text
-from dsprof.reports.base import Options, Renderer, renderer_of
+from dsprof.reports.base import Link, Options, Renderer, renderer_of
 from dsprof.reports.plugin_renderer import accepted
 from dsprof.reports.write import write_whole
 
@@ -55,12 +56,15 @@ def render(
     is_static: bool = False,
     width: int | None = None,
     colour: bool = False,
+    links: Sequence[Link] = (),
 ) -> bytes:
     """Render `diagnosis` with the renderer called `format_name`.
 
     Raises:
         DsprofError: there is no such format, or a plugin cannot render it.
     """
-    options = Options(plotlyjs=plotlyjs, is_static=is_static, width=width, colour=colour)
+    options = Options(
+        plotlyjs=plotlyjs, is_static=is_static, width=width, colour=colour, links=links
+    )
     shown = map_text(diagnosis, redact_text)  # it quotes logs and files of other programs
     return renderer(format_name).render(shown, options)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from dsprof.errors import DsprofError
 
 Shown = TypeVar("Shown")
 Shown_contra = TypeVar("Shown_contra", contravariant=True)
+
+
+class Link(NamedTuple):
+    """A page beside this one."""
+
+    label: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +27,7 @@ class Options:
     is_static: bool = False  # no figure of the page can be zoomed: it is small
     width: int | None = None  # columns of the terminal; None: DEFAULT_WIDTH
     colour: bool = False  # the output goes to a terminal that shows ANSI colours
+    links: Sequence[Link] = ()  # of a page that is served: to other steps
 
 
 class Renderer(Protocol[Shown_contra]):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 from typing import TypeVar
 
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.timelines import Timelines, draw
+from dsprof.analysis.aggregates.timelines import StepDetail, Timelines, draw
 from dsprof.analysis.alignment.clocks import (
     Alignment,
     ClockSamples,
@@ -129,9 +129,18 @@ def _redrawn(timelines: Timelines, run: RunFiles, alignment: Alignment) -> Timel
     """Read ranks again that did not foresee which steps all of them would choose."""
     if not (missing := timelines.missing()):
         return timelines
-    again = [i for i, header in enumerate(run.headers) if header.rank in missing]
-    files = tuple(run.files[i] for i in again)
-    for trace in read_run(RunFiles(files, tuple(run.headers[i] for i in again))):
-        details = draw(on_device_clock(trace), alignment.clocks[trace.rank], missing[trace.rank])
+    for details in draw_steps(run, alignment, missing):
         timelines = timelines.with_details(details, timelines.ranks)
     return timelines
+
+
+def draw_steps(
+    run: RunFiles, alignment: Alignment, wanted: Mapping[int, Set[int]]
+) -> Iterator[dict[int, dict[int, StepDetail]]]:
+    """Read the ranks in `wanted`, and draw these steps of each."""
+    chosen = [i for i, header in enumerate(run.headers) if header.rank in wanted]
+    files = tuple(run.files[i] for i in chosen)
+    headers = tuple(run.headers[i] for i in chosen)
+    beside = {rank: paths for rank, paths in run.beside.items() if rank in wanted}
+    for trace in read_run(RunFiles(files, headers, beside=beside)):
+        yield draw(on_device_clock(trace), alignment.clocks[trace.rank], wanted[trace.rank])

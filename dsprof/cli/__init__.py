@@ -16,12 +16,14 @@ from dsprof.cli.lint import LintCommand
 from dsprof.cli.report import ReportCommand
 from dsprof.cli.rules import ExplainCommand, RulesCommand
 from dsprof.cli.run import RunCommand
+from dsprof.cli.serve import ServeCommand
 
 __all__ = ["COMMANDS", "Command", "Parser"]
 
 COMMANDS: tuple[Command, ...] = (
     RunCommand(),
     ReportCommand(),
+    ServeCommand(),
     HangCommand(),
     LintCommand(),
     CompareCommand(),

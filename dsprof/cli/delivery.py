@@ -99,7 +99,7 @@ def deliver(render: Render, arguments: Namespace, output: Path, noun: str, **opt
         print_bytes(render("text", **terminal()))
         print_bytes(f"\n{noun}: {escaped(os.path.realpath(output))}\n".encode())
     if arguments.open:
-        _open(output)
+        show_address(output.resolve().as_uri())
 
 
 def _run_of(page: Path) -> str:
@@ -118,9 +118,9 @@ def _named_run(page: bytes) -> str:
     return unescape(found[1].decode(errors="replace")) if found else ""
 
 
-def _open(page: Path) -> None:
+def show_address(address: str) -> None:
+    """Open an address in a browser, or name it where none starts."""
     import webbrowser
 
-    url = page.resolve().as_uri()
-    if not webbrowser.open(url):
-        print(f"dsprof: no browser starts here; open {url}", file=sys.stderr)
+    if not webbrowser.open(address):
+        print(f"dsprof: no browser starts here; open {address}", file=sys.stderr)

@@ -53,12 +53,9 @@ def load_diagnosis(
     Raises:
         DsprofError: a path cannot be read, or the configuration is wrong.
     """
-    from dsprof.analysis.baseline import read_baseline
-    from dsprof.config import load_thresholds
-    from dsprof.diagnosis.build import diagnose
     from dsprof.diagnosis.model import from_json
-    from dsprof.trace.run import find_run, is_diagnosis
-    from dsprof.trace.source import LARGEST_WHOLE_BYTES, size_of
+    from dsprof.trace.run import is_diagnosis
+    from dsprof.trace.source import LARGEST_WHOLE_BYTES
 
     saved = [path for path in paths if is_diagnosis(path)]
     if saved and (config or baseline or len(paths) > 1):
@@ -68,13 +65,34 @@ def load_diagnosis(
         )
     if saved:
         return from_json(read_input(saved[0], LARGEST_WHOLE_BYTES), str(saved[0]))
+    return load_run_and_diagnosis(paths, config, baseline, is_quiet=is_quiet)[1]
+
+
+def load_run_and_diagnosis(
+    paths: Sequence[Path],
+    config: Path | None = None,
+    baseline: Path | None = None,
+    *,
+    is_quiet: bool = False,
+) -> tuple[RunFiles, Diagnosis]:
+    """Judge the traces under `paths`.
+
+    Raises:
+        DsprofError: a path cannot be read, or the configuration is wrong.
+    """
+    from dsprof.analysis.baseline import read_baseline
+    from dsprof.config import load_thresholds
+    from dsprof.diagnosis.build import diagnose
+    from dsprof.trace.run import find_run
+    from dsprof.trace.source import size_of
+
     thresholds = load_thresholds(config, threshold_schema()) if config else {}
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
     run = find_run(paths)
     keep_live_states(run)
     processes = processes_for([size_of(path) for path in run.files])
     progress = None if is_quiet else progress_on_terminal()
-    return diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)
+    return run, diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)
 
 
 def keep_live_states(run: RunFiles) -> None:

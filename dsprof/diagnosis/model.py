@@ -445,7 +445,7 @@ class Timeline(_Part):
     """One step in detail."""
 
     step: int
-    why: str  # "worst" or "median"
+    why: str  # "worst", "median"; in dsprof serve "chosen"
     duration_ns: int
     bars: list[Bar] = []
     left_out: int = 0  # bars merged or dropped to keep the figure light

@@ -33,6 +33,7 @@ class HtmlRenderer:
             .render(
                 d=diagnosis,
                 view=view,
+                links=options.links,
                 asked_and_sent=diagnosis.asked_and_sent,
                 waits=waits.rows(
                     diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)

@@ -70,7 +70,7 @@ def timelines(summary: RunSummary) -> list[model.Timeline]:
     """Show the worst and the median step of up to 16 ranks."""
     facts = summary[Timelines]
     chosen = [(why, number) for why, number in facts.choose() if facts.steps.get(number)]
-    return [_timeline(number, why, facts.steps[number]) for why, number in chosen]
+    return [timeline(number, why, facts.steps[number]) for why, number in chosen]
 
 
 def devices(summary: RunSummary) -> list[model.DeviceRow]:
@@ -199,7 +199,8 @@ def _kernel_row(sums: KernelSum) -> model.KernelRow:
     return model.KernelRow(name=sums.name, calls=sums.calls, total_ns=sums.total_ns)
 
 
-def _timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Timeline:
+def timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Timeline:
+    """Lay out one step of several ranks."""
     start = min(detail.start_ns for detail in ranks.values())
     return model.Timeline(
         step=number,

@@ -1,0 +1,70 @@
+"""`dsprof serve`: the report of a run as a local web application."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from dsprof.cli.delivery import show_address
+from dsprof.cli.loading import add_judging, load_run_and_diagnosis
+from dsprof.cli.output import print_bytes
+from dsprof.errors import DsprofError
+
+
+class ServeCommand:
+    """Judges a run and shows it on 127.0.0.1 until it is interrupted."""
+
+    name = "serve"
+    help = "show a run in a browser, with every step"
+    description = """\
+Show the report of a run as a web page of this machine, with each step of each
+rank in detail: steps are read from the traces when they are asked for.
+
+  dsprof serve dsprof-out            prints the address; Ctrl-C ends it
+  dsprof serve dsprof-out --open     and opens it in a browser
+
+The address works once and on this machine only. To see a run on another
+machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument(
+            "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
+        )
+        parser.add_argument(
+            "--port", type=_port, default=8642, metavar="N", help="port (default: 8642; 0: any)"
+        )
+        parser.add_argument("--open", action="store_true", help="open the address in a browser")
+        add_judging(parser)
+
+    def run(self, arguments: Namespace) -> int:
+        """Serve until interrupted."""
+        from dsprof.serve.http import Server
+        from dsprof.serve.site import Site, check_confined
+
+        run, diagnosis = load_run_and_diagnosis(
+            arguments.paths, arguments.config, arguments.baseline
+        )
+        check_confined(run, arguments.paths)
+        try:
+            server = Server(arguments.port, Site(run, diagnosis).page)
+        except OSError as error:
+            raise DsprofError(
+                f"cannot listen on port {arguments.port}: {error.strerror}; choose another with "
+                "--port N, or any with --port 0"
+            ) from None
+        with server:
+            print_bytes(f"{server.gate.address}\nIt works once. Ctrl-C ends.\n".encode())
+            if arguments.open:
+                show_address(server.gate.address)
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                print_bytes(b"\n")
+        return 0
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 1 << 16):
+        raise ArgumentTypeError(f"'{text}' is no port: 0 to 65535")
+    return int(text)
