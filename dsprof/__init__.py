@@ -4,7 +4,7 @@
     dsprof.enable()        # or DSPROF=1 in the environment and no change to the script
 
 and afterwards `dsprof report dsprof-out`. This module imports nothing of dsprof until it is used:
-`import torch` loads it when DSPROF is set, and must not fail whatever is wrong with us.
+`import torch` loads it when DSPROF is set, and must not fail if dsprof is broken.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ def enable(
     anonymize: bool = _NOT_GIVEN,
     **unknown: NoReturn,
 ) -> None:
-    """Record this process, from now on if a process group is up, else from the first collective on.
+    """Record this process, from now on if a process group exists, else from the first collective.
 
     May be called before or after torch, deepspeed and engines exist; a second call does nothing.
 
     Args:
         config: YAML file with settings.
         out: folder for the trace files.
-        interception: where collectives are seen.
+        interception: where collectives are intercepted.
         start_step: first optimizer step recorded in detail.
         steps: number of steps recorded from there on; None: all.
         every: record only each n-th of these steps in detail.
-        budget_mb: megabytes of trace that a rank may write; after them counters only.
-        hooks: hooks of plugins to switch on, by their names.
-        hang_after: seconds without progress after which a rank asks why; 0: never.
-        on_hang: what follows when a run is stuck.
+        budget_mb: megabytes of trace that a rank may write; beyond that only counters.
+        hooks: hooks of plugins to enable, by name.
+        hang_after: seconds without progress after which a rank suspects a hang; 0: never.
+        on_hang: what to do when a run is stuck.
         anonymize: replace the names of hosts, users and folders.
         unknown: refused, with the option that was probably meant.
 
@@ -95,9 +95,9 @@ def record(
     anonymize: bool = _NOT_GIVEN,
     **unknown: NoReturn,
 ) -> Recording:
-    """Record what happens inside `with`; the options are those of `enable`.
+    """Record inside `with`; the options are those of `enable`.
 
-    A recording that is already on continues with its own options, and is not ended.
+    A recording that is already on keeps its options and continues afterwards.
 
         with dsprof.record(steps=20) as run:
             train()
@@ -116,14 +116,14 @@ def record(
 
 
 def disable() -> None:
-    """Stop recording, put every patched attribute back, and finish the trace file."""
+    """Stop recording, restore every patched attribute, and finish the trace file."""
     from dsprof import session
 
     session.stop()
 
 
 def step() -> None:
-    """Say that a training step has ended, where no library that dsprof knows marks it.
+    """Mark the end of a training step in a loop that no library marks.
 
     From the first call on, only these calls count as steps.
     """

@@ -17,17 +17,17 @@ What a distributed training run did on the wire, what it cost, why, and which
 setting to change.
 
   dsprof run -- deepspeed train.py ...    record a run (or set DSPROF=1 yourself)
-  dsprof report dsprof-out                write report.html, print what was found
+  dsprof report dsprof-out                write report.html, print the findings
   dsprof lint ds_config.json              check a configuration before training"""
 
 _EXIT_CODES = """\
 exit codes (docs/reference/cli.md):
-  0    done, and no problem found
+  0    done, no problem found
   1    hang, check, lint, env, doctor, bench: there is a problem
   2    mistake in the command, or a file that cannot be read or written
   3    bug in dsprof
   130  interrupted
-  141  the reader of the output has gone"""
+  141  the reader of the output closed it"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,7 +92,7 @@ def _add_no_plugins(parser: Parser) -> None:
         "--no-plugins",
         action="store_true",
         default=SUPPRESS,
-        help="leave out what other packages add (docs/reference/plugins.md)",
+        help="load no plugins (docs/reference/plugins.md)",
     )
 
 

@@ -1,10 +1,11 @@
-"""What programs and plugins may import of dsprof; every other module may change in any release.
+"""The public API for programs and plugins; every other module may change in any release.
 
-Within an `API_VERSION` names are added and stay, with their meaning, arguments and fields. A name
-that goes is deprecated for two releases first. docs/reference/plugins.md shows the use.
+Within an `API_VERSION` names are added and never removed, and keep their meaning, arguments and
+fields. A name is deprecated for two releases before it is removed. docs/reference/plugins.md shows
+the use.
 
-Each name is imported when it is first used: this module itself costs nothing. `Hook` and `Target`
-import torch; nothing else does.
+Each name is imported when it is first used, so this module itself costs nothing. Only `Hook` and
+`Target` import torch.
 """
 
 from __future__ import annotations

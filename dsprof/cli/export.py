@@ -30,7 +30,7 @@ Write all ranks of a run into one file, on one clock.
 
   dsprof export dsprof-out --to perfetto -o run.pftrace   for ui.perfetto.dev
   dsprof export dsprof-out --to chrome -o run.json        Trace Event JSON
-  dsprof export dsprof-out --to csv -o calls.csv          a line a collective
+  dsprof export dsprof-out --to csv -o calls.csv          a line per collective
   dsprof export dsprof-out --to parquet --table steps -o steps.parquet
 
 Arrows of timelines join the ends of a collective on different ranks."""

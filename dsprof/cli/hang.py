@@ -46,7 +46,7 @@ read."""
             help="trace file, folder of traces, or output of py-spy",
         )
         parser.add_argument(
-            "--live", action="store_true", help="also look at the processes, on this machine"
+            "--live", action="store_true", help="also inspect the processes of this machine"
         )
         add_delivery(parser, _formats, "text", _PAGE)
 

@@ -24,8 +24,8 @@ class RulesCommand:
     name = "rules"
     help = "list the rules"
     description = """\
-List the rules by category: what each needs from a trace, its
-thresholds, and the package that it comes from.
+List the rules by category, each with what it needs from a trace, its thresholds
+and the package that it comes from.
 
   dsprof rules
   dsprof explain late-rank"""
@@ -47,7 +47,7 @@ class ExplainCommand:
     """Prints the page of a rule."""
 
     name = "explain"
-    help = "explain a rule: what it means, costs and asks for"
+    help = "explain a rule: its meaning, cost and remedy"
     description = """\
 Print the page of a rule: what it means, how it is found, what it costs, what
 to do, when it is wrong, and its thresholds.

@@ -33,7 +33,7 @@ class RunCommand:
     """Sets the environment variables that switch recording on, and becomes the command."""
 
     name = "run"
-    help = "start a training command that is recorded"
+    help = "start a training command and record it"
     description = """\
 Start a command with recording switched on; the script needs no change.
 

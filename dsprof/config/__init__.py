@@ -52,17 +52,17 @@ class Config:
     budget_mb: int = _option(
         256, "megabytes of trace per rank; beyond that only counters are written", minimum=1
     )
-    hooks: tuple[str, ...] = _option((), "hooks of plugins to switch on, by their names")
+    hooks: tuple[str, ...] = _option((), "hooks of plugins to enable, by name")
     hang_after: float | Literal["auto"] = _option(
         "auto",
-        "seconds without progress, with a collective in flight, after which a rank asks why; auto "
-        "follows the pace of the run, 0 switches the watchdog off",
+        "seconds without progress, with a collective in flight, after which a rank suspects a "
+        "hang; auto follows the pace of the run, 0 switches the watchdog off",
         minimum=0,
     )
     on_hang: Literal["report", "dump", "abort"] = _option(
         "report",
-        "what follows when a run is stuck: report says who and why, dump also has py-spy read the "
-        "stacks in C++, abort also ends the process, with exit code 75",
+        "what to do when a run is stuck: report prints which rank and why, dump also reads the "
+        "stacks in C++ with py-spy, abort also ends the process with exit code 75",
     )
     anonymize: bool = _option(False, "replace the names of hosts, users and folders")
 

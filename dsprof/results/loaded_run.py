@@ -1,4 +1,4 @@
-"""What `dsprof.load` gives: a run as typed rows, read when they are asked for.
+"""What `dsprof.load` returns: a run as typed rows, read when they are used.
 
 Times are nanoseconds on one clock for all ranks, from the start of the first rank's trace.
 """
@@ -29,7 +29,7 @@ from dsprof.trace.table import RankTrace
 
 
 class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A collective as one rank called it; None where something was not recorded."""
+    """A collective as one rank called it; None: not recorded."""
 
     rank: int
     step: int | None
@@ -85,7 +85,7 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentFact(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable, version, device or limit; `ranks` is empty where all have the same."""
+    """A variable, version, device or limit; `ranks` is empty if it is the same on all."""
 
     section: str
     name: str
@@ -107,7 +107,7 @@ class LoadedRun(RunSummary):
 
     @property
     def findings(self) -> Rows[Finding]:
-        """What the rules found, most valuable first; passed checks are among them."""
+        """The findings of all rules, most valuable first, passed checks included."""
         return Rows.of(Finding, lambda: self.diagnosis.findings)
 
     @property
@@ -132,7 +132,7 @@ class LoadedRun(RunSummary):
 
     @property
     def environment(self) -> Rows[EnvironmentFact]:
-        """What the run ran on."""
+        """Variables, versions, devices and limits of the run."""
         return Rows.of(EnvironmentFact, lambda: _environment(self.diagnosis))
 
     def unfinished(self) -> str:

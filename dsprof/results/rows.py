@@ -28,7 +28,7 @@ _SHOWN_AS_TABLE = 10
 
 
 class Rows(Sequence[R], Generic[R]):
-    """Rows of type `kind`, read when they are asked for."""
+    """Rows of type `kind`, read when they are used."""
 
     def __init__(self, kind: type[R], parts: Callable[[], Iterable[Columns]]) -> None:
         self.kind = kind
@@ -98,7 +98,7 @@ class Rows(Sequence[R], Generic[R]):
         return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>"
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame`; integers that may be unknown are of its type Int64.
+        """Return a `pandas.DataFrame`; integers that may be unknown have its type Int64.
 
         Raises:
             DsprofError: pandas is not installed.
