@@ -12,12 +12,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tests.hangs.cases import CASES
 from tests.hangs.draw import Draw
-from tests.hangs.launch import alarms, run
+from tests.hangs.launch import Outcome, alarms, run, start_launcher
 
 SEEDS = range(6)
 """Of them the last one is of MORE_RANKS; with them each case is ended in every way."""
@@ -38,9 +39,8 @@ def verdict(folder: Path) -> dict[str, Any]:
         }
 
 
-def judge(case: str, draw: Draw, folder: Path) -> dict[str, Any]:
-    """Run a case once and compare the verdict with what was done."""
-    outcome = run(case, draw, folder)
+def judge(case: str, draw: Draw, folder: Path, outcome: Outcome) -> dict[str, Any]:
+    """Compare the verdict on a run with what was done."""
     said = verdict(folder / "trace")
     problems = CASES[case].problems(draw, said)
     if CASES[case].is_calm:
@@ -82,16 +82,33 @@ def wanted(names: list[str]) -> Iterator[tuple[str, Draw]]:
                 yield case, Draw.of(case, seed, ranks)
 
 
+def note(case: str, draw: Draw, folder: Path, outcome: Outcome) -> None:
+    """Judge a run, and add it to the results."""
+    row = judge(case, draw, folder, outcome)
+    with RESULTS.open("a") as results:
+        results.write(json.dumps(row) + "\n")
+    print(case, draw.seed, draw.ranks, draw.end, row["problems"] or "as it was", flush=True)
+
+
+def make_runs(names: list[str]) -> None:
+    """Make the runs that are missing; one is judged while the next one starts."""
+    launcher, notes = start_launcher(), []
+    with ThreadPoolExecutor(1) as judges:
+        for case, draw in wanted(names):
+            folder = RESULTS.parent / f"{case}-{draw.seed}-{draw.ranks}"
+            shutil.rmtree(folder, ignore_errors=True)
+            ready, launcher = launcher, start_launcher()
+            outcome = run(ready, case, draw, folder)
+            notes.append(judges.submit(note, case, draw, folder, outcome))
+    launcher.communicate("")
+    for one in notes:
+        one.result()  # raises what went wrong
+
+
 def main(names: list[str]) -> int:
     """Make the runs that are missing, and print what did not hold in all of them."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    for case, draw in wanted(names):
-        folder = RESULTS.parent / f"{case}-{draw.seed}-{draw.ranks}"
-        shutil.rmtree(folder, ignore_errors=True)
-        row = judge(case, draw, folder)
-        with RESULTS.open("a") as results:
-            results.write(json.dumps(row) + "\n")
-        print(case, draw.seed, draw.ranks, draw.end, row["problems"] or "as it was", flush=True)
+    make_runs(names)
     rows = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     right = [row for row in rows if not row["problems"]]
     print(f"{len(right)} of {len(rows)} runs have the verdict that they should have")

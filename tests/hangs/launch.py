@@ -1,6 +1,7 @@
 """Starts one run of a case, waits until it hangs for good, and ends it as was drawn.
 
-The launcher is a process of its own, as torchrun's is: it hosts the store, and can be killed.
+The launcher is a process of its own, as torchrun's is: it hosts the store, and can be killed. It
+is started ahead of its run, since importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -44,11 +45,18 @@ class Outcome:
     live: str = ""  # what `dsprof hang --live` said of ranks that outlived their launcher
 
 
-def run(case: str, draw: Draw, folder: Path, env: dict[str, str] | None = None) -> Outcome:
+def start_launcher() -> subprocess.Popen[str]:
+    """Start a process that can launch one run; it ends when this one does."""
+    program = [sys.executable, "-m", "tests.hangs.launch"]
+    return subprocess.Popen(program, stdin=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def run(launcher: subprocess.Popen[str], case: str, draw: Draw, folder: Path) -> Outcome:
     """Run a case in `folder`, which must be new."""
     folder.mkdir(parents=True)
-    program = [sys.executable, "-m", "tests.hangs.launch", case, str(draw.seed), str(draw.ranks)]
-    launcher = subprocess.Popen([*program, str(folder)], env={**os.environ, **(env or {})})
+    assert launcher.stdin is not None
+    launcher.stdin.write(f"{case} {draw.seed} {draw.ranks} {folder}\n")
+    launcher.stdin.close()
     try:
         _until(lambda: len(_ranks(folder)) == draw.ranks or launcher.poll() is not None)
         ranks = _ranks(folder)
@@ -63,7 +71,7 @@ def run(case: str, draw: Draw, folder: Path, env: dict[str, str] | None = None) 
     return Outcome(judged_s, live)
 
 
-def _end(draw: Draw, launcher: subprocess.Popen[bytes], ranks: list[int], folder: Path) -> str:
+def _end(draw: Draw, launcher: subprocess.Popen[str], ranks: list[int], folder: Path) -> str:
     match draw.end:
         case "interrupt":
             _signal(ranks, signal.SIGINT)
@@ -135,13 +143,13 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _clean_up(launcher: subprocess.Popen[bytes], folder: Path) -> None:
-    """End the run's processes: ranks and what they started are forks, with the launcher's words."""
+def _clean_up(launcher: subprocess.Popen[str], folder: Path) -> None:
+    """End the run's processes: ranks and what they started are of the launcher's session."""
     launcher.kill()
     launcher.wait()
-    for process in psutil.process_iter(["cmdline"]):
-        if str(folder) in (process.info["cmdline"] or ()):
-            with contextlib.suppress(psutil.NoSuchProcess):
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getsid(process.pid) == launcher.pid:
                 process.kill()
     machine.put_back(folder)
     network.remove(folder)
@@ -202,5 +210,6 @@ def _launch(case: str, draw: Draw, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    name, seed, ranks, out = sys.argv[1:]
-    _launch(name, Draw.of(name, int(seed), int(ranks)), Path(out))
+    if words := sys.stdin.readline().split():
+        name, seed, ranks, out = words
+        _launch(name, Draw.of(name, int(seed), int(ranks)), Path(out))

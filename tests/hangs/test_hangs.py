@@ -8,6 +8,7 @@ import pytest
 
 from tests.hangs.__main__ import judge
 from tests.hangs.draw import Draw
+from tests.hangs.launch import run, start_launcher
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
@@ -16,5 +17,6 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
     "case", ["killed", "sleeps", "other_dtype", "other_order", "holds_interpreter", "straggler"]
 )
 def test_the_verdict_names_what_was_done(case: str, tmp_path: Path) -> None:
-    row = judge(case, Draw.of(case, seed=0), tmp_path / case)
+    draw, folder = Draw.of(case, seed=0), tmp_path / case
+    row = judge(case, draw, folder, run(start_launcher(), case, draw, folder))
     assert not row["problems"], row
