@@ -26,7 +26,8 @@ def typical_step(steps: Steps) -> model.TypicalStep | None:
     total_ns = round(median(lengths[early:].tolist()))
     parts, count = _split(rows[early:], total_ns), len(rows) - early
     if not early:
-        statistic = f"median of {plural(count, 'measured step')}"
+        many = f"median of {count:,} measured steps"
+        statistic = many if count > 1 else "the only measured step"
         return model.TypicalStep(parts=parts, statistic=statistic, steps=count)
     settled_from, unsettled_ns = steps.measured[early], round(lengths[:early].max())
     settles = f"settles from {duration(unsettled_ns)} by step {settled_from}"

@@ -132,9 +132,11 @@ def _limit(findings: Sequence[Finding], run: Run) -> str:
 def limited_by(step: StepParts) -> str:
     """Say what limits a step, and its parts: "Compute-bound: 76 % compute, 24 % exposed..."."""
     shares = _shares(step)
-    most = max(shares, key=lambda name: shares[name], default="")
+    if not shares:
+        return "The parts of a step are unknown"
+    most = max(shares, key=lambda name: shares[name])
     parts = _parts(step)
-    return f"{_BOUND_BY[most]}: {parts}" if most and shares[most] >= _MOST else f"Step: {parts}"
+    return f"{_BOUND_BY[most]}: {parts}" if shares[most] >= _MOST else f"Step: {parts}"
 
 
 def _shares(step: StepParts) -> dict[str, float]:

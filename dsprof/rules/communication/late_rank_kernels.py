@@ -15,11 +15,12 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.attribution import attribution
+from dsprof.analysis.run.attribution import Attribution, attribution
 from dsprof.analysis.run.lateness import Lateness, lateness
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent, ranks_do
+from dsprof.rules.causes import EXPOSED
 from dsprof.rules.communication.late_rank_causes import BY_KERNELS, by_parts, unknown
 from dsprof.rules.reasons import EVENTS_MISSING
 from dsprof.rules.rule import RuleMeta
@@ -33,6 +34,10 @@ class KernelThresholds:
     waited_share: float = 0.02  # of the measured steps: what the others wait for it
     severe_share: float = 0.3
     cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
+
+
+_MOST = 2 / 3
+"""Of the exposed communication: a rank that causes so much of it explains it."""
 
 
 def judge_kernels(
@@ -57,7 +62,8 @@ def judge_kernels(
     is_shortest = spent_ns[place] <= thresholds.communication_ratio * least_ns
     if not is_shortest or share < thresholds.waited_share:
         return
-    severe = share >= thresholds.severe_share
+    severe, split = share >= thresholds.severe_share, attribution(run)
+    is_most = split is not None and split.waiting >= _MOST * (split.waiting + split.transfer)
     count = max(window.steps, 1)
     excess = {part: ns / count for part, ns in _excess(device.ranks, rank).items()}
     why = by_parts(BY_KERNELS, rank, excess, thresholds.cause_share * waited_ns / count)
@@ -68,7 +74,7 @@ def judge_kernels(
         Status.FAIL,
         f"{ranks_do((rank,), 'delay')} the others by {duration(waited_ns / count)} {of} "
         f"({percent(share)}): it arrives last in {int(late.lasts[place])} of "
-        f"{int(late.met[place])} collectives.{_exposed(run)}",
+        f"{int(late.met[place])} collectives.{_exposed(split)}",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
         cause=f"A collective's kernels start when their rank arrives and end together. Those of "
         f"rank {rank} are by far the shortest, so it arrives last. {cause}",
@@ -77,13 +83,13 @@ def judge_kernels(
         fix=fix,
         ranks=(rank,),
         evidence=(_by_rank(device.ranks, late, count),),
+        restates=EXPOSED if is_most else "",
         confidence="high" if severe else "medium",
     )
 
 
-def _exposed(run: RunSummary) -> str:
+def _exposed(split: Attribution | None) -> str:
     """Say how much of the wait costs time: part of it may be behind computation."""
-    split = attribution(run)
     if split is None:
         return ""
     return f" {percent(split.waiting)} of the step (mean over ranks) is exposed waiting."
