@@ -434,7 +434,7 @@ class Bar(_Part):
     """One rectangle of a timeline."""
 
     rank: int
-    lane: str  # "phase", "communication" or "blocked"
+    lane: str  # "phase", "communication", "blocked", "copies", or "stream" and its number
     kind: str  # op or phase name
     start_ns: int  # from the start of the step
     end_ns: int
@@ -445,7 +445,7 @@ class Timeline(_Part):
     """One step in detail."""
 
     step: int
-    why: str  # "worst", "median"; in dsprof serve "chosen"
+    why: str  # "worst", "median" or "first" of those measured; in dsprof serve "chosen"
     duration_ns: int
     bars: list[Bar] = []
     left_out: int = 0  # bars merged or dropped to keep the figure light

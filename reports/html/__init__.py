@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 from functools import cache
 
-from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.model import Diagnosis, to_json
 from dsprof.reports import content, tables
 from dsprof.reports.base import Options, Renderer
 from dsprof.reports.glossary import GLOSSARY
 from dsprof.reports.html import waits
 from dsprof.reports.html.memory_drawing import MAX_RANKS
-from dsprof.reports.html.templates import environment, script, stylesheet
+from dsprof.reports.html.templates import environment, packed, script, stylesheet
 from dsprof.reports.html.view import View
 
 
@@ -45,6 +44,7 @@ class HtmlRenderer:
                 css=stylesheet(),
                 script=code,
                 plotlyjs=_plotlyjs(options.plotlyjs) if any(t.spec for t in view.timelines) else "",
+                facts=packed(to_json(diagnosis)),
             )
         )
         return page.encode("utf-8", "replace")
@@ -65,18 +65,14 @@ def _content_security_policy(script: str) -> str:
 
 def _plotlyjs(bundle: bytes | None) -> str:
     """plotly.js as gzip in base64: a third of its size."""
-    return _packed_plotlyjs() if bundle is None else _packed(bundle)
+    return _packed_plotlyjs() if bundle is None else packed(bundle)
 
 
 @cache
 def _packed_plotlyjs() -> str:
     from plotly.offline import get_plotlyjs
 
-    return _packed(get_plotlyjs().encode())
-
-
-def _packed(source: bytes) -> str:
-    return base64.b64encode(gzip.compress(source, 9, mtime=0)).decode()
+    return packed(get_plotlyjs().encode())
 
 
 RENDERER: Renderer[Diagnosis] = HtmlRenderer()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from functools import cache
@@ -25,9 +27,6 @@ _DIRECTIONS = dict.fromkeys(
 """Marks that turn the direction of text: those of a name would turn what stands beside it, too."""
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|[kMG]B/s)(?!\w))")
-
-_SCRIPT_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-
 
 NO_SCRIPT = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -58,6 +57,11 @@ def script() -> str:
     return "\n".join(asset(f"{name}.js") for name in SCRIPTS)
 
 
+def packed(data: bytes) -> str:
+    """Return data as gzip in base64, which a script of the page unpacks."""
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+
+
 @cache
 def environment() -> Environment:
     """Return what loads the templates, with the filters that they use."""
@@ -85,7 +89,6 @@ def environment() -> Environment:
         "saving": brief.saving,
         "share": fmt.share,
         "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
-        "script_safe": lambda text: Markup(script_safe(text)),
         "prose": prose,
         "own": Markup,  # our own style sheet and script, as they are
     }
@@ -107,8 +110,3 @@ def prose(text: str) -> Markup:
 
 def _shown(text: str) -> str:
     return fmt.unbroken(text).translate(_DIRECTIONS)
-
-
-def script_safe(text: str) -> str:
-    """Escape JSON so that no sequence in it can end, or open, a script element."""
-    return text.translate(_SCRIPT_ESCAPES)

@@ -15,6 +15,7 @@ from dsprof.reports.html.drawing import Drawing
 from dsprof.reports.html.heat_map import heat_map
 from dsprof.reports.html.memory_drawing import memory_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
+from dsprof.reports.html.templates import packed
 from dsprof.reports.html.timeline_drawing import MAX_BARS, timeline_drawing
 
 MAX_STEP_BARS = 120
@@ -41,7 +42,7 @@ class StepDetail:
 
     step: Timeline
     drawing: Drawing
-    spec: str  # of plotly; "" where nothing is to be zoomed
+    spec: str  # of plotly, packed; "" where nothing is to be zoomed
     left_out: int  # bars
 
 
@@ -118,7 +119,7 @@ class View:
             StepDetail(
                 step,
                 timeline_drawing(step, self._stragglers(step.step)),
-                "" if self._is_static else figures.timeline(step),
+                "" if self._is_static else packed(figures.timeline(step).encode()),
                 step.left_out + max(len(step.bars) - MAX_BARS, 0),
             )
             for step in steps

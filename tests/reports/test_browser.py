@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dsprof.analysis.run.hang_model import GroupWaits, HangReport, HangVerdict
+from dsprof.diagnosis.model import from_json
 from dsprof.reports import render
+from dsprof.reports.hang import render as render_hang
 from tests import browser
 from tests.factories import diagnosis as factory
 
@@ -26,6 +29,12 @@ DRAW_ALL = """(async () => {
   }
   return document.querySelectorAll(".plot svg.main-svg").length;
 })()"""
+
+
+AXE = Path(__file__).parents[2] / "build/node_modules/axe-core/axe.min.js"
+VIOLATIONS = """axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) =>
+  violations.map(({ id, nodes }) => [id, ...nodes.slice(0, 3).map((node) => node.html)]))"""
+GROUPS = [GroupWaits(group="world", name="0", ranks=(0, 1), waiting=(0,), absent=(1,))]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +65,7 @@ def test_every_figure_is_drawn_without_a_word_or_a_request(
 def test_the_picture_of_a_hang_needs_no_script_and_fits(
     chromium: browser.Browser, tmp_path: Path, width: int
 ) -> None:
-    groups = [GroupWaits(group="world", name="0", ranks=(0, 1), waiting=(0,), absent=(1,))]
-    hang = HangReport(verdicts=[HangVerdict(kind="never_entered", ranks=(1,))], groups=groups)
+    hang = HangReport(verdicts=[HangVerdict(kind="never_entered", ranks=(1,))], groups=GROUPS)
     (tmp_path / "report.html").write_bytes(render(factory.diagnosis(hang=hang), "html"))
     page = chromium.open(tmp_path / "report.html", width=width)
     page.evaluate(DRAW_ALL)
@@ -216,4 +224,51 @@ def test_printing_unfolds_the_page_and_folds_it_again(
     assert page.pdf().startswith(b"%PDF")
     assert page.evaluate(closed) == before
     assert page.evaluate("document.documentElement.dataset.print") is None
+    assert page.complaints() == []
+
+
+def test_no_rule_of_accessibility_is_violated(
+    chromium: browser.Browser, page_file: Path, tmp_path: Path
+) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: make build/node_modules")
+    hang = HangReport(
+        verdicts=[HangVerdict(kind="deadlock", sentence="A deadlock.")], groups=GROUPS
+    )
+    hung = tmp_path / "hang.html"
+    hung.write_bytes(render_hang(hang, "html"))
+    for path, dark in itertools.product((page_file, hung), (False, True)):
+        page = chromium.open(path, dark=dark)
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        page.evaluate(f"{AXE.read_text()}; 1")
+        assert page.evaluate(VIOLATIONS) == [], (path, dark)
+
+
+def test_the_filter_hides_findings_without_the_words(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "report.html").write_bytes(
+        render(factory.diagnosis(findings=factory.findings() * 2), "html")
+    )
+    page = chromium.open(tmp_path / "report.html")
+    page.evaluate("""(() => {
+      const input = document.querySelector(".filter input");
+      input.value = "Small-Collectives fill";
+      input.dispatchEvent(new Event("input"));
+    })()""")
+    shown = "[...document.querySelectorAll('.finding:not([hidden])')].map((one) => one.id)"
+    assert page.evaluate(shown) == ["small-collectives", "small-collectives-2"]
+    assert page.evaluate("document.querySelector('.filter output').textContent") == "2 of 6"
+
+
+def test_the_report_can_be_downloaded_as_json(
+    chromium: browser.Browser, page_file: Path, tmp_path: Path
+) -> None:
+    page = chromium.open(page_file)
+    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.evaluate("document.querySelector('.download').click()")
+    saved = tmp_path / "dsprof-report.json"
+    while not saved.exists():
+        page.evaluate("new Promise(requestAnimationFrame)")
+    assert from_json(saved.read_bytes(), "page") == factory.diagnosis(8, 50)
     assert page.complaints() == []

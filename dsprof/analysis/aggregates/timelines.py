@@ -1,4 +1,4 @@
-"""Steps in detail: what some ranks did in the worst and in the median step.
+"""Steps in detail: what some ranks did in the worst, the median and the first measured step.
 
 The choice needs the times of all ranks, so it is not known when a rank is read. In synchronous
 training ranks mostly agree on it: each draws its own few candidates. Where they do not, `missing`
@@ -7,27 +7,33 @@ says which ranks must be read again.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsprof.analysis.rank.intervals import Intervals, blocked, completion
+from dsprof.analysis.rank.intervals import Intervals, blocked, completion, without_size
+from dsprof.analysis.rank.profile import tied_profile
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.schema import ROLES, Step
+from dsprof.findings.wording import size
+from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY
+from dsprof.trace.schema import ROLES, Copy, Step
 from dsprof.trace.table import RankTrace
 
 CANDIDATES = 3  # of each kind, a rank
 RANKS = 16  # the lowest ones; more would not fit a page
 BARS_PER_LANE = 300
+STREAMS = 4  # of a device, the busiest
+_GAPS = 1000  # of a step: kernels that are closer are drawn as one
+_KERNELS = {COMPUTE: "compute", COMMUNICATION: "communication kernels", COPY: "copies"}
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One rectangle, in ns of the run's time line."""
 
-    lane: str  # "phase", "communication" or "blocked"
+    lane: str  # "phase", "communication", "blocked", "copies" or "stream" and its number
     kind: str
     start_ns: int
     end_ns: int
@@ -62,7 +68,11 @@ class Timelines(Aggregate):
         middle = max(0, (len(order) - CANDIDATES) // 2)
         return cls(
             durations,
-            draw(trace, clock, {*order[:CANDIDATES], *order[middle : middle + CANDIDATES]}),
+            draw(
+                trace,
+                clock,
+                {*order[:CANDIDATES], *order[middle : middle + CANDIDATES], *sorted(order)[:1]},
+            ),
             (trace.rank,),
         )
 
@@ -86,16 +96,18 @@ class Timelines(Aggregate):
         return replace(self, steps=steps, ranks=ranks)
 
     def choose(self) -> list[tuple[str, int]]:
-        """Return ("worst", step) and ("median", step) by the mean over ranks.
+        """Return ("worst", step), ("median", step) and ("first", step), by the mean over ranks.
 
-        Steps that not all ranks recorded in detail are left aside, if there are others.
+        A step is named once. Steps that not all ranks recorded in detail are left aside, if there
+        are others.
         """
         most = max((count for _, count in self.durations.values()), default=0)
         order = _slowest_first({n: d for n, d in self.durations.items() if d[1] == most})
         if not order:
             return []
-        worst, median = order[0], order[len(order) // 2]
-        return [("worst", worst)] if median == worst else [("worst", worst), ("median", median)]
+        chosen = {"first": min(order), "median": order[len(order) // 2], "worst": order[0]}
+        why = {step: name for name, step in chosen.items()}
+        return [(name, step) for step, name in reversed(why.items())]
 
     def missing(self) -> dict[int, set[int]]:
         """Return the chosen steps that ranks to be drawn have not drawn, by rank."""
@@ -127,13 +139,22 @@ class _Artist:
         self._clock = clock
         self._done_ns = completion(trace.collectives)[1]
         self._held = blocked(trace.collectives)
+        self._unsized = without_size(trace.collectives)
+        profile = tied_profile(trace)
+        self._device = trace.device if profile is None else profile.device
 
     def draw(self, step: Step) -> StepDetail:
         begun = np.array([step.start_ns], np.int64)
         shift = int(self._clock.on_run(begun)[0]) - step.start_ns
         bars: list[Bar] = []
         left_out = 0
-        for lane in (self._phases(step), self._collectives(step), self._blocked(step)):
+        for lane in (
+            self._phases(step),
+            self._collectives(step),
+            self._blocked(step),
+            self._copies(step),
+            *self._streams(step),
+        ):
             longest = sorted(lane, key=lambda bar: bar.start_ns - bar.end_ns)[:BARS_PER_LANE]
             left_out += len(lane) - len(longest)
             bars += sorted(longest, key=lambda bar: bar.start_ns)
@@ -148,14 +169,25 @@ class _Artist:
         rows = self._trace.collectives
         bars = []
         for i in np.flatnonzero((rows.step == step.step) & rows.on_wire):
-            group = self._trace.groups.get(int(rows.group[i]))
-            where = f" on {ROLES.get(group.role, group.label)}" if group is not None else ""
-            manner = "async" if rows.is_async[i] else "sync"
             end = int(self._done_ns[i]) or int(max(rows.return_ns[i], rows.pending_ns[i]))
             kind = rows.words[rows.op[i]]
-            label = f"{int(rows.nbytes[i])} bytes{where}, {manner}"
-            bars.append(Bar("communication", kind, int(rows.issue_ns[i]), end, label))
+            bars.append(Bar("communication", kind, int(rows.issue_ns[i]), end, self._label(i)))
         return bars
+
+    def _label(self, i: int) -> str:
+        """Say what is known of a collective: size, group, manner, calling line."""
+        rows, group = (
+            self._trace.collectives,
+            self._trace.groups.get(int(self._trace.collectives.group[i])),
+        )
+        site = self._trace.sites.get(int(rows.site[i]))
+        words = [
+            size(int(rows.nbytes[i])) if rows.tensors[i] else "size not recorded",
+            "group not recorded" if group is None else ROLES.get(group.role, group.label),
+            "async" if rows.is_async[i] else "sync",
+            "" if site is None else f"{site.file}:{site.line}",
+        ]
+        return ", ".join(filter(None, words))
 
     def _blocked(self, step: Step) -> list[Bar]:
         start, end = self._held
@@ -165,6 +197,37 @@ class _Artist:
         )
         pairs = zip(waits.starts.tolist(), waits.ends.tolist(), strict=True)
         return [Bar("blocked", "wait", begin, stop) for begin, stop in pairs]
+
+    def _copies(self, step: Step) -> list[Bar]:
+        return [
+            Bar("copies", "copies", copy.start_ns, copy.end_ns, _copy_label(copy))
+            for copy in self._trace.copies
+            if copy.step == step.step
+        ]
+
+    def _streams(self, step: Step) -> Iterator[list[Bar]]:
+        """Draw the busiest streams of a device; kernels that follow each other at once are one."""
+        device = self._device
+        if device is None:
+            return
+        inside = (device.end_ns > step.start_ns) & (device.start_ns < step.end_ns)
+        lengths = np.where(inside, device.end_ns - device.start_ns, 0)
+        streams, place = np.unique(device.stream, return_inverse=True)
+        busy_ns = np.bincount(place, lengths, len(streams))
+        gap_ns = (step.end_ns - step.start_ns) // _GAPS
+        for number in np.argsort(-busy_ns, kind="stable")[:STREAMS]:
+            bars = []
+            for kind, name in _KERNELS.items():
+                mine = inside & (place == number) & (device.kind == kind)
+                runs = Intervals.union(device.start_ns[mine], device.end_ns[mine] + gap_ns)
+                pairs = zip(runs.starts.tolist(), runs.ends.tolist(), strict=True)
+                lane = f"stream {int(streams[number])}"
+                bars += [Bar(lane, name, begin, end - gap_ns) for begin, end in pairs]
+            yield bars
+
+
+def _copy_label(copy: Copy) -> str:
+    return f"{copy.what} {copy.direction}, {size(copy.nbytes)}"
 
 
 AGGREGATE = Timelines

@@ -12,6 +12,16 @@
     return new Blob([await unpacked(base64)], { type: "text/javascript" });
   }
 
+  const specs = new Map();
+
+  async function spec(figure) {
+    if (!specs.has(figure)) {
+      const blob = await unpacked(figure.querySelector("script").textContent);
+      specs.set(figure, JSON.parse(await blob.text()));
+    }
+    return themed(specs.get(figure));
+  }
+
   function run(blob) {
     return new Promise((resolve, reject) => {
       const script = document.createElement("script");
@@ -62,7 +72,7 @@
         await plotly();
       }
       if (drawn.has(figure)) return;
-      const { data, layout } = themed(JSON.parse(figure.querySelector("script").textContent));
+      const { data, layout } = await spec(figure);
       plot.hidden = false;
       const drawing = window.Plotly.newPlot(plot, data, layout, config());
       drawn.add(figure);
@@ -83,9 +93,9 @@
     figure.querySelector(".drawing").addEventListener("dblclick", () => button?.click());
   }
 
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", async () => {
     for (const figure of drawn) {
-      const { data, layout } = themed(JSON.parse(figure.querySelector("script").textContent));
+      const { data, layout } = await spec(figure);
       window.Plotly.react(figure.querySelector(".plot"), data, layout);
     }
   });

@@ -35,3 +35,12 @@ addEventListener("afterprint", () => {
     details.name = name;
   }
 });
+
+document.querySelector(".download").addEventListener("click", async () => {
+  const data = await unpacked(document.getElementById("facts").textContent);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([data], { type: "application/json" }));
+  link.download = "dsprof-report.json";
+  link.click();
+  URL.revokeObjectURL(link.href);
+});

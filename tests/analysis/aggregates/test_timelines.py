@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
+
 from dsprof.analysis.aggregates.timelines import BARS_PER_LANE, RANKS, Timelines
 from dsprof.analysis.summary import RankClock
+from dsprof.trace.device import COMMUNICATION, COMPUTE, DeviceActivity
 from tests.factories.trace import (
     MS,
     captured,
@@ -38,8 +41,8 @@ def test_worst_and_median_are_of_measured_steps():
 
 def test_the_choice_is_by_the_mean_over_ranks():
     timelines = summary(*disagreeing())[Timelines]
-    assert timelines.choose() == [("worst", 5), ("median", 3)]
-    assert {step for steps in timelines.missing().values() for step in steps} <= {3, 5}
+    assert timelines.choose() == [("worst", 5), ("median", 3), ("first", 2)]
+    assert {step for steps in timelines.missing().values() for step in steps} <= {2, 3, 5}
     assert timelines.missing()
 
 
@@ -67,7 +70,7 @@ def test_bars_lie_on_the_time_line_of_the_run():
     assert detail.start_ns == 7 * MS
     assert bars["communication"].start_ns == ns(75 + 7)
     assert bars["communication"].kind == "all_reduce"
-    assert "sync" in bars["communication"].label
+    assert bars["communication"].label == "1.00 MiB, world, sync"
     assert (bars["blocked"].start_ns, bars["blocked"].end_ns) == (ns(82), ns(87))
     assert [bar.kind for bar in detail.bars if bar.lane == "phase"] == [
         "forward",
@@ -87,3 +90,31 @@ def test_the_longest_bars_are_kept_and_the_rest_counted():
     assert len(kept) == BARS_PER_LANE
     assert "all_gather" in kept
     assert detail.left_out == 2 * 21
+
+
+def test_streams_of_a_device_are_lanes_and_neighbouring_kernels_one_bar():
+    kernels = [
+        (COMPUTE, 7, 1100, 1200),
+        (COMPUTE, 7, 1200.5, 1300),
+        (COMPUTE, 7, 1400, 1500),
+        (COMMUNICATION, 20, 1450, 1700),
+    ]
+    kind, stream, start, end = (np.array(column) for column in zip(*kernels, strict=True))
+    none = np.zeros(len(kernels), np.int64)
+    trace = rank_trace(steps=[step(n, 1000 * n, 1000 * n + 1000) for n in range(2)])
+    trace.device = DeviceActivity(
+        words=[""],
+        name=none,
+        library=none,
+        kind=kind,
+        stream=stream,
+        start_ns=(start * MS).astype(np.int64),
+        end_ns=(end * MS).astype(np.int64),
+        is_usual=none > 0,
+    )
+    bars = Timelines.collect(trace, RankClock()).steps[1][0].bars
+    assert [(bar.lane, bar.kind, bar.start_ns, bar.end_ns) for bar in bars] == [
+        ("stream 7", "compute", ns(1100), ns(1300)),
+        ("stream 7", "compute", ns(1400), ns(1500)),
+        ("stream 20", "communication kernels", ns(1450), ns(1700)),
+    ]
