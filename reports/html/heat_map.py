@@ -13,7 +13,7 @@ from dsprof.reports.html.step_drawings import step_labels
 LEVELS = 5
 _ROW_PX, _TOP_PX, _AXIS_PX = 14, 12, 18
 _MOST_PX = 224  # of all rows together: many ranks are thinner rows
-_LEAST_RANGE = 0.5  # of the median: below it noise would look like trouble
+_LEAST_RANGE = 0.5  # of the usual time: below it noise would look like trouble
 
 
 def heat_map(found: StepMap) -> Drawing | None:
@@ -24,7 +24,7 @@ def heat_map(found: StepMap) -> Drawing | None:
     known = sorted(ns for row in grid for ns in row if ns is not None)
     if not known:
         return None
-    usual, most = known[len(known) // 2], known[-1]
+    usual, most = known[len(known) // 4], known[-1]  # of two ranks one may be slow all the time
     height = min(_ROW_PX, _MOST_PX / len(grid))
     bottom = round(_TOP_PX + len(grid) * height)
     return Drawing(

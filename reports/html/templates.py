@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -25,8 +24,6 @@ _DIRECTIONS = dict.fromkeys(
     map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "?"
 )
 """Marks that turn the direction of text: those of a name would turn what stands beside it, too."""
-
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|[kMG]B/s)(?!\w))")
 
 NO_SCRIPT = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -99,7 +96,7 @@ def prose(text: str) -> Markup:
     """Escape a sentence, show what it has in backticks as code, and keep units at their numbers."""
     from markupsafe import Markup, escape
 
-    pieces = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text.translate(_DIRECTIONS)).split("`")
+    pieces = _shown(text).split("`")
     if len(pieces) % 2 == 0:
         pieces[-2:] = ["`".join(pieces[-2:])]
     return Markup("").join(

@@ -62,7 +62,7 @@ class View:
         self.checks = [
             (label, found)
             for status, label in _CHECKS.items()
-            if (found := content.with_status(diagnosis, status))
+            if (found := [one for one in self._shown if one.finding.status is status])
         ]
         self.rules = {about.rule: about for about in diagnosis.rules}
 
