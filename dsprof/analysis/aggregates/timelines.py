@@ -168,7 +168,7 @@ class _Artist:
     def _collectives(self, step: Step) -> list[Bar]:
         rows = self._trace.collectives
         bars = []
-        for i in np.flatnonzero((rows.step == step.step) & rows.on_wire):
+        for i in np.flatnonzero((rows.step == step.step) & rows.on_wire).tolist():
             end = int(self._done_ns[i]) or int(max(rows.return_ns[i], rows.pending_ns[i]))
             kind = rows.words[rows.op[i]]
             bars.append(Bar("communication", kind, int(rows.issue_ns[i]), end, self._label(i)))
