@@ -66,7 +66,7 @@ def training_rows() -> Iterator[Row]:
 
 
 def hook_rows() -> Iterator[Row]:
-    """Yield what hooks take of a step, the dearest ones by name; and what that is of the step."""
+    """Yield what hooks take of a step, the most expensive ones by name, and their share of it."""
     for training, scale in itertools.product(TRAININGS, ("half", "demo")):
         result = trained("overhead_hooks.py", training, scale)
         found, clocks = result["dsprof"], result["clocks"]["hooks"]

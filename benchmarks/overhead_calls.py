@@ -1,6 +1,6 @@
 """What one recorded collective costs the thread that issues it, on the backend that sends nothing.
 
-A call is an asynchronous all_reduce and its wait, with the calling site 15 frames up. Prints JSON:
+A call is an asynchronous all_reduce and its wait, with the call site 15 frames up. Prints JSON:
 nanoseconds for the issue and for the wait, in the batch that other programs disturbed least.
 "calls" are issued by Python, "functional" ones by C++. "cold" is "calls" with other memory read
 before each one, as a step of training does between two calls.

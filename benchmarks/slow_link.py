@@ -2,7 +2,7 @@
 
 Between processes of one machine a message costs what the scheduler makes of it. In a network
 namespace (which needs no rights) the kernel holds the packets of the loopback back instead: for
-their bytes, and each one for the overhead that it is charged with, which stands for latency.
+their bytes, and each one for the overhead that it is charged with, its latency.
 """
 
 import os

@@ -65,7 +65,7 @@ def enable(
     Raises:
         ConfigError: an option, a DSPROF_* variable or the file is wrong.
     """
-    given = _given(locals())  # first: it is of the arguments alone
+    given = _given(locals())  # first, while locals are the arguments
     import os
 
     from dsprof import session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DsprofError(Exception):
-    """A mistake that the user can mend; the command line prints it as it is and exits with 2.
+    """A mistake that the user can fix; the command line prints it as it is and exits with 2.
 
     Each argument is one line, in which a name cannot break the line nor steer the terminal.
     """

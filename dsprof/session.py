@@ -367,7 +367,7 @@ class Session:
                 )
 
     def _report_hooks(self) -> None:
-        """Say once, on rank 0, which hooks could not do their work; the report tells of all."""
+        """Say once, on rank 0, which hooks could not do their work; the report names all."""
         off: dict[str, str] = {}
         for status in self._status.values():
             said = "; ".join(filter(None, (off.get(status.name), status.why, *status.lost)))

@@ -161,7 +161,7 @@ def main() -> None:
             engine.step()
         if dist.get_rank() == 0 and (step + 1) % 5 == 0:
             print(f"step {step + 1:3d}  loss {loss.item():.3f}", flush=True)
-    # A gloo thread that lets go of a tensor while Python ends aborts the process, dsprof or not: it
+    # A gloo thread that releases a tensor while Python ends aborts the process, dsprof or not: it
     # takes the GIL there. A barrier has no tensor, and mostly outlasts all that do.
     dist.barrier()
     dist.destroy_process_group()

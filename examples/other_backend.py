@@ -15,10 +15,10 @@ each other's. What counts is where one is put: as a backend of torch.distributed
    a sum of two has one order. With more ranks a library may add in another order; then the losses
    are close, and no more.
 2. The same traffic: under OPERATIONS AND BYTES every operation is `same`, which is exact. What
-   deepspeed.comm handed to the library stands in detail as `outside c10d`: torch never saw it.
+   deepspeed.comm handed to the library is listed as `outside c10d`: torch never saw it.
 3. The gain: with `--steps 500`, for noise shows from 5 s of steps on. Under TIMES the whole step,
    and in it exposed communication, is `faster` or `slower` by at least 2 % with 99 % confidence, or
-   the noise hides it. How long each operation was waited for stands beside its bytes, and
+   the noise hides it. How long each operation was waited for is beside its bytes, and
    `--format html` shows its bus bandwidth. (These libraries are slow: they are for reading.)
 """
 
@@ -104,7 +104,7 @@ def reduced(parts: list[Tensor], op: object) -> Tensor:
 
 
 class Pending(dist.Work):
-    """A collective of the library that is under way."""
+    """A collective of the library in flight."""
 
     def __init__(self, finish: Finish) -> None:
         super().__init__()
@@ -243,8 +243,8 @@ def main() -> None:
     words = " ".join(map(float.hex, losses))
     # One write: the lines of two ranks share a terminal.
     print(f"rank {dist.get_rank()} losses {words} weights {digest[:16]}", flush=True)
-    # A gloo thread that lets go of a tensor while Python ends aborts the process, dsprof or not: it
-    # takes the GIL there. A barrier has no tensor, and by its end those before it are let go of.
+    # A gloo thread that releases a tensor while Python ends aborts the process, dsprof or not: it
+    # takes the GIL there. A barrier has no tensor, and by its end those before it are released.
     dist.barrier()
     dist.destroy_process_group()
 

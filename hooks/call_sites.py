@@ -1,4 +1,4 @@
-"""Calling sites: the first Python frame outside torch, deepspeed and dsprof, interned."""
+"""Call sites: the first Python frame outside torch, deepspeed and dsprof, interned."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ A prime: with a step of 8 or 16 collectives it would otherwise be the same ones 
 
 
 class Sites:
-    """Finds and numbers calling sites, for all hooks of a recorder.
+    """Finds and numbers call sites, for all hooks of a recorder.
 
     A walk up the stack makes an object of each frame that it looks at, which is most of its cost.
     So it is remembered how far up sites were for a path through the libraries, known by the code
     positions of two of its frames: only those frames are looked at, the nearest first. Every so
     often a walk checks that, and learns how far up sites are, too.
 
-    A file is looked at once: `_files` maps its name to None when it is to be passed over, else to
+    A file is looked at once: `_files` maps its name to None when it is skipped, else to
     its known sites by code position. The line of a position is computed for new sites only.
 
     Any thread that communicates or trains touches it, without a lock: a dict's get and set are one
@@ -123,7 +123,7 @@ def _ancestor(frame: FrameType | None, depth: int) -> FrameType | None:
 
 
 def _inner_paths() -> Iterator[str]:
-    """Yield how the names of files begin that are no calling sites."""
+    """Yield the beginnings of file names that are no call sites."""
     yield "<"
     yield os.path.dirname(__file__) + os.sep
     for name in _PASSED_OVER:

@@ -1,4 +1,4 @@
-"""Names of dtypes: `str(dtype)` alone costs more than a lookup."""
+"""Names of dtypes: `str(dtype)` costs more than a lookup."""
 
 from __future__ import annotations
 

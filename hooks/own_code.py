@@ -1,4 +1,4 @@
-"""The code of dsprof itself, for what has to tell it from the user's."""
+"""The code of dsprof itself, for what must distinguish it from the user's."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _MISSING = object()
 class Patch:
     """One attribute replaced by a wrapper of itself.
 
-    `raw` is what stood in `vars(owner)`: for C++ classes that is an instancemethod, which
+    `raw` is what `vars(owner)` had: for C++ classes that is an instancemethod, which
     `getattr` would turn into a function that no longer binds, so only `raw` is ever put back.
     """
 
@@ -38,7 +38,7 @@ class Patch:
         """Put the original back.
 
         Returns:
-            False if someone has wrapped us meanwhile: their chain is left alone, and our wrapper
+            False if someone has wrapped us meanwhile: their chain is unchanged, and our wrapper
             stays in it; it passes calls through once its recorder has stopped.
         """
         if vars(self.owner).get(self.name) is not self.wrapper:

@@ -17,7 +17,7 @@ class Subclasses:
 
     A subclass to come is noticed by `__init_subclass__`, which Python calls when it is made. A
     failure makes `hook` remember it and leaves the class as it is. Classes in the modules
-    `patched_elsewhere` are left alone.
+    `patched_elsewhere` are left unpatched.
     """
 
     def __init__(

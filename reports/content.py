@@ -27,7 +27,7 @@ class Part:
 
     key: str
     label: str
-    ns: int | None  # None: not measurable; its time stands in `other`, if that is known
+    ns: int | None  # None: not measurable; its time is in `other`, if that is known
     share: float
 
 

@@ -26,6 +26,10 @@ def test_code_addresses_and_parts_of_words_are_not_prose(tmp_path: Path, text: s
     assert found(tmp_path / "page.md", text) == []
 
 
-def test_strings_of_a_module_are_read_and_docstrings_are_not(tmp_path: Path) -> None:
-    text = '"""Nobody."""\n\nTEXT = f"{1} ranks are " "under way"\nalone = 1  # alone\n'
-    assert found(tmp_path / "module.py", text) == [(3, "under way")]
+def test_strings_docstrings_and_comments_of_a_module_are_read(tmp_path: Path) -> None:
+    text = '"""Nobody."""\n\nTEXT = f"{1} ranks are " "under way"\nalone = 1  # `alone`, alone\n'
+    assert sorted(found(tmp_path / "module.py", text)) == [
+        (1, "Nobody"),
+        (3, "under way"),
+        (4, "alone"),
+    ]

@@ -1,14 +1,16 @@
 """Looks for phrases that readers stumble over: `python -m tests.words`, part of `make lint`.
 
-Prose of the docs, templates, tables of sentences, and the strings of modules, without docstrings.
-Code in backticks or fences is left alone.
+Prose of the docs, templates, tables of sentences; strings, docstrings and comments of modules. Code
+in backticks or fences is not checked.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 
 PROSE = ("*.md", "docs/**/*.md", "reports/**/*.j2")
-MODULES = ("dsprof/**/*.py", "hooks/**/*.py", "reports/**/*.py", "dsprof_autostart.py")
+MODULES = (
+    *("dsprof/**/*.py", "hooks/**/*.py", "reports/**/*.py", "dsprof_autostart.py"),
+    *("benchmarks/**/*.py", "examples/**/*.py"),
+)
 TABLES = ("dsprof/rules/knowledge/**/*.csv",)
 SAY = {
     r"\balone\b": "only",
@@ -95,12 +100,15 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def _strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the strings of a module that may be shown, each with its line; no docstrings."""
+    """Yield the strings, docstrings and comments of a module, each with its line."""
     tree = ast.parse(source)
     bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
-            yield node.lineno, node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, _prose(node.value) if id(node) in bare else node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], _prose(token.string)
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:

@@ -70,7 +70,7 @@ class OpCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hiding(msgspec.Struct, frozen=True, kw_only=True):
-    """What hiding a collective behind compute gains: each alone, then both at once.
+    """What hiding a collective behind compute gains: first separately, then both at once.
 
     `low` and `high` bound the factor c by which time = longer + c x shorter: 0 when hiding is free,
     1 when it gains nothing.

@@ -43,7 +43,7 @@ def summarise(
     in a pass of its own, where their files can tell. A few files may be read once more for the
     timelines.
 
-    A file that turns out to be unreadable is passed over, and named in `Run.strangers`.
+    A file that turns out to be unreadable is skipped, and named in `Run.strangers`.
 
     Raises:
         TraceError: no file can be read.
@@ -114,7 +114,7 @@ def _merged(ranks: Iterable[RunSummary], alignment: Alignment) -> RunSummary:
 
 
 def _fold(ranks: Iterable[RunSummary]) -> RunSummary:
-    """Merge neighbours that hold as many ranks: one by one, each merge would copy all before it."""
+    """Merge neighbours of as many ranks: merged in sequence, each would copy all before it."""
     held: list[tuple[int, RunSummary]] = []
     for rank in ranks:
         count, summary = 1, rank

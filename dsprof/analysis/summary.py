@@ -130,12 +130,12 @@ class RunSummary:
         return RunSummary((self._parts | {type(part): part}).values(), self.failures)
 
     def only(self, kinds: Iterable[type[Aggregate]]) -> RunSummary:
-        """Return a summary of the named aggregates alone, so that a rule sees what it declared."""
+        """Return a summary of only the named aggregates, so that a rule sees what it declared."""
         return RunSummary(self._parts[kind] for kind in kinds if kind in self._parts)
 
 
 def collected(trace: RankTrace, clock: RankClock, kinds: Iterable[type[Aggregate]]) -> RunSummary:
-    """Collect aggregates of one rank; one of a plugin may fail, and stands in `failures` then."""
+    """Collect aggregates of one rank; one of a plugin may fail, and is then in `failures`."""
     failures: dict[type[Aggregate], str] = {}
     parts = [_guarded(kind, partial(kind.collect, trace, clock), failures) for kind in kinds]
     return RunSummary([part for part in parts if part is not None], failures)

@@ -91,7 +91,7 @@ def _measured(options: Options, backend: str, device: torch.device, started: str
     found, hiding = _stages(hosts, backend, device, sizes, everyone)
     products = measure_products(device, everyone, size)
     machine = _machine(hosts, backend, device, everyone)
-    # By its end gloo's threads hold no tensor: to let go of one while Python ends would abort.
+    # By its end gloo's threads hold no tensor: releasing one while Python ends would abort.
     dist.barrier(everyone)
     wrong = [one for outcome in found for one in outcome.wrong]
     if dist.get_rank() == 0:

@@ -1,4 +1,4 @@
-"""What it costs to hide a collective behind compute: each alone, then both at once."""
+"""What it costs to hide a collective behind compute: first separately, then both at once."""
 
 from __future__ import annotations
 

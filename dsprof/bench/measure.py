@@ -108,7 +108,7 @@ def _tried(do: Callable[[], T], team: Team) -> tuple[T | None, str]:
     result, problem = None, ""
     try:
         result = do()
-    except Exception as error:  # noqa: BLE001 - backends refuse in many ways; that is told
+    except Exception as error:  # noqa: BLE001 - backends refuse in many ways, each is reported
         problem = " ".join(str(error).split())[:200] or type(error).__name__
     return result, next(filter(None, team.told(problem)), "")
 

@@ -1,4 +1,4 @@
-"""What is measured, as the command line says it; no torch, so that mistakes are told at once."""
+"""What is measured, by the command line; no torch, so that mistakes are reported at once."""
 
 from __future__ import annotations
 

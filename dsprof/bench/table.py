@@ -53,7 +53,7 @@ def _longest_ns(cost: OpCost) -> float:
 
 
 def _line(cost: OpCost) -> str:
-    # One size alone does not tell latency from bytes.
+    # A single size does not separate latency from bytes.
     latency = fmt.duration(cost.latency_ns) if len(cost.samples) > 1 else "-"
     last, factor = cost.samples[-1], busbw_factor(cost.op, cost.group_size)
     if factor is None or not last.nbytes:

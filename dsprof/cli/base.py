@@ -40,7 +40,7 @@ class Command(Protocol):
         """Do it and return the exit code.
 
         Raises:
-            DsprofError: a mistake that the user can mend.
+            DsprofError: a mistake that the user can fix.
         """
         ...
 

@@ -91,7 +91,7 @@ def _place(variables: Mapping[str, str]) -> _Place:
     """Return which rank this process would be, by what its launcher says.
 
     Raises:
-        ConfigError: what it says is no rank.
+        ConfigError: the variables name no valid rank.
     """
     from dsprof.environment import count
     from dsprof.trace.schema import LARGEST_WORLD
@@ -168,7 +168,7 @@ def _write(folder: Path, header: Header, found: EnvSnapshot) -> None:
 
 
 def _in_brief(diagnosis: Diagnosis, failed: Sequence[Finding]) -> bytes:
-    """Return a line for each fault, so that those of many ranks can be read together."""
+    """Return a line for each problem, so that those of many ranks can be read together."""
     run = diagnosis.run
     texts = [f"[{one.severity.value.upper()}] {one.summary}" for one in failed]
     lines = [

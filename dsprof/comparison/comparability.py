@@ -1,4 +1,4 @@
-"""Whether two runs are of one kind, so that their steps do the same work."""
+"""Whether two runs are comparable: their steps do the same work."""
 
 from __future__ import annotations
 

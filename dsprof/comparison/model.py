@@ -59,7 +59,7 @@ class OperationChange(_Part):
 
 
 class KindChange(OperationChange, kw_only=True):
-    """Collectives of one kind; a kind that only one run has counts 0 in the other."""
+    """Like collectives of both runs; those that only one run has count 0 in the other."""
 
     group: str
     group_size: int

@@ -55,7 +55,7 @@ def environment(diagnosis: Diagnosis) -> dict[str, str]:
 
 
 def versions(diagnosis: Diagnosis) -> dict[str, str]:
-    """Return the versions of libraries; those that differ between ranks stand apart."""
+    """Return the versions of libraries; those that differ between ranks are listed separately."""
     return diagnosis.run.versions | diagnosis.environment.versions
 
 

@@ -15,7 +15,7 @@ Key = TypeVar("Key")
 
 
 class Kind(NamedTuple):
-    """What collectives of one kind have in common."""
+    """What the collectives of a row have in common."""
 
     op: str
     group: str
@@ -35,7 +35,7 @@ class Sums:
     calls: int = 0
     nbytes: int | None = 0  # None: the sizes of some are not known
     exposed_ns: int | None = None
-    busbw: float | None = None  # of rows of one kind alone: speeds cannot be added
+    busbw: float | None = None  # only of single rows: speeds cannot be added
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(

@@ -89,7 +89,7 @@ def mirrored(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def unmirrored(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return all DSPROF* of `variables`; where one is not set its mirror stands in."""
+    """Return all DSPROF* of `variables`; where one is not set its mirror is used."""
     own = {name: value for name, value in variables.items() if _is_ours(name)}
     names = {name: name.removeprefix(MIRROR_PREFIX) for name in variables.keys() - own.keys()}
     mirrors = {ours: variables[name] for name, ours in names.items() if _is_ours(ours)}

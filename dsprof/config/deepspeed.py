@@ -34,7 +34,7 @@ _OTHER = (
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A configuration as it stands in a file."""
+    """A configuration as written in a file."""
 
     values: dict[str, Any]
     lines: dict[str, int]  # of keys, sections and names joined by dots
@@ -51,7 +51,7 @@ def read_config(path: Path) -> ConfigFile:
     """Read JSON, or as much of Hjson as comments and trailing commas.
 
     Raises:
-        ConfigError: there is no such file, it is no configuration, or a key stands in it twice.
+        ConfigError: there is no such file, it is no configuration, or a key occurs twice.
     """
     text = _text(path)
     tokens = list(_tokens(text))
@@ -151,7 +151,7 @@ def _plain(tokens: Iterable[_Token]) -> str:
 
 
 def _keys(tokens: Iterable[_Token]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path and the line of each key; of lists, what they hold is passed over."""
+    """Yield the path and the line of each key; the contents of lists are skipped."""
     solid = [token for token in tokens if token.kind not in ("space", "comment")]
     path: list[str | None] = []  # the key of each open object, "" of the first; None: a list
     key: str | None = None

@@ -1,4 +1,4 @@
-"""What the processes of a run that stands are doing now, as far as they are on this machine."""
+"""What the processes of a stuck run are doing now, as far as they are on this machine."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class _Part(msgspec.Struct, kw_only=True):
 class RunInfo(_Part):
     """Which run this is."""
 
-    world_size: int | None  # null: no file tells it
+    world_size: int | None  # null: no file states it
     ranks: list[int]  # present in the traces
     hosts: list[str]
     steps: int  # optimizer steps recorded by the ranks present
@@ -58,7 +58,7 @@ class Quality(_Part):
     unclean_ranks: list[int] = []  # their files have no trailer
     exceptions: dict[str, list[int]] = {}  # type, caught by nothing -> ranks that it ended
     is_recorded: bool = True  # dsprof wrote files of the run; else other tools wrote all of them
-    strangers: list[str] = []  # files passed over, each with the reason
+    strangers: list[str] = []  # skipped files, each with the reason
     dropped_events: int = 0
     broken_lines: int = 0
     counted_only_steps: int = 0  # recorded steps that are not in full detail on every rank
@@ -118,7 +118,7 @@ class StepParts(_Part):
     fastest_total_ns: int | None = None
     slowest_total_ns: int | None = None
     is_measured: bool = True  # whether `total` and the rules take it
-    is_counted: bool = False  # collectives are in counters alone, on one rank at least
+    is_counted: bool = False  # collectives are only in counters, on one rank at least
     calls: int = 0  # collectives on the wire of one rank, counted ones included
     bytes: int | None = None  # of these; None where the size of one is not known
 
@@ -204,7 +204,7 @@ class DeviceRow(_Part):
 
 
 class CommunicationRow(_Part):
-    """Collectives of one kind; calls, bytes and times are sums over ranks and measured steps."""
+    """Like collectives; calls, bytes and times are sums over ranks and measured steps."""
 
     op: str
     requested: str
@@ -223,13 +223,13 @@ class CommunicationRow(_Part):
     exposed_ns: int | None
     algbw: float | None  # of the calls whose completion is known to a tenth of their time
     busbw: float | None
-    site: str = ""  # the commonest calling site
-    role: str = ""  # what the group is for: "data", "tensor"..., "" where nobody says it
+    site: str = ""  # the most frequent call site
+    role: str = ""  # what the group is for: "data", "tensor"..., "" if unknown
     group_ranks: list[list[int]] = []  # of up to 4 such groups, where they are small
 
 
 class TransferRow(_Part):
-    """How fast collectives of one kind were once all ranks had come: their call of median speed."""
+    """How fast like collectives were after all ranks had arrived: their call of median speed."""
 
     op: str
     group: str
@@ -289,7 +289,7 @@ class FlushRow(_Part):
 
 
 class FetchRow(_Part):
-    """Parameter fetches of one kind and phase, and of one module of FSDP."""
+    """Parameter fetches by kind, phase and FSDP module."""
 
     kind: str
     phase: str
@@ -302,7 +302,7 @@ class FetchRow(_Part):
 
 
 class CopyRow(_Part):
-    """Copies between host and device of one kind and phase, sums over ranks and measured steps."""
+    """Copies between host and device by kind and phase, sums over ranks and measured steps."""
 
     what: str  # "gradient", "parameter" or "optimizer state"
     direction: str  # "to host", "to device" or "within host"
@@ -380,7 +380,7 @@ class EngineSettings(_Part):
 
 
 class EnvironmentInfo(_Part):
-    """Variables, versions, limits; what differs between ranks stands apart."""
+    """Variables, versions, limits; what differs between ranks is listed separately."""
 
     variables: dict[str, str] = {}  # common to all ranks present
     effective: dict[str, str] = {}
@@ -576,7 +576,7 @@ class Diagnosis(_Part):
     tiles: list[Tile] = []  # the figures that matter for this kind
     findings: list[Finding] = []  # most valuable first; every rule at least once
     communication: list[CommunicationRow] = []
-    devices: list[DeviceRow] = []  # ranks whose traces hold times of an accelerator
+    devices: list[DeviceRow] = []  # ranks whose traces have device times
     hang: HangReport | None = None  # where a hang or crash is known
     flights: list[FlightRow] = []  # groups with something in flight, where dumps were given
     flushes: list[FlushRow] = []

@@ -201,7 +201,7 @@ def _digests(
 
 
 def _conf_files(environ: Mapping[str, str]) -> list[Path]:
-    """Return the files that NCCL and RCCL read; NCCL_CONF_FILE stands in for ~/.nccl.conf."""
+    """Return the files that NCCL and RCCL read; NCCL_CONF_FILE replaces ~/.nccl.conf."""
     home = Path(environ.get("HOME", "/nonexistent"))
     user = Path(environ["NCCL_CONF_FILE"]) if "NCCL_CONF_FILE" in environ else home / ".nccl.conf"
     return [Path("/etc/nccl.conf"), user, Path("/etc/rccl.conf"), home / ".rccl.conf"]

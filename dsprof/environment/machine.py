@@ -100,7 +100,7 @@ def cpu_flags(root: Path = ROOT) -> frozenset[str]:
     """Return the instructions of the first CPU, by the kernel's names.
 
     Raises:
-        OSError: nothing tells of CPUs.
+        OSError: the CPUs are unknown.
     """
     return frozenset(_cpu(root, "flags").split())
 
@@ -209,7 +209,7 @@ def _cpu(root: Path, field: str) -> str:
     """Return a field of the first CPU.
 
     Raises:
-        OSError: nothing tells of CPUs.
+        OSError: the CPUs are unknown.
     """
     with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
         start = file.read(8192)

@@ -50,7 +50,7 @@ def _multiplies(torch: Any, dtype: str, environ: Mapping[str, str], flags: froze
         limit = environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", "ALL")).upper()
         supported = flags >= needed and limit.startswith(_WIDE)
     else:
-        return ""  # another architecture, or nothing tells of the CPU
+        return ""  # another architecture, or the CPU is unknown
     return "yes" if supported else "no"
 
 

@@ -53,7 +53,7 @@ def _is_writable_by_others(status: os.stat_result) -> bool:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Say whether a group is the one that many systems make for each user alone.
+    """Say whether a group is the private one that many systems make for each user.
 
     Others may have it as their primary group, which no lookup tells: its name must be the user's.
     """

@@ -11,7 +11,7 @@ from typing import Any
 def in_folder(package: str, attribute: str) -> Iterator[Any]:
     """Yield what the modules and packages directly in `package` call `attribute`, by their names.
 
-    Works inside a zip file; a frozen program must be told to include all modules of dsprof.
+    Works inside a zip file; a frozen program must include all modules of dsprof.
     """
     parent = importlib.import_module(package)
     for name in sorted(module.name for module in pkgutil.iter_modules(parent.__path__)):

@@ -34,7 +34,7 @@ class Cost:
     def total_ns(self) -> int:
         """Estimate what hooks have taken in this trace.
 
-        A collective's record was timed now and then; whatever else hooks number costs about as
+        A collective's record is timed occasionally; whatever else hooks number costs about as
         much. Phases and waits are left out: in `benchmarks/overhead_hooks.py` it is 50 to 90 % of
         what all hooks take.
         """

@@ -46,7 +46,7 @@ class DeviceWatch(Protocol):
         """Return what `call` does, which waits for `work`; time it on the waiting stream."""
 
     def join(self, coalesced: int, work: Any) -> None:
-        """`work` stands for the batch of this number; None: the current stream has run it."""
+        """`work` is that of the batch of this number; None: the current stream has run it."""
 
     def open(self) -> Any:
         """C++ is about to wait on the current stream; returns what `close` wants."""
@@ -67,7 +67,7 @@ class InFlight:
         self, add: Callable[[Collective], None], fail: Callable[[str, BaseException], None]
     ) -> None:
         self.works: dict[int, tuple[Any, Collective]] = {}  # by identity of the Work
-        self.blocking: dict[int, Collective] = {}  # thread -> its sync call that is under way
+        self.blocking: dict[int, Collective] = {}  # thread -> its sync call in flight
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
         self.cpp_waits = CppWaits(add)
@@ -106,7 +106,7 @@ class InFlight:
         """Note which collectives in flight are complete by now, the oldest first.
 
         Backends complete about in order, so the search ends after a few that are `pending`. Only
-        collectives of this thread count, whose caller has had its Work by now: letting go of a
+        collectives of this thread count, whose caller has had its Work by now: dropping a
         Work that is still on its way to the caller would lose its identity.
         """
         now, thread = clock(), get_ident()
@@ -137,7 +137,7 @@ class InFlight:
             self.poll(in_flight, in_flight)
 
     def _let_go(self, key: int, work: Any, record: Collective) -> None:
-        """Let go of a Work that is complete, but know it if it is waited for later."""
+        """Drop a Work that is complete, but recognise it if it is waited for later."""
 
         def gone(_: object) -> None:
             if self.completed.pop(key, None) is not None:
@@ -171,7 +171,7 @@ class InFlight:
     def waited(self, work: Any, start_ns: int, end_ns: int, finished: bool) -> None:
         """Note a wait that has ended, and hand over the record of what was waited for.
 
-        `finished` is false if the wait raised; then nothing is known of the completion.
+        `finished` is false if the wait raised; completion is then unknown.
         """
         try:
             # Without the lock first: a hook's poll, which may hold it, is rarely in between.
@@ -209,7 +209,7 @@ class InFlight:
             return done[1]
 
     def take_unheld(self, wanted: Callable[[Collective], bool]) -> list[Collective]:
-        """Take the collectives, pending ones too, whose Work nobody holds but this recorder."""
+        """Take the collectives, pending ones too, whose Work only this recorder holds."""
         with self._tables:
             for key, record in [(key, entry[1]) for key, entry in list(self.works.items())]:
                 if wanted(record) and self._is_unheld(key):
@@ -217,7 +217,7 @@ class InFlight:
         return self.cpp_waits.take(wanted)
 
     def _is_unheld(self, key: int) -> bool:
-        """Let go of a Work in flight, and take it back if that was not its end."""
+        """Drop a Work in flight, and take it back if that was not its end."""
         entry = self.works.pop(key, None)
         if entry is None:  # waited for meanwhile, in another thread
             return False
@@ -230,7 +230,7 @@ class InFlight:
         return work is None
 
     def join(self, coalesced: int, work: Any) -> None:
-        """Know `work` as what stands for a batch: its last collective has it, the others go."""
+        """Take `work` as that of a batch: its last collective keeps it, the others are dropped."""
         if self.device is not None:
             self.device.join(coalesced, work)
         if work is None:
@@ -298,8 +298,8 @@ class InFlight:
     def unfinished(self) -> list[Collective]:
         """Return the records not handed over yet; those of complete ones have their `done_ns`.
 
-        For the writer's thread: it looks, and lets go only of what is old or too much. It holds no
-        Work outside the lock, for others have to see which ones nobody holds.
+        For the writer's thread: it looks, and drops only what is old or too much. It holds no
+        Work outside the lock, so that others can see which ones are not held.
         """
         with self._tables:
             self._give_up_oldest()

@@ -10,7 +10,7 @@ from types import FrameType
 def raise_if_of_signal_handler(error: BaseException) -> None:
     """Raise `error` again if a signal handler raised it.
 
-    It is told by what such a handler gets: the signal, and the frame that it interrupts.
+    It is recognised by what such a handler gets: the signal, and the frame that it interrupts.
 
     Raises:
         BaseException: `error`.

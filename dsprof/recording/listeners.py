@@ -1,4 +1,4 @@
-"""Who wants to know of something, and is told without harm to others."""
+"""Listeners: callbacks of which one that fails does not harm the others."""
 
 from __future__ import annotations
 

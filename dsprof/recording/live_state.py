@@ -78,7 +78,7 @@ Done = Callable[[int, int], None]
 
 
 def _nothing(*_: object) -> None:
-    """No state is kept, or nobody watches it."""
+    """No state is kept, or it is not watched."""
 
 
 class LiveState:
@@ -92,7 +92,7 @@ class LiveState:
     def __init__(self) -> None:
         self.issue: Issue = _nothing
         """`(id, seq, where, kind, nbytes, issue_ns, site, step, done_ns, thread)`; `seq` is
-        negative for a send or receive, `done_ns` is UNFOLLOWED where nobody sees it complete."""
+        negative for a send or receive, `done_ns` is UNFOLLOWED if its completion is not seen."""
         self.done: Done = _nothing
         """`(id, time_ns)`; the time is negative where a wait for it failed."""
         self.words = Words(self._write)
@@ -191,7 +191,7 @@ class LiveState:
 
 
 class Words(dict[str, int]):
-    """Operations, dtypes and phases by number; each new one is told to the file.
+    """Operations, dtypes and phases by number; each new one is written to the file.
 
     They are numbered for the process: hooks that know theirs keep the number.
     """

@@ -43,4 +43,4 @@ class Outbox:
 
 
 def _nobody(definition: Any) -> None:
-    """Nobody wants to know."""
+    """Ignore it: there is no listener."""

@@ -171,7 +171,7 @@ def _anonymous_list(value: str, anonymizer: Anonymizer) -> str:
 
 
 def _user_names(environ: Mapping[str, str]) -> list[str]:
-    """Return the user's names; root is nobody's name and a common word."""
+    """Return the user's names; root is a common word and no user's name."""
     names = {environ.get(name, "") for name in ("USER", "LOGNAME", "SLURM_JOB_USER")}
     names.add(os.path.basename(os.path.expanduser("~").rstrip("/")))
     return sorted(names - {"", "root", "user", "home"})

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def _nothing(*args: Any) -> None:
-    """Nobody wants to know."""
+    """Ignore it: there is no listener."""
 
 
 class Recorder:
@@ -41,7 +41,7 @@ class Recorder:
         on_new_world: Callable[[], None] = _nothing,
         on_failure: Callable[[str], None] = _nothing,
     ) -> None:
-        """The session is told of each new default group, and of each hook that breaks, once."""
+        """The session learns of each new default group, and of each hook that breaks, once."""
         self.recording = False
         self.stopped = False
         self.failures: dict[str, str] = {}
@@ -87,7 +87,7 @@ class Recorder:
         """Record no more; hooks that stay in someone's chain only pass calls through.
 
         A thread that begins to record just now has begun before this returns: else there would be
-        a trace that nobody ends.
+        a trace that is never ended.
         """
         with self._arming:
             self.recording = False
@@ -121,5 +121,5 @@ class Recorder:
         raise_if_of_signal_handler(error)
         if hook not in self.failures:
             self.failures[hook] = f"{type(error).__name__}: {error}"
-            with suppress(Exception):  # a failure that cannot be told harms nobody
+            with suppress(Exception):  # a failure to report does no harm
                 self._on_failure(hook)

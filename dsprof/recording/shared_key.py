@@ -2,7 +2,7 @@
 
 Each rank proposes a key to the store of the default process group; the first one counts. The
 request needs no other rank. It does queue behind a `wait` of another thread, which holds the lock
-of the store's client: so it has a thread of its own, for which nobody waits long.
+of the store's client: so it has its own thread, which is not waited for long.
 """
 
 from __future__ import annotations

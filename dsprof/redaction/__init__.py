@@ -133,7 +133,7 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
         REDACTED,
     ),
 )
-"""Patterns and what stands in their place, in this order."""
+"""Patterns and their replacements, in this order."""
 
 _BY_WORDS: tuple[tuple[str, str], ...] = (
     # Command lines: curl -u user:password, sshpass -p password.
@@ -215,7 +215,7 @@ _VALUE = (
     r"|[^\s,;&\"'<>(){}\[\]]+)"
 )
 _ORDINARY = frozenset(("key", "keys", "auth", "pass", "pat", "pin", "signature"))
-"""Words that stand before a colon in sentences, too."""
+"""Words that precede a colon in sentences, too."""
 
 _FILE = r"\.(?:ya?ml|jsonl?|py|cpp|txt|log|toml|cfg|conf|ini|sh|gz|zip|md|html|pt|bin)$"
 _OF_DICTS = frozenset(("auth", "pass", "pin"))

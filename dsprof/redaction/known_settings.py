@@ -61,7 +61,7 @@ def written_config(config: Mapping[Any, Any], section: str = "") -> dict[str, An
 def hidden_settings(config: Mapping[Any, Any], section: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted key and the value of what `written_config` redacts, whole or in part.
 
-    Values below a key that is redacted itself are passed over.
+    Values below a key that is redacted itself are skipped.
     """
     for key, value in config.items():
         path = f"{section}{key}"

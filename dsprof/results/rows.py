@@ -1,4 +1,4 @@
-"""Rows of one type: iterated one by one, or handed on as a table of pandas or polars.
+"""Rows of one type: iterated, or converted to a table of pandas or polars.
 
 A part is what one rank has, as columns: no more than one is in memory while rows are iterated.
 """
@@ -56,7 +56,7 @@ class Rows(Sequence[R], Generic[R]):
         return {name: _plain_type(hints[name]) for name in self.columns}
 
     def plain_parts(self) -> Iterator[dict[str, list[Any]]]:
-        """Yield the parts with plain values alone; what is nested is JSON text."""
+        """Yield the parts with plain values only; what is nested is JSON text."""
         for part in self.parts():
             yield {name: [_plain(value) for value in part[name]] for name in self.columns}
 

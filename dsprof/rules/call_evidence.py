@@ -68,7 +68,7 @@ def blocked_ms(calls: AnyCalls) -> float | None:
 
 
 def least_blocked_ms(calls: AnyCalls) -> float | None:
-    """Return how long a step holds the rank that is held least; None where not measured.
+    """Return how long a step blocks the rank that is blocked least; None where not measured.
 
     That rank comes last, and is held by the calls themselves. The others are held by its coming
     late as well.

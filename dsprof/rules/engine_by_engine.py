@@ -13,7 +13,7 @@ from dsprof.findings.finding import Finding
 
 
 class EngineTraffic(NamedTuple):
-    """An engine alone, or all there is where nothing can be told apart."""
+    """One engine, or the whole run where the engine of a call is unknown."""
 
     engines: Engines
     traffic: Traffic

@@ -34,7 +34,7 @@ class RuleMeta:
     def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:
         """Return a finding of this rule; `details` are the further fields of `Finding`.
 
-        `title` stands in for that of the rule where the remark is about something else.
+        `title` replaces that of the rule where the remark is about something else.
         """
         return Finding(
             rule=self.id,

@@ -40,7 +40,7 @@ def judge(
     """Return the findings of all rules, the most valuable first, at least one of each rule.
 
     `thresholds` replaces a rule's own by its id. Rules that come first own the exposed time that
-    they would save, faults before remarks: the sum of all savings stays below what was measured.
+    they would save, failures before remarks: the sum of all savings stays below what was measured.
     """
     rules, given = list(rules), thresholds or {}
     findings = [
@@ -140,7 +140,7 @@ def _unless_worthless(finding: Finding, meta: RuleMeta) -> Finding:
 
 
 def _told_once(findings: Sequence[Finding], metas: Mapping[str, RuleMeta]) -> Iterable[Finding]:
-    """Take back remarks on ranks of which the rule that they are left to tells a fault."""
+    """Take back remarks on ranks for which the rule that they are left to fails."""
     faults: defaultdict[str, set[int]] = defaultdict(set)
     for finding in findings:
         if finding.status is Status.FAIL:
@@ -162,7 +162,7 @@ def _owned_once(
 ) -> Iterable[Finding]:
     """Give every exposed millisecond to at most one finding: the first that claims it.
 
-    The middle of a range is what is claimed: its upper end tells of steps that are yet to come,
+    The middle of a range is what is claimed: its upper end is of steps that are yet to come,
     and of the program's own work for calls that go. It is no longer than the step.
     """
     for finding in findings:

@@ -85,7 +85,7 @@ class DeviceActivity:
 class Profile:
     """What a profiler saw of a rank's device, from `start_ns` to `end_ns`.
 
-    Times are ns since the start of the trace that it stands beside where `is_tied`, else since its
+    Times are ns since the start of the trace beside it where `is_tied`, else since its
     own. `operations` counts its communication kernels by what they do.
     """
 

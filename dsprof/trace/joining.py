@@ -1,4 +1,4 @@
-"""Which files belong to one run, and how what they tell of a rank comes together."""
+"""Which files belong to one run, and how their facts about a rank are joined."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LATEST_PROFILE_NS = 24 * 3600 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A file that was passed over."""
+    """A file that was skipped."""
 
     path: Path
     reason: str
@@ -42,7 +42,7 @@ class TraceFile:
 
     @property
     def start_ns(self) -> int:
-        """When what it tells of began."""
+        """When its recording began."""
         return self.header.started_epoch_ns
 
     @property
@@ -52,7 +52,7 @@ class TraceFile:
 
 
 def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[Stranger]]:
-    """Choose the newest run; return its files rank by rank, and the files passed over.
+    """Choose the newest run; return its files rank by rank, and the skipped files.
 
     Of each rank the file that tells most comes first, then those that tell other facts.
     """
@@ -76,7 +76,7 @@ def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[
 
 
 def join(trace: RankTrace, other: RankTrace) -> None:
-    """Add to `trace` what another file tells of the same rank; nothing in it is replaced."""
+    """Add to `trace` what another file has of the same rank; nothing in it is replaced."""
     if other.device is not None or other.steps or len(other.collectives):
         attach(trace, other)
     for part in ("environment", "flight", "snapshot"):
@@ -173,7 +173,7 @@ def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[S
 def _writer(file: TraceFile) -> tuple[object, ...]:
     """Return what is the same of copies: who began to write them, and when.
 
-    Files that do not say that are told apart by their bytes.
+    Files that do not say that are compared by their bytes.
     """
     header = file.header
     told: tuple[object, ...] = (header.run_key, header.rank, file.start_ns, header.host, header.pid)
@@ -195,7 +195,7 @@ def _runs(files: Iterable[TraceFile]) -> Iterator[list[TraceFile]]:
 def _split(files: list[TraceFile]) -> Iterator[list[TraceFile]]:
     """Split files in the order of their starts at the widest pause, until each part is one run.
 
-    Runs that share a key (the same command, typed twice) are told apart by what one run cannot
+    Runs that share a key (the same command, typed twice) are distinguished by what one run cannot
     have: a rank twice, or a start later than the others would have waited for it.
     """
     parts = [files]

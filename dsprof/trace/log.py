@@ -17,7 +17,7 @@ class OutOfMemory:
     """What torch's allocator wrote when a device had no more memory; -1 where it did not say.
 
     `process_bytes` is all that the process holds on the device, torch's and what is not torch's;
-    `unallocated_bytes` is what torch holds and nobody uses.
+    `unallocated_bytes` is what torch holds unused.
     """
 
     device: int
@@ -55,7 +55,7 @@ class LastWork:
 
 @dataclass(frozen=True, slots=True)
 class LoggedCalls:
-    """Calls of one kind as DeepSpeed's comms_logger tells them; sums over the calls.
+    """Like calls as DeepSpeed's comms_logger prints them; sums over the calls.
 
     `total_ns` is None where its times are wrong beyond repair. `world_size` is what its own two
     bandwidths imply, 0 where they imply none. `factor` is how often the size went into its
@@ -96,7 +96,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What DeepSpeed's timer prints now and then; -1 where a release does not print it."""
+    """What DeepSpeed's timer prints every few steps; -1 where a release does not print it."""
 
     step: int
     samples_per_s: float
@@ -105,7 +105,7 @@ class Throughput:
 
 
 CallKind = tuple[str, str, int]
-"""Operation, calling function ("" unless the logger was told to say it), bytes of a message."""
+"""Operation, calling function ("" unless the logger was set to print it), bytes of a message."""
 
 
 _MOST_REPORTS = 1 << 14

@@ -57,7 +57,7 @@ def _profile(trace: RankTrace, other: RankTrace) -> tuple[Profile | None, str]:
 
 
 def _last_ns(trace: RankTrace) -> int:
-    """Return the last moment that a trace tells of."""
+    """Return the last moment of a trace."""
     rows = trace.collectives
     columns = (rows.issue_ns, rows.return_ns, rows.done_ns, rows.waited_ns)
     ends = [step.end_ns for step in trace.steps] + [step.end_ns for step in trace.device_steps]

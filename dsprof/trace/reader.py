@@ -103,7 +103,7 @@ def read_trace(path: Path) -> RankTrace:
     for events, broken, unknown in _chunks(path):
         whole += len(events) + unknown
         trace.unknown_records += unknown
-        # By type: nobody derives from these, and isinstance takes two to five times as long.
+        # By type: these have no subclasses, and isinstance takes two to five times as long.
         comm = [event for event in events if type(event) is COMM_LINE]
         trace.broken_lines += broken + _add(finished, comm)
         if len(comm) < len(events):

@@ -1,4 +1,4 @@
-"""From paths to one run: which files belong together, and which are passed over and why."""
+"""From paths to one run: which files belong together, and which are skipped and why."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TOO_MANY_VARIABLES = (
 class RunFiles:
     """The files of one run, in the order of their ranks; `headers[i]` is of `files[i]`.
 
-    `beside[rank]` are files that tell more of a rank. A file of several ranks stands with each.
+    `beside[rank]` are files with more about a rank. A file of several ranks is listed with each.
     """
 
     files: tuple[Path, ...]
@@ -51,7 +51,7 @@ class RunFiles:
 def find_run(paths: Iterable[str | Path]) -> RunFiles:
     """Find the newest run among trace files and folders of trace files.
 
-    Files of other runs, copies, and files that cannot be read stand in `strangers`.
+    Files of other runs, copies, and files that cannot be read are in `strangers`.
 
     Raises:
         TraceError: a path does not exist, or no file among them is a readable trace.
@@ -115,7 +115,7 @@ def read_rank(
             join(trace, _of_rank(other, header.rank, held or {}))
         except TraceError as error:
             trace.notes.append(Note(str(error)))
-    # What a file alone does not know was found out from all of them.
+    # What a single file does not contain was taken from all of them.
     trace.is_world_known = bool(trace.header.world_size)
     trace.header.world_size = header.world_size
     if trace.trailer is None and not trace.is_foreign:
@@ -272,5 +272,5 @@ def _why_missing(path: Path) -> str:
 
 
 def stranger(path: Path, error: TraceError) -> Stranger:
-    """Return a file that is passed over for an error, which need not name it again."""
+    """Return a file that is skipped for an error, which need not name it again."""
     return Stranger(path, error.args[0].removeprefix(f"{path}: "))

@@ -38,4 +38,4 @@ class Context(msgspec.Struct, gc=False):
     fetch: int = 0  # id of the parameter fetch
     wire_ops: int = 0  # collectives that the request caused on the wire
     coalesced: int = 0  # number of the batch that a backend launches at once
-    site: int = 0  # the calling site of all that it communicates; 0: it has to be looked for
+    site: int = 0  # the call site of all that it communicates; 0: it has to be looked for

@@ -45,7 +45,7 @@ LARGEST_WHOLE_BYTES = 1 << 28
 """A file that is not read piece by piece is read up to here."""
 
 _UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Of these alone zipfile unpacks no more at once than it is asked for."""
+"""Only of these zipfile unpacks no more at once than it is asked for."""
 _BLOCK_BYTES = 1 << 20
 _MOST_MEMBERS = 1 << 15  # four files of each of 8,000 ranks
 _LARGEST_DIRECTORY_BYTES = 1 << 23  # of that many, each with a path of 200 bytes

@@ -210,7 +210,7 @@ def _dtype(name: str) -> type:
 
 @dataclass(slots=True)
 class RankTrace:
-    """Everything one rank wrote. `trailer` is None when the run of this rank ended badly."""
+    """Everything one rank wrote. `trailer` is None when this rank crashed or was killed."""
 
     path: str
     header: Header
@@ -236,7 +236,7 @@ class RankTrace:
     notes: list[Note] = field(default_factory=list)
     hang_dump: HangDump | None = None  # what it saw of itself when nothing went on
     state: RankState | None = None  # what the process was doing when it was killed
-    broken_lines: int = 0  # lines that could not be read and were passed over
+    broken_lines: int = 0  # lines that could not be read and were skipped
     unknown_records: int = 0  # whole lines of kinds that only a newer dsprof knows
     nbytes: int = 0  # size of the file
     is_device_timed: bool = False  # times of collectives and steps are the device's

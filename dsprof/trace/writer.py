@@ -66,7 +66,7 @@ class Window:
 
 
 class Counters:
-    """Collectives of steps that are not in the trace one by one."""
+    """Collectives of steps that are only counted."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[tuple[Any, ...], CounterRow]] = {}
@@ -174,11 +174,11 @@ class TraceWriter:
 
     @property
     def budget_left_bytes(self) -> int:
-        """What may still be written one by one."""
+        """What may still be written in detail."""
         return max(self._budget_bytes - self._written_bytes, 0)
 
     def join(self, timeout_s: float = 10.0) -> None:
-        """Wait for the thread, that was told to end; give up after `timeout_s`."""
+        """Wait for the ending thread; give up after `timeout_s`."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self.error = TimeoutError(f"the writer was not done after {timeout_s:.0f} s")
@@ -200,7 +200,7 @@ class TraceWriter:
                 self._show_life()
                 spent_s = time.monotonic() - begin_s
             self._finish()
-        except Exception as error:  # noqa: BLE001 - a thread's traceback is nobody's business
+        except Exception as error:  # noqa: BLE001 - no traceback on the user's terminal
             self.error = error
             self._discard()
         finally:
@@ -244,7 +244,7 @@ class TraceWriter:
         return []
 
     def _is_kept(self, step: int) -> bool:
-        """Tell whether records of a step are written one by one."""
+        """Say whether records of a step are written in detail."""
         return self._window.holds(step) and not self.budget_spent
 
     def _is_open(self, record: Record) -> bool:
@@ -287,7 +287,7 @@ class TraceWriter:
         self._write([self._lines.open_collective(record) for record in late])
 
     def _show_life(self) -> None:
-        """Write now and then, while nothing else happens: so a hang shows in a killed run."""
+        """Write every few seconds, while nothing else happens: so a hang shows in a killed run."""
         now_ns = time.perf_counter_ns()
         if self._silence.is_due(now_ns) and not self._given_up:
             begun_ns = [one.issue_ns for one in self._source.unfinished() if not one.done_ns]

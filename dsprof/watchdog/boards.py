@@ -38,7 +38,7 @@ class Board(Protocol):
         """Say something, in place of what this name said before."""
 
     def read(self) -> Answers:
-        """Return what is there."""
+        """Return all answers."""
 
     def read_one(self, name: str) -> bytes:
         """Return what one name said; nothing if it said nothing."""
@@ -74,7 +74,7 @@ class FileBoard:
             self._put(self._path(name), data)
 
     def read(self) -> Answers:
-        """Return what is there and not damaged."""
+        """Return the answers that are not damaged."""
         return {name: data for name, path in self._told() if (data := _read(path))}
 
     def read_one(self, name: str) -> bytes:
@@ -138,7 +138,7 @@ class StoreBoard:
             self._posted.add(name)
 
     def read(self) -> Answers:
-        """Return what is there, in two requests for any number of writers."""
+        """Return all answers, in two requests for any number of writers."""
         store, listed = self._connect(), f"{self._prefix}/names"
         if not store.check([listed]):
             return {}

@@ -2,8 +2,8 @@
 
 Ranks of a node see each other's live states, and leave answers in the memory of the node. One of
 them, the leader, sums them up for other nodes: at the store of the default group, over a connection
-of dsprof's own, and in the folder of traces. Whatever does not answer in time is left alone, in a
-thread that nobody waits for.
+of dsprof's own, and in the folder of traces. Whatever does not answer in time is ignored, in a
+thread that is not waited for.
 """
 
 from __future__ import annotations

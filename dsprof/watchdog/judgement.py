@@ -52,7 +52,7 @@ class Judgement:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a rank provably does not come, and nobody is looking into it."""
+        """Whether a rank provably does not come, and is not being debugged."""
         found = self.obstacles.values()
         return "debugged" not in found and any(one not in _PASSES for one in found)
 

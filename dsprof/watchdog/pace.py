@@ -19,7 +19,7 @@ _JUMP = 3
 
 
 class Pace:
-    """Follows what `tick` is told, and knows since when nothing went on.
+    """Follows what `tick` gets, and knows since when nothing went on.
 
     A tick that comes far too late means that this process itself was stopped, with the clock going
     on: what was silent meanwhile is excused.

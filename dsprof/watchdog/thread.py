@@ -150,7 +150,7 @@ class Watchdog:
         return quiet_ns, f"has waited {duration(quiet_ns)} in {call}" if call else ""
 
     def _is_asked(self, late_ns: int) -> bool:
-        """Look on the node, and now and then on what all nodes see: at the store, if it is late."""
+        """Look on the node, and every few ticks at all nodes: in the store if it is late."""
         self._ticks += 1
         if late_ns < 0:
             is_due = self._ticks % _SELDOM == 0 and self._header.local_rank <= 0

@@ -47,7 +47,7 @@ def barriers(patch: Patch | None) -> Step:
 
 
 def scalars(patch: Patch | None) -> Step:
-    """Average 24 metrics one by one in each step; joined, they are one collective."""
+    """Average 24 metrics separately in each step; joined, they are one collective."""
 
     def metrics(loss: torch.Tensor) -> None:
         values = torch.stack([loss * factor for factor in range(24)])

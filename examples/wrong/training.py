@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 Patch = Mapping[str, Any]
-"""What is merged into a DeepSpeed configuration; an empty one stands for a change of the code."""
+"""What is merged into a DeepSpeed configuration; an empty one means a change of the code."""
 Step = Callable[[], object]
 """Trains one optimizer step."""
 
@@ -28,7 +28,7 @@ class _Sleep(torch.autograd.Function):
 
 
 class Device(nn.Module):
-    """Stands for work that a device does while the processor is idle: it sleeps."""
+    """Imitates work that a device does while the processor is idle: it sleeps."""
 
     def __init__(self, forward_ms: float, backward_ms: float) -> None:
         super().__init__()

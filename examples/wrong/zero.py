@@ -57,7 +57,7 @@ def needless_gathers(patch: Patch | None) -> Step:
     """Let ZeRO-3 drop parameters after forward, though memory would hold them for backward."""
     keys = {
         "stage3_param_persistence_threshold": 0,
-        "stage3_max_live_parameters": 0,  # what is gathered ahead is not let go in between
+        "stage3_max_live_parameters": 0,  # what is gathered ahead is not released in between
         "stage3_max_reuse_distance": 0,
     }
     return _trained(3, 1024, _zero(3, **keys), patch)

@@ -77,7 +77,7 @@ def _effective(config: Any) -> dict[str, Any]:
 
 
 def _experts_apart(module: Any) -> int:
-    """Count lists of experts that ZeRO-3 would gather one by one.
+    """Count lists of experts that ZeRO-3 would gather separately.
 
     Models keep them in a `ModuleList` named "experts"; those in one tensor are gathered together.
     """

@@ -33,7 +33,7 @@ _HYBRID = ("deepspeed.runtime.hybrid_engine", "DeepSpeedHybridEngine")
 
 @dataclass(slots=True)
 class Progress:
-    """Where one engine stands in its training."""
+    """How far one engine is in its training."""
 
     number: int
     schedule: Schedule

@@ -44,7 +44,7 @@ _graph_task: Callable[[], int] = torch._C._current_graph_task_id  # -1 unless au
 
 
 class DeepSpeedFetchHook(Hook):
-    """Records what stage 3 gathers, waits for and lets go."""
+    """Records what stage 3 gathers, waits for and releases."""
 
     name = "deepspeed.fetch"
     targets = (

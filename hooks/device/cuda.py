@@ -66,7 +66,7 @@ class CudaHook(Hook):
         self._begun: dict[int, Mark] = {}  # thread -> the mark before its next collective
         self._handing: dict[int, Flight] = {}  # thread -> the flight whose Work it holds
         self._flights: dict[int, Flight] = {}  # id of a Work, which is alive
-        # record -> its issue mark, while nobody but C++ holds its Work
+        # record -> its issue mark, while only C++ holds its Work
         self._unheld: dict[int, Mark | None] = {}
         # number of a batch -> its last collective without a Work, and the mark before its first
         self._batches: dict[int, tuple[Collective, Mark]] = {}
@@ -91,7 +91,7 @@ class CudaHook(Hook):
             self.recorder.progress.step_listeners.append(self.step_ended)
 
     def uninstall(self) -> None:
-        """Let go of everything; what the device has not passed by now stays unknown."""
+        """Drop everything; what the device has not passed by now stays unknown."""
         recorder = self.recorder
         self._in_flight.device = None
         self._handing.clear()
@@ -166,7 +166,7 @@ class CudaHook(Hook):
         self._in_flight.enqueued[id(work)] = record
 
     def join(self, coalesced: int, work: Any) -> None:
-        """`work` stands for a batch: its last collective has it, and the others go."""
+        """`work` is that of a batch: its last collective keeps it, and the others are dropped."""
         if coalesced in self._batches:
             record, begun = self._batches.pop(coalesced)
             if self.stalls.is_capturing():
@@ -189,13 +189,13 @@ class CudaHook(Hook):
                 self.recorder.outbox.add(record)
 
     def _let_go(self, flight: Flight) -> None:
-        """Let go of a Work that its caller has, and know it as long as that holds it."""
+        """Drop a Work that its caller has, and recognise it as long as the caller holds it."""
         work, flight.work = flight.work, None
         if work is not None:
             flight.ref = weakref.ref(work, functools.partial(self._gone, id(work)))
 
     def _gone(self, key: int, _: object) -> None:
-        """A Work is gone; if its record is still here, C++ alone may yet wait for it."""
+        """A Work is gone; if its record is still here, only C++ may yet wait for it."""
         flight = self._flights.pop(key, None)
         if flight is not None and self._in_flight.enqueued.pop(key, None) is not None:
             self._unheld[flight.record.id] = flight.issue

@@ -1,7 +1,7 @@
 """Pairs of events around what may hold a stream, read back when the device has passed them.
 
-Events come from a pool. They are asked at step ends alone, and never waited for; a pair that is not
-passed after `MOST_STEP_ENDS` is given up and counted.
+Events come from a pool. They are queried only at step ends, and never waited for; a pair that is
+not passed after `MOST_STEP_ENDS` is given up and counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Held:
 
     @property
     def marks(self) -> tuple[Mark | None, ...]:
-        """Its own marks; one without length stands on the end of another, which comes later."""
+        """Its own marks; one without length lies on the end of another, which comes later."""
         return (self.issue,) if self.start is self.end else (self.start, self.end, self.issue)
 
     def __init__(
@@ -60,7 +60,7 @@ class Stalls:
     def __init__(self, device: Device, recorder: Recorder) -> None:
         self._device = device
         self._recorder = recorder
-        self._pools: dict[int, list[Mark]] = {}  # of each device, which alone can use its events
+        self._pools: dict[int, list[Mark]] = {}  # of each device; events work only on their own
         self._held: dict[StreamKey, deque[Held]] = {}
         self._captures = 0
         self._round = 0
@@ -113,7 +113,7 @@ class Stalls:
         self._synchronized[key] = start_ns, end_ns
 
     def mark_step(self, step: int, stream: Stream) -> None:
-        """Enqueue the end of `step`; -1 stands for a moment that is no such end."""
+        """Enqueue the end of `step`; -1 is a moment that is no such end."""
         self._steps.append((step, self.mark(stream)))
 
     def settle(self, main: StreamKey) -> None:

@@ -1,6 +1,6 @@
-"""FSDP1 and FSDP2: which module's parameters are gathered, let go, and whose gradients reduced.
+"""FSDP1 and FSDP2: which module's parameters are gathered, resharded, and whose gradients reduced.
 
-Methods that FSDP2 binds when a module is wrapped (`_pre_forward`) are left alone; what they call
+Methods that FSDP2 binds when a module is wrapped (`_pre_forward`) are not patched; what they call
 by name at each pass is watched, so it does not matter whether dsprof came first.
 """
 
@@ -45,7 +45,7 @@ class _Unit(NamedTuple):
 
 
 class _Doing(NamedTuple):
-    """A fetch or flush under way."""
+    """A fetch or flush in progress."""
 
     unit: _Unit
     kind: str  # "fetch", "prefetch", "release" or "flush"

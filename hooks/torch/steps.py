@@ -30,7 +30,7 @@ class TrainingLoopHook(Hook):
         self._handles: list[Any] = []
         self._has_backward = False  # since the last step
         self._had_backward = False  # ever
-        self._stepped = False  # within the backward that is under way
+        self._stepped = False  # within the current backward
         self._open: list[tuple[int, Phase | None]] = []  # optimizers inside their step
         recorder.progress.step_listeners.append(self._forget)
 

@@ -53,7 +53,7 @@ class _WireHook(Hook):
         """Return the function that records one collective of kind `op`, and returns the record.
 
         A closure and not a method: it runs for each collective, and names bound here cost less
-        than attributes. Its caller stands one frame below whoever issued the collective.
+        than attributes. Its caller is one frame below whoever issued the collective.
         """
         recorder, in_flight = self.recorder, self.recorder.in_flight
         progress, cost, add = recorder.progress, recorder.cost, recorder.outbox.add
@@ -435,7 +435,7 @@ def reduce_op_name(value: Any) -> str:
         return _OP_NAMES.get(value, "")
     value = getattr(value, "reduceOp", value)  # of the options that a method got
     if isinstance(value, torch.ScriptObject):
-        if not value._has_method("op"):  # torch 2.4 tells nobody
+        if not value._has_method("op"):  # unknown in torch 2.4
             return ""
         return _OP_NAMES.get(value._get_method("op")(), "")
     op = getattr(value, "op", value)

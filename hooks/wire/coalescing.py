@@ -1,7 +1,7 @@
 """Operations that a backend launches together: NCCL's groups, `batch_isend_irecv`.
 
 Between `_start_coalescing` and `_end_coalescing` a backend only collects. Those inside get no Work
-that anybody waits for: the one that `_end_coalescing` returns stands for all of them. Synchronous
+that anybody waits for: the one that `_end_coalescing` returns is for all of them. Synchronous
 ones over NCCL have none from torch 2.8 on: the current stream runs them all when it ends.
 """
 
@@ -18,7 +18,7 @@ from dsprof.recording.recorder import Recorder
 
 
 class CoalescingHook(Hook):
-    """Marks what is launched together, and knows the Work that stands for it."""
+    """Marks what is launched together, and knows the Work of the batch."""
 
     name = "coalescing"
     targets = (

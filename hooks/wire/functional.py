@@ -34,7 +34,7 @@ _REMEMBERED = 64
 class FunctionalHook(Hook):
     """Times `wait_tensor`, in eager mode and in compiled graphs, from the first use on.
 
-    Until a functional collective is issued nobody needs to know what a collective writes to.
+    Until a functional collective is issued, what a collective writes to is not needed.
     """
 
     name = "functional"

@@ -66,7 +66,7 @@ def named_role(name: str) -> str:
 
 
 def find_role(group: Any) -> str:
-    """Return the role of a process group, "" while nobody says it."""
+    """Return the role of a process group, "" while it is unknown."""
     return _kept_role(group) or _mesh_role(group)
 
 
@@ -76,7 +76,7 @@ def _kept_role(group: Any) -> str:
     keepers = [*modules, *(getattr(module, "mpu", None) for module in modules)]
     names = [name for keeper in keepers for name in _names(keeper, group)]
     roles = {named_role(name) for name in names}
-    if "_WORLD_GROUP" in names:  # DeepSpeed's own, for data parallelism where nobody gave it one
+    if "_WORLD_GROUP" in names:  # DeepSpeed's own, for data parallelism where it was given none
         roles.add("data")
     return next((role for role in ROLES if role in roles), "")
 

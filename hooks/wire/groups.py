@@ -1,4 +1,4 @@
-"""Process groups: described once, told apart across re-initialisation, counted on their own."""
+"""Process groups: described once, distinguished across re-initialisation, counted separately."""
 
 from __future__ import annotations
 

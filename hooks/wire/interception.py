@@ -39,7 +39,7 @@ OPERATORS = (
     "was used is not seen; set interception to native or dispatcher"
 )
 _looked_up: set[str] = set()
-"""Operators that a hook has looked up: who else uses them cannot be told from then on."""
+"""Operators that a hook has looked up: who else uses them is unknown from then on."""
 
 
 class CompleteHook(ProcessGroupHook):

@@ -55,7 +55,7 @@ SOURCES = tuple(sorted(Path(__file__).parent.glob("*.cpp")))
 
 
 class _Watched:
-    """The kernels that tell one hook what they see; they outlive it, and then tell nobody."""
+    """The kernels that report to one hook; they outlive it, and then report nothing."""
 
     def __init__(self, hook: Hook) -> None:
         self.kernels = load_kernels()

@@ -64,7 +64,7 @@ def check_tools() -> None:
     Raises:
         DsprofError: there is not.
     """
-    with contextlib.suppress(ImportError):  # pip's, in an environment that nobody has activated
+    with contextlib.suppress(ImportError):  # pip's, in an environment that is not activated
         import ninja
 
         os.environ["PATH"] = os.pathsep.join((ninja.BIN_DIR, os.environ.get("PATH", "")))
@@ -93,7 +93,7 @@ def _compiled(folder: str) -> ModuleType:
 
 
 def verify(kernels: ModuleType) -> None:
-    """See whether the kernels tell of a collective and of a wait what there is to tell.
+    """Check that the kernels report a collective and a wait completely.
 
     Raises:
         DsprofError: they do not.

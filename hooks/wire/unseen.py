@@ -2,7 +2,7 @@
 
 Symmetric memory lets kernels read and write what other ranks hold. RPC has an agent and sockets of
 its own. DeepCompile puts collectives of its own C++ into compiled graphs. A replayed CUDA graph
-sends what was captured, and calls nobody.
+sends what was captured, and calls no Python.
 """
 
 from __future__ import annotations

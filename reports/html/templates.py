@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DIRECTIONS = dict.fromkeys(
     map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "?"
 )
-"""Marks that turn the direction of text: those of a name would turn what stands beside it, too."""
+"""Marks that turn the direction of text: those of a name would turn what is beside it, too."""
 
 NO_SCRIPT = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "

@@ -1,4 +1,4 @@
-"""Lists things of one kind as a table: each column has a heading and what it shows of a thing."""
+"""Lists like things as a table: each column has a heading and what it shows of a thing."""
 
 from __future__ import annotations
 

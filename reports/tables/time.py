@@ -69,7 +69,7 @@ def devices(rows: Sequence[DeviceRow]) -> Table:
 
 
 class _Lane(NamedTuple):
-    """Bars of one kind in one lane of a timeline."""
+    """Like bars in one lane of a timeline."""
 
     rank: int
     lane: str

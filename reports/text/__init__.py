@@ -229,7 +229,7 @@ def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
 
 
 def _checks(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
-    # Their names would fill a screen, and nobody can act on them: the page and the JSON hold them.
+    # Their names would fill a screen and need no action: the page and the JSON have them.
     counts = (
         (len(content.with_status(diagnosis, status)), words)
         for status, words in ((Status.PASS, "passed"), (Status.NOT_APPLICABLE, "not applicable"))

@@ -17,7 +17,7 @@ class BaselineCosts(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> BaselineCosts:
-        """Return that nothing is known."""
+        """Return an empty value: no baseline was given."""
         return cls()
 
     def merge(self, other: BaselineCosts) -> BaselineCosts:

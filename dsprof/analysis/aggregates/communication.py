@@ -27,7 +27,7 @@ from dsprof.trace.table import Collectives, RankTrace
 _SITES_KEPT = 4
 _GROUPS_KEPT = 4
 _LARGEST_NAMED = 8
-"""Groups of more ranks are told by their size alone."""
+"""Of larger groups only the size is kept."""
 _TIGHTNESS = 10
 """How many times longer than the doubt about its end a call must take, to be given a speed."""
 
@@ -249,7 +249,7 @@ def _members(group: Group | None) -> tuple[tuple[int, ...], ...]:
 
 
 def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[str, int], ...]]:
-    """Return the commonest calling sites of each group of rows."""
+    """Return the most frequent call site of each group of rows."""
     pairs = group_rows([groups.of_row, trace.collectives.site[chosen]])
     found: list[Counter[str]] = [Counter() for _ in range(len(groups))]
     for first, count in zip(pairs.first, pairs.counts(), strict=True):

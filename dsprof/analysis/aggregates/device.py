@@ -65,7 +65,7 @@ class RankDevice:
     unrecognised: tuple[KernelSum, ...]  # long, on streams for communication, of no known family
     is_sampled: bool
     judged: WindowTime
-    is_beside: bool = False  # seen by a profiler beside the trace that tells of the rank
+    is_beside: bool = False  # from a profiler trace beside the rank's own trace
 
     @property
     def overlap(self) -> float | None:
@@ -77,7 +77,7 @@ class RankDevice:
 
 @dataclass(frozen=True, slots=True)
 class Device(Aggregate):
-    """The ranks whose traces hold times of an accelerator."""
+    """The ranks whose traces have device times."""
 
     ranks: dict[int, RankDevice]
 
@@ -96,7 +96,7 @@ class Device(Aggregate):
 
     @property
     def is_beside(self) -> bool:
-        """Whether traces of dsprof itself tell of every rank, too."""
+        """Whether every rank also has a trace of dsprof."""
         return all(rank.is_beside for rank in self.ranks.values())
 
     def share(self, part: str) -> float:

@@ -50,7 +50,7 @@ class LastCall:
 
 @dataclass(frozen=True, slots=True)
 class Symptoms:
-    """What a look at the process showed, at the moment of a hang or now; empty: nobody looked.
+    """What a look at the process showed, at the moment of a hang or now; empty: not looked at.
 
     `stack` is of the thread that trains, the innermost call first: `file:line function`.
     """
@@ -125,7 +125,7 @@ class Endings(Aggregate):
         return cls({trace.rank: _Reading(to_the_end(trace), clock).ending()}, groups)
 
     def killed_for_memory(self, rank: int) -> bool:
-        """Say whether the kernel killed for memory what ended on a rank's host without a word."""
+        """Say whether the kernel killed for memory what ended silently on a rank's host."""
         host = self.ranks[rank].host
         here = [ending for ending in self.ranks.values() if ending.host == host]
         kills = max((end.trailer.oom_kills for end in here if end.trailer), default=0)
@@ -363,7 +363,7 @@ def _is_whole(trace: RankTrace) -> bool:
 
 
 def _counted(trace: RankTrace) -> Counter[int]:
-    """Count the collectives of each group that are in counters alone."""
+    """Count the collectives of each group that are only in counters."""
     counts: Counter[int] = Counter()
     for row in (row for counter in trace.counters for row in counter.rows):
         if row.on_wire and family(row.op) not in POINT_TO_POINT:
@@ -372,7 +372,7 @@ def _counted(trace: RankTrace) -> Counter[int]:
 
 
 def _last_ns(trace: RankTrace) -> int:
-    """Return the latest moment that the file tells of: by then the rank was alive."""
+    """Return the latest moment in the file: by then the rank was alive."""
     looks = [sample.time_ns for sample in trace.memory]
     beats = [beat.time_ns for beat in trace.heartbeats]
     return max([_recorded_ns(trace), *looks, *beats])

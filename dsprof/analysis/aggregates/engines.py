@@ -56,7 +56,7 @@ class Engines(Aggregate):
 
     @property
     def known(self) -> list[EngineConfig]:
-        """Those of which it is known what the user wrote; a file that sets nothing is known."""
+        """Those whose written configuration is known, if only that it sets nothing."""
         return [one for one in self.engines if one.written or self.lines is not None]
 
     @property
@@ -75,7 +75,7 @@ class Engines(Aggregate):
 
     @property
     def precision(self) -> str:
-        """The number format of the model as configurations spell it: bf16, fp16 or fp32."""
+        """The precision of the model as configurations spell it: bf16, fp16 or fp32."""
         return _PRECISIONS.get(self.main.parameter_dtype if self.main else "", "fp32")
 
     def setting(self, key: str, default: Any = None) -> Any:

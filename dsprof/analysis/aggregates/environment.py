@@ -1,6 +1,6 @@
 """What the environment said, and on which ranks: variables, files, versions, limits, configuration.
 
-A set of ranks is an int in which bit r stands for rank r: a value shared by 8,000 ranks costs one
+A set of ranks is an int in which bit r is rank r: a value shared by 8,000 ranks costs one
 kilobyte, and joining two sets is one operation.
 """
 
@@ -79,7 +79,7 @@ class EnvironmentFacts(Aggregate):
     """The environment of a run.
 
     `variables` holds the values in force: those of the process, replaced by what the C library
-    held after the first collective. `hidden` holds the latter alone: values that `os.environ`
+    held after the first collective. `hidden` holds only the latter: values that `os.environ`
     does not show. A log tells variables as NCCL took them, integers after parsing, and no others:
     what is absent from it may be set. Engine configurations are those of each rank's first engine,
     with nested keys joined by dots and values as JSON.
@@ -97,7 +97,7 @@ class EnvironmentFacts(Aggregate):
     devices: Facts[str, tuple[str, ...]] = field(default_factory=dict)  # "gpus", "network"
     accelerators: Facts[str, tuple[Accelerator, ...]] = field(default_factory=dict)  # of hosts
     adapters: Facts[str, tuple[Adapter, ...]] = field(default_factory=dict)  # of hosts
-    machine: Facts[str, str] = field(default_factory=dict)  # empty: nobody looked
+    machine: Facts[str, str] = field(default_factory=dict)  # empty: not recorded
     precision: Facts[str, str] = field(default_factory=dict)  # of precision.facts
     device_nodes: Facts[str, str] = field(
         default_factory=dict

@@ -143,7 +143,7 @@ def _is_in_flight(entry: FlightEntry) -> bool:
 
 
 def _coalesced(call: Call) -> Call:
-    """Stand for several calls of one number, of which sizes are not compared."""
+    """Represent several calls of one number, whose sizes are not compared."""
     return replace(call, op="coalesced", elements=(0, 0), dtype="")
 
 

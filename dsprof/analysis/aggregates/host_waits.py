@@ -1,4 +1,4 @@
-"""How often the host stopped to wait for a device, and how long that stood idle around it."""
+"""How often the host stopped to wait for a device, and how long the device was idle around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends and receives between two ranks: batched or one by one."""
+"""Sends and receives between two ranks: batched or single."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class RankFacts:
     notes: dict[str, int]  # how often each was met
     broken_lines: int
     collectives: int
-    counted: int  # collectives that are in counters alone
+    counted: int  # collectives that are only in counters
     open_collectives: int
     waits: int
     captured: int = 0  # collectives that went into graphs of a device

@@ -61,7 +61,7 @@ class RankSteps:
     estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
     on_device: bool = False  # exposed is of the device's clock, so not known in counted steps
     idle_ns: Array | None = None  # of the device
-    profiled: BoolArray | None = None  # steps that alone show compute, copies and idle; None: all
+    profiled: BoolArray | None = None  # only these steps show compute, copies and idle; None: all
     by_kernels: bool = False  # all parts are those of kernels
 
     @property
@@ -154,7 +154,7 @@ class Steps(Aggregate):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the measured steps are in counters alone, for want of others."""
+        """Whether the measured steps are only in counters, because no others exist."""
         return bool(set(self.measured) & set(self.counted))
 
     @cached_property
@@ -279,8 +279,8 @@ class _Split(NamedTuple):
 def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> _Split:
     """Return the parts of each step window by what dsprof saw of waits.
 
-    Compute is None without a phase: DDP and FSDP alone do not say where their phases are. Copies
-    are None without any: a library may copy where nobody sees it. On a device both are None:
+    Compute is None without a phase: DDP and FSDP by themselves do not mark all of them. Copies
+    are None without any: a library may copy where no hook sees it. On a device both are None:
     phases and copies are those of the host, and what kernels ran only a profiler beside tells.
     """
     if not is_timed(trace):

@@ -28,7 +28,7 @@ class Label(NamedTuple):
 
     library: str  # "DDP", "FSDP2"...; "" for DeepSpeed, or where no library is behind it
     purpose: str  # "gradients", "parameters" or "other"
-    name: str  # of a bucket or module; how a parameter came to be gathered; else the calling site
+    name: str  # of a bucket or module; how a parameter came to be gathered; else the call site
 
 
 class Awaited(NamedTuple):

@@ -1,4 +1,4 @@
-"""What went over the wire for gradients and parameters: in which phase and number format."""
+"""What went over the wire for gradients and parameters: in which phase and dtype."""
 
 from __future__ import annotations
 

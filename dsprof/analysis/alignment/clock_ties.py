@@ -1,4 +1,4 @@
-"""What collectives that two hosts took part in tell of the offset between their clocks.
+"""Bounds on the offset between two hosts' clocks, from the collectives that both took part in.
 
 No rank leaves a synchronising collective before every rank has entered it. With a the latest
 arrival of a host and e the earliest end, each on its own clock, the offset o that must be added to
@@ -7,7 +7,7 @@ the other's times obeys
     a_one - e_other <= o <= e_one - a_other
 
 Where a device ran it, ends of both differ by no more than the shortest call of any rank took, for
-the last to arrive waits for nobody: a second bound, narrow although one host always comes last.
+the last to arrive does not wait: a second bound, narrow although one host always comes last.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ def _misfit(seen: Seen, like: Seen, shift: int) -> float:
 
 
 class Bounds(NamedTuple):
-    """One row a collective: what it says of the offset, and when that was by the other's clock."""
+    """One row per collective: its bounds on the offset, and when, by the other host's clock."""
 
     at: Array
     low: Array
     high: Array
-    end_low: Array  # the same by the ends alone
+    end_low: Array  # the same from the ends only
     end_high: Array
 
 
@@ -144,7 +144,7 @@ def tie(found: Bounds) -> Tie:
     base = int(offset[0])
     between = np.interp(grid, knots, offset - base).astype(np.int64) + base
     error = np.maximum(np.abs(high - between), np.abs(between - low))
-    # Where the offset moved further than clocks may run apart, nobody saw when between two moments.
+    # Where the offset moved further than clocks may drift, the moment between two is unknown.
     jumps = np.abs(np.diff(middle)) - np.diff(grid) // DRIFT_PER_NS
     return Tie(knots, offset, int(error.max() + jumps.max(initial=0)))
 

@@ -1,6 +1,6 @@
 """One time line for all ranks, and how far it can be trusted.
 
-Ranks of one host and boot read the same monotonic clock. Hosts are tied by collectives that no
+Ranks of one host and boot read the same monotonic clock. Hosts are aligned by collectives that no
 rank leaves before every rank has entered (`clock_ties`); those of a device by when it ran them.
 """
 
@@ -84,7 +84,7 @@ def unread_samples(headers: Sequence[Header]) -> list[ClockSamples] | None:
 def clock_samples(trace: RankTrace) -> ClockSamples:
     """Choose about `SAMPLES_PER_GROUP` synchronising collectives of each group.
 
-    The choice depends on their numbers alone, so that all ranks choose the same. Of a profile,
+    The choice depends only on their numbers, so that all ranks choose the same. Of a profile,
     whose numbers are its own, the first are taken.
     """
     trace = on_device_clock(trace)
@@ -161,7 +161,7 @@ def align(samples: Iterable[ClockSamples]) -> Alignment:
 
 
 def _renumbered(seen: Groups, first: Groups) -> Groups:
-    """Return the groups whose numbers could be told, with those of the first rank."""
+    """Return the groups whose numbers are known, with those of the first rank."""
     found: Groups = {}
     for key, mine in seen.items():
         like = first.setdefault(key, mine)
@@ -198,7 +198,7 @@ def _node(header: Header) -> Node:
 
 
 def _tie_hosts(hosts: Mapping[Node, Groups], reference: Node) -> dict[Node, Tie]:
-    """Return how each host is tied to `reference`, directly or by way of others."""
+    """Return how each host is aligned with `reference`, directly or through others."""
     whole: Groups = {}
     for host in hosts.values():
         _add(whole, host)
@@ -229,7 +229,7 @@ def _bounds(one: Groups, other: Groups, whole: Groups) -> Bounds | None:
 
 
 def _through(known: Tie, more: Tie) -> Tie:
-    """Tie a clock to the reference by way of one that is tied to it already."""
+    """Align a clock with the reference through one that is aligned already."""
     there = more.at + more.offset
     base = int(known.offset[0])
     added = np.rint(np.interp(there, known.at, known.offset - base)).astype(np.int64) + base

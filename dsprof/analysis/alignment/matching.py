@@ -1,8 +1,8 @@
 """The same collective on all its ranks: the n-th of a group on one is the n-th on every other.
 
 Numbers count from where a recording begins. Ranks whose recordings begin at different moments are
-told by their times, for no rank leaves a synchronising collective before all have entered it; then
-the numbers of one are shifted. Collectives that some rank present has not are at the edge of a
+recognised by their times, because no rank leaves a synchronising collective before all have entered
+it; then the numbers of one are shifted. Collectives that some rank lacks are at the edge of a
 recording, and no mismatch.
 """
 
@@ -89,7 +89,7 @@ class Matched:
     doubt_ns: Array  # below it, a difference between this rank and the last is not interpreted
     stride: int
     nodes: int  # how many its ranks are on
-    unplaced: tuple[int, ...]  # ranks whose numbers fit nobody's
+    unplaced: tuple[int, ...]  # ranks whose numbers match no other rank's
     by_ends: bool = False
 
     @property

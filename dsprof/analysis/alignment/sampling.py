@@ -13,7 +13,7 @@ _MIX = 2_654_435_761  # Knuth's multiplicative hash
 def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
     """Return at most about `most` of the chosen rows, and one in how many that is.
 
-    Chosen by a hash of the number alone: all ranks choose the same, and no period of the program
+    Chosen only by a hash of the number: all ranks choose the same, and no period of the program
     hides behind that of the sample.
     """
     stride = 1

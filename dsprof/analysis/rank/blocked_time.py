@@ -1,4 +1,4 @@
-"""How long calls of one kind held the ranks: sums that keep the rank held least."""
+"""How long like calls blocked the ranks: sums that keep the least blocked rank."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 DDP's reducer reduces bucket n only after bucket n-1, so within one backward the all_reduces of a
 model are its buckets in order. Those of other sizes (the map of unused parameters, a user's own)
-are passed over; a communication hook that halves the elements' size is seen through.
+are skipped; a communication hook that halves the elements' size is recognised.
 """
 
 from __future__ import annotations

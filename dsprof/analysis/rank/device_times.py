@@ -32,7 +32,7 @@ _ALL_STREAMS = -1
 def on_device_clock(trace: RankTrace) -> RankTrace:
     """Return a trace whose collectives and steps have the device's times.
 
-    Without stalls, or with collectives in graphs, whose replays nobody sees, it stays as it is.
+    It is unchanged without stalls, or with collectives in graphs, whose replays are not recorded.
     """
     if on_host_clock(trace) or not trace.stalls or trace.collectives.captured.any():
         return trace
@@ -110,7 +110,7 @@ def _collectives(rows: Collectives, stalls: _Stalls) -> Collectives:
     start, end, issued = stalls.start_ns[mine], stalls.end_ns[mine], stalls.issued_ns[mine]
     exposed_from, exposed_ns = _exposed(stalls, mine)
     may_overlap = stalls.is_wait[mine] | stalls.is_side[mine]
-    # Where nobody marked when its stream came to it, that was when the host enqueued it, or later.
+    # Without a mark on its stream it began when the host enqueued it, or later.
     enqueued = np.where(stalls.is_wait[mine], rows.issue_ns[place], start)
     begin = np.minimum(np.where(issued > 0, issued, enqueued), start)
     # What held its stream ended with the stall, to the moment; else it had ended before.
@@ -129,7 +129,7 @@ def _collectives(rows: Collectives, stalls: _Stalls) -> Collectives:
     is_async = rows.is_async.copy()
     is_untimed = (rows.done_ns == 0) & rows.on_wire & ~rows.is_open
     is_async[place], is_untimed[place] = may_overlap, False
-    is_async |= is_untimed & (rows.coalesced > 0)  # its batch holds the stream, and not it alone
+    is_async |= is_untimed & (rows.coalesced > 0)  # its whole batch blocks the stream
     return replace(
         rows,
         is_async=is_async,

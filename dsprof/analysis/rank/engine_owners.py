@@ -3,7 +3,7 @@
 What is sent within a phase belongs to the engine whose phase it is, and to the next step that this
 engine takes: while one accumulates, others may take steps. What is sent between phases, and all of
 a trace that does not name engines, belongs to the engine that takes the step. Where steps are the
-program's own (`dsprof.step()`), nothing can be told apart.
+program's own (`dsprof.step()`), the engine of a call is unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Part:
     number: int
     steps: Array  # that it took, ascending
     spans: Array  # all steps that lie in these, ascending: others may have taken them
-    takers: dict[int, int]  # step -> engine; empty where there is nothing to tell apart
+    takers: dict[int, int]  # step -> engine; empty with a single engine
     trains: bool = True  # False: it took no step, and `steps` are those of the others
 
     def holds(self, record: Record) -> bool:

@@ -16,7 +16,7 @@ Kind = Literal["gradients", "parameters", "update", "small", "other"]
 """`update`: parameters after the optimizer step; `small`: norms, flags, losses."""
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-"""Bytes of an element of the number formats of gradients and parameters."""
+"""Bytes of an element in the dtypes of gradients and parameters."""
 
 _NOT_MODELLED = ("zero_quantized_weights", "zero_quantized_gradients", "zenflow")
 _COMPRESSING = ("onebit", "zeroone", "muon")
@@ -124,7 +124,7 @@ def passes_of(engine: EngineConfig) -> int:
 
 
 def communication_dtype(engine: EngineConfig) -> str:
-    """Return the number format in which gradients are to travel."""
+    """Return the dtype in which gradients should be sent."""
     return engine.communication_dtype or engine.parameter_dtype or "float32"
 
 

@@ -15,7 +15,7 @@ _TIGHTNESS = 10
 
 
 def isolated(trace: RankTrace) -> BoolArray:
-    """Say which rows of a trace have a known end, held their rank, and were in flight alone.
+    """Say which rows of a trace have a known end, blocked their rank, and were isolated.
 
     Of the last rank to enter such a collective, the time in flight is that of the transfer. A
     profiler sees no waits: of its kernels it is only asked that no other communicates meanwhile.

@@ -18,7 +18,7 @@ class BusyTime:
     copies_ns: float | None
     before_ns: float | None  # from the end of the step before to the first forward
     outside_ns: float | None  # outside all phases, what is before left out
-    idle_ns: float | None = None  # of its device, where kernels were seen; then no phases are told
+    idle_ns: float | None = None  # of its device, from kernels; phases are then unknown
 
 
 def busy_times(steps: Steps, before_ns: Mapping[int, int | None]) -> dict[int, BusyTime]:

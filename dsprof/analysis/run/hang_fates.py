@@ -150,7 +150,7 @@ def by_exception(rank: int, trailer: Trailer) -> Cause:
 
 
 def by_kill(rank: int, endings: Endings) -> Cause:
-    """Say what is known of a process that ended without a word."""
+    """Say what is known of a process that ended without a trailer."""
     ending = endings.ranks[rank]
     if ending.symptoms.oom_kills or endings.killed_for_memory(rank):
         text = f"The kernel killed rank {rank}: the memory limit of its cgroup was reached."

@@ -80,7 +80,7 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it names no problem: a suspect that nobody can judge is one."""
+        """Whether it names no problem: a suspect of unknown state is one."""
         return self.kind in HEALTHY and not (self.kind == "unknown" and self.operation)
 
 

@@ -147,7 +147,7 @@ class Together(NamedTuple):
     """Ranks that come late together; `cost_ns` is how much longer the others wait than they do."""
 
     ranks: tuple[int, ...]
-    steps: int  # in which they, and nobody else, waited far less than the others
+    steps: int  # in which only they waited far less than the others
     of: int
     cost_ns: int  # mean over all steps
 

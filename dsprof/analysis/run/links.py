@@ -1,6 +1,6 @@
 """How long the transfer of like collectives takes in each of several like groups.
 
-The last rank to enter waits for nobody: what differs between the groups is how they are connected.
+The last rank to enter does not wait: what differs between the groups is how they are connected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which of a few numbers stands apart from the others, and whether that is more than chance."""
+"""Which of a few numbers is an outlier, and whether that is more than chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL's RAS tells of a hang: it counts calls, and knows neither sites nor causes."""
+"""What NCCL's RAS shows of a hang: it counts calls, and knows neither call sites nor causes."""
 
 from __future__ import annotations
 

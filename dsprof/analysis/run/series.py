@@ -142,7 +142,7 @@ def unsettled(times: Floats) -> int:
     """Return how many of the first times lie above the level at which the rest stays; 0 if none.
 
     Level and scatter are those of the second half. One slow time is an outlier, and of more than
-    half nobody knows which level is the usual one.
+    half the usual level is unknown.
     """
     later = times[len(times) // 2 :]
     if not len(later):

@@ -72,7 +72,7 @@ class _Asking:
         self._steps = max(account.progress.steps, 1)
 
     def line(self, kind: Kind) -> Iterator[Line]:
-        """Compare what is modelled of one kind with what was sent of it."""
+        """Compare the modelled traffic of one purpose with what was sent."""
         asked = [(demand, e) for demand, e in self._account.asked.items() if demand.kind == kind]
         sent = {s: amount for s, amount in self._account.sent.items() if s.kind == kind}
         if not asked:
@@ -110,7 +110,7 @@ class _Asking:
         return low * (1 - self._tolerance) <= nbytes <= high * (1 + self._tolerance)
 
     def _gradients(self, expected: Expected, total: Amount) -> str:
-        """Try other number formats, other micro-steps, and parameters without a gradient."""
+        """Try other dtypes, other micro-steps, and parameters without a gradient."""
         terms, done = self._terms, self._account.progress
         if terms.stage < 0:
             return self._of_torch(expected, total)

@@ -1,6 +1,6 @@
 """How fast collectives are once all ranks have come: by operation, group and size.
 
-The last rank to enter waits for nobody, so its time in flight is that of the transfer. It is the
+The last rank to enter does not wait, so its time in flight is that of the transfer. It is the
 shortest of all ranks', each by its own clock: no clocks are compared.
 """
 
@@ -109,6 +109,6 @@ def _row(path: Path, nbytes: Array, time_ns: Array) -> Transfer:
 
 
 def _name(group: GroupFacts) -> str:
-    """Return the label of a group; groups of one role that have numbers for names are alike."""
+    """Return the label of a group; groups of the same role with numbers as names are alike."""
     is_numbered = group.label.startswith("group ")
     return ROLES.get(group.role, group.label) if is_numbered else group.label

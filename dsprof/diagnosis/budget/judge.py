@@ -52,7 +52,7 @@ def _figures(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _exceeds(value: float, limit: float) -> str:
-    """Show two numbers, a share with as many digits as tell it from its limit."""
+    """Show two numbers, a share with enough digits to differ from its limit."""
     short = f"{value:.3g}", f"{limit:.3g}"
     full = f"{value:,.12g}", f"{limit:,.12g}"
     return ", more than ".join(short if value < 1 and short[0] != short[1] else full)

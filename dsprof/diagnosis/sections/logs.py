@@ -54,7 +54,7 @@ def _size_bytes(kind: CallKind, calls: LoggedCalls) -> int | None:
     """Return the size of a collective as nccl-tests counts it, None where it is not known.
 
     DeepSpeed logs the first tensor: of an all-gather that is one rank's part, but in its early
-    releases, whose bandwidths show that they do not count ranks, nobody knows.
+    releases, whose bandwidths show that they do not count ranks, are unknown.
     """
     op, _, nbytes = kind
     if not op.startswith("all_gather"):

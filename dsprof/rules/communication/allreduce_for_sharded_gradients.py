@@ -22,7 +22,7 @@ class AllreduceForShardedGradients:
     """Compares the collectives on the wire with those that the ZeRO stage needs.
 
     DeepSpeed's stages 1 and 2 never issue a reduce-scatter, whatever the configuration says: there
-    an all-reduce is how the library works, and no fault of the run. At stage 3 it is one.
+    an all-reduce is how the library works, and no problem of the run. At stage 3 it is one.
     """
 
     meta = RuleMeta(

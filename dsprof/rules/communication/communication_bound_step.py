@@ -71,7 +71,7 @@ class CommunicationBoundStep:
             split = attribution(run)
             shares = {} if run[Run].missing_ranks else steps.exposed_by_rank()
             late = _late_ranks(shares, thresholds.rank_spread)
-            # Who comes last waits for nobody: the wait of that rank is the network's.
+            # The last rank to arrive does not wait for others: its wait is the network's.
             by_network = split.transfer if split else min(shares.values()) if late else share
             if by_network < thresholds.exposed_share:
                 yield self._waiting_for(_named(late, split), run, share, split)

@@ -35,7 +35,7 @@ class Thresholds:
 
 
 class FP32Gradients:
-    """Compares the number format of gradients on the wire with that of the parameters."""
+    """Compares the dtype of gradients on the wire with that of the parameters."""
 
     meta = RuleMeta(
         id="fp32-gradients",

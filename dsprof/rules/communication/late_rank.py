@@ -71,7 +71,7 @@ class LateRank:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Name the rank that the others wait for."""
+        """Name the straggler."""
         if run[Run].first.world_size < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
         elif run[Device].ranks and not run[Device].is_beside:

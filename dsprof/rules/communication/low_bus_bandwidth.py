@@ -19,7 +19,7 @@ _ROWS = 16
 
 
 class LowBusBandwidth:
-    """Holds the transfer alone to a baseline, else to what others measured on such links."""
+    """Compares only the transfer with a baseline, else with what others measured on such links."""
 
     meta = RuleMeta(
         id="low-bus-bandwidth",
@@ -68,7 +68,7 @@ class LowBusBandwidth:
         )
 
     def _without_link(self, slow: list[Judged]) -> Finding:
-        """Tell of CPUs of one host: there processors move the bytes, and no link is to blame."""
+        """Report CPUs of one host: there processors move the bytes, and no link is to blame."""
         return self.meta.finding(
             Status.INFO,
             _told(_worst(slow)),

@@ -23,7 +23,7 @@ _SEVERE = ("tensor", "sequence", "context")
 
 
 class _Spread(NamedTuple):
-    """Groups of one role and size that are spread over more nodes than they need."""
+    """Groups of the same role and size that span more nodes than they need."""
 
     role: str
     size: int

@@ -34,8 +34,8 @@ class Thresholds:
 class RepeatedParameterGathers:
     """Parameters that forward had gathered are gathered again in backward of the same micro-step.
 
-    That is how sharding saves memory. It is a fault where the user set ZeRO-3's limit so low that
-    parameters are let go although the default would keep them, and memory is not short.
+    That is how sharding saves memory. It is a problem where the user set ZeRO-3's limit so low that
+    parameters are released although the default would keep them, and memory is not short.
     """
 
     meta = RuleMeta(
@@ -128,7 +128,7 @@ def _gathers(kind: FetchKind) -> bool:
 
 
 def _low_reuse(engines: Engines, gathered: dict[str, float]) -> float | None:
-    """Return the distance that the user wrote, where it lets go what the default would keep.
+    """Return the distance that the user wrote, where it releases what the default would keep.
 
     It counts the elements of the modules that run between two uses of a parameter. Those of the
     first module lie furthest apart: the whole model runs forward, and backward again.

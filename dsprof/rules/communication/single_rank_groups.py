@@ -37,7 +37,7 @@ class Thresholds:
 
 
 class SingleRankGroups:
-    """Looks at groups of one rank in runs of several; a run of one rank has no others."""
+    """Looks at single-rank groups in runs of several ranks."""
 
     meta = RuleMeta(
         id="single-rank-groups",
@@ -53,7 +53,7 @@ class SingleRankGroups:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Weigh the collectives of groups of one."""
+        """Weigh the collectives of single-rank groups."""
         if run[Run].first.world_size < 2:
             yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
             return

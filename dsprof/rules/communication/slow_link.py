@@ -27,7 +27,7 @@ _Ranks = tuple[int, ...]
 class Thresholds:
     """When a group is called slow."""
 
-    groups: int = 3  # that are alike; of two nobody knows which is the slow one
+    groups: int = 3  # that are alike; of two, either may be the slow one
     ratio: float = 1.5  # its transfer / the median of the others
     step_share: float = 0.02  # of the step: what it takes longer than the others
     severe_share: float = 0.2

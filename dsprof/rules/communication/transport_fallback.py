@@ -36,7 +36,7 @@ _SHOWN = (*_TELLING, "network plugin", "GPUDirect RDMA", "modelled link")
 class TransportFallback:
     """Judges how ranks reach each other by what NCCL says of it.
 
-    A slow path is a fault only where a faster one is seen: everything else is said as it is.
+    A slow path is a problem only where a faster one is seen; otherwise it is only stated.
     """
 
     meta = RuleMeta(
@@ -200,7 +200,7 @@ def _seen_fast(logs: Logs, facts: EnvironmentFacts) -> list[str]:
     found = [name for name in listed if _VERBS_DEVICE.match(name)]
     providers = logs.values("libfabric provider")
     found += [f"libfabric {name}" for name in providers if name.startswith(_FAST_PROVIDERS)]
-    # Ethernet that could do RoCE needs a network that is made for it: disabled-transport tells it.
+    # Ethernet that could do RoCE needs a network made for it: disabled-transport covers it.
     for held in facts.adapters.values():
         for adapter in (one for adapters in held for one in adapters):
             if adapter.state == "ACTIVE" and kind_of(adapter.driver, adapter.link) in _NETWORKS:

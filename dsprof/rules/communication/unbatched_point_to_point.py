@@ -1,4 +1,4 @@
-"""unbatched-point-to-point: sends and receives go one by one where they could go together."""
+"""unbatched-point-to-point: sends and receives that could be one batch are launched singly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dsprof.rules.call_evidence import (
 from dsprof.rules.rule import Rule, RuleMeta
 
 _BATCHING = ("nccl", "rccl", "xccl", "hccl")
-"""Backends that launch a batch as one; gloo and mpi send one by one whatever is asked."""
+"""Backends that launch a batch as one; gloo and mpi send singly, batched or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class UnbatchedPointToPoint:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Weigh the transfers that were launched alone."""
+        """Weigh the transfers that were launched singly."""
         rows = run[PointToPoint].rows
         if not rows:
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE

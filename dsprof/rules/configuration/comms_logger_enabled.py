@@ -1,4 +1,4 @@
-"""comms-logger-enabled: DeepSpeed's own communication logger runs along."""
+"""comms-logger-enabled: DeepSpeed's own communication logger is on."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 class ConflictingConfigKeys(ConfigRule):
-    """Looks for combinations that DeepSpeed takes without a word."""
+    """Looks for combinations that DeepSpeed accepts without a message."""
 
     meta = RuleMeta(
         id="conflicting-config-keys",
@@ -29,7 +29,7 @@ class ConflictingConfigKeys(ConfigRule):
     )
 
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
-        """Report each combination; what no setting would mend is worth knowing."""
+        """Report each combination; those that no setting can fix are informational."""
         for combination in AT_ODDS:
             if settings.holds(combination):
                 yield self._finding(settings, combination)

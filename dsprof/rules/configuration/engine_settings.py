@@ -67,7 +67,7 @@ _OLD_OFFLOADS = {
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What one engine was told, and what is in force as far as that is known."""
+    """What was written for one engine, and what is in force as far as that is known."""
 
     engine: EngineConfig
     lines: Mapping[str, int]  # of written keys, where a file was read
@@ -97,7 +97,7 @@ class EngineSettings:
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage in force; None where it cannot be told."""
+        """The ZeRO stage in force; None where it is unknown."""
         stage = self.in_force(_STAGE)
         return stage if stage in range(4) else None
 
@@ -106,7 +106,7 @@ class EngineSettings:
         return _paths(self.written)
 
     def in_force(self, path: str) -> Any:
-        """Return the value in force of a dotted key; None where it cannot be told.
+        """Return the value in force of a dotted key; None where it is unknown.
 
         `engine.kind`, `engine.device` and `engine.experts_apart` are no keys; they are "" and 0
         before there is an engine.
@@ -134,7 +134,7 @@ class EngineSettings:
         return value if value is not None else _value(self.engine.effective, short)
 
     def holds(self, combination: Combination) -> bool:
-        """Whether every condition holds; what cannot be told holds of nothing."""
+        """Whether every condition holds; an unknown value meets none."""
         if not combination.concerns(self.release) or (combination.only_before and self.has_run):
             return False
         first = next(iter(combination.when))

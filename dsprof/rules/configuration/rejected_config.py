@@ -152,7 +152,7 @@ def _may_be(section: str, value: object) -> bool:
 
 
 def _is_replaced(settings: EngineSettings, path: str, value: object) -> bool:
-    """Whether DeepSpeed never compares a value, because "auto" stands for another."""
+    """Whether DeepSpeed never compares a value, because "auto" is replaced by another."""
     fate = fate_of_auto(path, settings.release) if value == AUTO else "kept"
     return fate in ("filled", "default") or (fate == "own" and path not in takes())
 

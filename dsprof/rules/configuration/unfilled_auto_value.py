@@ -13,7 +13,7 @@ from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
 class UnfilledAutoValue(ConfigRule):
-    """Looks for values that transformers and accelerate fill in, and nobody else."""
+    """Looks for values that only transformers and accelerate fill in."""
 
     meta = RuleMeta(
         id="unfilled-auto-value",

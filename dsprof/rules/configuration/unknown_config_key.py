@@ -73,7 +73,7 @@ class UnknownConfigKey(ConfigRule):
 
 
 def ignored_keys(settings: EngineSettings, similarity: float) -> Iterator[tuple[str, str]]:
-    """Yield keys that DeepSpeed ignores, each with what to write instead; "" if nobody knows."""
+    """Yield keys that DeepSpeed ignores, each with what to write instead; "" if unknown."""
     for path, _ in settings.paths():
         fate = fate_of_retired(path, settings.release)
         if fate == "ignored":

@@ -26,7 +26,7 @@ from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ONLY_RUNNING = (2, 28, 3)
-"""From this release on NCCL takes interfaces alone that are up and running."""
+"""From this release on NCCL takes only interfaces that are up and running."""
 
 _LISTED = 64
 """dsprof lists as many devices; where there are more, one may be missing from the list."""
@@ -35,7 +35,7 @@ _LISTED = 64
 class _Variable(NamedTuple):
     name: str
     backend: str
-    has_prefixes: bool  # "eth" for eth0, "=eth0" for that alone, "^eth0" for all others
+    has_prefixes: bool  # "eth" for eth0, "=eth0" for only that, "^eth0" for all others
     needs_all: bool = False  # each interface that is named must be there
 
 
@@ -166,7 +166,7 @@ def _only_running(variable: _Variable, facts: EnvironmentFacts) -> bool:
 def _interfaces(devices: tuple[str, ...], *, but_down: bool) -> tuple[str, ...]:
     listed = [device.split() for device in devices if device.split()]
     names = [name for name, *state in listed if not (but_down and state[:1] == ["down"])]
-    # Ports of InfiniBand and its like stand in the list, too: mlx5_0:1.
+    # Ports of InfiniBand and the like are in the list, too: mlx5_0:1.
     return ("lo", *(name for name in names if ":" not in name))
 
 

@@ -1,4 +1,4 @@
-"""defective-release: a library has a known fault that a later release mends."""
+"""defective-release: a library has a known defect that a later release fixes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DefectiveRelease(SettingsRule):
     """Looks for the releases that the table lists; one that is not known is none of them."""
 
     def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
-        """Report faults that are known, and that the release of NCCL is not."""
+        """Report known defects, and an unknown release of NCCL."""
         yield from super().check(run, thresholds)
         facts = run[EnvironmentFacts]
         if facts.recorded and facts.uses_nccl and "nccl" not in facts.versions:

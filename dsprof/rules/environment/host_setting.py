@@ -1,4 +1,4 @@
-"""host-setting: a limit, a kernel module or a setting of the hosts is in the way."""
+"""host-setting: a limit, a kernel module or a setting of the hosts restricts communication."""
 
 from __future__ import annotations
 

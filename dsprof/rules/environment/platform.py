@@ -37,7 +37,7 @@ def answer(question: str, facts: EnvironmentFacts) -> Answer:
 
 
 def answer_all(questions: Iterable[str], facts: EnvironmentFacts) -> tuple[Answer, str]:
-    """Return whether all questions are true, and what is missing where that cannot be told."""
+    """Return whether all questions are true, and what is missing where that is unknown."""
     said = {question: answer(question, facts) for question in questions}
     if False in said.values():
         return False, ""
@@ -179,7 +179,7 @@ def _arm(facts: EnvironmentFacts) -> Answer:
 
 
 def _uses_rccl(facts: EnvironmentFacts) -> Answer:
-    """Whether torch was built for ROCm; it tells of one of CUDA and HIP alone."""
+    """Whether torch was built for ROCm; it names only one of CUDA and HIP."""
     if "hip" in facts.versions:
         return True
     return False if "cuda" in facts.versions or "nvidia" in vendors(facts) else None

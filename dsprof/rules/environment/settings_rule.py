@@ -2,7 +2,7 @@
 
 A row says: where all questions of `where` are true, each `name` (with `*` for any characters) whose
 value passes the test `when` has this `effect`, and this is the `action`; where these are empty they
-are those of the row above. `limits.`, `machine.` and `versions.` before a name stand for limits and
+are those of the row above. `limits.`, `machine.` and `versions.` before a name mean limits and
 facts of the hosts and for releases; a word after `below` for the threshold of the rule that it
 names. Where a question cannot be answered the verdict is unknown, and the finding names what is
 missing. A variable that only a configuration file of NCCL sets counts as set.
@@ -112,7 +112,7 @@ class SettingsRule:
         self.thresholds = thresholds or NoThresholds()
 
     def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
-        """Report what costs something here, what is worth knowing, and what cannot be told."""
+        """Report what costs something here, what is worth knowing, and what is unknown."""
         facts = run[EnvironmentFacts]
         if not facts.recorded and not facts.logged:
             yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)

@@ -92,7 +92,7 @@ class UnacceleratedPrecision:
             yield self._half(judged)
 
     def _unknown(self, facts: EnvironmentFacts, what: str) -> Finding:
-        """Say what is not recorded; of a configuration alone nothing is."""
+        """Say what is not recorded; of a configuration file nothing is."""
         status = Status.UNKNOWN if is_run(facts) else Status.NOT_APPLICABLE
         return self.meta.finding(status, f"Unknown: {what} is not recorded.")
 

@@ -127,7 +127,7 @@ def _machine(name: str) -> Callable[[EnvironmentFacts], Values]:
 def _ethernet(facts: EnvironmentFacts) -> Values:
     """Return interfaces that connections may use; those of a name that was set are not known.
 
-    NCCL spreads over all of them, other backends take one: there the speed alone counts.
+    NCCL spreads over all of them, other backends take one: there only the speed counts.
     """
     variable = "NCCL_SOCKET_IFNAME" if facts.uses_nccl else "GLOO_SOCKET_IFNAME"
     if any(value and value[0] != "^" for value in facts.variables.get(variable, {})):

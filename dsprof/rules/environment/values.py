@@ -33,7 +33,7 @@ def is_true(value: str) -> bool:
 def matches(test: str, value: str) -> bool:
     """Whether a value passes a test of `knowledge/settings.csv`; an unset variable has "".
 
-    unset, set; zero, nonzero, =N: as NCCL reads integers; below N, where -1 stands for no limit;
+    unset, set; zero, nonzero, =N: as NCCL reads integers; below N, where -1 means no limit;
     before N.N: of a release, a smaller one;
     is X, not X: the whole value against a regular expression, where `is` and `is-not` want a value
     and `not` is also true without one.
@@ -57,8 +57,8 @@ def matches(test: str, value: str) -> bool:
 def select(value: str, devices: Iterable[str], has_prefixes: bool = True) -> tuple[str, ...]:
     """Return the interfaces or adapters that a value selects, in their order.
 
-    With prefixes "eth" stands for eth0, "=eth0" for that alone and "^eth" for all others; a port
-    after a colon is passed over.
+    With prefixes "eth" means eth0, "=eth0" only that and "^eth" all others; a port
+    after a colon is skipped.
     """
     exact = not has_prefixes
     excludes = has_prefixes and value.startswith("^")

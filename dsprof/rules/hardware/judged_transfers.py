@@ -28,7 +28,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A transfer and what it is held to; `expected` is None where nothing is known."""
+    """A transfer and its expected speed; `expected` is None where that is unknown."""
 
     transfer: Transfer
     expected: Expected | None

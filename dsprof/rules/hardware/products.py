@@ -25,7 +25,7 @@ class Support(NamedTuple):
 
 
 def is_run(facts: EnvironmentFacts) -> bool:
-    """Whether something was trained: a configuration alone may be for other machines."""
+    """Whether something was trained: a configuration file may be for other machines."""
     return any(facts.backends.get("device", ()))
 
 

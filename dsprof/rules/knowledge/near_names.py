@@ -32,6 +32,6 @@ class NearNames:
 
 
 def _letters(name: str) -> npt.NDArray[np.int32]:
-    """Return how often each letter stands in a name; letters that share a bin count as one."""
+    """Return how often each letter occurs in a name; letters that share a bin count as one."""
     codes = np.frombuffer(name.encode("utf-32-le", "surrogatepass"), np.uint32)
     return np.bincount(codes % _BINS, minlength=_BINS).astype(np.int32)

@@ -1,6 +1,6 @@
 """What is known of the variables of NCCL, RCCL, libfabric, torch and their plugins.
 
-known_names.txt      names that a release reads; a `*` stands for any characters
+known_names.txt      names that a release reads; a `*` matches any characters
 harmless_names.txt   names that no library reads but that images and build scripts set
 launcher_names.txt   names that launchers set; `dsprof.redaction.known_settings` writes their values
 retired_names.csv    names that never existed or are read no more, and what to do instead

@@ -27,7 +27,7 @@ class Thresholds:
     """When buffers are worth a word."""
 
     share: float = 0.25  # of the reserved memory at its peak
-    kept_share: float = 0.9  # of FSDP's units there at once: none of them is let go
+    kept_share: float = 0.9  # of FSDP's units gathered at once: none of them is resharded
 
 
 class _Part(NamedTuple):

@@ -17,7 +17,7 @@ from dsprof.trace.log import OutOfMemory
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When memory of others is in the way."""
+    """When memory of other processes counts."""
 
     others_share: float = 0.05  # of the device's memory
 
@@ -50,7 +50,7 @@ class _Failure(NamedTuple):
         return below and reserved + self.text.asked_bytes > allowed
 
     def arithmetic(self) -> str:
-        """State the request and what stood against it."""
+        """State the request and the available memory."""
         text = self.text
         parts = [
             ("free on the device", text.free_bytes),
@@ -75,7 +75,7 @@ class _Failure(NamedTuple):
 class DeviceOutOfMemory:
     """Tells fragments, other processes and sheer need apart.
 
-    Memory that torch reserved and nobody uses would have served the request, had it been in one
+    Memory that torch reserved and does not use would have served the request, had it been in one
     piece: only then can fragments be the cause. torch's own text suggests it every time.
     """
 
@@ -219,10 +219,10 @@ class DeviceOutOfMemory:
 
 
 def _others(text: OutOfMemory) -> int:
-    """Return what other processes hold: as torch lists them, else what nobody accounts for.
+    """Return what other processes hold: as torch lists them, else what is unaccounted for.
 
     Up to torch 2.0 the text does not say how much the process holds beside torch's own memory,
-    so nothing is known of others.
+    so those of others are unknown.
     """
     listed = sum(nbytes for _, nbytes in text.others)
     if listed or text.process_bytes < 0:

@@ -19,8 +19,8 @@ from dsprof.rules.rule import Rule, RuleMeta
 class Thresholds:
     """When little is left."""
 
-    available_share: float = 0.05  # of the host's memory, at the worst moment
-    shm_free_share: float = 0.05  # of /dev/shm, at the worst moment
+    available_share: float = 0.05  # of the host's memory, at its minimum
+    shm_free_share: float = 0.05  # of /dev/shm, at its minimum
 
 
 class _Host(NamedTuple):

@@ -24,7 +24,7 @@ class Thresholds:
 
     wasted_bytes: int = 256 << 20  # beyond the size of all gradients
     wasted_share: float = 0.02  # of the reserved memory at its peak
-    pressed_share: float = 0.1  # of it, where allocations had to be tried again
+    pressed_share: float = 0.1  # of it, where allocations were retried
     fewest_elements: int = 50_000_000  # smaller buckets are slow on fast links
 
 

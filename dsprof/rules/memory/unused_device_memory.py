@@ -129,7 +129,7 @@ def _options(run: RunSummary) -> list[_Option]:
 
 
 def _accepts(engines: Engines, stage: int) -> bool:
-    """Say whether nothing that the user wrote is refused, or at odds, at a lower stage alone."""
+    """Say whether nothing that the user wrote is refused, or conflicts, only at a lower stage."""
     written = engines.main.written if engines.main else {}
     zero = written.get("zero_optimization")
     lower = {**(zero if isinstance(zero, dict) else {}), "stage": stage}

@@ -27,7 +27,7 @@ class Thresholds:
 
 
 class HostSynchronisation:
-    """Weighs the time in which the device stood still around the stops of the host."""
+    """Weighs the time in which the device was idle around the stops of the host."""
 
     meta = RuleMeta(
         id="host-synchronisation",

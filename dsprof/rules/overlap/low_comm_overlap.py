@@ -47,7 +47,7 @@ class Thresholds:
 
 
 class LowCommOverlap:
-    """Judges asynchronous collectives alone: a synchronous call cannot overlap on a host clock."""
+    """Judges only asynchronous collectives: a synchronous call cannot overlap on a host clock."""
 
     meta = RuleMeta(
         id="low-comm-overlap",

@@ -31,13 +31,13 @@ class Thresholds:
     """When misses are many, and when they cost."""
 
     missed_share: float = 0.5  # of the bytes that forward and backward gather
-    held_share: float = 0.05  # of the step, in waits for gathers that nobody prefetched
+    held_share: float = 0.05  # of the step, in waits for all-gathers that were not prefetched
 
 
 class PrefetchMisses:
     """Compares what was gathered ahead with what was gathered when its module was called.
 
-    Prefetching that is switched off is told by low-comm-overlap.
+    Prefetching that is switched off is covered by low-comm-overlap.
     """
 
     meta = RuleMeta(

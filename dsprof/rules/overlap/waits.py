@@ -21,7 +21,7 @@ def name_of(what: Awaited) -> str:
 
 
 def longest_wait(awaits: WaitCauses, *, only_async: bool = False) -> str:
-    """Say in one sentence what held the ranks longest, and why it did; "" if nothing is known."""
+    """Say in one sentence what blocked the ranks longest, and why; "" if unknown."""
     found = [row for row in awaits.longest(_ROWS) if row[0].is_async or not only_async]
     if not found:
         return ""

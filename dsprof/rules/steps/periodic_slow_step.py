@@ -33,10 +33,10 @@ class Thresholds:
 
 
 class PeriodicSlowStep:
-    """Tells what comes back from what happens now and then.
+    """Separates periodic slow steps from occasional ones.
 
     What all ranks do outside the phases every n steps is what the program is for: a checkpoint, an
-    evaluation. That is information. What holds up the phases, or one rank alone, is a fault.
+    evaluation. That is information. What delays the phases, or only one rank, is a problem.
     """
 
     meta = RuleMeta(

@@ -1,4 +1,4 @@
-"""step-time-change: from one step on, steps take longer than before."""
+"""step-time-change: at one moment of the run steps become slower."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Words of 8 bytes in the byte order of the machine; docs/reference/trace-format.md describes them.
 Whoever reads may meet a file that is being written, or one that somebody else made: every number is
-checked, and what does not fit is passed over.
+checked, and what does not fit is skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CALLS, RING = 256, PASSED + GROUPS
 TEXT = RING + CALLS * CALL_WORDS
 
 UNFOLLOWED = 1
-"""As `DONE_NS`: nobody will see when the call completes, as on a device."""
+"""As `DONE_NS`: the completion will not be seen, as on a device."""
 
 PEER_SHIFT, DTYPE_SHIFT = 32, 16
 """Of `WHERE` the lower half is the group, of `KIND` the operation."""
@@ -274,7 +274,7 @@ def _stacks(data: bytes) -> str:
 
 
 class _Text:
-    """What the lines of the text say; those that cannot be read are passed over."""
+    """What the lines of the text say; those that cannot be read are skipped."""
 
     def __init__(self, text: bytes) -> None:
         self.header: Header | None = None

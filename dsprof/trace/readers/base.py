@@ -25,10 +25,10 @@ def rank_in_name(path: Path) -> int:
 
 
 class Facts(Flag):
-    """What a kind of file tells of a rank.
+    """What a kind of file contains about a rank.
 
     Files that tell different facts of a rank are joined. Of two that tell the same only one is
-    read, so that nothing counts twice: that of the earlier reader. Logs alone add up.
+    read, so that nothing counts twice: that of the earlier reader. Only logs add up.
     """
 
     TIMELINE = 1  # what happened when

@@ -13,7 +13,7 @@ from dsprof.trace.schema import Group, Step
 from dsprof.trace.table import Collectives, CollectivesBuilder
 
 UNNAMED = "not named"
-"""The operation of a communication kernel whose name does not tell it."""
+"""The operation of a communication kernel whose name does not contain it."""
 
 _CHUNK = 10_000
 _FOREVER = 2**63 - 1
@@ -53,7 +53,7 @@ def message(op: str, taken: int | None, given: int | None, dtype: str) -> tuple[
 
 
 class GroupTable:
-    """The groups of a rank: one row for each pair of a name and the ranks that it stands for."""
+    """The groups of a rank: one row for each pair of a name and its ranks."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], Group] = {}

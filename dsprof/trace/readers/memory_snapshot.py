@@ -22,7 +22,7 @@ from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 RUN_KEY = "memory snapshot"
 _MOST_SEGMENTS = 200_000
-_MOST_BLOCKS = 1_000_000  # of all segments: one list may stand in many of them
+_MOST_BLOCKS = 1_000_000  # of all segments: one list may be in many of them
 _MOST_EVENTS = 2_000_000
 _MOST_FRAMES = 200  # of a call stack
 _HOLDERS_KEPT = 10

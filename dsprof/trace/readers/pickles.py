@@ -22,7 +22,7 @@ _RUNNING = {
     for name in ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX")
     + ("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 }
-_LENGTHS = {  # of text: how long the length is that stands before it
+_LENGTHS = {  # of text: how long the length before it is
     pickle.SHORT_BINUNICODE[0]: 1,
     pickle.BINUNICODE[0]: 4,
     pickle.BINUNICODE8[0]: 8,

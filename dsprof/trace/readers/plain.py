@@ -1,6 +1,6 @@
 """Takes what is needed out of data of any shape: what has not the type that it must have is absent.
 
-One list may stand in a pickle a thousand times, so every list is taken up to a limit.
+One list may occur in a pickle a thousand times, so every list is taken up to a limit.
 """
 
 from __future__ import annotations

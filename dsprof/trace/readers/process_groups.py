@@ -39,7 +39,7 @@ class ProcessGroups:
         self.backend = ""
 
     def learn(self, text: Any) -> None:
-        """Take in a list; what is none is passed over."""
+        """Take in a list; anything else is skipped."""
         try:
             groups = msgspec.json.decode(text, type=list[ProcessGroup])
         except (TypeError, msgspec.DecodeError, UnicodeEncodeError, RecursionError):

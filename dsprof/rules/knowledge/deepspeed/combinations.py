@@ -1,7 +1,7 @@
 """Settings of DeepSpeed that mean something together, and which of them DeepSpeed refuses.
 
 refused.csv lists what stops the engine at its construction. `when` holds conditions as
-`when` of this module reads them; the first key is the one at fault. `since` is the first release
+`when` of this module reads them; the first key is the one to change. `since` is the first release
 that refuses it.
 
 Read in the sources of DeepSpeed 0.19.8.
@@ -32,17 +32,17 @@ Condition = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What follows where every condition of `when` holds; the first key is the one at fault."""
+    """What follows where every condition of `when` holds; the first key is the one to change."""
 
     when: Mapping[str, Condition]
     says: str
     do: str
-    severity: Severity = Severity.NONE  # NONE: worth knowing, no fault
+    severity: Severity = Severity.NONE  # NONE: informational
     since: Release = ()
     before: Release | None = None  # the first release of which it no longer holds
     config_patch: dict[str, Any] | None = None
-    only_written: bool = False  # the first key must stand in the configuration
-    only_before: bool = False  # of a run, another rule tells it by what was sent
+    only_written: bool = False  # the first key must be in the configuration
+    only_before: bool = False  # in a run, another rule judges by what was sent
     overlaps: bool = False  # what is to be done lets reductions overlap
 
     def concerns(self, of: Release) -> bool:

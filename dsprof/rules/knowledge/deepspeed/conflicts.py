@@ -71,7 +71,7 @@ OVERLAP_FAULTS = (
 def before_overlapping(version: str, stage: int | None) -> str:
     """Return what must be done before overlap_comm is set to true at a stage, "" if nothing.
 
-    A version that is not known has no known fault.
+    An unknown version has no known defect.
     """
     of = release(version)
     faults = (fault for fault in OVERLAP_FAULTS if of and fault.concerns(of))
@@ -225,4 +225,4 @@ AT_ODDS: tuple[Combination, ...] = (
         overlaps=True,
     ),
 )
-"""What DeepSpeed takes without a word."""
+"""What DeepSpeed accepts without a message."""

@@ -126,7 +126,7 @@ def fate_of_auto(path: str, of: Release) -> AutoFate:
 
 
 def sections() -> Iterator[str]:
-    """Yield the sections that stand at the top level and are known."""
+    """Yield the known sections at the top level."""
     return (name for name in _sections() if name and "." not in name)
 
 

@@ -14,7 +14,7 @@ _TYPES = ("column", "row", "skip")
 
 
 def mistakes(config: Any) -> Iterator[tuple[str, str]]:
-    """Yield the key at fault and what it must be."""
+    """Yield the key that is wrong and what it must be."""
     specs = config.get("layer_specs", []) if isinstance(config, Mapping) else []
     if specs in ("", {}):
         return

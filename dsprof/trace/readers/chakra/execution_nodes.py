@@ -44,7 +44,7 @@ class _Attribute(msgspec.Struct):
 
 
 class Node(msgspec.Struct):
-    """A node; in schema 1.0.1 values and types of arguments stand beside each other."""
+    """A node; in schema 1.0.1 values and types of arguments are parallel lists."""
 
     name: str = ""
     inputs: _Values | list[Any] = msgspec.field(default_factory=list)

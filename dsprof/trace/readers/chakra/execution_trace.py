@@ -70,7 +70,7 @@ class ExecutionTraceReader(GraphReader):
 
 
 class _Nodes:
-    """The nodes of an open file that communicate, or create groups; `head` stands before them."""
+    """The nodes of an open file that communicate, or create groups; `head` precedes them."""
 
     def __init__(self, source: Source, where: str) -> None:
         self._where = where

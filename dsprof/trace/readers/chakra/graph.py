@@ -74,7 +74,7 @@ class ChakraGraphReader(GraphReader):
 
 
 class _Graph:
-    """The calls of an open file; `metadata` is what stands before the nodes."""
+    """The calls of an open file; `metadata` precedes the nodes."""
 
     def __init__(self, messages: Messages, calls: GraphCalls, where: str) -> None:
         self._where = where

@@ -1,4 +1,4 @@
-"""Reads protobuf's wire format: messages that stand behind their lengths, and the fields of one.
+"""Reads protobuf's wire format: messages preceded by their lengths, and the fields of one.
 
 The encoding is that of https://protobuf.dev/programming-guides/encoding/; groups, which it no
 longer has, are refused.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dsprof.trace.source import Source
 
 Value = int | bytes
-"""A number, unsigned and as it stands on the wire, or what has a length."""
+"""A number, unsigned as on the wire, or what has a length."""
 
 _BLOCK_BYTES = 1 << 20
 _LONGEST_BYTES = 1 << 25

@@ -53,7 +53,7 @@ class KinetoReader(OneRankReader):
         return bare[:1] in (b"{", b"[") and _MARK.search(bare) is not None
 
     def read_header(self, path: Path) -> Header:
-        """Read what stands before the events, and after them where that does not suffice.
+        """Read what precedes the events, and what follows them where that does not suffice.
 
         Raises:
             TraceError: the file cannot be read, or holds no events.
@@ -141,7 +141,7 @@ def _tail(path: Path) -> Metadata | None:
     with Source(path) as source:
         end = source.end(_TAIL_BYTES)
     for mark in re.finditer(rb'\]\s*,\s*(?=")', end):
-        try:  # what is whole from here to the end stands in no event
+        try:  # what is whole from here to the end is in no event
             fields = msgspec.json.decode(b"{" + end[mark.end() :], type=dict[str, msgspec.Raw])
         except UNDECODABLE:
             continue

@@ -2,8 +2,8 @@
 
 The text is cut where one event ends and the next begins, and each part is decoded as an array. A
 part that decodes is whole: no cut inside an event or a string leaves valid JSON. What does not
-decode is mended where writers are known to err, and else halved until the broken event stands
-alone.
+decode is repaired where writers are known to err, and else halved until only the broken event is
+left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ E = TypeVar("E")
 def split_head(text: bytes) -> tuple[bytes, bytes] | None:
     """Split the start of a trace before its first event; None where no event has begun.
 
-    The first part holds what stands before `traceEvents`; it is empty for a bare array.
+    The first part is what precedes `traceEvents`; it is empty for a bare array.
     """
     bare = text.lstrip(b"\xef\xbb\xbf \r\n\t")
     if bare.startswith(b"["):

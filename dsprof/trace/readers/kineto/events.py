@@ -66,7 +66,7 @@ _NOTHING = msgspec.Raw()
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
-    """Arguments of an event; the collective's own stand on its kernels and on its call."""
+    """Arguments of an event; the collective's own are on its kernels and on its call."""
 
     stream: Int | str | None = None
     index: Int = msgspec.field(default=-1, name="Ev Idx")
@@ -132,7 +132,7 @@ class Distributed(msgspec.Struct):
 
 
 class Metadata(msgspec.Struct):
-    """What stands beside the events."""
+    """What the file has besides events."""
 
     distributed: Distributed | None = msgspec.field(default=None, name="distributedInfo")
     base_ns: Int = msgspec.field(default=0, name="baseTimeNanoseconds")

@@ -42,7 +42,7 @@ _TYPES = {"long int": "long", "unsigned char": "byte", "signed char": "char"}
 
 
 def is_issue(args: Args) -> bool:
-    """Say whether a record of a call tells of a collective, by which kernels can find it."""
+    """Say whether a record of a call names a collective, by which kernels can find it."""
     is_collective = args.collective is not None and args.collective not in _NO_COLLECTIVES
     return is_collective and isinstance(args.external, int)
 
@@ -83,7 +83,7 @@ class Issues:
 
 
 def span_message(args: Args) -> tuple[int, str]:
-    """Return elements and dtype of the tensors given to a span of a CPU backend; 0 if not told.
+    """Return elements and dtype of the tensors given to a span of a CPU backend; 0 if unknown.
 
     Torch writes them where shapes are recorded.
     """
@@ -102,7 +102,7 @@ def span_message(args: Args) -> tuple[int, str]:
 def in_only_group(call: Call, groups: Mapping[int, Group]) -> Call:
     """Return a span of a CPU backend with its group where the process has but one, and its size.
 
-    Such a span names no group, and of a gather it tells the share of one rank alone.
+    Such a span names no group, and of a gather it has only the share of one rank.
     """
     known = [group for group in groups.values() if group.name]
     only = known[0] if len(known) == 1 else None
@@ -116,7 +116,7 @@ _IntArray = npt.NDArray[np.int64]
 Lane = Callable[[int | str | None], int]
 
 _LONG_US = 10.0
-"""Shorter ones hold nobody up, and shorter gaps of a device are not looked into."""
+"""Shorter ones delay nothing, and shorter gaps of a device are ignored."""
 
 
 class HostCalls:

@@ -28,7 +28,7 @@ _SIGNS = re.compile(
     rb"|Setting OMP_NUM_THREADS environment variable for each process",
     re.M,
 )
-_NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that stand in no object
+_NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that are in no object
 _LEFT_OUT = (
     "{name} names more processes or facts than are kept of one log: {lines:,} lines are left out; "
     "give the log of fewer ranks"
@@ -67,7 +67,7 @@ class LogReader:
         return [trace.header for trace in self.read_traces(path)]
 
     def read_traces(self, path: Path) -> Iterable[RankTrace]:
-        """Read the file, one trace a rank, in which nothing but the log is told."""
+        """Read the file, one trace a rank, which contains nothing but the log."""
         found = _scan(path, _version_of(path))
         return [_trace(path, found, one) for one in found.ranks]
 

@@ -3,7 +3,7 @@
 Early releases of all_reduce_bench.py print three lines a trial: `duration: … sec`,
 `algo throughput: … bps` of twice the payload, and `busbw: … Gbps`. Bandwidths are kept in bytes/s:
 nccl-tests and all_reduce_bench.py print 10^9 bytes, ds_bench 10^9 bits or bytes as its heading
-says. What stands before a table tells the operation, the ranks and their devices.
+says. What precedes a table names the operation, the ranks and their devices.
 """
 
 from __future__ import annotations

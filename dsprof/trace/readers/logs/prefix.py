@@ -1,4 +1,4 @@
-"""What stands before a message in a log: launchers, schedulers, clocks, and NCCL's own prefix."""
+"""What precedes a message in a log: launchers, schedulers, clocks, and NCCL's own prefix."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
 
 
 class PrintedConfig:
-    """Puts the lines of the first one together; those of others may stand in between.
+    """Puts the lines of the first one together; those of others may lie in between.
 
     `written` is what the user wrote; empty unless all of it is there.
     """

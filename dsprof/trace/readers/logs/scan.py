@@ -1,8 +1,8 @@
 """Goes through the lines of a log and finds out which rank wrote each.
 
 A line belongs to the rank that a launcher or the writer put before it, or to the process that
-NCCL names, whose rank is the one that it has in the largest communicator. Lines of nobody belong
-to the lowest rank of the file.
+NCCL names, whose rank is the one that it has in the largest communicator. Lines without a writer
+belong to the lowest rank of the file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MOST_FACTS = 1 << 18
 
 @dataclass(slots=True)
 class _Writer:
-    """Whoever wrote lines: a process of NCCL, a rank, or nobody known."""
+    """Who wrote lines: a process of NCCL, a rank, or unknown."""
 
     log: RankLog = field(default_factory=RankLog)
     host: str = ""
@@ -71,7 +71,7 @@ class _Writer:
 
     @property
     def order(self) -> tuple[str, int, int]:
-        """How writers whose ranks nobody says are put in order."""
+        """How writers of unknown rank are ordered."""
         return self.host, self.device, self.pid
 
 
@@ -104,7 +104,7 @@ class LogScan:
 
     @property
     def deepspeed(self) -> str:
-        """The release of DeepSpeed, "" if the log does not tell it."""
+        """The release of DeepSpeed, "" if the log does not name it."""
         return ".".join(map(str, self._version))
 
     @property
@@ -127,7 +127,7 @@ class LogScan:
             self._nccl(rank, said)
             return False
         if "Comm. Op" in text:
-            # Only before lines of calls does the rank stand that prints both; it counts them again.
+            # Only lines of calls name the rank that prints both; it counts them again.
             comms = self._comms_logger(min(self._comms, default=-1) if rank < 0 else rank)
             self._table = comms if comms.heading(text) else None
             return self._table is not None
@@ -259,7 +259,7 @@ def _world_size(writers: Iterable[_Writer]) -> int:
 def _placed(
     writers: Iterable[_Writer], world_size: int
 ) -> tuple[dict[int, list[_Writer]], list[_Writer]]:
-    """Return the writers of each rank, and those whose rank nobody says."""
+    """Return the writers of each rank, and those whose rank is unknown."""
     placed: dict[int, list[_Writer]] = {}
     unplaced = []
     for writer in writers:
@@ -272,7 +272,7 @@ def _placed(
 
 
 def _tells_more(log: RankLog, writers: Iterable[_Writer]) -> bool:
-    """Say whether lines of nobody hold a failure that is in no line of a rank."""
+    """Say whether lines without a writer hold a failure that is in no line of a rank."""
     known = [one for writer in writers for one in (*writer.log.out_of_memory, *writer.log.timeouts)]
     return any(one not in known for one in (*log.out_of_memory, *log.timeouts))
 

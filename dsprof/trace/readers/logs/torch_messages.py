@@ -37,7 +37,7 @@ _LAST = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,15})"
 )
-# The GUID is of all ranks, the id of one, and groups that nobody named share a name.
+# The GUID is of all ranks, the id of one, and groups without names share one.
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,15})(?: PG GUID (?P<guid>[^\s(]{1,99}))?")
 _NOT_KNOWN = 1 << 62
 """Above it a number of elements is none: torch writes -1 without a sign."""

@@ -17,7 +17,7 @@ _IntArray = npt.NDArray[np.int64]
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _THREAD_BITS = 24
 _LONG_NS = 10_000
-"""Shorter calls hold nobody up, and shorter gaps of a device are not looked into."""
+"""Shorter calls delay nothing, and shorter gaps of a device are ignored."""
 _LONGEST_NS = 10**16  # four months: later times are damage
 _MOST_ROWS = 5_000_000
 _MOST_NAMES = 10_000

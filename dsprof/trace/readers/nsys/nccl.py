@@ -1,7 +1,7 @@
 """NCCL's own NVTX ranges in an nsys export: what each call was, of which size, in which group.
 
 A range is of the host. Its kernel is the next that the same thread launches; where several calls
-come before a launch (a group), or several launches after a call, nobody knows which is whose.
+come before a launch (a group), or several launches after a call, their order is unknown.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def _name_column(tables: Tables, table: str) -> str:
 
 
 def _texts(tables: Tables, table: str, numbers: list[int]) -> dict[int, str]:
-    """Return what the numbers in a table's column of names stand for."""
+    """Return what the numbers in a table's column of names mean."""
     if table != KERNELS:
         what = {"CUPTI_ACTIVITY_KIND_MEMSET": "Memset"}.get(table, "Memcpy")
         what = "CUDA graph" if TABLES[table] == GRAPH else what
