@@ -135,7 +135,7 @@ def test_real_runs_have_no_opposite_findings(name: str) -> None:
 
 
 def test_a_contradiction_is_seen() -> None:
-    run = summary(*profiles(500, 950))
+    run = summary(*profiles(900, 950))
     assert list(contradictions(run, {"failing_share": 0.0, "failing_overlap": 1.1}))
 
 
