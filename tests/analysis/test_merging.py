@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from functools import reduce
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsprof.analysis.aggregates import AGGREGATES
+from dsprof.analysis.summary import RankClock
+from tests.factories import device, environment, hangs, logs
+from tests.factories.device_run import device_rank, synchronisations
+from tests.factories.engines import interleaved
+from tests.factories.trace import (
+    copy,
+    fetch,
+    header,
+    issued,
+    rank_trace,
+    sync,
+    zero_rank,
+)
+
+
+def zero(rank: int):
+    """A rank with everything that ZeRO does in a step, of which each rank does more."""
+
+    def more(number: int, start: float):
+        begin = start + 60
+        for place in range(rank + 1):
+            gather = {"step": number, "phase": "forward", "fetch": 100 * number + place + 1}
+            yield issued("all_gather", begin, begin + 4, wait=begin + 1, waited=begin + 4, **gather)
+            yield sync("send", begin + 5, 1 + rank, step=number, peer=1)
+
+    at = [(number, 100 * number) for number in range(6)]
+    return zero_rank(
+        rank,
+        3,
+        comm_ms=4 + rank,
+        accumulation=rank + 1,
+        extra=more,
+        fetches=[
+            fetch(100 * number + place + 1, start + 60, 4, step=number, phase="forward")
+            for number, start in at
+            for place in range(rank + 1)
+        ],
+        copies=[copy(start + 70, 2 + rank, step=number) for number, start in at],
+    )
+
+
+def two_engines(rank: int):
+    """A rank of which engine 2 takes a step in each micro-step, or in every second one."""
+    trace = interleaved((2, 2), accumulating=rank + 1)
+    trace.header = header(rank)
+    return trace
+
+
+def device_of(rank: int):
+    stops = synchronisations(rank + 1, 2.5)
+    return device_rank(rank, blocked_ms=20 + rank, buckets=rank + 1, stalls=stops)
+
+
+def profile(rank: int):
+    return device.busy(rank, compute=40 + rank, comm=20 - rank, hidden=5 * rank)
+
+
+def environment_of(rank: int):
+    variables = {"NCCL_ALGO": "Ring" if rank else "Tree", f"NCCL_OF_{rank}": "1"}
+    return environment.rank_trace(rank, variables, engine={"zero_optimization": {"stage": rank}})
+
+
+RUNS = {
+    "ZeRO": lambda: map(zero, range(3)),
+    "several engines": lambda: map(two_engines, range(2)),
+    "device": lambda: map(device_of, range(3)),
+    "profiles": lambda: map(profile, range(3)),
+    "environment": lambda: map(environment_of, range(3)),
+    "logs": lambda: logs.read(logs.run(*(logs.said(f"NET/Socket {n}", n) for n in range(4)))),
+    "hang": lambda: hangs.without(2),
+    "nothing": lambda: (rank_trace(0), rank_trace(1)),
+}
+
+
+def plain(value: Any) -> Any:
+    """Everything that a value holds, in an order of its own."""
+    if is_dataclass(value):
+        return [(one.name, plain(getattr(value, one.name))) for one in fields(value)]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return sorted((repr(key), plain(one)) for key, one in value.items())
+    if isinstance(value, (tuple, list)):
+        return [plain(one) for one in value]
+    return value
+
+
+@pytest.mark.parametrize("kind", AGGREGATES)
+@pytest.mark.parametrize("run", RUNS)
+def test_ranks_may_be_merged_in_any_grouping_and_order(run, kind):
+    parts = [kind.collect(trace, RankClock()) for trace in RUNS[run]()]
+    merge = kind.merge
+    ways = [plain(reduce(merge, order)) for order in permutations(parts)]
+    ways += [plain(reduce(lambda a, b: merge(b, a), order)) for order in permutations(parts)]
+    assert all(way == ways[0] for way in ways)
