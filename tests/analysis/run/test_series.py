@@ -14,6 +14,7 @@ from dsprof.analysis.run.series import (
     running_median,
     sigma,
     slow_places,
+    unsettled,
 )
 
 NOISE = np.random.default_rng(7).normal(0, 1, 400)
@@ -26,6 +27,7 @@ def test_a_change_is_found_where_it_is_with_its_levels():
     assert (change.at, change.before, change.after) == (5, 100, 150)
     # U_5 = 2 * 15 - 5 * 11 = -25, p = 2 exp(-6 * 625 / 1100).
     assert change.p == pytest.approx(2 * np.exp(-3750 / 1100))
+    assert change.scatter == pytest.approx(1.4826)  # what is left is 0 1 1 0 2 on either side
 
 
 def test_wild_steps_make_no_change():
@@ -42,6 +44,14 @@ def test_a_line_by_hand():
     assert (drift.start, drift.end, drift.scatter) == (10, 18, 0)
     # S = 10 of 10 pairs, variance 5 * 4 * 15 / 18.
     assert drift.z == pytest.approx(9 / np.sqrt(300 / 18))
+
+
+def test_a_fall_is_a_rise_turned_round_and_what_is_wild_is_left():
+    drift = drift_of(np.array([18.0, 16, 14, 17, 10, 8, 6]))
+    assert drift is not None
+    assert (drift.start, drift.end, drift.scatter) == (18, 6, 0)
+    # S = 2 - 19 of 21 pairs, variance 7 * 6 * 19 / 18.
+    assert drift.z == pytest.approx(-16 / np.sqrt(798 / 18))
 
 
 def test_a_jump_is_no_line_and_a_line_no_jump():
@@ -90,6 +100,51 @@ def test_few_and_scattered_slow_steps_have_no_period(places):
 def test_a_slow_level_is_no_slow_step():
     times = 100 + NOISE[:100] + np.where(np.arange(100) < 50, 0, 100)
     assert not slow_places(times, 0.25).any()
+
+
+def test_slow_is_what_is_longer_by_more_than_the_share():
+    times = np.full(9, 100.0)
+    times[4] = 125
+    assert not slow_places(times, 0.25).any()
+    times[4] = 126
+    assert slow_places(times, 0.25).nonzero()[0].tolist() == [4]
+
+
+@pytest.mark.parametrize(("length", "is_enough"), [(3, False), (4, True)])
+def test_four_times_have_a_change_and_a_drift(length, is_enough):
+    times = np.arange(length, dtype=float)
+    assert (change_of(times) is not None) is is_enough
+    assert (drift_of(times) is not None) is is_enough
+
+
+@pytest.mark.parametrize(("apart", "has_period"), [(2, False), (3, True)])
+def test_every_other_step_is_no_period(apart, has_period):
+    slow = np.zeros(30, np.bool_)
+    slow[::apart] = True
+    assert (period_of(slow) is not None) is has_period
+
+
+@pytest.mark.parametrize(("absent", "has_period"), [([20], True), ([20, 30], False)])
+def test_four_fifths_of_the_grid_are_slow(absent, has_period):
+    slow = np.zeros(50, np.bool_)
+    slow[::10] = True
+    slow[absent] = False
+    assert (period_of(slow) is not None) is has_period
+
+
+@pytest.mark.parametrize(
+    ("times", "count"),
+    [
+        ([], 0),
+        ([200, 200, 100, 100, 100, 100], 2),
+        ([200, 100, 100, 100, 100, 100], 0),  # an outlier
+        ([200, 200, 200, 100, 100, 100], 3),
+        ([200, 200, 200, 200, 100, 100, 100], 0),  # more than half
+        ([110, 110, 100, 100, 100, 100], 0),  # no more than a tenth above
+    ],
+)
+def test_the_first_times_settle_where_the_rest_stays(times, count):
+    assert unsettled(np.array(times, float)) == count
 
 
 def test_short_columns_tell_nothing():
