@@ -54,3 +54,7 @@ def test_what_is_in_doubt_sets_the_others_not_apart():
     waits = np.array([50, 51, 0], np.int64)
     assert low_outliers(waits, 10).tolist() == [False, False, False]
     assert low_outliers(waits, 10, doubt=2).tolist() == [False, False, True]
+
+
+def test_one_far_below_the_others_stands_apart_in_a_group_of_any_size():
+    assert all(outliers(0, *[1000] * others) == [0] for others in range(1, 42))

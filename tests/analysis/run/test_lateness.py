@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsprof.analysis.run.lateness import Lateness, Together, together, vote
+
+
+def late(*waited: list[int], doubt: int = 0) -> Lateness:
+    """How long the ranks waited, step by step."""
+    matrix = np.array(waited, np.int64).T
+    nothing = np.zeros(len(matrix), np.int64)
+    return Lateness(
+        ranks=tuple(range(len(matrix))),
+        steps=np.arange(len(waited)),
+        waited_ns=matrix,
+        caused_ns=np.zeros_like(matrix),
+        transfer_ns=np.zeros_like(matrix),
+        lasts=nothing,
+        met=nothing,
+        doubt_ns=doubt,
+    )
+
+
+def test_each_step_votes_for_the_rank_that_waits_far_less():
+    # Dixon's r10 of 0 7 8 8 is 7 / 8, and 0.926 is asked for; of 0 100 100 100 it is 1.
+    votes = vote(
+        late([0, 100, 100, 100], [100, 100, 0, 100], [0, 100, 100, 100], [0, 7, 8, 8], [9] * 4), 1
+    )
+    assert (votes.votes.tolist(), votes.cast, votes.steps) == ([2, 0, 1, 0], 3, 5)
+    assert (votes.leader, votes.late) == (0, (0,))
+    assert votes.median_ns.tolist() == [208 // 5, 1 // 5, 100 // 5, 0]
+    assert votes.least_ns.tolist() == [207 // 5, 0, 100 // 5, 0]
+
+
+@pytest.mark.parametrize(
+    ("waited", "median", "least"),
+    [([10, 30, 20], 15, 10), ([0, 10, 20, 30], 20, 10), ([5, 1005], 1000, 1000)],
+)
+def test_a_rank_costs_what_the_others_wait_longer(waited, median, least):
+    votes = vote(late(waited), 1)
+    assert (votes.median_ns[0], votes.least_ns[0]) == (median, least)
+
+
+def test_of_ranks_with_as_many_votes_the_one_that_costs_most_leads():
+    votes = vote(late([0, 100, 100, 100], [200, 0, 200, 200]), 1)
+    assert (votes.leader, votes.late) == (1, ())
+
+
+def test_steps_that_some_rank_did_not_record_have_no_vote():
+    votes = vote(late([0, 100, 100, -1], [0, 100, 100, 100]), 1)
+    assert (votes.votes.tolist(), votes.steps, votes.median_ns[0]) == ([1, 0, 0, 0], 1, 100)
+
+
+PAIR = [100, 0, 100, 100, 0, 100]
+
+
+def test_two_ranks_are_late_together_with_what_the_others_wait_longer():
+    steps = [PAIR, PAIR, [100, 100, 100, 100, 0, 100], [-1, *PAIR[1:]]]
+    assert together(late(*steps), 1) == Together((1, 4), 2, 3, 83)  # 100 - 100 / 6
+
+
+@pytest.mark.parametrize(
+    ("waited", "ranks"),
+    [
+        ([[9, 0, 0, 9]], (1, 2)),
+        ([[9, 0, 0]], None),  # more than half
+        ([[9, 0, 9, 9]], None),  # one
+        ([[9, 0, 0, 9], [9, 9, 9, 9]], None),  # in fewer than two thirds of the steps
+        ([[9] * 4], None),
+    ],
+)
+def test_at_most_half_of_the_ranks_are_late_together_in_most_steps(waited, ranks):
+    found = together(late(*waited), 1)
+    assert (found and found.ranks) == ranks
+
+
+@pytest.mark.parametrize(("least_gap", "doubt"), [(100, 0), (1, 100)])
+def test_a_gap_as_wide_as_asked_for_is_enough(least_gap, doubt):
+    assert together(late(PAIR, doubt=doubt), least_gap) is not None
+    assert together(late(PAIR, doubt=doubt and doubt + 1), least_gap + (not doubt)) is None
