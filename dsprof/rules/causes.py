@@ -10,6 +10,10 @@ from dsprof.findings.finding import Facet, Finding, Severity, Status, worst
 from dsprof.rules.rule import RuleMeta
 
 EXPOSED = "exposed communication"
+IDLE = "device idle"
+SYNCHRONISED = "device idle while the host waits for it"
+_NARROWER = {IDLE: SYNCHRONISED}
+"""Where only remarks restate a part, a failure that restates a narrower one explains them."""
 _REMARKS = (Status.FAIL, Status.INFO)
 _MOST = 0.5
 """Of the exposed time: findings that claim so much of it explain it."""
@@ -37,9 +41,13 @@ def _led(
     for part in sorted({one.restates for one in findings} - {""}):
         same = [one for one in findings if one.restates == part and one.status in _REMARKS]
         explained = _explanation(findings, exposed_ms) if part == EXPOSED else None
+        if not any(one.status is Status.FAIL for one in same):
+            narrower = [one for one in findings if one.restates == _NARROWER.get(part)]
+            same += [one for one in narrower if one.status is Status.FAIL]
         lead = explained or min(same, key=lambda one: _place(one, metas[one.rule]), default=None)
         if lead is not None:
-            yield from ((id(one), lead) for one in same if one is not lead)
+            others = (one for one in same if one is not lead and one.restates == part)
+            yield from ((id(one), lead) for one in others)
 
 
 def _explanation(findings: Sequence[Finding], exposed_ms: float) -> Finding | None:

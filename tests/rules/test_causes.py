@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.causes import EXPOSED
+from dsprof.rules import RULES
+from dsprof.rules.causes import EXPOSED, IDLE, SYNCHRONISED
 from dsprof.rules.rule import RuleMeta
 from dsprof.rules.runner import judge
+from tests.factories import device
 from tests.factories.trace import summary, zero_rank
 
 
@@ -110,3 +112,22 @@ def test_what_saves_nothing_is_no_finding(fields: dict[str, Any], status: Status
 def test_a_time_that_reads_as_zero_is_not_stated_beside_bytes() -> None:
     small = {"saving_ms_per_step": (0.02, 0.04), "saving_bytes_per_step": 9}
     assert judged(Says("small", Status.FAIL, **small))["small"].saving_ms_per_step is None
+
+
+def test_an_idle_device_is_a_facet_of_the_synchronisation_that_makes_it_idle() -> None:
+    remark = Says("computes", restates=IDLE)
+    calls = Says("calls", Status.FAIL, restates=SYNCHRONISED, leads=True)
+    found = judged(remark, Says("idle", Status.FAIL, restates=SYNCHRONISED), calls)
+    assert {one.rule for one in found["calls"].facets} == {"computes", "idle"}
+    # Idle for another reason: two causes, and the remark is of the idle device.
+    found = judged(remark, Says("idle", Status.FAIL, restates=IDLE), calls)
+    assert [one.rule for one in found["idle"].facets] == ["computes"]
+    assert (found["calls"].status, found["calls"].facets) == (Status.FAIL, ())
+
+
+def test_waits_for_a_straggler_in_profiles_are_its_facets() -> None:
+    run = summary(device.busy(0, compute=40, comm=55), device.busy(1, compute=90, comm=5))
+    found = {one.rule: one for one in judge(run, RULES) if one.status in (Status.FAIL, Status.INFO)}
+    assert found["late-rank"].ranks == (1,)
+    assert {one.rule for one in found["late-rank"].facets} >= {"low-compute-share"}
+    assert not {"communication-bound-step", "low-comm-overlap", "low-compute-share"} & found.keys()

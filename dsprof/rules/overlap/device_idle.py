@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.device import Device
-from dsprof.analysis.aggregates.idle_causes import UNRECORDED, IdleCauses
+from dsprof.analysis.aggregates.idle_causes import NAMES, UNRECORDED, IdleCauses
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
+from dsprof.rules.causes import IDLE, SYNCHRONISED
 from dsprof.rules.overlap.idle_remedies import REMEDIES
 from dsprof.rules.reasons import EVENTS_MISSING, NO_DEVICE_TIMES
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.device import SYNCHRONISATION
 
 _START_UP = " Fewer than two steps were measured: start-up may be part of this."
 
@@ -36,7 +38,6 @@ class DeviceIdle:
         category="overlap",
         order=140,
         needs=(Device, IdleCauses),
-        leads=True,
     )
     thresholds = Thresholds()
 
@@ -72,7 +73,7 @@ class DeviceIdle:
             action=remedy.action,
             problem=f"The device is idle {percent(idle)} of {device.window}",
             fix=remedy.fix,
-            restates="device idle",
+            restates=SYNCHRONISED if largest == NAMES[SYNCHRONISATION] else IDLE,
             evidence=(_by_cause(causes), _by_rank(device)),
             confidence="medium" if largest != UNRECORDED and device.recurs else "low",
         )

@@ -12,6 +12,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent, plural, shortened
 from dsprof.rules.call_evidence import share_of_step
+from dsprof.rules.causes import SYNCHRONISED
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
@@ -37,6 +38,7 @@ class HostSynchronisation:
         "communication has no computation to overlap with.",
         category="overlap",
         order=320,
+        leads=True,
         needs=(Engines, HostWaits, Steps),
     )
     thresholds = Thresholds()
@@ -75,6 +77,7 @@ class HostSynchronisation:
             fix="" if breakdown else "Read losses every N steps: `.item()` blocks the host",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
             evidence=(_by_call(waits),),
+            restates=SYNCHRONISED,
             title="" if waits.rank_steps else "The host waits for the device",
             confidence="medium" if recurs else "low",
         )

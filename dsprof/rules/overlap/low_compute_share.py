@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.steps import Parts, Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
+from dsprof.rules.causes import EXPOSED, IDLE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.spans import span_outside
 
@@ -104,9 +105,9 @@ class LowComputeShare:
 
 def _named_parts(total: Parts) -> list[tuple[str, int | None]]:
     return [
-        ("exposed communication", total.exposed_ns),
+        (EXPOSED, total.exposed_ns),
         ("copies", total.copies_ns),
-        ("device idle", total.idle_ns),
+        (IDLE, total.idle_ns),
         ("outside forward, backward and step", total.other_ns),
     ]
 
