@@ -29,7 +29,7 @@ from dsprof.diagnosis.model import (
     WaitMatrix,
 )
 from dsprof.diagnosis.tiles import kind_of, tiles
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Facet, Finding, Severity, Status, Table
 from tests.factories.steps_of_diagnosis import (
     MIB,
     MS,
@@ -232,6 +232,14 @@ def findings() -> list[Finding]:
             config_patch={"zero_optimization": {"stage": 1, "reduce_bucket_size": 50000000}},
             saving_ms_per_step=(30.0, 48.0),
             saving_share=(0.07, 0.112),
+            facets=(
+                Facet(
+                    rule="communication-bound-step",
+                    title="The step waits for communication",
+                    summary="Exposed communication takes 91.2 ms per step (21 %). "
+                    "Most is transfer.",
+                ),
+            ),
             confidence="high",
             docs="rules/reduction-every-micro-step.md",
         ),

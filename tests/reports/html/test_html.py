@@ -96,6 +96,7 @@ def test_a_finding_says_what_why_what_to_do_and_what_it_saves(page: Element) -> 
         "Each rank reduced 27.4 MiB",
         "Why ZeRO-2 partitions gradients",
         "Do this Use ZeRO-1",
+        "Also Exposed communication takes 91.2 ms per step (21 %).",
         "Gradient traffic of one rank",
         "Rule reduction-every-micro-step",
     ):

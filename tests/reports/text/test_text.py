@@ -52,6 +52,8 @@ def test_a_finding_says_what_why_what_to_do_and_what_it_saves() -> None:
     assert "Each rank reduced 27.4 MiB" in shown
     assert "Why: ZeRO-2 partitions gradients" in shown
     assert "Do: Use ZeRO-1" in shown
+    assert "Also: Exposed communication takes 91.2 ms per step (21 %)." in shown
+    assert "Most is transfer" not in shown
     assert "Saves: 30\u201348 ms per step, 7.0\u201311 %" in shown
     rule = "reduction-every-micro-step"
     assert f"(confidence high, rule {rule}, explained by: dsprof explain {rule})" in shown
