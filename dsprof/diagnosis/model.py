@@ -463,7 +463,7 @@ class WaitMatrix(_Part):
         """Refuse a matrix that no renderer could show: one may come from a file.
 
         Raises:
-            ValueError: it has not one row a rank, or a row has not one cell a step.
+            ValueError: it has not one row per rank, or a row has not one cell per step.
         """
         is_full = len(self.exposed_ns) == len(self.ranks)
         if not is_full or any(len(row) != len(self.steps) for row in self.exposed_ns):
@@ -499,7 +499,7 @@ class StepMap(_Part):
         """Refuse a map that no renderer could show: one may come from a file.
 
         Raises:
-            ValueError: it has not one row a rank, or a row has not one cell a step.
+            ValueError: it has not one row per rank, or a row has not one cell per step.
         """
         for cells in (self.total_ns, self.exposed_ns, self.compute_ns):
             if [len(row) for row in cells] != [len(self.steps)] * len(self.ranks):

@@ -65,12 +65,12 @@ Range = tuple[float, float]
 
 
 def worst(severities: Iterable[Severity]) -> Severity:
-    """Return the gravest of `severities`; the enumeration lists them from the gravest down."""
+    """Return the highest of `severities`; the enumeration lists them from the highest down."""
     return min(severities, key=list(Severity).index)
 
 
 def by_severity(findings: Iterable[Finding]) -> str:
-    """Count findings by severity, the gravest first: "1 high, 2 medium"."""
+    """Count findings by severity, the highest first: "1 high, 2 medium"."""
     counts = Counter(finding.severity for finding in findings)
     return ", ".join(f"{counts[one]} {one.value}" for one in Severity if counts[one])
 

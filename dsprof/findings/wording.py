@@ -8,7 +8,7 @@ _MOST_NAMED = 12
 
 FILL_HOSTS = (
     "Let the launcher fill a host before the next (mpirun --map-by slot, srun --distribution=block,"
-    " one torchrun a host)."
+    " one torchrun per host)."
 )
 
 

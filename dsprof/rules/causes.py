@@ -77,7 +77,7 @@ def _covered(finding: Finding, lead: Finding) -> Finding:
 
 
 def _with_facets(finding: Finding, facets: Sequence[Finding]) -> Finding:
-    """Show what the others say, and be as grave as the gravest."""
+    """Show what the others say, with the highest severity among them."""
     return msgspec.structs.replace(
         finding,
         severity=worst([finding.severity, *(one.severity for one in facets)]),

@@ -56,7 +56,7 @@ FLAGS = (
 
 @dataclass(slots=True)
 class Columns:
-    """One row a collective, in the order of the file."""
+    """One row per collective, in the order of the file."""
 
     words: list[str]
     op: IntArray

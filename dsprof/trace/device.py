@@ -26,7 +26,7 @@ COMPUTE, COMMUNICATION, COPY = range(3)
 class HostWork:
     """What the host did beside a device: calls that may keep it idle, and when operators ran.
 
-    Columns of one row a call; `name`, `operator` and `annotation` are codes into `words`, and the
+    Columns of one row per call; `name`, `operator` and `annotation` are codes into `words`, and the
     last two name what surrounds a call that takes long, 0 ("") where nothing does.
     """
 

@@ -159,7 +159,7 @@ def columns() -> str:
               (("WORDS", words), ("NUMBERS", numbers), ("FLAGS", flags))),
             "\n\n@dataclass(slots=True)",
             "class Columns:",
-            '    """One row a collective, in the order of the file."""\n',
+            '    """One row per collective, in the order of the file."""\n',
             "    words: list[str]",
             "    op: IntArray",
             *(f"    {one.name}: {_COLUMNS[one.type]}" for one in written),

@@ -54,7 +54,7 @@ class Vocabulary(dict[str, int]):
 
 @dataclass(slots=True)
 class Collectives(Columns):
-    """One row a collective, in the order of the file; times in ns since the start of the trace.
+    """One row per collective, in the order of the file; times in ns since the start of the trace.
 
     `op`, `requested`, `dtype`, `phase` and `reduce_op` are codes into `words`. A time of 0 means
     that it was not seen (`done_ns`, `wait_ns`, `waited_ns`, `pending_ns`).

@@ -125,6 +125,6 @@ def _absent(wait: Wait, standings: Mapping[int, Standing]) -> list[int]:
 
 
 def _age_ns(rank: int, wait: Wait, standings: Mapping[int, Standing]) -> int:
-    """Return for how long a rank has been in a call; one that has left it, for ever."""
+    """Return for how long a rank has been in a call; one that has left it, forever."""
     ages_ns = (one.age_ns for one in standings[rank].waits if one.key == wait.key)
     return max(ages_ns, default=wait.age_ns)

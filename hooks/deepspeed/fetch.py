@@ -44,7 +44,7 @@ _graph_task: Callable[[], int] = torch._C._current_graph_task_id  # -1 unless au
 
 
 class DeepSpeedFetchHook(Hook):
-    """Records what stage 3 gathers, waits for and releases."""
+    """Records what stage 3 all-gathers, waits for and releases."""
 
     name = "deepspeed.fetch"
     targets = (
@@ -91,7 +91,7 @@ class DeepSpeedFetchHook(Hook):
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
         in_flight = self._in_flight
 
-        # Hundreds of calls a step: a wait for each module, most of which wait for nothing.
+        # Hundreds of calls per step: a wait for each module, most of which wait for nothing.
         @functools.wraps(original)
         def start_event(self: Any, name: str, *more: Any, **named: Any) -> Any:
             if name in _WAITS:

@@ -46,8 +46,8 @@ class DTensorHook(Hook):
 
     name = "dtensor"
     targets = (
-        _target("Shard", "_to_replicate_tensor", "gathers"),
-        _target("_StridedShard", "_to_replicate_tensor", "gathers", since="2.5"),
+        _target("Shard", "_to_replicate_tensor", "all-gathers"),
+        _target("_StridedShard", "_to_replicate_tensor", "all-gathers", since="2.5"),
         _target("Shard", "_to_new_shard_dim", "exchanges all to all"),
         _target("Partial", "_reduce_value", "reduces"),
         _target("Partial", "_reduce_shard_value", "reduces and scatters"),

@@ -35,7 +35,7 @@ _V1_MODULE = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullySharde
 
 
 class _Unit(NamedTuple):
-    """What FSDP gathers and reduces as one."""
+    """What FSDP all-gathers and reduces as one."""
 
     library: str
     module: str
@@ -62,13 +62,13 @@ class FSDPHook(Hook):
     targets = (
         Target(*_STATE, "_root_pre_forward", "phase forward", "forward phases of FSDP2"),
         Target(*_STATE, "_register_pre_backward_hook", "ends it", "ends of FSDP2's forwards"),
-        Target(*_GROUP, "unshard", "gathers parameters", "all-gathers of FSDP2 units"),
+        Target(*_GROUP, "unshard", "all-gathers parameters", "all-gathers of FSDP2 units"),
         Target(*_GROUP, "wait_for_unshard", "waits for parameters", "waits for FSDP2 units"),
         Target(*_GROUP, "reshard", "reshards parameters", "reshards of FSDP2 units"),
         Target(*_GROUP, "post_backward", "reduces gradients", "reductions of FSDP2 units"),
         Target(*_GROUP, _PREFETCH, "marks a prefetch", "prefetches of FSDP2 units"),
         Target(*_V1_MODULE, "forward", "phase forward", "forward phases of FSDP1"),
-        Target(*_V1, "_unshard", "gathers parameters", "all-gathers of FSDP1 units"),
+        Target(*_V1, "_unshard", "all-gathers parameters", "all-gathers of FSDP1 units"),
         Target(*_V1, "_reshard", "reshards parameters", "reshards of FSDP1 units"),
         Target(*_V1, "_reduce_grad", "reduces gradients", "reductions of FSDP1 units"),
         Target(*_V1, "_reduce_grad_no_shard", "reduces them", "reductions without shards of FSDP1"),

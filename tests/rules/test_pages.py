@@ -55,6 +55,13 @@ def test_a_page_says_what_to_do_by_an_example(subtests: pytest.Subtests) -> None
             )
 
 
+def test_a_page_says_what_each_verdict_needs(subtests: pytest.Subtests) -> None:
+    for rule in RULES:
+        with subtests.test(rule.meta.id):
+            found = sections_of(page_of(rule))["How it is found"]
+            assert re.search(r"\*\*(Fail|Info|info)\*\*|\| verdict", found)
+
+
 def test_examples_of_configurations_hold_keys_that_deepspeed_reads(
     subtests: pytest.Subtests,
 ) -> None:

@@ -15,7 +15,7 @@ class RankBuffers:
     """What one rank holds; None where no step is in full detail."""
 
     gathered: Gathered | None  # the most parameters that were there at once
-    units: int  # elements of all units of FSDP together; 0 where ZeRO-3 gathers
+    units: int  # elements of all units of FSDP together; 0 where ZeRO-3 all-gathers
     reduced_bytes: int  # the largest reduction of a unit of FSDP
     ddp_bytes: int  # buckets of DDP beside the gradients: none where gradients lie in them
 

@@ -179,7 +179,7 @@ def _in_use(rows: Collectives, has_engine: bool) -> BoolArray:
 
 
 def _gathers_of_steps(rows: Collectives) -> BoolArray:
-    """Say which are gathers that a library asked for in an optimizer step."""
+    """Say which are all-gathers that a library asked for in an optimizer step."""
     in_step = (rows.phase == rows.code("step")) & (rows.requested != rows.code(""))
     return np.asarray(in_step & _of(rows, "all_gather"), np.bool_)
 

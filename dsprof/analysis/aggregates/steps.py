@@ -44,7 +44,7 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """Columns, one row a step of one rank, by step number; None: not measurable here."""
+    """Columns, one row per step of one rank, by step number; None: not measurable here."""
 
     number: Array
     micro_steps: Array

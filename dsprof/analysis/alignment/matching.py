@@ -33,7 +33,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Columns, one row a collective; times in ns of the run's time line."""
+    """Columns, one row per collective; times in ns of the run's time line."""
 
     group: Array
     seq: Array

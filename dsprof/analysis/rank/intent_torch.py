@@ -42,7 +42,7 @@ def asked_by_ddp(
 def asked_by_fsdp(
     flushes: Iterable[Flush], fetches: Iterable[Fetch], sharing: Sharing
 ) -> Iterator[tuple[Demand, Expected]]:
-    """Yield what the units of one rank ask for: one reduction of each, one or two gathers."""
+    """Yield what the units of one rank ask for: one reduction of each, one or two all-gathers."""
     elements, parameters = _units(flushes)
     padded = round(elements * (1 + _PADDING)) + sharing.ranks * parameters
     times = sharing.reductions * sharing.gradient_bytes

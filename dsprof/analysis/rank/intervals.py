@@ -137,7 +137,7 @@ def without_size(rows: Collectives) -> BoolArray:
 def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:
     """Say which collectives a library issues in a row, to wait only for the last of them.
 
-    So does DeepSpeed up to 0.18 with the parameters that ZeRO-3 gathers after the step: a group's
+    So does DeepSpeed up to 0.18 with the parameters of ZeRO-3 after the step: a group's
     collectives end in order, and the wait for the last one blocks the caller for all of them. Only
     of calls of a library above c10d: of others a wait in C++ may have gone unseen.
     """

@@ -1,7 +1,7 @@
-"""How much of a model's gathered parameters was there at once, by gathers and releases.
+"""How much of a model's gathered parameters was there at once, by all-gathers and releases.
 
 Each step is counted from nothing: between steps ZeRO-3 and FSDP hold no more than what they always
-keep. So the padding that gathers have and releases have not adds up over one step at most.
+keep. So the padding that all-gathers have and releases have not adds up over one step at most.
 """
 
 from __future__ import annotations

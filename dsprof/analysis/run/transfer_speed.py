@@ -33,7 +33,7 @@ class Path(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The call of median speed among `calls` undisturbed ones.
+    """The call of median speed among `calls` isolated ones.
 
     `quick_algbw` (bytes a second) is reached by a quarter of them: other programs slow some calls,
     a link all.

@@ -28,7 +28,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """How many findings may be of a severity or a graver one; None: no limit."""
+    """How many findings may be of a severity or a higher one; None: no limit."""
 
     critical: int | None = _limit()
     high: int | None = _limit()

@@ -32,7 +32,7 @@ class Thresholds:
 
 
 class _Gather(NamedTuple):
-    """What gathers of one row have in common."""
+    """What all-gathers of one row have in common."""
 
     label: str
     ranks: int
@@ -47,7 +47,7 @@ class _Crossing(NamedTuple):
 
 
 class InterNodeGathers:
-    """Looks at the gathers of parameters in groups that span hosts, by phase."""
+    """Looks at the all-gathers of parameters in groups that span hosts, by phase."""
 
     meta = RuleMeta(
         id="inter-node-gathers",
@@ -64,7 +64,7 @@ class InterNodeGathers:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Judge ZeRO-3 by what backward gathers, and FSDP by all that it gathers."""
+        """Judge ZeRO-3 by what backward all-gathers, and FSDP by all that it all-gathers."""
         gathers = {u: h for u, h in run[Placement].rows.items() if u.purpose == "parameters"}
         crossing = _crossing(run, gathers)
         if len({facts.header.host for facts in run[Run].ranks.values()}) < 2:

@@ -54,7 +54,7 @@ class NcclWarning:
     thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
-        """Report known warnings, the gravest first, and mention the others."""
+        """Report known warnings, the most severe first, and mention the others."""
         logs = run[Logs]
         found = [
             _Warning(text, ranks, lines, _known(text))
@@ -65,12 +65,12 @@ class NcclWarning:
             return
         known = [(one.known, one) for one in found if one.known]
         if known:
-            gravest = worst(what.severity for what, _ in known)
-            first, warning = next(pair for pair in known if pair[0].severity is gravest)
+            highest = worst(what.severity for what, _ in known)
+            first, warning = next(pair for pair in known if pair[0].severity is highest)
             yield self.meta.finding(
                 Status.FAIL,
                 f"“{warning.text}” on {named_ranks(warning.ranks)}: {first.meaning}.",
-                severity=gravest,
+                severity=highest,
                 action=" ".join(dict.fromkeys(what.action for what, _ in known)),
                 ranks=ranks_of(union(one.ranks for _, one in known)),
                 evidence=(_table([one for _, one in known]),),

@@ -1,4 +1,4 @@
-"""reduction-every-micro-step: gradients travel several times a step, not once."""
+"""reduction-every-micro-step: gradients are reduced several times per step, not once."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from dsprof.trace.schema import EngineConfig
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When gathers count as repeated, and when they cost."""
+    """When all-gathers count as repeated, and when they cost."""
 
     repeated_share: float = 0.1  # of the elements gathered in a step
     held_share: float = 0.01  # of the step; less is of low severity, and no saving
@@ -53,7 +53,7 @@ class RepeatedParameterGathers:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Compare what backward gathers with all that a step gathers."""
+        """Compare what backward all-gathers with all that a step all-gathers."""
         gathered = _elements(run[Fetches], run[Traffic].rank_steps)
         whole = sum(gathered.values())
         repeated = gathered.get("backward", 0.0) + gathered.get("recomputation", 0.0)
@@ -100,7 +100,7 @@ class RepeatedParameterGathers:
 
 
 def _saving(again: AnyCalls) -> Range | None:
-    """Return what backward waits for its gathers, in ms of a step: they are gone altogether."""
+    """Return what backward waits for its all-gathers, in ms of a step: they are gone altogether."""
     held = blocked_ms(again)
     return None if held is None else about(held)
 
@@ -114,7 +114,7 @@ def _is_again(kind: WireKind) -> bool:
 
 
 def _elements(fetches: Fetches, rank_steps: int) -> dict[str, float]:
-    """Return the elements that a rank gathers in a step, by phase."""
+    """Return the elements that a rank all-gathers in a step, by phase."""
     found: dict[str, float] = {}
     for kind, sums in fetches.rows.items():
         if _gathers(kind) and rank_steps:

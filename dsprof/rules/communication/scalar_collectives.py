@@ -115,7 +115,7 @@ class ScalarCollectives:
 
 
 def _saving(scalars: Calls) -> Range | None:
-    """Return what one collective a step in place of all would save."""
+    """Return what one collective per step in place of all would save."""
     calls = calls_per_step(scalars)
     return omitting_saves(scalars, max(0.0, 1 - 1 / calls)) if calls else None
 

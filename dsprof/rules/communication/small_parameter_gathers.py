@@ -1,7 +1,7 @@
-"""Small gathers of ZeRO-3: after the step (persistent-), and in it (tiny-parameter-gathers).
+"""Small all-gathers of ZeRO-3: after the step (persistent-), and in it (tiny-parameter-gathers).
 
-Both weigh the gathers of less than a megabyte against the persistence threshold: one fails where
-the user raised it, the other where it is too low for the model.
+Both weigh the all-gathers of less than a megabyte against the persistence threshold: one fails
+where the user raised it, the other where it is too low for the model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PATCH = {"zero_optimization": {PERSISTENCE: PERSISTENCE_DEFAULT}}
 
 @dataclass(frozen=True, slots=True)
 class _Thresholds:
-    """When such gathers are many, and when they cost."""
+    """When such all-gathers are many, and when they cost."""
 
     calls_per_step: float = 16.0  # of one rank
     held_share: float = 0.02  # of the step
@@ -51,21 +51,21 @@ class _Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class _ThresholdsInPasses(_Thresholds):
-    """Of gathers in forward and backward, which a few modules cause in any model."""
+    """Of all-gathers in forward and backward, which a few modules cause in any model."""
 
     calls_per_step: float = 32.0
     held_share: float = 0.05
 
 
 class _SmallGathers(ABC):
-    """Weighs the small gathers of some phases of a step, which a subclass names."""
+    """Weighs the small all-gathers of some phases of a step, which a subclass names."""
 
     meta: RuleMeta
     thresholds: _Thresholds
     phases: tuple[str, ...]
 
     def check(self, run: RunSummary, thresholds: _Thresholds) -> Iterable[Finding]:
-        """Judge the gathers where there are enough of them."""
+        """Judge the all-gathers where there are enough of them."""
         if run[Engines].stage != 3:
             text = "No engine with ZeRO stage 3 was recorded."
             yield self.meta.finding(Status.NOT_APPLICABLE, text)
@@ -76,7 +76,7 @@ class _SmallGathers(ABC):
 
     @abstractmethod
     def _judged(self, run: RunSummary, gathers: Calls, thresholds: _Thresholds) -> Finding:
-        """Say what so many gathers cost, and whether a setting of the user caused them."""
+        """Say what so many all-gathers cost, and whether a setting of the user caused them."""
 
 
 class PersistentParameterGathers(_SmallGathers):

@@ -20,7 +20,7 @@ class Thresholds:
 
     share: float = 0.5  # of what is expected
     severe_share: float = 0.2
-    calls: int = 8  # undisturbed ones; fewer may all have met the same accident
+    calls: int = 8  # isolated ones; fewer may all have met the same accident
     within_node_bytes: int = 64 << 20  # least size held to the model of a link
     across_nodes_bytes: int = 512 << 20
     baseline_bytes: int = 1 << 20  # least size held to a baseline, whose latency is measured

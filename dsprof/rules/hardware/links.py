@@ -82,7 +82,7 @@ class LinkModel:
         """Return the bus bandwidth at which every host sends at the rate of its adapters.
 
         Each of k hosts takes part in (k-1)/k of the array for g = n/k ranks; of an all-to-all each
-        rank sends (n-g)/n to other hosts. Gathers and scatters go round a ring, in which each host
+        rank sends (n-g)/n to other hosts. All-gathers go round a ring, in which each host
         sends at its rate: the rate of g ranks.
         """
         if self.between is None:

@@ -1,4 +1,4 @@
-"""ZeRO-3's settings for what it gathers, and which gathers they are about."""
+"""ZeRO-3's settings for what it all-gathers, and which all-gathers they are about."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SMALL = frozenset(SIZE_CLASSES[:3])
 
 
 def small_gathers(rows: dict[Kind, Row], phases: tuple[str, ...]) -> dict[Kind, Row]:
-    """Return the gathers of less than a megabyte in `phases`, in groups of two or more."""
+    """Return the all-gathers of less than a megabyte in `phases`, in groups of two or more."""
     return {
         kind: row
         for kind, row in rows.items()
@@ -42,7 +42,7 @@ def small_gathers(rows: dict[Kind, Row], phases: tuple[str, ...]) -> dict[Kind, 
 
 
 def joining_saves_of(run: RunSummary, gathers: Calls, share: float) -> Range | None:
-    """Return what it saves if `share` of the gathers joins others: their latencies, in ms."""
+    """Return what it saves if `share` of the all-gathers joins others: their latencies, in ms."""
     held = blocked_ms(gathers)
     if held is None:
         return None
@@ -61,7 +61,7 @@ def two_fetches(fetches: Fetches) -> int:
 def low_max_live(engines: Engines, fetches: Fetches) -> int | None:
     """Return what the user wrote for MAX_LIVE where it leaves no room to gather ahead.
 
-    ZeRO-3 gathers ahead while fewer parameters than that are there: it has to hold what is in use
+    ZeRO-3 prefetches while fewer parameters than that are gathered: it has to hold what is in use
     and what comes next.
     """
     written = written_number(engines, MAX_LIVE)

@@ -1,4 +1,4 @@
-"""The buffers in which ZeRO gathers gradients before it reduces them."""
+"""The buffers in which ZeRO collects gradients before it reduces them."""
 
 from __future__ import annotations
 

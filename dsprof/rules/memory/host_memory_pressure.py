@@ -32,7 +32,7 @@ class _Host(NamedTuple):
 
 
 class HostMemoryPressure:
-    """Reads what the host had left at its worst moment, as its ranks saw it."""
+    """Reads what the host had left at its minimum, as its ranks saw it."""
 
     meta = RuleMeta(
         id="host-memory-pressure",

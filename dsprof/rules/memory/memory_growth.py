@@ -39,7 +39,7 @@ class _Growth(NamedTuple):
     first_bytes: int  # least in use in the first quarter
     last_bytes: int  # and in the last
     steps: int  # between the two
-    room_bytes: int | None  # left on the device at the end, on the host at its worst moment
+    room_bytes: int | None  # left on the device at the end, on the host at its minimum
     others_per_step: float = 0.0  # bytes by which others in the same memory grow
 
     @property

@@ -94,7 +94,7 @@ class UnevenDeviceMemory:
 def _cause(above: list[int]) -> str:
     if above == [0]:
         return (
-            "Rank 0 does more than the others: it evaluates, gathers or loads checkpoints, or "
+            "Rank 0 does more than the others: it evaluates, collects or loads checkpoints, or "
             "other processes put tensors on its device (torch.load without map_location, "
             "torch.cuda.set_device not called)."
         )

@@ -1,4 +1,4 @@
-"""prefetch-misses: ZeRO-3 gathers parameters when they are needed, though it may gather ahead."""
+"""prefetch-misses: ZeRO-3 all-gathers parameters on demand, although it may prefetch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PrefetchMisses:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Weigh the gathers of forward and backward by how they were started."""
+        """Weigh the all-gathers of forward and backward by how they were started."""
         engines, steps = run[Engines], run[Steps]
         missed, ahead = (_named(run[WaitCauses], n) for n in (GATHERED_WHEN_NEEDED, GATHERED_AHEAD))
         if engines.stage != 3 or not missed + ahead:
@@ -127,7 +127,7 @@ def _reason(engines: Engines, fetches: Fetches) -> dict[str, Any]:
 
 
 def _named(awaits: WaitCauses, name: str) -> Waits:
-    """Return the gathers of ZeRO-3 in forward and backward that were started in this way."""
+    """Return the all-gathers of ZeRO-3 in forward and backward that were started in this way."""
     return [
         (what, sums)
         for what, sums in awaits.rows.items()

@@ -58,7 +58,7 @@ def caller(frames: Any) -> str:
 
 
 def is_of_zero3(frames: Any) -> bool:
-    """Whether ZeRO-3 is among the callers: it gathers a parameter, or reduces its gradient."""
+    """Whether ZeRO-3 is among the callers: it all-gathers a parameter, or reduces its gradient."""
     files = (text(mapping(frame).get("filename")) for frame in items(frames, _MOST_FRAMES))
     return any(_ZERO3_FILE.search(file.replace("\\", "/")) for file in files)
 

@@ -70,7 +70,7 @@ class _Member(NamedTuple):
 
 
 class NodeCalls:
-    """Turns nodes into calls, and gathers what they tell about the rank that made them."""
+    """Turns nodes into calls, and collects what they say about the rank that made them."""
 
     def __init__(self, groups: GroupTable) -> None:
         self._groups = groups
