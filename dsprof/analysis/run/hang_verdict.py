@@ -92,6 +92,7 @@ class _Judge:
             *self._absent(),
             *self._deadlocked(),
             *self._without_record(),
+            *self._with_few_records(),
             *self._entered_by_all(),
         ]
         yield from found or [self._ended()]
@@ -212,7 +213,7 @@ class _Judge:
         suspect = [
             state
             for state in self.hang.held_up
-            if not state.absent and 0 < 2 * len(state.unknown) <= len(state.members)
+            if state.unknown and not state.absent and _is_minority(state)
         ]
         if not suspect or roots(self.hang) or self.hang.unfinished:
             return
@@ -227,9 +228,31 @@ class _Judge:
             ranks=ranks,
             cause=Cause("unknown", _no_record(missing, of_dumps=self.hang.is_of_dumps)),
             confidence="low",
-            sentence=f"{named(missing or ranks).capitalize()} {lost}, and all other ranks of "
-            f"{words.group(first)} were in {words.call(first)}; {words.waited(first)}.",
+            sentence=f"{named(missing or ranks).capitalize()} {lost}, and all other ranks were in "
+            f"{words.call(first)}; {words.waited(first)}.",
         )
+
+    def _with_few_records(self) -> Iterator[HangVerdict]:
+        """Ranks that wait in a group of which most records are missing."""
+        states = [state for state in self.hang.held_up if state.unknown and not state.absent]
+        if not states or self.hang.is_of_dumps or self._names_somebody():
+            return
+        first = states[0]
+        yield self._of_state(
+            first,
+            kind="unknown",
+            ranks=(),
+            cause=Cause("unknown", "Copy the traces of all hosts into one folder."),
+            confidence="low",
+            sentence=f"{len(first.unknown)} of {len(first.members)} traces are missing, so it is "
+            f"unknown who is absent from {words.call(first)}; {words.waited(first)}.",
+        )
+
+    def _names_somebody(self) -> bool:
+        """Say whether another verdict tells who keeps others waiting."""
+        few = (s for s in self.hang.held_up if s.unknown and not s.absent and _is_minority(s))
+        hang = self.hang
+        return bool(hang.mismatched or hang.unfinished or roots(hang) or cycles(hang) or any(few))
 
     def _entered_by_all(self) -> Iterator[HangVerdict]:
         joined = [s for s in self.hang.held_up if not (s.unknown or s.absent)]
@@ -474,6 +497,10 @@ def _exited_late(ends: Mapping[int, Ending]) -> str:
         return ""
     last, late_ns = ordered[-1], ends[ordered[-1]].alive_ns - ends[ordered[-2]].alive_ns
     return f" Rank {last} ended {duration(late_ns)} after the others." if late_ns > _LATE_NS else ""
+
+
+def _is_minority(state: GroupState) -> bool:
+    return 2 * len(state.unknown) <= len(state.members)
 
 
 def _no_record(missing: Sequence[int], *, of_dumps: bool) -> str:

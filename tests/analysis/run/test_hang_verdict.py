@@ -374,6 +374,13 @@ def test_a_rank_without_a_file_is_unknown() -> None:
     assert (found.kind, found.ranks, found.confidence) == ("unknown", (2,), "low")
 
 
+def test_the_only_record_of_a_group_is_not_the_culprit_but_waits() -> None:
+    found = root(rank(1, BROKEN, 1010, **raised("RuntimeError")))
+    assert (found.kind, found.ranks, found.confidence) == ("unknown", (), "low")
+    assert found.sentence.startswith("3 of 4 traces are missing")
+    assert not found.is_healthy
+
+
 def test_the_first_of_several_exceptions_is_the_root() -> None:
     traces = [rank(n, [], 900 + 10 * (n != 2), **raised("RuntimeError")) for n in (0, 2)]
     found = root(*traces, *(rank(n, []) for n in (1, 3)))
