@@ -1,0 +1,95 @@
+"""How a run ended in which no rank is known to wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dsprof.analysis.aggregates.endings import Ending
+from dsprof.analysis.run import hang_words as words
+from dsprof.analysis.run.endings import LEAST_WAIT_NS, Hang
+from dsprof.analysis.run.hang_fates import by_exception, by_kill
+from dsprof.analysis.run.hang_model import Cause, HangVerdict
+from dsprof.analysis.run.hang_telling import Telling
+from dsprof.environment.processes import GONE
+from dsprof.findings.wording import duration, named
+from dsprof.trace.heartbeat import LONGEST_NS
+
+_LATE_NS = 2 * LONGEST_NS
+
+
+def ended(tell: Telling) -> HangVerdict:
+    """Judge a run in which no rank is known to wait."""
+    if tell.hang.is_of_dumps:
+        return _dumped(tell.hang)
+    ends = tell.endings.ranks
+    asked_ns = [e.failed_ns for e in ends.values() if e.is_interrupted and e.failed_ns]
+    until_ns = min(asked_ns, default=math.inf)  # what failed after Ctrl-C failed by it
+    failed = {
+        r: e
+        for r, e in ends.items()
+        if e.trailer is not None and e.trailer.exception and (e.failed_ns or 0) < until_ns
+    }
+    gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.trailer is None}
+    if failed or gone:
+        return _died(tell, failed | gone)
+    killed = sorted(r for r, e in ends.items() if e.trailer is None and not e.symptoms.is_alive)
+    if killed:
+        return HangVerdict(
+            kind="unknown",
+            ranks=tuple(killed) if len(killed) < len(ends) else (),
+            cause=Cause("unknown", "A process that is killed writes no trailer."),
+            sentence=f"Unknown: {named(killed)} ended without a trailer, and no rank is known "
+            f"to have waited {duration(LEAST_WAIT_NS)} or longer.",
+        )
+    return HangVerdict(
+        kind="none",
+        confidence="high" if ends else "low",
+        sentence=f"No rank waits for another one.{_exited_late(ends)}"
+        if ends
+        else "Unknown: no record says how ranks ended.",
+    )
+
+
+def _dumped(hang: Hang) -> HangVerdict:
+    if not (pending := hang.held_up):
+        return HangVerdict(kind="none", sentence="No collective was in flight in the dumps.")
+    return HangVerdict(
+        kind="unknown",
+        cause=Cause(
+            "unknown",
+            "The run was healthy at that moment, or the network or a device is stuck.",
+        ),
+        sentence=f"{words.call(pending[0])} and collectives of {len(pending) - 1} more groups "
+        "were in flight; every rank with a dump had joined them.",
+    )
+
+
+def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
+    """The rank that ended first is the root: the others may have followed it."""
+    first = min(dead, key=lambda rank: dead[rank].failed_ns or dead[rank].alive_ns)
+    ending = dead[first]
+    kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
+    trailer = ending.trailer
+    cause = by_exception(first, trailer) if trailer else by_kill(first, tell.endings)
+    everyone = len(dead) == len(tell.endings.ranks) > 1 and len(kinds) == 1
+    everyone |= cause.kind == "store" and len(dead) > 1  # which is no rank
+    who = tuple(sorted(dead)) if everyone else (first,)
+    by = f"ended by {trailer.exception}" if trailer else "died"
+    return HangVerdict(
+        kind="died",
+        ranks=() if everyone else who,
+        cause=cause,
+        stacks=tell.stacks(who[:2]),
+        confidence="high" if everyone or len(dead) == 1 else "medium",
+        sentence=f"{named(who).capitalize()} {by}; no rank is known to have waited for it.",
+    )
+
+
+def _exited_late(ends: Mapping[int, Ending]) -> str:
+    """Say which rank ended long after all others: a thread of it may not have ended."""
+    ordered = sorted(ends, key=lambda rank: ends[rank].alive_ns)
+    if len(ordered) < 2:
+        return ""
+    last, late_ns = ordered[-1], ends[ordered[-1]].alive_ns - ends[ordered[-2]].alive_ns
+    return f" Rank {last} ended {duration(late_ns)} after the others." if late_ns > _LATE_NS else ""

@@ -1,0 +1,72 @@
+"""Verdicts on groups of which records are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dsprof.analysis.run import hang_words as words
+from dsprof.analysis.run.endings import Hang, cycles, roots
+from dsprof.analysis.run.flight_recorders import GroupState
+from dsprof.analysis.run.hang_model import Cause, HangVerdict
+from dsprof.analysis.run.hang_telling import Telling
+from dsprof.findings.wording import named
+
+
+def without_record(tell: Telling) -> Iterator[HangVerdict]:
+    """Ranks without a usable record, where all others of a group have entered and wait."""
+    suspect = [
+        state
+        for state in tell.hang.held_up
+        if state.unknown and not state.absent and _is_minority(state)
+    ]
+    if not suspect or roots(tell.hang) or tell.hang.unfinished:
+        return
+    ranks = tuple(sorted({rank for state in suspect for rank in state.unknown}))
+    missing = [rank for rank in ranks if rank not in tell.endings.ranks]
+    noun = "dump" if tell.hang.is_of_dumps else "trace"
+    lost = f"wrote no {noun}" if missing else "stopped recording before the run ended"
+    first = suspect[0]
+    yield tell.of_state(
+        first,
+        kind="unknown",
+        ranks=ranks,
+        cause=Cause("unknown", _no_record(missing, of_dumps=tell.hang.is_of_dumps)),
+        confidence="low",
+        sentence=f"{named(missing or ranks).capitalize()} {lost}, and all other ranks were in "
+        f"{words.call(first)}; {words.waited(first)}.",
+    )
+
+
+def with_few_records(tell: Telling) -> Iterator[HangVerdict]:
+    """Ranks that wait in a group of which most records are missing."""
+    states = [state for state in tell.hang.held_up if state.unknown and not state.absent]
+    if not states or tell.hang.is_of_dumps or _names_somebody(tell.hang):
+        return
+    first = states[0]
+    yield tell.of_state(
+        first,
+        kind="unknown",
+        ranks=(),
+        cause=Cause("unknown", "Copy the traces of all hosts into one folder."),
+        confidence="low",
+        sentence=f"{len(first.unknown)} of {len(first.members)} traces are missing, so it is "
+        f"unknown who is absent from {words.call(first)}; {words.waited(first)}.",
+    )
+
+
+def _names_somebody(hang: Hang) -> bool:
+    """Say whether another verdict tells who keeps others waiting."""
+    few = (s for s in hang.held_up if s.unknown and not s.absent and _is_minority(s))
+    return bool(hang.mismatched or hang.unfinished or roots(hang) or cycles(hang) or any(few))
+
+
+def _is_minority(state: GroupState) -> bool:
+    return 2 * len(state.unknown) <= len(state.members)
+
+
+def _no_record(missing: Sequence[int], *, of_dumps: bool) -> str:
+    if of_dumps:
+        return "A process that died, or whose watchdog hung, writes no dump."
+    if missing:
+        return "The process died before it recorded anything, or its file is on another host."
+    return "The end of the run is not in its file."

@@ -1,0 +1,107 @@
+"""Tells a verdict: the call, who waits over which calls, and where ranks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.flight_recorders import Call
+from dsprof.analysis.run import hang_words as words
+from dsprof.analysis.run.endings import Hang
+from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
+from dsprof.analysis.run.hang_model import Cause, HangVerdict, Kind, Operation
+
+_LINKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What is known of all ranks, for one verdict after the other."""
+
+    endings: Endings
+    hang: Hang
+
+    def of_state(
+        self,
+        state: GroupState,
+        *,
+        ranks: tuple[int, ...],
+        kind: Kind,
+        cause: Cause,
+        confidence: Literal["high", "medium", "low"],
+        sentence: str,
+        waiting: tuple[int, ...] | None = None,
+        chain: tuple[tuple[int, int, str], ...] | None = None,
+        mismatch: str | None = None,
+        is_of_device: bool = False,
+    ) -> HangVerdict:
+        """Return a verdict on ranks that others wait for in the call of a group."""
+        call, links = state.call, self._chain(ranks) if chain is None else chain
+        here = [rank for rank in state.waiting if rank not in ranks]
+        victims = {*here, *(waiter for waiter, _, _ in links)} - {*ranks}
+        return HangVerdict(
+            kind=kind,
+            ranks=ranks,
+            mismatch=mismatch,
+            operation=operation(call, state.label, state.seq) if call else None,
+            waiting=tuple(sorted(victims)) if waiting is None else waiting,
+            waited_ns=state.waited_ns or None,
+            cause=cause,
+            stacks=self.stacks([*ranks[:2], *here[:1]], state),
+            chain=tuple(links[:_LINKS][::-1]) if chain is None else chain[:_LINKS],
+            confidence=confidence,
+            sentence=sentence,
+            is_of_device=is_of_device,
+        )
+
+    def stacks(
+        self, ranks: Iterable[int], at: GroupState | Mismatch | None = None
+    ) -> dict[str, tuple[str, ...]]:
+        """Return where ranks are; without a stack, the call site of their last collective."""
+        calls = at.calls if at else {}
+        found: dict[str, tuple[str, ...]] = {}
+        for rank in ranks:
+            ending, call = self.endings.ranks.get(rank), calls.get(rank) or self._waits_in(rank)
+            flight = self.hang.flights.ranks.get(rank)
+            stack = ending.symptoms.stack if ending else ()
+            site = (call.frame if call else "") or (flight.last_frame if flight else "")
+            if stack or site:
+                found[str(rank)] = stack or (site,)
+        return found
+
+    def _waits_in(self, rank: int) -> Call | None:
+        waits = (state for state in self.hang.held_up if rank in state.waiting)
+        return next((state.calls.get(rank, state.call) for state in waits), None)
+
+    def _chain(self, ranks: Sequence[int]) -> list[tuple[int, int, str]]:
+        """Follow waits back from `ranks`, the nearest first: each rank that waits once."""
+        links: list[tuple[int, int, str]] = []
+        reached, states = set(ranks), [state for state in self.hang.held_up if state.absent]
+        while near := [state for state in states if reached & {*state.absent}]:
+            states = [state for state in states if state not in near]
+            for state in near:
+                awaited = min(reached & {*state.absent}, key=lambda rank: (rank not in ranks, rank))
+                new = [waiter for waiter in state.waiting if waiter not in reached]
+                links += [(waiter, awaited, words.link(state)) for waiter in new]
+                reached.update(new)
+        return links
+
+
+def first_call(calls: Mapping[int, Call]) -> Call | None:
+    """Return the one that was issued first."""
+    return min(calls.values(), key=lambda call: call.created_ns, default=None)
+
+
+def operation(call: Call, label: str, seq: int) -> Operation:
+    """Return a call as verdicts name it."""
+    return Operation(
+        op=call.op,
+        group=label,
+        seq=seq,
+        step=call.step if call.step >= 0 else None,
+        bytes=call.nbytes,
+        dtype=call.dtype,
+        call_site=call.frame,
+    )
