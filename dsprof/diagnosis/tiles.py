@@ -65,7 +65,7 @@ def _exposed(d: Diagnosis) -> Tile:
     if parts.exposed_comm_ns is None:
         return Tile(label, "unknown", d.steps.method)
     share = percent(parts.exposed_comm_ns / max(parts.total_ns, 1))
-    return Tile(label, share, f"{duration(parts.exposed_comm_ns)} a step")
+    return Tile(label, share, f"{duration(parts.exposed_comm_ns)} per step")
 
 
 def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
@@ -93,9 +93,9 @@ def _peak_memory(rows: Sequence[RankMemory]) -> Iterator[Tile]:
 def _throughput(d: Diagnosis) -> Iterator[Tile]:
     t = d.throughput
     if t.tokens_per_s is not None and t.tokens_per_step is not None:
-        yield Tile("Tokens/s", figures(t.tokens_per_s), f"{t.tokens_per_step:,.0f} a step")
+        yield Tile("Tokens/s", figures(t.tokens_per_s), f"{t.tokens_per_step:,.0f} per step")
     elif t.samples_per_s is not None and t.samples_per_step is not None:
-        yield Tile("Samples/s", figures(t.samples_per_s), f"{t.samples_per_step:,} a step")
+        yield Tile("Samples/s", figures(t.samples_per_s), f"{t.samples_per_step:,} per step")
 
 
 def _hang(d: Diagnosis) -> Iterator[Tile]:

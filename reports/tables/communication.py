@@ -124,7 +124,7 @@ _FLUSH: tuple[Shown[FlushRow], ...] = (
 
 def flushes(rows: Iterable[FlushRow]) -> Table:
     """Bucket flushes that are alike."""
-    caption = "Bucket flushes: their number per rank and step, other columns per flush"
+    caption = "Flushes per rank and step; the other columns are per flush"
     return listing(caption, _FLUSH, rows)
 
 

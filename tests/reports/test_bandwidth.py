@@ -21,7 +21,7 @@ def said(**fields) -> str:
 
 
 def test_the_page_says_where_expectations_come_from():
-    assert "published results over such links" in said()
+    assert "published results for the same links" in said()
     info = BaselineInfo(source="b.json", is_used=True, started="2026-01-02T03:04:05+00:00")
     assert "dsprof bench measured (b.json, 2026-01-02T03:04:05+00:00)" in said(baseline=info)
     unused = BaselineInfo(source="b.json", is_used=False)

@@ -120,7 +120,7 @@ def test_half_a_second_is_what_another_program_may_take():
 def test_ranks_that_arrive_together_pass():
     finding = said(RULE, rank(0, 80), rank(1, 79))
     assert finding.status is Status.PASS
-    assert "500 µs of a step" in finding.summary
+    assert "500 µs per step" in finding.summary
 
 
 def test_a_slow_network_makes_nobody_late():

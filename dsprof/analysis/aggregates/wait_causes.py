@@ -19,7 +19,7 @@ from dsprof.trace.schema import Fetch, Flush
 from dsprof.trace.table import RankTrace
 
 _CAUSE = {"full": "a full bucket", "end of backward": "the last bucket of a backward"}
-GATHERED_WHEN_NEEDED, GATHERED_AHEAD = "gathered when needed", "gathered ahead"
+GATHERED_WHEN_NEEDED, GATHERED_AHEAD = "gathered on demand", "prefetched"
 _KIND = {"fetch": GATHERED_WHEN_NEEDED, "prefetch": GATHERED_AHEAD}
 
 

@@ -157,7 +157,7 @@ def _named(late: tuple[int, ...], split: Attribution | None) -> tuple[int, ...]:
 
 def _waiting(steps: Steps, share: float) -> str:
     took = duration((steps.exposed_ms_per_step or 0.0) * 1e6)
-    return f"Exposed communication takes {took} per step ({percent(share)})."
+    return f"Exposed communication takes {took} per step on average ({percent(share)})."
 
 
 def _more_computation(engines: Engines) -> str:

@@ -127,15 +127,15 @@ class LateRank:
             )
             return self.meta.finding(Status.UNKNOWN, text)
         if share < thresholds.turns_share:
-            text = f"Ranks wait {duration(waited_ns)} of a step for the last to arrive "
+            text = f"Ranks wait {duration(waited_ns)} per step for the last arrival "
             return self.meta.finding(
                 Status.PASS,
                 f"{text}({percent(share)}), but no rank is last more often than others.",
             )
         return self.meta.finding(
             Status.INFO,
-            f"Ranks wait {duration(waited_ns)} of a step ({percent(share)}) for the last to "
-            "arrive, and different ranks arrive last in turn.",
+            f"Ranks wait {duration(waited_ns)} per step ({percent(share)}) for the last arrival, "
+            "and different ranks arrive last in turn.",
             title="Ranks wait for each other in turn",
             cause="The work of a step, or the machine, differs from rank to rank and from step "
             "to step: batches of uneven length, routing of experts, other programs on the "

@@ -37,7 +37,7 @@ from dsprof.rules.rule import NoThresholds, RuleMeta
 _MOST_IN_A_SENTENCE = 3
 
 _BACKENDS = {
-    "nccl": "NCCL and RCCL",
+    "nccl": "NCCL, RCCL",
     "!nccl": "other backends",
     "hccl": "HCCL",
     "oneccl": "oneCCL",

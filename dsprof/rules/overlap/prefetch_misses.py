@@ -9,7 +9,13 @@ from typing import Any
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.wait_causes import GATHERED_AHEAD, GATHERED_WHEN_NEEDED, WaitCauses
+from dsprof.analysis.aggregates.wait_causes import (
+    GATHERED_AHEAD,
+    GATHERED_WHEN_NEEDED,
+    Await,
+    Awaited,
+    WaitCauses,
+)
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent
@@ -93,7 +99,7 @@ class PrefetchMisses:
             Status.FAIL if lowered else Status.INFO,
             summary,
             severity=Severity.MEDIUM if lowered else Severity.NONE,
-            evidence=(waits_table(sorted([*missed, *ahead])),),
+            evidence=(waits_table(sorted([*missed, *ahead], key=_shortness)),),
             confidence="medium",
             **told,
         )
@@ -124,6 +130,10 @@ def _reason(engines: Engines, fetches: Fetches) -> dict[str, Any]:
         "modules are skipped or reordered between steps. Mark blocks whose order changes as leaf "
         "modules.",
     }
+
+
+def _shortness(row: tuple[Awaited, Await]) -> float:
+    return -(row[1].held.exposed_ms_per_step or 0.0)
 
 
 def _named(awaits: WaitCauses, name: str) -> Waits:

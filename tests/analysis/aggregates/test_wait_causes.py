@@ -54,7 +54,7 @@ def test_units_of_fsdp_by_their_module():
     fetches = [fetch(5, 1, 2, library="FSDP2", module="layers.3", kind="prefetch")]
     flushes = [flush(6, 4, 2, library="FSDP2", module="layers.3")]
     names = {what.name for what in awaits(one_step(*comm, fetches=fetches, flushes=flushes)).rows}
-    assert names == {"layers.3, gathered ahead", "layers.3"}
+    assert names == {"layers.3, prefetched", "layers.3"}
 
 
 def test_zero_by_what_sent_the_bucket_and_the_rest_by_its_line():

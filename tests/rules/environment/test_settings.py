@@ -204,7 +204,7 @@ def test_settings_of_nccl_are_not_applicable_to_gloo(rule):
     variables = TWO_HOSTS | {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Tree"}
     (finding,) = found(rule, machines.h100_infiniband(), variables, backend="gloo")
     assert finding.status is Status.NOT_APPLICABLE
-    assert "NCCL and RCCL" in finding.summary
+    assert "NCCL, RCCL" in finding.summary
     assert "gloo" in finding.summary
 
 

@@ -47,10 +47,10 @@ def test_a_small_prefetch_bucket_fails():
     assert "9.00 ms per step (9 %)" in finding.summary
     assert finding.config_patch == {"zero_optimization": {PREFETCH: 50_000_000}}
     assert {row[0] for row in finding.evidence[0].rows} == {
-        "parameters gathered when needed, all_gather in forward",
-        "parameters gathered ahead, all_gather in forward",
+        "parameters gathered on demand, all_gather in forward",
+        "parameters prefetched, all_gather in forward",
     }
-    assert finding.evidence[0].rows[1][1:] == (1.0, 4 << 20, 9.0, 0.0, 9.0)
+    assert finding.evidence[0].rows[0][1:] == (1.0, 4 << 20, 9.0, 0.0, 9.0), "longest first"
 
 
 def test_its_thresholds_are_reached_at_their_value():

@@ -15,8 +15,8 @@ def test_words_for_what_was_waited_for():
     assert named("DDP", "gradients", "bucket 2", phase="backward") == (
         "bucket 2 of DDP, all_reduce in backward"
     )
-    assert named("", "parameters", "gathered ahead", "all_gather") == (
-        "parameters gathered ahead, all_gather"
+    assert named("", "parameters", "prefetched", "all_gather") == (
+        "parameters prefetched, all_gather"
     )
     assert named("", "other", "train.py:9", "barrier") == "train.py:9, barrier"
     assert named() == "all_reduce"
