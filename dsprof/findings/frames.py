@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import filterfalse, groupby
+from pathlib import PurePath
 
 from dsprof.findings.formatting import plural
 
@@ -25,6 +26,12 @@ def shown_frames(stack: Sequence[str], at_most: int) -> list[str]:
             lines.append(f"({plural(left, 'call')} in {library})")
     left = len(lines) - at_most
     return [*lines[:at_most], *([f"and {plural(left, 'more frame')}"] if left > 0 else [])]
+
+
+def shortened(frame: str) -> str:
+    """Return a call with the last parts of its path: "layers/moe.py:40 forward"."""
+    file, colon, rest = frame.rpartition(":")
+    return f"{'/'.join(PurePath(file).parts[-2:])}{colon}{rest}"
 
 
 def without_hooks(stack: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dsprof.analysis.run.hang_model import GroupWaits
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
+from dsprof.findings.frames import shortened
 from dsprof.reports.tables.listing import Shown, listing
 
 
@@ -24,7 +25,7 @@ _WAITS: tuple[Shown[GroupWaits], ...] = (
     Shown("Not finished", lambda row: fmt.ranks(row.unfinished)),
     Shown("Unknown", lambda row: fmt.ranks(row.unknown)),
     Shown("Waited", lambda row: row.waited_ns, "ns"),
-    Shown("Called from", lambda row: row.called_from),
+    Shown("Called from", lambda row: shortened(row.called_from)),
 )
 _ALWAYS = {"Group", "Call", "Waiting"}
 

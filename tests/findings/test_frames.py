@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.findings.frames import frame_of_user, shown_frames
+from dsprof.findings.frames import frame_of_user, shortened, shown_frames
 
 _TORCH = "/venv/lib/python3.11/site-packages/torch/distributed"
 
@@ -41,3 +41,9 @@ def test_the_line_to_look_at_is_the_users() -> None:
     stack = ["/usr/lib/python3.11/threading.py:327 wait", "/home/me/train.py:4 train"]
     assert frame_of_user(stack) == stack[1]
     assert frame_of_user(stack[:1]) == stack[0]
+
+
+def test_of_a_path_the_last_parts_are_shown() -> None:
+    assert shortened("/home/me/layers/moe.py:40 forward") == "layers/moe.py:40 forward"
+    assert shortened("train.py:4") == "train.py:4"
+    assert shortened("") == ""

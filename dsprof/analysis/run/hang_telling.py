@@ -66,9 +66,13 @@ class Telling:
             ending, call = self.endings.ranks.get(rank), calls.get(rank) or self._waits_in(rank)
             flight = self.hang.flights.ranks.get(rank)
             stack = ending.symptoms.stack if ending else ()
-            site = (call.frame if call else "") or (flight.last_frame if flight else "")
-            if stack or site:
-                found[str(rank)] = stack or (site,)
+            sites = (
+                ending.trailer.raised_at if ending and ending.trailer else "",
+                call.frame if call else "",
+                flight.last_frame if flight else "",
+            )
+            if stack := stack or tuple(filter(None, sites))[:1]:
+                found[str(rank)] = stack
         return found
 
     def _waits_in(self, rank: int) -> Call | None:

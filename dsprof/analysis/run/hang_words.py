@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-
-from dsprof.analysis.aggregates.flight_recorders import Call
 from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
+from dsprof.findings.frames import shortened
 from dsprof.findings.wording import duration, named, size
 
 
@@ -61,14 +59,10 @@ def group(state: GroupState) -> str:
 def waited(state: GroupState) -> str:
     """Say who waited in a call, and how long."""
     held = f" {duration(state.waited_ns)}" if state.waited_ns else ""
-    text = f"{named(state.waiting)} waited{held} in it{_place(state.call)}"
+    frame = shortened(state.call.frame) if state.call else ""
+    at = f" at {frame.rsplit(' ', 1)[0]}" if frame else ""
+    text = f"{named(state.waiting)} waited{held} in it{at}"
     if not state.failed:
         return text
     who = "" if state.failed == state.waiting else f" on {named(state.failed)}"
     return f"{text}, until an exception{who}"
-
-
-def _place(call: Call | None) -> str:
-    """Say where a call came from, by the last parts of the path."""
-    file, _, line = (call.frame if call else "").split(" ")[0].rpartition(":")
-    return f" at {'/'.join(PurePosixPath(file).parts[-2:])}:{line}" if file else ""

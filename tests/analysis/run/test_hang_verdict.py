@@ -395,6 +395,7 @@ def test_the_first_exception_in_time_is_the_root_however_long_its_process_went_o
     found = root(*traces, *(rank(n, []) for n in (1, 3)))
     assert found.ranks == (2,)
     assert found.cause.text == "Rank 2 ended by ValueError at train.py:7 loss."
+    assert found.stacks["2"] == ("train.py:7 loss",)
 
 
 def test_what_failed_after_ctrl_c_is_no_root() -> None:
