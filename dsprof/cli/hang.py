@@ -63,7 +63,7 @@ read."""
 def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     from dsprof.analysis.run.hang_model import HangReport
     from dsprof.analysis.run.ras_verdict import ras_verdicts
-    from dsprof.diagnosis.printed import printed_ras
+    from dsprof.diagnosis.hang_evidence import printed_ras
 
     of_ras = [*ras_verdicts(printed_ras(paths))]
     try:
@@ -83,8 +83,13 @@ def _of_traces(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
     from dsprof.analysis.run.hang_verdict import hang_of, report_of
     from dsprof.analysis.summarise import summarise
-    from dsprof.diagnosis.live import is_here, seen_now
-    from dsprof.diagnosis.printed import asked_stacks, printed_stacks, with_stacks
+    from dsprof.diagnosis.hang_evidence import (
+        asked_stacks,
+        is_here,
+        printed_stacks,
+        seen_now,
+        with_stacks,
+    )
     from dsprof.trace.run import find_run
 
     files = find_run(paths)

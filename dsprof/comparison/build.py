@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
 
 from dsprof._version import __version__
 from dsprof.comparison import settings
-from dsprof.comparison.comparability import unlike
-from dsprof.comparison.findings import finding_changes
-from dsprof.comparison.model import Change, Comparison, Side
+from dsprof.comparison.model import Change, Comparison, Fate, FindingChange, Side
 from dsprof.comparison.times import time_changes
 from dsprof.comparison.traffic import kind_changes, operation_changes
 from dsprof.comparison.verdict import summary, verdict
 from dsprof.diagnosis.model import Diagnosis
+from dsprof.findings.finding import Finding, Severity, Status, worst
 
 
 def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comparison:
@@ -56,3 +57,78 @@ def _side(name: str, diagnosis: Diagnosis) -> Side:
         dsprof_version=diagnosis.dsprof_version,
         typical_step=diagnosis.steps.typical,
     )
+
+
+def unlike(before: Diagnosis, after: Diagnosis) -> Iterator[str]:
+    """Name what makes the steps of two runs different work; what is not known is not named."""
+    for name, first, second in (
+        ("ranks", before.run.world_size, after.run.world_size),
+        ("device", before.run.device, after.run.device),
+        ("parameters of the model", before.run.parameters, after.run.parameters),
+        ("batch of a step", *_batches(before, after)),
+    ):
+        if first and second and first != second:
+            yield f"{name}: {_text(first)} before, {_text(second)} after"
+
+
+def _batches(before: Diagnosis, after: Diagnosis) -> tuple[Any, Any]:
+    """Return samples of a step where both configurations tell, else micro-steps."""
+    batches = [one.environment.effective_config.get("train_batch_size") for one in (before, after)]
+    if all(isinstance(batch, int) for batch in batches):
+        return f"{batches[0]:,} samples", f"{batches[1]:,} samples"
+    return _micro_steps(before), _micro_steps(after)
+
+
+def _micro_steps(diagnosis: Diagnosis) -> str:
+    counts = [row.micro_steps or 0 for row in diagnosis.steps.rows if row.is_measured]
+    return f"{median(counts):g} micro-steps" if any(counts) else ""
+
+
+def _text(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+_UNDECIDED = (Status.UNKNOWN, Status.ERROR)
+
+
+def finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> Iterator[FindingChange]:
+    """Follow each rule that fails in one of the runs; the order is that of the reports."""
+    rules = [one.rule for one in [*after, *before] if one.status is Status.FAIL]
+    for rule in dict.fromkeys(rules):
+        old, new = ([one for one in run if one.rule == rule] for run in (before, after))
+        failing = _failing(new) or _failing(old)
+        yield FindingChange(
+            rule=rule,
+            title=failing[0].title,
+            fate=_fate(old, new),
+            before=_state(old),
+            after=_state(new),
+            summary=failing[0].summary,
+        )
+
+
+def _fate(old: Sequence[Finding], new: Sequence[Finding]) -> Fate:
+    was, now = _failing(old), _failing(new)
+    if not was:
+        return "new"
+    if not now:
+        is_open = not new or any(one.status in _UNDECIDED for one in new)
+        return "now unknown" if is_open else "gone"
+    order = list(Severity).index
+    change = order(_severity(now)) - order(_severity(was))
+    return "still there" if change == 0 else "milder" if change > 0 else "worse"
+
+
+def _failing(findings: Sequence[Finding]) -> list[Finding]:
+    return [one for one in findings if one.status is Status.FAIL]
+
+
+def _severity(failing: Sequence[Finding]) -> Severity:
+    return worst(one.severity for one in failing)
+
+
+def _state(findings: Sequence[Finding]) -> str:
+    """Return the severity of a failing rule, else its status; nothing where it was not run."""
+    if failing := _failing(findings):
+        return _severity(failing).value
+    return findings[0].status.value if findings else ""

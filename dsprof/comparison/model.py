@@ -11,7 +11,6 @@ from typing import Literal
 import msgspec
 
 from dsprof.diagnosis.model import RunInfo, TypicalStep
-from dsprof.files.json_documents import json_document
 
 SCHEMA_VERSION = 1
 
@@ -114,8 +113,3 @@ class Comparison(_Part):
     findings: list[FindingChange] = []
     verdict: str = ""  # one line: the time of a step, or why it does not compare
     summary: str = ""  # one sentence: traffic, findings, settings
-
-
-def to_json(comparison: Comparison) -> bytes:
-    """Encode a comparison as indented JSON."""
-    return json_document(comparison)

@@ -22,8 +22,14 @@ from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.headline import headline_of, next_lines
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.diagnosis.sections.arrivals import arrivals
-from dsprof.diagnosis.sections.communication import communication, copies, fetches, flushes
+from dsprof.diagnosis.sections.communication import (
+    arrivals,
+    communication,
+    copies,
+    fetches,
+    flushes,
+    transfers,
+)
 from dsprof.diagnosis.sections.environment import environment_info
 from dsprof.diagnosis.sections.hang import flights, hang_report
 from dsprof.diagnosis.sections.logs import logged_calls, logged_facts
@@ -31,10 +37,8 @@ from dsprof.diagnosis.sections.memory import memory, snapshots
 from dsprof.diagnosis.sections.quality import in_a_line, quality
 from dsprof.diagnosis.sections.run import rule_infos, run_info, thresholds_in_force
 from dsprof.diagnosis.sections.steps import annotated, devices, split_steps, timelines, waits
-from dsprof.diagnosis.sections.transfer_speed import transfers
-from dsprof.diagnosis.sections.utilisation import utilisation_info
 from dsprof.diagnosis.step_map import step_map
-from dsprof.diagnosis.throughput import throughput
+from dsprof.diagnosis.throughput import throughput, utilisation_info
 from dsprof.diagnosis.tiles import kind_of, tiles
 from dsprof.diagnosis.verdict import leading, verdict, without_problem
 from dsprof.rules import all_rules, plugin_rules

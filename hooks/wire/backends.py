@@ -20,7 +20,7 @@ from dsprof.hooks.patching import Patch
 from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
-from dsprof.hooks.wire.python_works import PythonWorks
+from dsprof.hooks.wire.work import PythonWorks
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
 

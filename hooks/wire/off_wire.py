@@ -13,7 +13,7 @@ from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.c10d import is_traced
 from dsprof.hooks.wire.groups import Groups
-from dsprof.hooks.wire.python_works import PythonWorks
+from dsprof.hooks.wire.work import PythonWorks
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import Context

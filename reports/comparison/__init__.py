@@ -6,8 +6,8 @@ from dsprof.comparison.model import Comparison
 from dsprof.redaction import map_text, redact_text
 from dsprof.reports.base import Options, Renderer, renderer_of
 from dsprof.reports.comparison.html import HtmlRenderer
-from dsprof.reports.comparison.json import JsonRenderer
 from dsprof.reports.comparison.text import TextRenderer
+from dsprof.reports.json import JsonRenderer
 
 RENDERERS: tuple[Renderer[Comparison], ...] = (TextRenderer(), HtmlRenderer(), JsonRenderer())
 

@@ -6,8 +6,8 @@ from dsprof.analysis.run.hang_model import HangReport
 from dsprof.redaction import map_text, redact_text
 from dsprof.reports.base import Options, Renderer, renderer_of
 from dsprof.reports.hang.html import HtmlRenderer
-from dsprof.reports.hang.json import JsonRenderer
 from dsprof.reports.hang.text import TextRenderer
+from dsprof.reports.json import JsonRenderer
 
 RENDERERS: tuple[Renderer[HangReport], ...] = (TextRenderer(), HtmlRenderer(), JsonRenderer())
 

@@ -1,14 +1,15 @@
 """Tables of a diagnosis as typed data, for any renderer."""
 
-from dsprof.reports.tables.arrivals import last_arrivals
 from dsprof.reports.tables.communication import (
     communication,
     copies,
     fetches,
     flushes,
     group_name,
+    last_arrivals,
     per_step,
     total_bytes,
+    transfers,
 )
 from dsprof.reports.tables.environment import (
     configuration,
@@ -22,7 +23,6 @@ from dsprof.reports.tables.hangs import waits
 from dsprof.reports.tables.listing import MAX_ROWS
 from dsprof.reports.tables.memory import memory, snapshots
 from dsprof.reports.tables.time import annotated, devices, steps, timeline
-from dsprof.reports.tables.transfer_speed import transfers
 
 __all__ = [
     "MAX_ROWS",

@@ -1,4 +1,4 @@
-"""What was communicated: collectives, and what ZeRO, DDP and FSDP did with them."""
+"""What was communicated, how fast, and who came last; what ZeRO, DDP and FSDP did with it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.diagnosis.model import (
     AnnotationRow,
+    ArrivalInfo,
+    ArrivalRow,
     CommunicationRow,
     CopyRow,
     FetchRow,
     FlushRow,
+    TransferRow,
 )
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
@@ -156,3 +159,39 @@ _COPY: tuple[Shown[CopyRow], ...] = (
 def copies(rows: Iterable[CopyRow]) -> Table:
     """Copies between host and device."""
     return listing("Copies per rank and step, on average", _COPY, rows)
+
+
+_ARRIVAL: tuple[Shown[ArrivalRow], ...] = (
+    Shown("rank", lambda row: str(row.rank)),
+    Shown("last to arrive", lambda row: row.last, "count"),
+    Shown("of collectives", lambda row: row.collectives, "count"),
+    Shown("others waited for it, per step", lambda row: row.caused_ns, "ns"),
+    Shown("it waited for others, per step", lambda row: row.waited_ns, "ns"),
+    Shown("transfer, per step", lambda row: row.transfer_ns, "ns"),
+)
+
+
+def last_arrivals(arrivals: ArrivalInfo) -> Table:
+    """Last arrivals, how often and by how much."""
+    return listing("Last arrivals in measured steps", _ARRIVAL, arrivals.rows)
+
+
+_TRANSFER: tuple[Shown[TransferRow], ...] = (
+    Shown("Operation", lambda row: row.op),
+    Shown("Group (ranks)", lambda row: f"{row.group} ({row.group_size})"),
+    Shown("Hosts", lambda row: row.hosts, "count"),
+    Shown("Size", lambda row: row.size_class),
+    Shown("Calls", lambda row: row.calls, "count"),
+    Shown("Transfer", lambda row: row.time_ns, "ns"),
+    Shown("algbw", lambda row: row.algbw, "rate"),
+    Shown("busbw", lambda row: row.busbw, "rate"),
+    Shown("fastest quarter", lambda row: row.quick_busbw, "rate"),
+    Shown("Expected busbw", lambda row: row.expected_busbw, "rate"),
+    Shown("By", lambda row: row.expected_from),
+    Shown("Judged", lambda row: "yes" if row.is_judged else "no"),
+)
+
+
+def transfers(rows: Iterable[TransferRow]) -> Table:
+    """Transfers by operation, group and size."""
+    return listing("Transfer of collectives, call of median speed", _TRANSFER, rows)

@@ -6,14 +6,14 @@ import pytest
 
 from dsprof.diagnosis import verdict
 from dsprof.diagnosis.build import diagnosis_of
-from dsprof.diagnosis.sections import transfer_speed
+from dsprof.diagnosis.sections import communication
 from dsprof.rules import RULES
 from tests.factories.trace import summary, zero_rank
 
 IDS = {rule.meta.id for rule in RULES}
 
 
-@pytest.mark.parametrize("rule", [verdict._BOUND, verdict._LATE, transfer_speed._RULE])
+@pytest.mark.parametrize("rule", [verdict._BOUND, verdict._LATE, communication._RULE])
 def test_the_rule_is_there(rule: str) -> None:
     assert rule in IDS
 

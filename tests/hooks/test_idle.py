@@ -13,8 +13,8 @@ import pytest
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.deepspeed.fetch import _WAITS
 from dsprof.hooks.patching import Patch
-from dsprof.hooks.wire import python_works
-from dsprof.hooks.wire.python_works import PythonWorks
+from dsprof.hooks.wire import work as work_module
+from dsprof.hooks.wire.work import PythonWorks
 from dsprof.recording.recorder import Recorder
 from tests.hooks.test_failing_hooks import CALLS, KINDS, wrap
 
@@ -129,7 +129,7 @@ def test_a_handle_in_python_is_not_timed_once_recording_has_ended(
     recorder = stopped()
     patch = Patch(Handle, "wait", PythonWorks(recorder)._timed)
     patch.apply()
-    monkeypatch.setattr(python_works, "clock", None)
+    monkeypatch.setattr(work_module, "clock", None)
     handle = Handle()
     assert handle.wait()
     assert handle.waits == 1

@@ -6,7 +6,7 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.late_rank import RULE
-from dsprof.trace.profile import attach
+from dsprof.trace.joining import attach
 from dsprof.trace.table import RankTrace
 from tests.factories import device, kineto
 from tests.factories.hosts import clock, device_run

@@ -8,8 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from dsprof.analysis.alignment.matching import GroupFacts, Matched, RankArrivals, Rows, match
-from dsprof.analysis.alignment.sampling import sample
+from dsprof.analysis.alignment.matching import (
+    GroupFacts,
+    Matched,
+    RankArrivals,
+    Rows,
+    match,
+    sample,
+)
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.rank.intervals import Array, blocked, completion
 from dsprof.analysis.rank.isolated_transfers import isolated

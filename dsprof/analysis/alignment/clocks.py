@@ -21,7 +21,7 @@ from dsprof.analysis.alignment.clock_ties import (
     renumbered,
     tie,
 )
-from dsprof.analysis.alignment.sampling import sample
+from dsprof.analysis.alignment.matching import sample
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.intervals import Array, completion

@@ -3,7 +3,7 @@
 Numbers count from where a recording begins. Ranks whose recordings begin at different moments are
 recognised by their times, because no rank leaves a synchronising collective before all have entered
 it; then the numbers of one are shifted. Collectives that some rank lacks are at the edge of a
-recording, and no mismatch.
+recording, and no mismatch. `sample` chooses the same collectives on all ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.pace import Pace
-from dsprof.trace.columns import BoolArray
+from dsprof.trace.columns import BoolArray, IntArray
 
 _AGREEING = 0.9
 """Share of collectives whose times must fit, for numbers to be taken for matched."""
@@ -246,3 +246,19 @@ def _fits(one: Rows, other: Rows, shift: int, doubt_ns: int) -> bool:
         other.arrive[theirs] <= one.done[mine] + doubt_ns
     )
     return float(np.mean(fits)) >= _AGREEING
+
+
+_MIX = 2_654_435_761  # Knuth's multiplicative hash
+
+
+def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
+    """Return at most about `most` of the chosen rows, and one in how many that is.
+
+    Chosen only by a hash of the number: all ranks choose the same, and no period of the program
+    hides behind that of the sample.
+    """
+    stride = 1
+    while len(chosen) > most * stride:
+        stride *= 2
+    mixed = (seq[chosen].astype(np.int64) * _MIX) & 0xFFFFFFFF
+    return chosen[mixed < (1 << 32) // stride], stride

@@ -1,16 +1,24 @@
-"""What was sent: collectives, bucket flushes, parameter fetches and copies."""
+"""What was sent, how fast, and who came last: collectives, flushes, fetches and copies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.copies import Copies
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
+from dsprof.analysis.run.lateness import Lateness, lateness
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.diagnosis.per_step import per_rank_step
+from dsprof.rules.hardware.judged_transfers import Judged, Thresholds, judged
 
 _FLUSH_ROWS = 200
 
@@ -101,3 +109,77 @@ def _flush_row(kind: FlushKind, sums: FlushSums, *, is_timed: bool) -> model.Flu
         module=kind.module,
         bucket=kind.bucket if kind.bucket >= 0 else None,
     )
+
+
+_TRANSFER_ROWS = 100
+_RULE = "low-bus-bandwidth"
+
+
+def transfers(summary: RunSummary, thresholds: Mapping[str, Any]) -> list[model.TransferRow]:
+    """List transfers by group, operation and size, up to 100."""
+    given: Thresholds = thresholds.get(_RULE, Thresholds())
+    return [_transfer_row(row, given) for row in judged(summary, given)[:_TRANSFER_ROWS]]
+
+
+def _transfer_row(row: Judged, thresholds: Thresholds) -> model.TransferRow:
+    transfer, path = row.transfer, row.transfer.path
+    return model.TransferRow(
+        op=path.op,
+        group=path.group,
+        group_size=path.group_size,
+        hosts=path.nodes,
+        size_class=path.size_class,
+        calls=transfer.calls,
+        bytes=transfer.nbytes,
+        time_ns=transfer.time_ns,
+        algbw=transfer.algbw,
+        busbw=transfer.busbw,
+        quick_busbw=transfer.quick_busbw,
+        expected_busbw=row.expected.busbw if row.expected else None,
+        expected_from=row.expected.source if row.expected else "",
+        is_judged=row.expected is not None and row.is_fair(thresholds),
+    )
+
+
+_ARRIVAL_RANKS = 64
+_ARRIVAL_STEPS = 500
+
+
+def arrivals(summary: RunSummary) -> model.ArrivalInfo:
+    """List the ranks for whom others waited most, up to 64, and the last rank of up to 500 steps.
+
+    Without steps the record is taken whole, and counts as one.
+    """
+    matched, measured = summary[Arrivals].matched, summary[Steps].measured
+    late = lateness(matched, measured or None)
+    count = max(len(measured), 1)
+    order = np.argsort(-late.caused_ns.sum(axis=1), kind="stable")
+    return model.ArrivalInfo(
+        rows=[_arrival_row(late, i, count) for i in order[:_ARRIVAL_RANKS].tolist()],
+        last_ranks=_last_ranks(lateness(matched)),
+        left_out_ranks=max(len(late.ranks) - _ARRIVAL_RANKS, 0),
+        one_in=late.stride,
+        by_ends=any(one.by_ends for one in matched),
+        doubt_ns=late.doubt_ns,
+    )
+
+
+def _arrival_row(late: Lateness, place: int, steps: int) -> model.ArrivalRow:
+    return model.ArrivalRow(
+        rank=late.ranks[place],
+        last=int(late.lasts[place]),
+        collectives=int(late.met[place]),
+        caused_ns=int(late.caused_ns[place].sum()) // steps,
+        waited_ns=int(late.waited_ns[place].clip(0).sum()) // steps,
+        transfer_ns=int(late.transfer_ns[place].sum()) // steps,
+    )
+
+
+def _last_ranks(late: Lateness) -> dict[str, int]:
+    """Return the rank that made others wait longest, step by step."""
+    found = {}
+    for column in np.flatnonzero(late.steps >= 0)[-_ARRIVAL_STEPS:].tolist():
+        place = int(np.argmax(late.caused_ns[:, column]))
+        if late.caused_ns[place, column] > 0:
+            found[str(int(late.steps[column]))] = late.ranks[place]
+    return found

@@ -17,7 +17,6 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.pace import others_pace
-from dsprof.analysis.run.busy_time import busy_times, excess
 from dsprof.analysis.run.lateness import Lateness, Together, Votes, lateness, together, vote
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
@@ -27,9 +26,11 @@ from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
     Cause,
+    busy_times,
     by_pace,
     by_parts,
     by_span,
+    excess,
     last_arrivals,
     own_time,
     pace_table,

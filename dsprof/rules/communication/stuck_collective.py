@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.run.endings import LEAST_WAIT_NS, Hang
+from dsprof.analysis.run.flight_recorders import GroupState
 from dsprof.analysis.run.hang_model import HangVerdict
 from dsprof.analysis.run.hang_verdict import UNFINISHED, hang_of, judged
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named
-from dsprof.rules.communication.stuck_collective_tables import held_up_groups, last_calls
 from dsprof.rules.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.reasons import ONE_DUMP
@@ -154,6 +154,61 @@ def _look_at(ranks: Sequence[int], hang: Hang, endings: Endings) -> str:
     return (
         f"Look at what rank {rank} does{after}{at}. If it hangs again, print its stack with "
         f"`py-spy dump --pid PID`. {log}."
+    )
+
+
+_ROWS = 32
+
+
+def last_calls(ranks: Sequence[int], flights: FlightRecorders) -> Table:
+    """Say what ranks did last, as their dumps tell."""
+    return Table(
+        columns=(Column("rank"), Column("collectives in flight", "count"), Column("called last")),
+        rows=tuple(
+            (
+                rank,
+                sum(len(group.in_flight) for group in flights.ranks[rank].groups.values()),
+                flights.ranks[rank].last_frame or "the dump holds no stacks",
+            )
+            for rank in ranks[:_ROWS]
+        ),
+        caption="What these ranks did last",
+    )
+
+
+def held_up_groups(states: Sequence[GroupState]) -> Table:
+    """Say of groups who waits in them, and for whom."""
+    return Table(
+        columns=(
+            Column("group"),
+            Column("name"),
+            Column("number", "count"),
+            Column("operation"),
+            Column("elements", "count"),
+            Column("type"),
+            Column("called from"),
+            Column("called by"),
+            Column("not called by"),
+            Column("not finished by"),
+            Column("waited", "ns"),
+        ),
+        rows=tuple(
+            (
+                state.label,
+                state.name,
+                state.seq,
+                state.call.op if state.call else "",
+                max(state.call.elements) if state.call else None,
+                state.call.dtype if state.call else "",
+                state.call.frame if state.call else "",
+                named(state.waiting) if state.waiting else "",
+                named(state.absent) if state.absent else "",
+                named(state.unfinished) if state.unfinished else "",
+                state.waited_ns or None,
+            )
+            for state in states[:_ROWS]
+        ),
+        caption="Blocked groups, earliest first",
     )
 
 

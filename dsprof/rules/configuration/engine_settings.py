@@ -10,9 +10,9 @@ from typing import Any
 from dsprof.findings.finding import Cell, Column, Table
 from dsprof.findings.wording import shortened
 from dsprof.redaction.known_settings import written_setting
-from dsprof.rules.knowledge.deepspeed.coercion import fits, is_on
 from dsprof.rules.knowledge.deepspeed.combinations import Combination
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, NEWEST, ZERO, fate_of_auto, keys
+from dsprof.rules.knowledge.deepspeed.values import fits, is_on
 from dsprof.rules.knowledge.releases import Release, release
 from dsprof.trace.schema import EngineConfig
 

@@ -11,7 +11,6 @@ from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.configuration.key_names import fate_of, meant_by
-from dsprof.rules.knowledge.deepspeed.coercion import WORDS, fits
 from dsprof.rules.knowledge.deepspeed.combinations import refused
 from dsprof.rules.knowledge.deepspeed.keys import (
     AUTO,
@@ -25,8 +24,7 @@ from dsprof.rules.knowledge.deepspeed.keys import (
     sections,
 )
 from dsprof.rules.knowledge.deepspeed.partitions import PARTITION_CONFIG, mistakes
-from dsprof.rules.knowledge.deepspeed.schedulers import SCHEDULERS
-from dsprof.rules.knowledge.deepspeed.values import not_taken, takes
+from dsprof.rules.knowledge.deepspeed.values import SCHEDULERS, WORDS, fits, not_taken, takes
 from dsprof.rules.rule import Rule, RuleMeta
 
 _MONITORS = ("comet", "csv_monitor", "tensorboard", "wandb")

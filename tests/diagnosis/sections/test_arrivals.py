@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dsprof.diagnosis.sections.arrivals import arrivals
+from dsprof.diagnosis.sections.communication import arrivals
 from tests.factories.trace import MS, rank_trace, summary, sync, zero_rank
 
 

@@ -18,8 +18,7 @@ from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeDispatcherHook
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS
 from dsprof.recording.contexts import NOBODY, flushing
-from dsprof.recording.cost import FIRST_SAMPLE, SAMPLE
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder import FIRST_SAMPLE, SAMPLE, Recorder
 from dsprof.trace.schema import Collective, Site
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel

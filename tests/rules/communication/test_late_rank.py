@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dsprof.diagnosis.sections.arrivals import arrivals
+from dsprof.diagnosis.sections.communication import arrivals
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.late_rank import RULE
 from dsprof.rules.runner import judge

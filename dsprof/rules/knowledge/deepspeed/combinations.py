@@ -17,8 +17,7 @@ from typing import Any
 
 from dsprof.files.tables import rows
 from dsprof.findings.finding import Severity
-from dsprof.rules.knowledge.deepspeed.schedulers import SCHEDULERS
-from dsprof.rules.knowledge.deepspeed.values import DTYPES, not_taken
+from dsprof.rules.knowledge.deepspeed.values import DTYPES, SCHEDULERS, not_taken
 from dsprof.rules.knowledge.releases import Release, release
 
 _OPTIMIZERS = (

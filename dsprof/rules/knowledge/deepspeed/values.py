@@ -3,7 +3,9 @@
 `takes` lists alternatives: forms of `_FORMS`, a range such as 0..1 of numbers (of others the kind
 of the key tells), or words, which count in any case where "any case" is added. "list of" such words
 is a list that holds no others. DeepSpeed looks at a key with a `switch` only where that key is on,
-and with `since` from that release on.
+and with `since` from that release on. What pydantic takes for a switch or a number is in `fits`.
+
+Schedulers and their parameters were read in the sources of DeepSpeed 0.19.8.
 """
 
 from __future__ import annotations
@@ -107,3 +109,58 @@ def takes() -> Mapping[str, Taken]:
         )
         for row in rows("rules/knowledge/deepspeed/values.csv")
     }
+
+
+_WARMUP = ("warmup_num_steps", "warmup_type", "last_batch_iteration")
+_RATES = ("warmup_min_lr", "warmup_max_lr")
+
+SCHEDULERS: Mapping[str, frozenset[str]] = {
+    "WarmupLR": frozenset((*_WARMUP, *_RATES)),
+    "WarmupDecayLR": frozenset((*_WARMUP, *_RATES, "total_num_steps")),
+    "WarmupCosineLR": frozenset((*_WARMUP, "total_num_steps", "warmup_min_ratio", "cos_min_ratio")),
+    "OneCycle": frozenset(
+        ("cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "decay_step_size", "decay_mom_rate")
+        + ("cycle_first_step_size", "cycle_second_step_size", "cycle_first_stair_count")
+        + ("cycle_second_stair_count", "cycle_momentum", "cycle_min_mom", "cycle_max_mom")
+        + ("last_batch_iteration",)
+    ),
+    "LRRangeTest": frozenset(
+        ("lr_range_test_min_lr", "lr_range_test_step_size", "lr_range_test_step_rate")
+        + ("lr_range_test_staircase", "last_batch_iteration")
+    ),
+}
+
+
+WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+
+_OFF, _ON = ("0", "off", "f", "false", "n", "no"), ("1", "on", "t", "true", "y", "yes")
+_SWITCHES = (*_OFF, *_ON)
+
+
+def fits(value: Any, kind: str) -> bool:
+    """Whether a value is taken for a kind: bool, int or float, with "?" if null is too."""
+    if value is None:
+        return kind.endswith("?")
+    if isinstance(value, int):  # of any length, which no float is
+        return value in (0, 1) or not kind.startswith("bool")
+    number = _number(value)
+    if kind.startswith("bool"):
+        return number in (0, 1) or (isinstance(value, str) and value.lower() in _SWITCHES)
+    if number is None or kind.startswith("float"):
+        return number is not None
+    is_written_whole = not isinstance(value, str) or "e" not in value.lower()
+    return number % 1 == 0 and is_written_whole
+
+
+def is_on(switch: Any) -> bool:
+    """Return what a value that fits a bool switches."""
+    is_word = isinstance(switch, str) and _number(switch) is None
+    return switch.lower() in _ON if is_word else bool(float(switch))
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, also one in quotes; None where it is none."""
+    try:
+        return float(value) if isinstance(value, (float, str)) else None
+    except ValueError:
+        return None

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from dsprof.trace.device import LAUNCH, HostWork
 from dsprof.trace.readers.call_rows import Call, message
-from dsprof.trace.readers.enclosing import around, outer
-from dsprof.trace.readers.host_calls import kind_of
+from dsprof.trace.readers.host_calls import around, kind_of, outer
 from dsprof.trace.readers.kineto.events import (
     ANNOTATION,
     DAMAGED,

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.trace.device import LAUNCH, HostWork
-from dsprof.trace.readers.enclosing import outer
-from dsprof.trace.readers.host_calls import bare, kind_of
+from dsprof.trace.readers.host_calls import bare, kind_of, outer
 from dsprof.trace.readers.nsys.sqlite import Tables
 
 _IntArray = npt.NDArray[np.int64]

@@ -12,8 +12,7 @@ from typing import Any
 
 from dsprof.rules.knowledge.deepspeed.keys import keys
 from dsprof.rules.knowledge.deepspeed.partitions import PARTITION_CONFIG
-from dsprof.rules.knowledge.deepspeed.schedulers import SCHEDULERS
-from dsprof.rules.knowledge.deepspeed.values import takes
+from dsprof.rules.knowledge.deepspeed.values import SCHEDULERS, takes
 from tests.factories.ds_config import zero
 
 Config = dict[str, Any]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.rules.knowledge.deepspeed.coercion import fits
+from dsprof.rules.knowledge.deepspeed.values import fits
 
 TAKEN = [(True, "bool"), (0, "bool"), ("Yes", "bool"), (5e8, "int"), ("12", "int"), (True, "int")]
 TAKEN += [(None, "bool?"), (10**400, "int"), (3, "float"), ("1e-3", "float")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.diagnosis import live
+from dsprof.diagnosis import hang_evidence
 from dsprof.environment import boot_id
 from dsprof.environment.processes import GONE, ProcessLook
 from dsprof.trace.run import RunFiles
@@ -21,7 +21,9 @@ from tests.factories.trace import header, summary
 def looks(monkeypatch: pytest.MonkeyPatch) -> dict[int, ProcessLook]:
     """What each pid shows: the pid of rank n is 100 + n."""
     found = {101: ProcessLook("T"), 102: ProcessLook("S", "hrtimer_nanosleep")}
-    monkeypatch.setattr(live, "look_at", lambda pid, at_ns: found.get(pid, ProcessLook(GONE)))
+    monkeypatch.setattr(
+        hang_evidence, "look_at", lambda pid, at_ns: found.get(pid, ProcessLook(GONE))
+    )
     return found
 
 
@@ -32,7 +34,7 @@ def states(folder: Path, boot: str, age_s: float = 0) -> dict[int, str]:
         os.utime(path, (time.time() - age_s,) * 2)
     heads = tuple(header(rank, 4, boot_id=boot) for rank in range(4))
     endings = summary(*without(2, **KILLED))[Endings]
-    seen = live.seen_now(endings, RunFiles(tuple(paths), heads))
+    seen = hang_evidence.seen_now(endings, RunFiles(tuple(paths), heads))
     return {rank: ending.symptoms.state for rank, ending in seen.ranks.items()}
 
 
