@@ -9,6 +9,7 @@ from dsprof.rules.communication.late_rank import RULE
 from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
     MS,
+    assert_reached_at,
     engine,
     group,
     header,
@@ -70,6 +71,13 @@ def test_ranks_that_are_late_together_are_named(late):
     assert "by 45.0 ms per step (45 %)" in finding.summary
     assert "late together in 10 of 10 steps" in finding.summary
     assert "more work than the others" in finding.cause
+
+
+@pytest.mark.parametrize(("late", "share"), [((1,), 0.5), ((2, 3), 0.45)])
+def test_thresholds_are_reached_at_their_value(late, share):
+    world = 2 if late == (1,) else 4
+    ranks = at(*(80 if n in late else 80 - 100 * share for n in range(world)))
+    assert_reached_at(RULE, *ranks, step_share=share, severe_share=share, seconds=1.0)
 
 
 def test_of_most_ranks_none_is_late():

@@ -8,7 +8,7 @@ from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.trace.table import RankTrace
 from tests.factories.memory import GIB, MIB, on_device
 from tests.factories.nodes import of, on_nodes
-from tests.factories.trace import engine, said
+from tests.factories.trace import assert_reached_at, engine, said
 
 HOSTS = ["a", "a", "b", "b"]
 WORLD, INSIDE = of(1, range(4)), [of(2, (0, 1), "hpz"), of(3, (2, 3), "hpz")]
@@ -39,6 +39,10 @@ def test_parameters_that_cross_nodes_again_fail_where_they_hold_the_step():
     assert finding.evidence[0].rows == tuple(
         ("", 4, phase, 1.0, MIB, 10.0) for phase in ("forward", "backward")
     )
+
+
+def test_its_threshold_is_reached_at_its_value():
+    assert_reached_at(RULE, *run(gather("forward"), gather("backward")), held_share=0.1)
 
 
 def test_they_are_worth_knowing_where_they_are_hidden():

@@ -59,6 +59,11 @@ def test_retries_after_the_first_step_are_severe():
     assert "up to 3 times" in finding.summary
 
 
+def test_as_many_retries_as_the_threshold_fail():
+    retrying = on_device(counters(1, retries=2), counters(1, retries=5))
+    assert_reached_at(RULE, retrying, retries=3)
+
+
 @pytest.mark.parametrize(
     "samples",
     [

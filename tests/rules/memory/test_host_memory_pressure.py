@@ -53,6 +53,10 @@ def test_a_full_shm_is_a_finding_of_its_own():
     assert len(judged(RULE, host(left=1, shm=1))) == 2
 
 
+def test_the_threshold_of_shm_is_reached_at_its_value():
+    assert_reached_at(RULE, host(shm=1), shm_free_share=0.01)
+
+
 def test_room_passes():
     assert said(RULE, host()).status is Status.PASS
 

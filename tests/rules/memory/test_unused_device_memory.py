@@ -6,7 +6,7 @@ from dsprof.findings.finding import Status
 from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.unused_device_memory import RULE
 from tests.factories.memory import GIB, on_device
-from tests.factories.trace import engine, header, rank_trace, said, zero_rank
+from tests.factories.trace import assert_reached_at, engine, header, rank_trace, said, zero_rank
 
 BILLION = 10**9
 
@@ -31,6 +31,10 @@ def test_room_for_a_lower_stage_is_known():
         ("ZeRO-2 instead of ZeRO-3", 2 * 10**9, 32 << 30, True),
         ("reduce_bucket_size of 1,000,000,000", 10**9, 32 << 30, True),
     )
+
+
+def test_half_of_the_device_is_half():
+    assert_reached_at(RULE, run(30), run(40, rank=1), free_share=0.5)
 
 
 def test_accumulation_at_stage_2_could_be_stage_1():

@@ -219,6 +219,10 @@ def test_transfers_that_nothing_hides_fail_on_a_device():
     assert said(RULE, *profiled(40, 40)).severity is Severity.HIGH
 
 
+def test_thresholds_of_a_device_are_reached_at_their_value():
+    assert_reached_at(RULE, *profiled(80, 80), failing_share=0.15, severe_share=0.15)
+
+
 def test_one_rank_of_several_is_less_sure():
     finding = said(RULE, *profiled(80))
     assert (finding.status, finding.confidence) == (Status.FAIL, "low")
