@@ -134,6 +134,7 @@ class TypicalStep(_Part):
     steps: int  # of which it is the median
     settled_from: int | None = None  # the step before which the run had not settled
     unsettled_ns: int | None = None  # the longest measured step before it
+    mean_ns: int | None = None  # of all measured steps, where it is another: costs are means
 
 
 class Steps(_Part):

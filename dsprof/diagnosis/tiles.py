@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from dsprof.diagnosis.model import Diagnosis, RankMemory, SnapshotRow, Tile
+from dsprof.diagnosis.model import Diagnosis, RankMemory, SnapshotRow, Tile, TypicalStep
 from dsprof.findings.brief import first_sentence
 from dsprof.findings.finding import Finding, Status, by_severity
 from dsprof.findings.formatting import named_ranks
@@ -49,7 +49,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
 
 def _training(d: Diagnosis) -> Iterator[Tile]:
     if (typical := d.steps.typical) is not None:
-        yield Tile("Step", duration(typical.parts.total_ns), typical.statistic)
+        yield Tile("Step", duration(typical.parts.total_ns), _statistic(typical))
         yield _exposed(d)
     yield from _straggler(d.findings)
     yield from _peak_memory(d.memory)
@@ -57,6 +57,12 @@ def _training(d: Diagnosis) -> Iterator[Tile]:
     if d.utilisation.share is not None and d.utilisation.peak_flops_per_s is not None:
         peak = f"{d.utilisation.peak_flops_per_s / 1e12:,.3g} TFLOP/s"
         yield Tile("MFU", percent(d.utilisation.share), f"of {peak} in {d.utilisation.precision}")
+
+
+def _statistic(typical: TypicalStep) -> str:
+    """Say what the figure is, and the mean where that is another: savings and costs are means."""
+    mean = "" if typical.mean_ns is None else f"; mean {duration(typical.mean_ns)}"
+    return typical.statistic + mean
 
 
 def _exposed(d: Diagnosis) -> Tile:

@@ -12,6 +12,9 @@ from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis import model
 from dsprof.findings.wording import duration, plural
 
+_APART = 0.05
+"""Of the median: a mean that differs by more is shown, too."""
+
 
 def typical_step(steps: Steps) -> model.TypicalStep | None:
     """Return the median measured step, split as all of them together; None without any.
@@ -23,21 +26,22 @@ def typical_step(steps: Steps) -> model.TypicalStep | None:
         return None
     lengths = np.array([row.total_ns for row in rows], np.float64)
     early = unsettled(lengths)
-    total_ns = round(median(lengths[early:].tolist()))
-    parts, count = _split(rows[early:], total_ns), len(rows) - early
-    if not early:
-        many = f"median of {count:,} measured steps"
-        statistic = many if count > 1 else "the only measured step"
-        return model.TypicalStep(parts=parts, statistic=statistic, steps=count)
-    settled_from, unsettled_ns = steps.measured[early], round(lengths[:early].max())
-    settles = f"settles from {duration(unsettled_ns)} by step {settled_from}"
-    return model.TypicalStep(
-        parts=parts,
-        statistic=f"median of {plural(count, 'settled step')}; {settles}",
-        steps=count,
-        settled_from=settled_from,
-        unsettled_ns=unsettled_ns,
+    total_ns, mean_ns = round(median(lengths[early:].tolist())), round(lengths.mean())
+    found = model.TypicalStep(
+        parts=_split(rows[early:], total_ns),
+        statistic=_median_of(len(rows)),
+        steps=len(rows) - early,
+        mean_ns=mean_ns if abs(mean_ns - total_ns) > _APART * total_ns else None,
     )
+    if early:
+        found.settled_from, found.unsettled_ns = steps.measured[early], round(lengths[:early].max())
+        settles = f"settles from {duration(found.unsettled_ns)} by step {found.settled_from}"
+        found.statistic = f"median of {plural(found.steps, 'settled step')}; {settles}"
+    return found
+
+
+def _median_of(count: int) -> str:
+    return f"median of {count:,} measured steps" if count > 1 else "the only measured step"
 
 
 def _split(rows: Sequence[Parts], total_ns: int) -> model.StepParts:

@@ -65,7 +65,9 @@ def test_a_run_that_settles_is_shown_as_it_is_then() -> None:
         180 * MS,
         "median of 25 settled steps; settles from 570 ms by step 5",
     )
-    assert (made.tiles[0].value, made.tiles[0].detail) == ("180 ms", typical.statistic)
+    assert typical.mean_ns == 206_071_429  # of 570, 400, 300 and 25 of 180
+    assert made.tiles[0].value == "180 ms"
+    assert made.tiles[0].detail == f"{typical.statistic}; mean 206 ms"
     assert [(one.kind, one.step) for one in made.step_map.marks if one.kind == "change"] == [
         ("change", 5)
     ]
@@ -76,6 +78,7 @@ def test_the_typical_step_is_the_median_split_as_all_measured_ones() -> None:
     typical = diagnosed(*(paced(rank, lengths) for rank in (0, 1))).steps.typical
     assert typical is not None
     assert (typical.parts.total_ns, typical.statistic) == (100 * MS, "median of 12 measured steps")
+    assert typical.mean_ns == round(1600 * MS / 12)
     # 120 ms of the 1,600 of all: a twelfth of 100 would be the share of the shorter ones.
     assert typical.parts.exposed_comm_ns == 7_500_000
     known = typical.parts.exposed_comm_ns + (typical.parts.compute_ns or 0)

@@ -207,6 +207,7 @@ class LowCommOverlap:
             "ahead.",
             action=f'Set "{PREFETCH}" to {elements:,} elements, about two fetches of this model. '
             f"Larger values merge fetches into one wait.{room}",
+            title="Prefetching is off",
             problem="Prefetching is off",
             config_patch={"zero_optimization": patch},
             evidence=(_figures(run[Overlap]), longest_waits(run[WaitCauses])),
