@@ -46,10 +46,18 @@ class RuleMeta:
             **details,
         )
 
+    def not_applicable(self, why: str) -> Finding:
+        """Return the finding that the run has nothing of what the rule judges."""
+        return self.finding(Status.NOT_APPLICABLE, why)
+
+    def unknown(self, why: str, **details: Any) -> Finding:
+        """Return the finding that an input of the verdict is missing."""
+        return self.finding(Status.UNKNOWN, why, **details)
+
     def too_few(self, steps: int, needed: int) -> Finding:
         """Return the finding that so few steps decide nothing."""
         after = f"{steps} step{'' if steps == 1 else 's'} after warm-up"
-        return self.finding(Status.UNKNOWN, f"Only {after}; {needed} are needed.")
+        return self.unknown(f"Only {after}; {needed} are needed.")
 
     def _title(self, status: Status) -> str:
         if status is Status.PASS:

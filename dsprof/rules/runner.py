@@ -65,7 +65,7 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
     missing = [kind.__name__ for kind in meta.needs if kind not in run]
     if missing:
         text = f"Unknown: {', '.join(missing)} was not collected."
-        return [meta.finding(Status.UNKNOWN, text)]
+        return [meta.unknown(text)]
     if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:
         return [meta.too_few(steps, meta.min_steps)]
     try:
@@ -74,7 +74,7 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
         return [_broken(meta, reason(error))]
     findings = findings or [meta.finding(Status.PASS, meta.title + ".")]
     unknown = _unknown(meta, run, findings)
-    return [meta.finding(Status.UNKNOWN, unknown)] if unknown else findings
+    return [meta.unknown(unknown)] if unknown else findings
 
 
 def _broken(meta: RuleMeta, why: str) -> Finding:

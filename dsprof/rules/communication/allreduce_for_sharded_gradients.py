@@ -44,16 +44,17 @@ class AllreduceForShardedGradients:
         """Judge gradients by stage, and parameters at stage 3, engine by engine."""
         engines, traffic = run[Engines], run[Traffic]
         if not any(one.stage for one in engines.each):
-            text = "No engine with ZeRO stage 1, 2 or 3 was recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("No engine with ZeRO stage 1, 2 or 3 was recorded.")
         elif run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
+            yield self.meta.not_applicable(SINGLE_RANK)
         elif not any(use.group_size > 1 for use in traffic.uses):
-            text = "No collective between two or more ranks was recorded in the measured steps."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "No collective between two or more ranks was recorded in the measured steps."
+            )
         elif len(engines.engines) > 1 and not traffic.turns:
-            text = "Unknown: which of several engines sent the traffic was not recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "Unknown: which of several engines sent the traffic was not recorded."
+            )
         else:
             for one in engine_by_engine(engines, traffic):
                 if one.engines.stage:
@@ -65,7 +66,7 @@ class AllreduceForShardedGradients:
             yield from self._parameters(traffic)
         if not traffic.of("gradients"):
             if one.trains:
-                yield self.meta.finding(Status.UNKNOWN, NO_REDUCTION)
+                yield self.meta.unknown(NO_REDUCTION)
         elif reduced := _all_reduces(traffic, "gradients"):
             judge = self._stage_3 if engines.stage == 3 else self._stage_1_or_2
             yield judge(engines, traffic, *reduced)

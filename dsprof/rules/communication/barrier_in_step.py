@@ -56,7 +56,7 @@ class BarrierInStep:
         barriers = {k: r for k, r in rows.items() if family(k.op) == "barrier" and k.group_size > 1}
         barriers = over_all_ranks(barriers, run[Steps])
         if not any(kind.group_size > 1 for kind in rows):
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_COLLECTIVE)
+            yield self.meta.not_applicable(NO_COLLECTIVE)
         elif barriers and calls_per_step(barriers) < thresholds.calls_per_step:
             text = f"Barriers are rare: {count(calls_per_step(barriers))} per step."
             yield self.meta.finding(Status.PASS, text)

@@ -43,7 +43,7 @@ class CollectiveTimedOut:
         """Report what ranks waited for, and who among them did not."""
         logs = run[Logs]
         if not logs.ranks:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_LOG)
+            yield self.meta.not_applicable(NO_LOG)
             return
         waiting = {rank: log for rank, log in logs.ranks.items() if log.timeouts or log.last_works}
         if waiting:

@@ -62,10 +62,11 @@ class CommunicationBoundStep:
         """Judge the share, and say whether the network or a late rank is behind it."""
         steps, share = run[Steps], run[Steps].exposed_share
         if run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
+            yield self.meta.not_applicable(SINGLE_RANK)
         elif share is None:
-            text = "Unknown: exposed communication was not measurable in this run."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "Unknown: exposed communication was not measurable in this run."
+            )
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.
             split = attribution(run)

@@ -61,11 +61,9 @@ class FP32Gradients:
             text = NO_DETAILED_REDUCTION
             yield self.meta.finding(Status.UNKNOWN if run[Steps].is_counted else _NONE, text)
         elif not precision:
-            text = "Unknown: the precision of the model was not recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("Unknown: the precision of the model was not recorded.")
         elif precision == "fp32":
-            text = "The model itself is in fp32."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("The model itself is in fp32.")
         elif bytes_per_step(wide) >= thresholds.wide_share * bytes_per_step(gradients):
             yield self._wide(engines, precision, wide, run[Steps], thresholds)
 

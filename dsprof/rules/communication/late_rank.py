@@ -74,7 +74,7 @@ class LateRank:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the straggler."""
         if run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
+            yield self.meta.not_applicable(SINGLE_RANK)
         elif run[Device].ranks and not run[Device].is_beside:
             yield from judge_kernels(self.meta, run, thresholds)
         else:
@@ -95,12 +95,11 @@ class LateRank:
         cost_ns = int(votes.median_ns[votes.leader])
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
-            text = (
+            yield self.meta.unknown(
                 f"Unknown: the collectives of {named(sorted(set(unplaced)))} match no other rank's."
             )
-            yield self.meta.finding(Status.UNKNOWN, text)
         elif problem := _why_not(run, votes, step_ns):
-            yield self.meta.finding(Status.UNKNOWN, f"Unknown: {problem}")
+            yield self.meta.unknown(f"Unknown: {problem}")
         elif doubt := _doubt(run, votes, step_ns, thresholds):
             yield self._suspected(run, votes, doubt, step_ns, thresholds)
         elif cost_ns >= thresholds.step_share * step_ns and votes.late:
@@ -112,9 +111,10 @@ class LateRank:
 
     def _nothing_matched(self, run: RunSummary) -> Finding:
         if any(len(one.rows) for one in run[Arrivals].ranks.values()):
-            text = "Unknown: no measured step has a collective that all ranks recorded."
-            return self.meta.finding(Status.UNKNOWN, text)
-        return self.meta.finding(Status.NOT_APPLICABLE, NO_ARRIVALS)
+            return self.meta.unknown(
+                "Unknown: no measured step has a collective that all ranks recorded."
+            )
+        return self.meta.not_applicable(NO_ARRIVALS)
 
     def _nobody(
         self, late: Lateness, votes: Votes, step_ns: float, thresholds: Thresholds
@@ -126,7 +126,7 @@ class LateRank:
             text += (
                 f"({percent(late.doubt_ns / step_ns)} of the step); a smaller delay does not show."
             )
-            return self.meta.finding(Status.UNKNOWN, text)
+            return self.meta.unknown(text)
         if share < thresholds.turns_share:
             text = f"Ranks wait {duration(waited_ns)} per step for the last arrival "
             return self.meta.finding(
@@ -156,8 +156,7 @@ class LateRank:
         cost_ns = int(votes.median_ns[votes.leader])
         rank = votes.ranks[votes.leader]
         delay = f"{duration(cost_ns)} ({percent(cost_ns / step_ns)})"
-        return self.meta.finding(
-            Status.UNKNOWN,
+        return self.meta.unknown(
             f"Unknown: {doubt}; {record[0].lower()}{record[1:]}.",
             problem=f"Rank {rank} may delay every step by {delay}",
             fix=f"{record} to be sure",

@@ -51,7 +51,7 @@ def judge_kernels(
         return
     late = lateness(run[Arrivals].matched, run[Steps].measured or None)
     if not late.collectives:
-        yield meta.finding(Status.UNKNOWN, "Unknown: no collective was matched across the ranks.")
+        yield meta.unknown("Unknown: no collective was matched across the ranks.")
         return
     spent_ns = (late.waited_ns.clip(0) + late.transfer_ns).sum(axis=1)
     place = int(spent_ns.argmin())

@@ -84,16 +84,17 @@ class LowBusBandwidth:
     def _undecided(self, run: RunSummary, rows: list[Judged]) -> Finding:
         """Say why there is nothing to judge, or nothing to judge by."""
         if not any(len(one.rows) for one in run[Arrivals].ranks.values()):
-            return self.meta.finding(Status.NOT_APPLICABLE, NO_ARRIVALS)
+            return self.meta.not_applicable(NO_ARRIVALS)
         if not rows:
             text = "no transfer was isolated: on all ranks of its group, with no other in flight."
         elif not any(row.expected for row in rows):
             text = "the speed of the links is unknown; measure it with dsprof bench, and pass "
             text += "the result as --baseline FILE."
         else:
-            text = "No collective is both large and frequent enough to judge its bandwidth."
-            return self.meta.finding(Status.NOT_APPLICABLE, text)
-        return self.meta.finding(Status.UNKNOWN, f"Unknown: {text}")
+            return self.meta.not_applicable(
+                "No collective is both large and frequent enough to judge its bandwidth."
+            )
+        return self.meta.unknown(f"Unknown: {text}")
 
 
 _ACROSS = (

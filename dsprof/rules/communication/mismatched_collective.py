@@ -44,7 +44,7 @@ class MismatchedCollective:
         if not flights.ranks:
             yield from self._in_traces(run[Arrivals], hung)
         elif len(flights.ranks) == 1:
-            yield self.meta.finding(Status.UNKNOWN, ONE_DUMP)
+            yield self.meta.unknown(ONE_DUMP)
         else:
             for found in hung:
                 yield self._finding(found)
@@ -52,11 +52,13 @@ class MismatchedCollective:
     def _in_traces(self, arrivals: Arrivals, hung: Sequence[Mismatch]) -> Iterable[Finding]:
         seen = disagreements(arrivals.matched)
         if not (seen.compared or hung):
-            text = "No flight recorder was dumped, and no collective was matched across ranks."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "No flight recorder was dumped, and no collective was matched across ranks."
+            )
         elif seen.unplaced:
-            text = f"Unknown: the numbering of {', '.join(seen.unplaced[:4])} is inconsistent."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                f"Unknown: the numbering of {', '.join(seen.unplaced[:4])} is inconsistent."
+            )
         ended = {found.label for found in seen.found}
         for found in (*seen.found, *(one for one in hung if one.label not in ended)):
             yield self._finding(found)

@@ -78,17 +78,17 @@ class MisplacedGroups:
         sizes = sorted(Counter(host_of.values()).values(), reverse=True)
         inner = {key: p for key, p in run[Placement].groups.items() if p.role in _INNER}
         if len(set(host_of.values())) < 2 and not run[Run].missing_ranks:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "The run was on one host.")
+            yield self.meta.not_applicable("The run was on one host.")
         elif sizes[0] < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "Each host had one rank.")
+            yield self.meta.not_applicable("Each host had one rank.")
         elif not inner:
-            text = "No group was recorded that belongs inside a node."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("No group was recorded that belongs inside a node.")
         elif spread := _spread(run[Placement], inner, host_of, sizes):
             yield self._misplaced(spread, host_of, sizes)
         elif any(rank not in host_of for place in inner.values() for rank in place.ranks):
-            text = "Unknown: the traces of some ranks, which name their hosts, are missing."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "Unknown: the traces of some ranks, which name their hosts, are missing."
+            )
 
     def _misplaced(
         self, spread: list[_Spread], host_of: dict[int, str], sizes: list[int]

@@ -61,7 +61,7 @@ class NcclWarning:
             for text, (ranks, lines) in logs.warnings().items()
         ]
         if not found and not logs.is_nccl:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_NCCL_LOG)
+            yield self.meta.not_applicable(NO_NCCL_LOG)
             return
         known = [(one.known, one) for one in found if one.known]
         if known:

@@ -93,11 +93,10 @@ class NetworkDiffersAcrossRanks:
         """Report what differs, and interfaces which reaches no other host."""
         logs = run[Logs]
         if not logs.is_nccl:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_NCCL_LOG)
+            yield self.meta.not_applicable(NO_NCCL_LOG)
             return
         if len(logs.ranks) < 2:
-            text = "Not applicable: only one rank is in the log."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("Not applicable: only one rank is in the log.")
             return
         found = {facet: said for facet in _FACETS if len(said := _said(logs, facet)) > 1}
         if found:

@@ -61,9 +61,7 @@ class PartFilledBuckets:
             elements = sum(kind.elements * sums.flushes for kind, sums in zero.items())
             in_backward = elements / steps / run[Traffic].reductions_per_step
             if not elements:
-                yield self.meta.finding(
-                    Status.UNKNOWN, "Unknown: the sizes of some buckets were not recorded."
-                )
+                yield self.meta.unknown("Unknown: the sizes of some buckets were not recorded.")
                 return
             yield self._judged(full, steps, in_backward, thresholds)
 

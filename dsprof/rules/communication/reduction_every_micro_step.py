@@ -52,11 +52,11 @@ class ReductionEveryMicroStep:
             if one.traffic.rank_steps and one.traffic.micro_steps > one.traffic.rank_steps
         ]
         if not accumulating:
-            text = "Not applicable: each step has one micro-step."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("Not applicable: each step has one micro-step.")
         elif len(run[Engines].engines) < 2 and _usual_micro_steps(run[Steps]) < 2:
-            text = "Most steps have one micro-step; a few have more, e.g. after skipped steps."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "Most steps have one micro-step; a few have more, e.g. after skipped steps."
+            )
             return
         for one in accumulating:
             yield from one.named(self._of_engine(one, run[Steps], run[Run], thresholds))
@@ -65,7 +65,7 @@ class ReductionEveryMicroStep:
         self, one: EngineTraffic, steps: Steps, facts: Run, thresholds: Thresholds
     ) -> Iterable[Finding]:
         if not one.traffic.of("gradients"):
-            yield self.meta.finding(Status.UNKNOWN, NO_REDUCTION)
+            yield self.meta.unknown(NO_REDUCTION)
         elif one.traffic.reducing_micro_steps > one.traffic.rank_steps:
             by_design = _is_by_design(one.engines, one.traffic, facts)
             yield self._repeated(

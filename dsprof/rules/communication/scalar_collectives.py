@@ -76,7 +76,7 @@ class ScalarCollectives:
         tensors = {k: r for k, r in scalars.items() if k not in numbers}
         many = [p for p in (numbers, tensors) if calls_per_step(p) >= thresholds.calls_per_step]
         if not any(kind.group_size > 1 for kind in rows):
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_COLLECTIVE)
+            yield self.meta.not_applicable(NO_COLLECTIVE)
         elif scalars and not many:
             calls = calls_per_step(scalars)
             few = f"below the limit of {thresholds.calls_per_step:g} of a kind"

@@ -55,7 +55,7 @@ class SingleRankGroups:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Weigh the collectives of single-rank groups."""
         if run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
+            yield self.meta.not_applicable(SINGLE_RANK)
             return
         rows = run[Communication].rows
         alone = {k: row for k, row in rows.items() if k.group_size == 1 and k.on_wire}

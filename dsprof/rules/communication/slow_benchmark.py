@@ -43,15 +43,17 @@ class SlowBenchmark:
         """Report wrong results, and judge the bandwidth where hosts and devices are known."""
         rows = [row for log in run[Logs].ranks.values() for row in log.measured]
         if not rows:
-            text = "No table of nccl-tests, all_reduce_bench.py or ds_bench was given."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "No table of nccl-tests, all_reduce_bench.py or ds_bench was given."
+            )
             return
         if wrong := [row for row in rows if row.wrong]:
             yield self._wrong(wrong)
         large = [row for row in rows if row.nbytes >= thresholds.least_bytes]
         if not large:
-            text = f"No payload has {size(thresholds.least_bytes)}: smaller ones measure latency."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                f"No payload has {size(thresholds.least_bytes)}: smaller ones measure latency."
+            )
             return
         yield self._judged(max(large, key=lambda row: row.busbw), rows, thresholds)
 

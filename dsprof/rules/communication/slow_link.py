@@ -74,13 +74,11 @@ class SlowLink:
 
     def _nothing_to_compare(self, run: RunSummary, has_matched: bool) -> Finding:
         if run[Run].first.world_size < 2 or not has_matched:
-            text = NO_ARRIVALS
-        else:
-            text = (
-                "Fewer than three groups send the same collectives. Within one group a slow link "
-                "slows all ranks alike, so times do not show which link it is."
-            )
-        return self.meta.finding(Status.NOT_APPLICABLE, text)
+            return self.meta.not_applicable(NO_ARRIVALS)
+        return self.meta.not_applicable(
+            "Fewer than three groups send the same collectives. Within one group a slow link "
+            "slows all ranks alike, so times do not show which link it is."
+        )
 
     def _finding(
         self,

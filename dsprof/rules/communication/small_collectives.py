@@ -68,7 +68,7 @@ class SmallCollectives:
         """Fail reductions that a setting would enlarge; mention the rest."""
         rows = {k: row for k, row in run[Communication].rows.items() if k.group_size > 1}
         if not rows:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_COLLECTIVE)
+            yield self.meta.not_applicable(NO_COLLECTIVE)
             return
         found = [
             self._buckets(knob, bucket, run, thresholds)

@@ -67,8 +67,7 @@ class _SmallGathers(ABC):
     def check(self, run: RunSummary, thresholds: _Thresholds) -> Iterable[Finding]:
         """Judge the all-gathers where there are enough of them."""
         if run[Engines].stage != 3:
-            text = "No engine with ZeRO stage 3 was recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("No engine with ZeRO stage 3 was recorded.")
             return
         gathers = over_all_ranks(small_gathers(run[Communication].rows, self.phases), run[Steps])
         if calls_per_step(gathers) >= thresholds.calls_per_step:

@@ -54,25 +54,26 @@ class StuckCollective:
         """Report each verdict on the hang; those on mismatches are another rule's."""
         endings, flights = run[Endings], run[FlightRecorders]
         if not (flights.ranks or endings.ranks):
-            text = "No dsprof trace and no dump of torch's flight recorder was given."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "No dsprof trace and no dump of torch's flight recorder was given."
+            )
             return
         hang = hang_of(endings, flights, round(thresholds.waited_s * 1e9), thresholds.unfinished)
         if not endings.ranks and _is_alone(hang, flights):
-            yield self.meta.finding(Status.UNKNOWN, ONE_DUMP)
+            yield self.meta.unknown(ONE_DUMP)
             return
         verdicts = judged(hang, endings)
         stuck = [one for one in verdicts if one.operation and one.kind != "mismatch"]
         yield from (self._finding(one, hang, endings) for one in stuck)
         if hang.mismatched and not stuck:
-            yield self.meta.finding(Status.NOT_APPLICABLE, "Covered by mismatched-collective.")
+            yield self.meta.not_applicable("Covered by mismatched-collective.")
         elif not stuck and verdicts[0].kind == "unknown":
             yield self._undecided(verdicts[0], hang, endings)
 
     def _undecided(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Finding:
         if not hang.is_of_dumps:
             evidence = (last_completed(endings.ranks),)
-            return self.meta.finding(Status.UNKNOWN, verdict.sentence, evidence=evidence)
+            return self.meta.unknown(verdict.sentence, evidence=evidence)
         return self.meta.finding(
             Status.INFO,
             verdict.sentence,

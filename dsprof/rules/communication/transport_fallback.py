@@ -55,11 +55,10 @@ class TransportFallback:
         """Report sockets, slow libfabric providers, host memory and missing GPUDirect RDMA."""
         logs = run[Logs]
         if not logs.is_nccl:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_NCCL_LOG)
+            yield self.meta.not_applicable(NO_NCCL_LOG)
             return
         if not any(logs.values(kind) for kind in _TELLING):
-            text = "Unknown: NCCL's log does not say how ranks connect."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: NCCL's log does not say how ranks connect.")
             return
         if logs.has_several_hosts:
             yield from self._between_hosts(logs, run[EnvironmentFacts])

@@ -56,8 +56,9 @@ class UnbatchedPointToPoint:
             yield self.meta.finding(status, "No send or receive was recorded in full detail.")
             return
         if not any(_can_batch(kind.backend) for kind in rows):
-            text = "Not applicable: this backend sends separately, batched or not."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "Not applicable: this backend sends separately, batched or not."
+            )
             return
         both_ways = run[PointToPoint].both_ways
         single = {kind: held for kind, held in both_ways.items() if _can_batch(kind.backend)}

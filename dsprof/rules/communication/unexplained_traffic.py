@@ -47,7 +47,7 @@ class UnexplainedTraffic:
         """Judge each kind of traffic of an engine, or of DDP and FSDP."""
         accounts = run[Intent].accounts
         if run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
+            yield self.meta.not_applicable(SINGLE_RANK)
             return
         silent = {
             number: reason
@@ -66,10 +66,10 @@ class UnexplainedTraffic:
             )
         if doubts:
             words = "; ".join(dict.fromkeys(doubts.values()))
-            yield self.meta.finding(Status.UNKNOWN, f"Unknown: {words}.")
+            yield self.meta.unknown(f"Unknown: {words}.")
         if silent and not known and not doubts:
             words = " ".join(dict.fromkeys(silent.values()))
-            yield self.meta.finding(Status.NOT_APPLICABLE, words)
+            yield self.meta.not_applicable(words)
 
     def _judged(self, lines: list[Line]) -> Finding:
         strange = [line for line in lines if line.verdict == "unexplained"]

@@ -62,11 +62,11 @@ class CommsLoggerEnabled:
             yield self._heard(run[Logs], facts)
             return
         if run[Engines].main is None:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_ENGINE)
+            yield self.meta.not_applicable(NO_ENGINE)
             return
         if not written:
             unread = NO_WRITTEN_CONFIG
-            yield self.meta.finding(Status.UNKNOWN, unread)
+            yield self.meta.unknown(unread)
             return
         # The logger is one for all engines of a process.
         blocks = [one["comms_logger"] for one in written if "comms_logger" in one]

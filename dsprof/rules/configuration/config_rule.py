@@ -10,7 +10,7 @@ import msgspec
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Status
+from dsprof.findings.finding import Finding
 from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.reasons import NO_ENGINE, NO_WRITTEN_CONFIG
 from dsprof.rules.rule import NoThresholds, RuleMeta
@@ -27,11 +27,11 @@ class ConfigRule(ABC):
         """Judge the settings of each engine, if they were recorded; equal ones once."""
         engines = run[Engines]
         if engines.main is None:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_ENGINE)
+            yield self.meta.not_applicable(NO_ENGINE)
             return
         different = _different(engines.known)
         if not different:
-            yield self.meta.finding(Status.UNKNOWN, NO_WRITTEN_CONFIG)
+            yield self.meta.unknown(NO_WRITTEN_CONFIG)
         lines = engines.lines or {}
         for engine in different:
             settings = EngineSettings(engine, lines, engines.deepspeed, engines.device)

@@ -37,7 +37,7 @@ class InertConfigKey(ConfigRule):
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report keys that somebody misses, and apart from them harmless leftovers."""
         if settings.stage is None:
-            yield self.meta.finding(Status.UNKNOWN, "Unknown: the ZeRO stage was not recorded.")
+            yield self.meta.unknown("Unknown: the ZeRO stage was not recorded.")
             return
         inert = list(_inert(settings, settings.stage))
         if missed := [(path, loses) for path, loses in inert if loses]:

@@ -37,8 +37,9 @@ class OverriddenConfigValue(ConfigRule):
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """List values that were replaced before the first forward pass."""
         if not settings.has_run:
-            text = "Not applicable: no engine was created from this configuration."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "Not applicable: no engine was created from this configuration."
+            )
         elif found := list(_overridden(settings)):
             yield self.meta.finding(
                 Status.INFO,

@@ -78,14 +78,13 @@ class BootstrapInterface:
         """Report names without an interface, and local interfaces between hosts."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
+            yield self.meta.unknown(NO_ENVIRONMENT)
             return
         used = [one for one in _VARIABLES if answer(one.backend, facts)]
         choices = [choice for variable in used for choice in _choices(variable, facts)]
         yield from unknown_values(self.meta, facts, [variable.name for variable in used])
         if any(_is_incomplete(choice) for choice in choices):
-            text = "Unknown: not all interfaces of the hosts are known."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: not all interfaces of the hosts are known.")
         known = [choice for choice in choices if not _is_incomplete(choice)]
         if absent := [one for one in known if not one.selected or one.lacking]:
             yield self._absent(absent)
@@ -98,7 +97,7 @@ class BootstrapInterface:
                 "host; "
                 "whether ranks are on several hosts is unknown."
             )
-            yield self.meta.finding(Status.UNKNOWN, text, evidence=(_table(local),))
+            yield self.meta.unknown(text, evidence=(_table(local),))
         if wide := [choice for choice in known if _is_wide(choice)]:
             first = wide[0]
             yield self.meta.finding(

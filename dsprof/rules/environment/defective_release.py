@@ -7,7 +7,7 @@ from typing import Any
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Status
+from dsprof.findings.finding import Finding
 from dsprof.rules.environment.settings_rule import SettingsRule
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -20,8 +20,7 @@ class DefectiveRelease(SettingsRule):
         yield from super().check(run, thresholds)
         facts = run[EnvironmentFacts]
         if facts.recorded and facts.uses_nccl and "nccl" not in facts.versions:
-            text = "Unknown: the release of NCCL or RCCL was not recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: the release of NCCL or RCCL was not recorded.")
 
 
 RULE: Rule = DefectiveRelease(

@@ -30,7 +30,7 @@ class HiddenSetting:
         """Report what files hold, and variables that changed when communication began."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
+            yield self.meta.unknown(NO_ENVIRONMENT)
             return
         rows = [*_of_files(facts), *_of_code(facts)]
         if not rows:

@@ -55,9 +55,7 @@ class MisplacedProcess:
         """Report ranks of a host that share too few cores, and ranks far from their device."""
         facts = run[EnvironmentFacts]
         if not facts.machine.get("cpus"):
-            yield self.meta.finding(
-                Status.UNKNOWN, "Unknown: the CPUs that ranks may use were not recorded."
-            )
+            yield self.meta.unknown("Unknown: the CPUs that ranks may use were not recorded.")
             return
         crowds = list(_crowds(facts))
         if single := [crowd for crowd in crowds if len(_numbers(crowd.cpus)) == 1]:

@@ -64,7 +64,7 @@ class MisspeltVariable:
         """Report unknown names that are close to a known one, and names that are read no more."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
+            yield self.meta.unknown(NO_ENVIRONMENT)
             return
         suspects = list(_suspects(facts, thresholds.similarity))
         if not suspects:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.findings.finding import Finding, Status
+from dsprof.findings.finding import Finding
 from dsprof.redaction import REDACTED
 from dsprof.rules.rule import RuleMeta
 
@@ -16,5 +16,4 @@ def unknown_values(
     """Yield a finding that names those of `names` whose value is redacted, if any is."""
     hidden = [name for name in names if REDACTED in facts.variables.get(name, ())]
     if hidden:
-        text = f"Unknown: the value of {', '.join(hidden)} was redacted."
-        yield meta.finding(Status.UNKNOWN, text)
+        yield meta.unknown(f"Unknown: the value of {', '.join(hidden)} was redacted.")

@@ -115,7 +115,7 @@ class SettingsRule:
         """Report what costs something here, what is worth knowing, and what is unknown."""
         facts = run[EnvironmentFacts]
         if not facts.recorded and not facts.logged:
-            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
+            yield self.meta.unknown(NO_ENVIRONMENT)
             return
         settings = [setting for setting in table() if setting.rule == self.meta.id]
         if not any(answer(one, facts) for setting in settings for one in setting.backends):
@@ -124,8 +124,9 @@ class SettingsRule:
                 ", ".join(filter(None, facts.backends.get("backend", {})))
                 or "no backend that is known"
             )
-            text = f"This rule knows settings of {known}; this run uses {used}."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                f"This rule knows settings of {known}; this run uses {used}."
+            )
             return
         uses = [use for setting in settings for use in _uses(setting, facts, thresholds)]
         said = {use: _answered(use, facts) for use in uses}
@@ -138,10 +139,9 @@ class SettingsRule:
         if doubtful:
             yield self._doubted(doubtful)
         if not facts.recorded and not here and not doubtful:
-            text = (
+            yield self.meta.unknown(
                 "The variables that NCCL logged include no such setting, but NCCL logs only some."
             )
-            yield self.meta.finding(Status.UNKNOWN, text)
 
     def _failed(self, uses: list[Use]) -> Finding:
         ranks = union(use.ranks for use in uses)
@@ -174,7 +174,7 @@ class SettingsRule:
         else:
             doubt = "whether this platform requires settings that are missing"
         text = f"Unknown: {doubt}. Not known: {missing}."
-        return self.meta.finding(Status.UNKNOWN, text, evidence=(_table(list(uses)),))
+        return self.meta.unknown(text, evidence=(_table(list(uses)),))
 
 
 @cache

@@ -159,7 +159,7 @@ class SyncDebugVariable:
                     " The variables that NCCL logged include no such switch, but NCCL logs only "
                     "some."
                 )
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(text)
             return
         yield from unknown_values(self.meta, facts, [switch.name for switch in _SWITCHES])
         if acting := [use for use in uses if _acts(use.switch, facts)]:

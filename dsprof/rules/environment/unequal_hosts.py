@@ -70,10 +70,10 @@ class UnequalHosts:
         """Report what differs, and what of it may be meant."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
+            yield self.meta.unknown(NO_ENVIRONMENT)
             return
         if facts.recorded.bit_count() == 1:
-            yield self.meta.finding(Status.NOT_APPLICABLE, ONE_ENVIRONMENT)
+            yield self.meta.not_applicable(ONE_ENVIRONMENT)
             return
         acting = [one for one in _FACETS if _acts(one, facts)]
         least = thresholds.clock_share

@@ -53,7 +53,7 @@ class UnparsableIntegerVariable:
         """Report the values that are misread; as info where no backend reads them."""
         facts = run[EnvironmentFacts]
         if not facts.recorded:
-            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
+            yield self.meta.unknown(NO_ENVIRONMENT)
             return
         named = sorted(integer_variables() & facts.variables.keys())
         yield from unknown_values(self.meta, facts, named)

@@ -70,16 +70,17 @@ class VariableDiffersAcrossRanks:
         facts = run[EnvironmentFacts]
         known = facts.recorded | facts.logged
         if not known:
-            yield self.meta.finding(Status.UNKNOWN, NO_ENVIRONMENT)
+            yield self.meta.unknown(NO_ENVIRONMENT)
             return
         if known.bit_count() == 1:
             count = ONE_ENVIRONMENT
-            yield self.meta.finding(Status.NOT_APPLICABLE, count)
+            yield self.meta.not_applicable(count)
             return
         differences = list(_differences(facts))
         if not facts.recorded and not differences:
-            text = "The variables that NCCL logged agree, but NCCL logs only some."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "The variables that NCCL logged agree, but NCCL logs only some."
+            )
             return
         severities = {d.name: _severity(d, facts) for d in differences}
         harmful = [d for d in differences if severities[d.name] is not Severity.NONE]
@@ -104,8 +105,9 @@ class VariableDiffersAcrossRanks:
             yield self.meta.finding(Status.INFO, summary, evidence=(_table(unread),))
         if hidden := [*_not_comparable(facts)]:
             names = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3} more" if hidden[3:] else "")
-            text = f"Unknown: whether ranks agree in {names}. The values were redacted."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                f"Unknown: whether ranks agree in {names}. The values were redacted."
+            )
 
     def _variables(self, found: list[_Difference], severity: Severity) -> Finding:
         lost = [d.name for d in found if d.is_missing_somewhere]

@@ -42,13 +42,13 @@ class WrongCommunicationLibrary:
         """Report ranks with two copies, and ranks without a plugin on EFA or Slingshot."""
         facts = run[EnvironmentFacts]
         if not facts.uses_nccl:
-            text = "The run does not use NCCL or RCCL."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("The run does not use NCCL or RCCL.")
             return
         held = _held(facts, _LIBRARY)
         if not held:
-            text = "Unknown: loaded libraries, recorded after the first step, are missing."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "Unknown: loaded libraries, recorded after the first step, are missing."
+            )
             return
         if twice := _twice(held):
             yield self._two_copies(facts, twice)

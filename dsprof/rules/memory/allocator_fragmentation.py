@@ -70,16 +70,14 @@ class AllocatorFragmentation:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge each rank by its snapshot, by its last step, and by retries since the first."""
         if run[Run].is_cpu:
-            text = "The run was on CPUs: there is no device allocator."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("The run was on CPUs: there is no device allocator.")
             return
         snapshots = run[Snapshots].ranks
         ranks = {rank: m for rank, m in run[Memory].ranks.items() if m.device_last.get(RESERVED)}
         if snapshots:
             yield self._laid_out(run, snapshots, thresholds)
         elif not ranks or not all(STUCK in memory.device_last for memory in ranks.values()):
-            text = "Unknown: no counters of the device allocator were recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: no counters of the device allocator were recorded.")
         else:
             yield from self._counted(run, ranks, thresholds)
 

@@ -79,23 +79,21 @@ class CommunicationBufferPressure:
             for rank, buffers in run[Buffers].ranks.items()
         }
         if run[Run].is_cpu:
-            text = "The run was on CPUs: buffers cannot be distinguished from other host memory."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "The run was on CPUs: buffers cannot be distinguished from other host memory."
+            )
         elif not any(found.values()):
             yield self._nothing(run[Buffers])
         elif not peaks.keys() & found.keys():
-            text = "Unknown: no counters of the device were recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: no counters of the device were recorded.")
         else:
             held = [_Held(rank, found[rank], peaks[rank]) for rank in peaks.keys() & found.keys()]
             yield self._judged(run, max(held, key=lambda one: (one.share, -one.rank)), thresholds)
 
     def _nothing(self, buffers: Buffers) -> Finding:
         if any(one.gathered is None for one in buffers.ranks.values()):
-            text = "Unknown: no measured step was recorded in full detail."
-            return self.meta.finding(Status.UNKNOWN, text)
-        text = "No buckets and no gathered parameters were recorded."
-        return self.meta.finding(Status.NOT_APPLICABLE, text)
+            return self.meta.unknown("Unknown: no measured step was recorded in full detail.")
+        return self.meta.not_applicable("No buckets and no gathered parameters were recorded.")
 
     def _judged(self, run: RunSummary, held: _Held, thresholds: Thresholds) -> Finding:
         words = (

@@ -96,7 +96,7 @@ class DeviceOutOfMemory:
         """Report each cause by itself, with the ranks that it stopped."""
         logs = run[Logs]
         if not logs.ranks:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_LOG)
+            yield self.meta.not_applicable(NO_LOG)
             return
         failures = [
             _Failure(rank, text, _others(text))

@@ -76,7 +76,7 @@ class EmptiedDeviceCache:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge each rank; after a retry the allocator itself empties the cache."""
         if run[Run].is_cpu:
-            yield self.meta.finding(Status.NOT_APPLICABLE, ON_CPUS)
+            yield self.meta.not_applicable(ON_CPUS)
             return
         histories = {rank: one.returned for rank, one in run[Snapshots].ranks.items() if one.peak}
         if histories:
@@ -92,7 +92,7 @@ class EmptiedDeviceCache:
                 if most
                 else "Unknown: returned segments were not recorded."
             )
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(text)
             return
         if often := [o for o in long if o.emptied_steps >= thresholds.emptied_share * o.steps]:
             yield self._emptied(often)

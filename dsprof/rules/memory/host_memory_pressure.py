@@ -51,8 +51,7 @@ class HostMemoryPressure:
         hosts = _hosts(run, lambda m: (m.host_total_bytes, m.least_host_available_bytes))
         shared = _hosts(run, lambda m: (m.shm_total_bytes, m.least_shm_free_bytes))
         if not hosts and not shared:
-            text = "Unknown: no memory of a host was recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: no memory of a host was recorded.")
             return
         full = [h for h in hosts if h.left_bytes < thresholds.available_share * h.total_bytes]
         if full:

@@ -81,11 +81,10 @@ class MemoryGrowth:
         longest = max((len(one) for pair in series for one in pair), default=0)
         if longest < thresholds.steps:
             recorded = f"memory was recorded after {plural(longest, 'step')}"
-            text = (
+            yield self.meta.unknown(
                 f"Unknown: {recorded if longest else 'memory was not recorded'}; "
                 f"{thresholds.steps} steps are needed."
             )
-            yield self.meta.finding(Status.UNKNOWN, text)
             return
         if device := [g for r in sorted(ranks) if (g := _device(r, ranks[r], thresholds))]:
             yield self._finding(

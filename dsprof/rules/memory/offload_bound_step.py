@@ -49,12 +49,10 @@ class OffloadBoundStep:
         """Compare the time in copies with the step."""
         rows, steps = run[Copies].rows, run[Steps]
         if not _offloaded(run[Engines]) and not rows:
-            text = "Nothing is offloaded to the host."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("Nothing is offloaded to the host.")
             return
         if not rows:
-            text = "Unknown: no copy was recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: no copy was recorded.")
             return
         ms = sum(s.duration_ns / s.rank_steps for s in rows.values() if s.rank_steps) / 1e6
         share = share_of_step(ms, steps)

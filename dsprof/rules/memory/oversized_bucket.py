@@ -52,14 +52,15 @@ class OversizedBucket:
         peaks = [m.device_max.get(PEAK_RESERVED, 0) for m in run[Memory].ranks.values()]
         made = [(one, buffers) for one in run[Engines].each if (buffers := gradient_buffers(one))]
         if run[Run].is_cpu:
-            text = "The run was on CPUs: untouched pages of a buffer take no memory."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "The run was on CPUs: untouched pages of a buffer take no memory."
+            )
         elif not made:
-            text = "No engine with ZeRO and contiguous gradients was recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "No engine with ZeRO and contiguous gradients was recorded."
+            )
         elif not max(peaks, default=0) or not all(one.engines[0].parameters for one, _ in made):
-            text = "Unknown: no counters of the device, or no size of the model."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: no counters of the device, or no size of the model.")
         else:
             several, pressed = len(run[Engines].engines) > 1, is_short(run[Memory])
             for one, buffers in made:

@@ -53,12 +53,13 @@ class UnevenDeviceMemory:
             if PEAK_ALLOCATED in m.device_max
         }
         if run[Run].is_cpu:
-            yield self.meta.finding(Status.NOT_APPLICABLE, ON_CPUS)
+            yield self.meta.not_applicable(ON_CPUS)
         elif run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
+            yield self.meta.not_applicable(SINGLE_RANK)
         elif len(peaks) < 2:
-            text = "Unknown: the device memory of fewer than two ranks was recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "Unknown: the device memory of fewer than two ranks was recorded."
+            )
         else:
             usual = median(peaks.values())
             limit = max(usual * (1 + thresholds.excess_share), usual + thresholds.excess_bytes)

@@ -69,15 +69,15 @@ class UnusedDeviceMemory:
             if m.device_max.get(DEVICE_TOTAL) and PEAK_RESERVED in m.device_max
         }
         if run[Run].is_cpu:
-            yield self.meta.finding(Status.NOT_APPLICABLE, ON_CPUS)
+            yield self.meta.not_applicable(ON_CPUS)
             return
         if is_short(run[Memory]) or any(log.out_of_memory for log in run[Logs].ranks.values()):
-            text = "Requests for device memory failed, so the unreserved memory was not available."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "Requests for device memory failed, so the unreserved memory was not available."
+            )
             return
         if not rooms:
-            text = "Unknown: the size of device memory was not recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: the size of device memory was not recorded.")
             return
         rank = min(rooms, key=lambda one: rooms[one][0] - rooms[one][1])
         total, peak = rooms[rank]

@@ -51,9 +51,9 @@ class DeviceIdle:
         """Compare idleness with the limit."""
         device = run[Device]
         if not device.ranks:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_DEVICE_TIMES)
+            yield self.meta.not_applicable(NO_DEVICE_TIMES)
         elif not device.complete:
-            yield self.meta.finding(Status.UNKNOWN, EVENTS_MISSING)
+            yield self.meta.unknown(EVENTS_MISSING)
         else:
             yield self._judged(device, run[IdleCauses], thresholds)
 

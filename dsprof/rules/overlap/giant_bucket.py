@@ -75,8 +75,9 @@ class GiantBucket:
         if giant.share < thresholds.giant_share:
             return
         if giant.needs_streams and run[Run].is_cpu:
-            text = "On a CPU ZeRO and FSDP reduce by synchronous calls, whatever the bucket size."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "On a CPU ZeRO and FSDP reduce by synchronous calls, whatever the bucket size."
+            )
         else:
             yield self._judged(run, giant, gradients, thresholds)
 

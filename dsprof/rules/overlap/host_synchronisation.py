@@ -47,8 +47,9 @@ class HostSynchronisation:
         """Compare the stops with the step."""
         waits = run[HostWaits]
         if not waits.rank_steps and not waits.record_ns:
-            text = "No trace holds device times and the host's waits for the device."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                "No trace holds device times and the host's waits for the device."
+            )
             return
         recurs = len(run[Steps].measured) > 1 and waits.rank_steps > 0
         share, summary = _of_steps(waits, run[Steps]) if waits.rank_steps else _of_record(waits)

@@ -69,20 +69,19 @@ class LowCommOverlap:
         """Judge the overlap, if the trace can tell."""
         overlap = run[Overlap]
         if run[Steps].is_counted:
-            text = "Unknown: collectives were only counted, so their times in flight are missing."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "Unknown: collectives were only counted, so their times in flight are missing."
+            )
         elif overlap.sync_calls + overlap.async_calls == 0:
-            text = "No collective was recorded in the measured steps."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("No collective was recorded in the measured steps.")
         elif not overlap.is_timed and not overlap.on_device:
-            text = "Unknown: the trace holds no times of the device."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: the trace holds no times of the device.")
         elif overlap.unwaited_calls:
             text = f"Unknown: {overlap.unwaited_calls} asynchronous collectives were recorded "
             text += "without a recorded wait; they are probably awaited in C++."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(text)
         elif overlap.on_device and run[Run].first.world_size < 2:
-            yield self.meta.finding(Status.NOT_APPLICABLE, SINGLE_RANK)
+            yield self.meta.not_applicable(SINGLE_RANK)
         elif overlap.async_calls == 0:
             evidence = (_figures(overlap), longest_waits(run[WaitCauses]))
             if run[Run].is_cpu:
@@ -147,8 +146,7 @@ class LowCommOverlap:
     ) -> Iterable[Finding]:
         bounds = overlap.bounds
         if bounds is None:
-            text = "Unknown: no end of an asynchronous collective was seen."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: no end of an asynchronous collective was seen.")
             return
         low, high = bounds
         exposed_ms = overlap.exposed_ns / max(overlap.rank_steps, 1) / 1e6
@@ -165,8 +163,7 @@ class LowCommOverlap:
         if low >= thresholds.overlap or share < thresholds.exposed_share:
             yield self.meta.finding(Status.PASS, summary)
         elif high >= thresholds.overlap:
-            text = f"Unknown: {summary[0].lower()}{summary[1:]}"
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(f"Unknown: {summary[0].lower()}{summary[1:]}")
         elif engines.stage == 3 and engines.zero(PREFETCH) == 0:
             yield self._no_prefetch(run, summary, exposed_ms)
         else:

@@ -53,12 +53,12 @@ class LowComputeShare:
         """Compare computation with the step."""
         total, count = run[Steps].total, len(run[Steps].measured)
         if total.compute_ns is None or not total.total_ns or run[Steps].is_counted:
-            text = "Unknown: compute time is not measurable in this run."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: compute time is not measurable in this run.")
             return
         if total.idle_ns is None and not {"forward", "backward"} <= set(run[Phases].rows):
-            text = "Unknown: forward or backward is not marked, so compute time is incomplete."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                "Unknown: forward or backward is not marked, so compute time is incomplete."
+            )
             return
         share = total.compute_ns / total.total_ns
         outside = total.other_ns / total.total_ns

@@ -49,13 +49,11 @@ class PipelineBubble:
         """Judge the schedule, if there is one and its waits agree."""
         pipelines, received = run[Pipelines], run[PointToPoint].rows
         if pipelines.stages < 2:
-            text = "No pipeline of two or more stages was recorded."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("No pipeline of two or more stages was recorded.")
             return
         micro_batches, bubble = pipelines.micro_batches, pipelines.bubble
         if bubble is None:
-            text = "Unknown: the number of micro-batches was not recorded."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: the number of micro-batches was not recorded.")
             return
         waited = blocked_ms(received) if received else None
         share = None if waited is None else share_of_step(waited, run[Steps])

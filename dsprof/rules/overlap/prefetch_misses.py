@@ -71,11 +71,11 @@ class PrefetchMisses:
             text = "No all-gather of ZeRO-3 was recorded in full detail."
             yield self.meta.finding(status, text)
         elif engines.zero(PREFETCH) == 0:
-            text = f"{PREFETCH} is 0: nothing is prefetched. low-comm-overlap covers the cost."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable(
+                f"{PREFETCH} is 0: nothing is prefetched. low-comm-overlap covers the cost."
+            )
         elif any(sums.held.exposed_ms_per_step is None for _, sums in missed):
-            text = "Unknown: waits for these all-gathers were not measured."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: waits for these all-gathers were not measured.")
         else:
             yield self._judged(run, missed, ahead, thresholds)
 

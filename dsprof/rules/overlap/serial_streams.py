@@ -46,11 +46,10 @@ class SerialStreams:
         """Compare communication on computing streams with all of it."""
         device, streams = run[Device], run[Streams]
         if device.ranks and not device.complete:
-            yield self.meta.finding(Status.UNKNOWN, EVENTS_MISSING)
+            yield self.meta.unknown(EVENTS_MISSING)
             return
         if not streams.communication_ns:
-            text = "No trace holds times of communication kernels."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("No trace holds times of communication kernels.")
             return
         exposed = device.share("exposed_ns")
         summary = (

@@ -65,12 +65,11 @@ class UnhiddenReduction:
         engines = run[Engines]
         gradients = run[WireDtypes].chosen(lambda kind: kind.purpose == "gradients")
         if problem := _not_applicable(run, engines):
-            yield self.meta.finding(Status.NOT_APPLICABLE, problem)
+            yield self.meta.not_applicable(problem)
             return
         held, patch = blocked_ms(gradients), _patch(engines)
         if not gradients or held is None:
-            text = "Unknown: the blocked time of gradients was not measured."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown("Unknown: the blocked time of gradients was not measured.")
         elif share_of_step(held, run[Steps]) < thresholds.held_share:
             return
         elif _in_backward(run, gradients) <= 1:

@@ -36,7 +36,7 @@ class UnrecognisedKernels:
         """List long kernels of no family, and families beyond NCCL and RCCL."""
         ranks = run[Device].ranks.values()
         if not ranks:
-            yield self.meta.finding(Status.NOT_APPLICABLE, NO_DEVICE_TIMES)
+            yield self.meta.not_applicable(NO_DEVICE_TIMES)
             return
         unknown = _joined(row.unrecognised for row in ranks)
         beyond = _joined(row.beyond for row in ranks)

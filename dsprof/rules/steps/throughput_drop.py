@@ -46,11 +46,11 @@ class ThroughputDrop:
         logged = max((log.throughput for log in run[Logs].ranks.values()), key=len, default=[])
         reports = _last_run(logged)[1:]
         if not reports:
-            text = "No log with DeepSpeed's SamplesPerSec was given."
-            yield self.meta.finding(Status.NOT_APPLICABLE, text)
+            yield self.meta.not_applicable("No log with DeepSpeed's SamplesPerSec was given.")
         elif len(reports) < thresholds.reports:
-            text = f"Unknown: {len(reports)} reports; {thresholds.reports} are needed."
-            yield self.meta.finding(Status.UNKNOWN, text)
+            yield self.meta.unknown(
+                f"Unknown: {len(reports)} reports; {thresholds.reports} are needed."
+            )
         else:
             yield self._throughput(reports, thresholds)
             yield from self._memory(reports, thresholds)

@@ -62,7 +62,7 @@ class SlowFirstStep:
         """Report the ranks whose first step takes `times` as long as a later one."""
         ranks = run[FirstSteps].ranks
         if not ranks:
-            yield self.meta.finding(Status.UNKNOWN, "Unknown: no rank recorded two steps.")
+            yield self.meta.unknown("Unknown: no rank recorded two steps.")
         slow = {r: times for r, times in ranks.items() if times[0] > thresholds.times * times[1]}
         if slow:
             yield self.meta.finding(
