@@ -29,6 +29,7 @@ _BOUND_BY = {
     "idle": "The device is mostly idle",
 }
 _MOST = 0.5  # of a step: such a part limits it
+_MUCH = 0.2  # of a step: where so much is in no part, it is said
 _LEAST_SHARE = 0.005  # of a step; a smaller part reads as 0 %
 
 
@@ -154,7 +155,9 @@ def _parts(step: StepParts) -> str:
     shares = _shares(step)
     if step.exposed_comm_ns is None:
         return ", ".join([*_shown(shares), "exposed communication unknown"])
-    return ", ".join(_shown(shares))
+    other = step.other_ns / max(step.total_ns, 1)
+    rest = [f"{percent(other)} other"] if other >= _MUCH else []
+    return ", ".join([*_shown(shares), *rest])
 
 
 def _device_parts(device: Device) -> str:

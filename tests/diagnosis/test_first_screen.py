@@ -104,6 +104,12 @@ def test_without_a_problem_the_headline_says_what_limits_the_step() -> None:
     assert (headline.rule, headline.fix, headline.severity) == ("", "", Severity.NONE)
 
 
+def test_a_step_that_is_mostly_in_no_part_says_so() -> None:
+    spans = [span("step", 100 * n, 100 * n + 20, n) for n in range(6)]
+    made = diagnosed(*(zero_rank(rank, spans=spans) for rank in (0, 1)))
+    assert made.headline.problem == "Step: 20 % compute, 5 % exposed communication, 75 % other"
+
+
 def test_the_tiles_of_a_run_leave_out_what_is_unknown() -> None:
     made = diagnosed(*(zero_rank(rank) for rank in (0, 1)))
     assert made.kind == "training"
