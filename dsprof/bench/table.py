@@ -35,8 +35,7 @@ def _lines(baseline: Baseline) -> Iterator[str]:
             f"\nCompute of {fmt.duration(hiding.compute_ns)} and a collective of "
             f"{fmt.duration(hiding.collective_ns)} take {fmt.duration(hiding.both_ns)} together:\n"
             f"{percent(hiding.low)} to {percent(hiding.high)} of the time that overlap saves is "
-            "lost to "
-            "slower computation."
+            "lost to slower computation."
         )
         if hiding.high > 1:
             yield (

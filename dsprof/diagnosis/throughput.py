@@ -58,7 +58,6 @@ def _text(found: Utilisation, run: RunSummary) -> str:
     tokens, peak = tokens_per_forward(model), found.peak_flops_per_s / 1e12
     return (
         f"Model FLOPs utilisation: {percent(found.share)} of {peak:,.3g} TFLOP/s in "
-        f"{found.precision} "
-        f"(estimate from {model.parameters:,} parameters and {tokens:,.0f} tokens per micro-step "
-        "and rank, as in the first forwards)."
+        f"{found.precision} (estimate from {model.parameters:,} parameters and {tokens:,.0f} "
+        "tokens per micro-step and rank, as in the first forwards)."
     )

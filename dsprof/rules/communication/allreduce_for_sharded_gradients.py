@@ -138,9 +138,8 @@ class AllreduceForShardedGradients:
             "use_multi_rank_bucket_allreduce, the default, a bucket that belongs to several ranks "
             "is all-reduced whole.",
             action='No change is needed. "use_multi_rank_bucket_allreduce": false sends one '
-            "reduce to each owner instead (fewer bytes, more calls: for large buckets and "
-            "few ranks); stage 3 and FSDP use reduce-scatter, but all-gather parameters more "
-            "often.",
+            "reduce to each owner instead (fewer bytes, more calls: for large buckets and few "
+            "ranks); stage 3 and FSDP use reduce-scatter, but all-gather parameters more often.",
             evidence=(_arithmetic(traffic, use, volume),),
             saving_bytes_per_step=extra,
             confidence="high",

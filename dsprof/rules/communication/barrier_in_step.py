@@ -92,9 +92,8 @@ class BarrierInStep:
 
 
 _ACTION = (
-    "Remove the barrier from the loop, or call it only before checkpoints. Training needs "
-    "none: the gradient reduction synchronises all ranks. For timing, synchronise the device "
-    "instead."
+    "Remove the barrier from the loop, or call it only before checkpoints. Training needs none: "
+    "the gradient reduction synchronises all ranks. For timing, synchronise the device instead."
 )
 
 RULE: Rule = BarrierInStep()

@@ -138,9 +138,8 @@ class LateRank:
             f"Ranks wait {duration(waited_ns)} per step ({percent(share)}) for the last arrival, "
             "and different ranks arrive last in turn.",
             title="Ranks wait for each other in turn",
-            cause="The work of a step, or the machine, differs from rank to rank and from step "
-            "to step: batches of uneven length, routing of experts, other programs on the "
-            "host.",
+            cause="The work of a step, or the machine, differs from rank to rank and from step to "
+            "step: batches of uneven length, routing of experts, other programs on the host.",
             action="Group samples of similar length, or balance tokens instead of samples over "
             "ranks.",
             evidence=(last_arrivals(late, votes),),

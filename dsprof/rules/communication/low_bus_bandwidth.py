@@ -104,9 +104,8 @@ _ACROSS = (
 )
 _WITHIN = (
     "Check that peer access and shared memory are not disabled (NCCL_P2P_DISABLE, "
-    "NCCL_SHM_DISABLE), and that ranks run on the CPUs near their devices. Measure again "
-    "with dsprof bench on the idle machine: what is still slow there is not caused by the "
-    "training."
+    "NCCL_SHM_DISABLE), and that ranks run on the CPUs near their devices. Measure again with "
+    "dsprof bench on the idle machine: what is still slow there is not caused by the training."
 )
 
 

@@ -63,9 +63,8 @@ class MisplacedGroups:
         id="misplaced-groups",
         title="Groups with much traffic stay inside a node",
         failing_title="Groups with much traffic span nodes",
-        why="Links inside a node are many times faster than those between nodes. "
-        "Tensor-parallel ranks exchange activations in each layer, and no computation hides "
-        "that.",
+        why="Links inside a node are many times faster than those between nodes. Tensor-parallel "
+        "ranks exchange activations in each layer, and no computation hides that.",
         category="communication",
         order=360,
         needs=(Placement, Run),

@@ -26,8 +26,7 @@ class InertConfigKey(ConfigRule):
         failing_title="Keys of the DeepSpeed configuration have no effect",
         why=(
             "DeepSpeed accepts the keys of all stages at every stage and silently ignores those "
-            "that it "
-            "does not use."
+            "that it does not use."
         ),
         category="configuration",
         order=570,

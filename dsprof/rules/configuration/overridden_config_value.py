@@ -26,8 +26,7 @@ class OverriddenConfigValue(ConfigRule):
         failing_title="A written value is not in force",
         why=(
             "Code of a trainer, or DeepSpeed itself, replaces settings after the file was read; "
-            "changes "
-            "to the file then have no effect."
+            "changes to the file then have no effect."
         ),
         category="configuration",
         order=580,

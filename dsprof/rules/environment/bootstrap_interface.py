@@ -94,8 +94,7 @@ class BootstrapInterface:
         elif local and several_hosts(facts) is None:
             text = (
                 f"{_written(local[0])} selects {local[0].selected[0]}, which reaches no other "
-                "host; "
-                "whether ranks are on several hosts is unknown."
+                "host; whether ranks are on several hosts is unknown."
             )
             yield self.meta.unknown(text, evidence=(_table(local),))
         if wide := [choice for choice in known if _is_wide(choice)]:
@@ -133,9 +132,8 @@ class BootstrapInterface:
             action = f"Set {first.name}=^docker,lo,veth, or name the interface between the hosts."
         return self.meta.finding(
             Status.FAIL,
-            f"{_written(first)} on {named_ranks(ranks)} selects {first.selected[0]}, which "
-            "reaches no "
-            "other host.",
+            f"{_written(first)} on {named_ranks(ranks)} selects {first.selected[0]}, which reaches "
+            "no other host.",
             severity=Severity.CRITICAL,
             cause="The first interface that a value selects is taken, and lo comes before others.",
             action=action,

@@ -58,8 +58,7 @@ RULES: tuple[Rule, ...] = (
         "Settings that this platform requires are present",
         "Settings that this platform requires are missing",
         "Slingshot, some clouds and some GPUs run well only with variables that their vendors "
-        "publish; a "
-        "job script from another system lacks them, or sets those of another platform.",
+        "publish; a job script from another system lacks them, or sets those of another platform.",
     ),
     _rule(
         "deprecated-variable",

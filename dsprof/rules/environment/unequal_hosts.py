@@ -57,8 +57,7 @@ class UnequalHosts:
         failing_title="Hosts have different software or devices",
         why=(
             "Ranks wait for the slowest: the host with the fewest adapters or the slowest "
-            "accelerator "
-            "limits all, and some version mixes never connect."
+            "accelerator limits all, and some version mixes never connect."
         ),
         category="environment",
         order=710,
@@ -94,9 +93,8 @@ class UnequalHosts:
             severity=worst(facet.severity for facet in found),
             cause=f"{first.effect[0].upper()}{first.effect[1:]}.",
             action=(
-                "Give all hosts the same image and driver, and exclude hosts that lack a device "
-                "or a "
-                "port."
+                "Give all hosts the same image and driver, and exclude hosts that lack a device or "
+                "a port."
             ),
             ranks=ranks_of(standing_out(found[first], first.amount)),
             evidence=(_table(found),),

@@ -115,10 +115,9 @@ class VariableDiffersAcrossRanks:
         if lost:
             forwarded = ", ".join(_FORWARDED)
             action = (
-                f"Set {', '.join(lost)} on every node: put NAME=value lines into "
-                "~/.deepspeed_env, or set them in the job script. DeepSpeed's multi-node "
-                f"launchers forward only names that begin with {forwarded} (NCCL on CUDA "
-                "only)."
+                f"Set {', '.join(lost)} on every node: put NAME=value lines into ~/.deepspeed_env, "
+                "or set them in the job script. DeepSpeed's multi-node launchers forward only "
+                f"names that begin with {forwarded} (NCCL on CUDA only)."
             )
         return self.meta.finding(
             Status.FAIL,
@@ -138,8 +137,7 @@ class VariableDiffersAcrossRanks:
             severity=Severity.HIGH,
             cause=(
                 "Ranks read different configuration files, or build their configuration from "
-                "values "
-                "that differ."
+                "values that differ."
             ),
             action="Give all ranks the same configuration file.",
             evidence=(_table(found),),

@@ -65,8 +65,7 @@ class WrongCommunicationLibrary:
             cause="One came with torch, another is in LD_LIBRARY_PATH or LD_PRELOAD.",
             action=(
                 "Remove the unintended copy from LD_LIBRARY_PATH; torch.cuda.nccl.version() shows "
-                "which "
-                "one torch uses."
+                "which one torch uses."
             ),
             ranks=ranks_of(ranks),
             evidence=(_table(facts),),

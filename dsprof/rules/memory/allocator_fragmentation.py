@@ -58,8 +58,7 @@ class AllocatorFragmentation:
         failing_title="Device memory is fragmented",
         why=(
             "Fragments cannot serve large requests: the allocator flushes its cache and retries, "
-            "which "
-            "stalls the device, until a request fails."
+            "which stalls the device, until a request fails."
         ),
         category="memory",
         order=440,

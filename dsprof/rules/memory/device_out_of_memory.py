@@ -84,8 +84,7 @@ class DeviceOutOfMemory:
         title="No device memory request failed",
         failing_title="A device ran out of memory",
         why="torch gives the same advice for every failure. Which setting helps depends on what "
-        "holds the "
-        "memory: fragments, another process, or the model.",
+        "holds the memory: fragments, another process, or the model.",
         category="memory",
         order=30,
         needs=(Logs,),

@@ -132,8 +132,7 @@ class EmptiedDeviceCache:
             "get_accelerator().empty_cache(), or garbage_collection_threshold of the allocator.",
             action=(
                 "Do not empty the cache in every step: the next step reuses it. Empty it once "
-                "after an "
-                "evaluation or a checkpoint."
+                "after an evaluation or a checkpoint."
             ),
             ranks=tuple(one.rank for one in often),
             evidence=(_table(often),),

@@ -89,8 +89,7 @@ class HostMemoryPressure:
         return self.meta.finding(
             Status.FAIL,
             f"/dev/shm of {worst.name} had {size(worst.left_bytes)} of {size(worst.total_bytes)} "
-            "free "
-            "at the minimum.",
+            "free at the minimum.",
             title="/dev/shm is almost full",
             severity=Severity.MEDIUM,
             cause=(

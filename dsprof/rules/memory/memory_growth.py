@@ -91,8 +91,7 @@ class MemoryGrowth:
                 device,
                 "Device memory grows from step to step",
                 "Tensors of one step are still referenced in the next: usually losses or outputs "
-                "that "
-                "keep their autograd graph.",
+                "that keep their autograd graph.",
                 "Keep numbers, not tensors: loss.item() every N steps, or loss.detach(). A memory "
                 "snapshot (torch.cuda.memory._record_memory_history) shows the lines that "
                 "allocate them.",
@@ -116,8 +115,7 @@ class MemoryGrowth:
         return self.meta.finding(
             Status.FAIL,
             f"Rank {worst.rank} uses {size(worst.per_step)} more with each step; growth is steady "
-            "on "
-            f"{named([one.rank for one in grown])}.{ends}",
+            f"on {named([one.rank for one in grown])}.{ends}",
             title=title,
             severity=Severity.MEDIUM,
             cause=cause,

@@ -35,8 +35,7 @@ class OffloadBoundStep:
         failing_title="Offload copies block the step",
         why=(
             "Offloaded state crosses the bus in every step: gradients to the host, parameters "
-            "back. "
-            "Unless copies overlap with computation, the device is idle meanwhile."
+            "back. Unless copies overlap with computation, the device is idle meanwhile."
         ),
         category="memory",
         order=340,
@@ -70,9 +69,8 @@ class OffloadBoundStep:
             summary,
             severity=Severity.MEDIUM if unpinned else Severity.NONE,
             cause=(
-                f"pin_memory is false in {' and '.join(unpinned)}: unpinned memory is copied "
-                "twice and "
-                f"cannot overlap with computation."
+                f"pin_memory is false in {' and '.join(unpinned)}: unpinned memory is copied twice "
+                "and cannot overlap with computation."
             )
             if unpinned
             else "Offloading saves device memory at the cost of these copies.",

@@ -35,8 +35,7 @@ class UnevenDeviceMemory:
         failing_title="Some ranks need more device memory than the others",
         why=(
             "The rank with the highest peak limits the micro-batch of all ranks and runs out of "
-            "memory "
-            "first."
+            "memory first."
         ),
         category="memory",
         order=480,
@@ -101,8 +100,7 @@ def _cause(above: list[int]) -> str:
         )
     return (
         "Micro-batches of different length, experts that get more tokens, or parameters that are "
-        "sharded "
-        "unevenly."
+        "sharded unevenly."
     )
 
 

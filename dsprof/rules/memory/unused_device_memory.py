@@ -52,8 +52,7 @@ class UnusedDeviceMemory:
         failing_title="Much device memory is unused",
         why=(
             "Sharding and recomputation trade time for memory. While memory stays unused, that "
-            "time is "
-            "wasted."
+            "time is wasted."
         ),
         category="memory",
         order=510,

@@ -72,8 +72,7 @@ class DeviceIdle:
         return self.meta.finding(
             Status.FAIL,
             f"{summary} Host activity during idle time: {largest} "
-            f"({percent(share)}).{_before(device)}"
-            f"{'' if device.recurs else _START_UP}",
+            f"({percent(share)}).{_before(device)}{'' if device.recurs else _START_UP}",
             severity=Severity.HIGH if severe else Severity.MEDIUM,
             cause=remedy.cause,
             action=remedy.action,

@@ -51,8 +51,7 @@ class GiantBucket:
         failing_title="One giant gradient bucket cannot overlap",
         why=(
             "A bucket is sent when its last gradient is computed. A bucket with all gradients is "
-            "sent "
-            "after backward, when no computation is left to overlap with."
+            "sent after backward, when no computation is left to overlap with."
         ),
         category="overlap",
         order=280,

@@ -55,8 +55,7 @@ class LowCommOverlap:
         failing_title="Communication is not hidden behind computation",
         why=(
             "Communication that overlaps with computation costs nothing; waiting for it right "
-            "after its "
-            "start exposes all of it."
+            "after its start exposes all of it."
         ),
         category="overlap",
         order=300,
@@ -230,9 +229,8 @@ def _on_device_cause(split: Attribution | None) -> str:
         return f"Ranks wait for {who} during most of it, {percent(split.waiting)} of the step."
     return (
         "No other kernel ran beside these communication kernels: the next kernel needs their "
-        f"result. {percent(split.transfer)} of the step is transfer, "
-        f"{percent(split.waiting)} waits for a "
-        "late rank."
+        f"result. {percent(split.transfer)} of the step is transfer, {percent(split.waiting)} "
+        "waits for a late rank."
     )
 
 

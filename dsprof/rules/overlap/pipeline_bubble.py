@@ -34,9 +34,8 @@ class PipelineBubble:
         title="The pipeline has enough micro-batches to keep its stages busy",
         failing_title="Pipeline stages are idle: too few micro-batches",
         why=(
-            "A stage is idle before its first micro-batch and after its last: (p-1)/(m+p-1) of "
-            "the time "
-            "with p stages and m micro-batches."
+            "A stage is idle before its first micro-batch and after its last: (p-1)/(m+p-1) of the "
+            "time with p stages and m micro-batches."
         ),
         category="overlap",
         order=330,
@@ -87,9 +86,8 @@ class PipelineBubble:
             severity=Severity.MEDIUM if measured else Severity.NONE,
             cause="Too few micro-batches for so many stages.",
             action=f"Divide a step into {needed} micro-batches or more (a bubble of "
-            f"{percent(bubble)}): raise gradient_accumulation_steps and lower the micro-batch "
-            "size by "
-            "the same factor; or use fewer stages, or a schedule with interleaved stages.",
+            f"{percent(bubble)}): raise gradient_accumulation_steps and lower the micro-batch size "
+            "by the same factor; or use fewer stages, or a schedule with interleaved stages.",
             problem=f"The pipeline bubble is {percent(pipelines.bubble or 0.0)} of the schedule",
             fix=f"Divide a step into {needed} micro-batches or more",
             evidence=(

@@ -51,9 +51,8 @@ class PrefetchMisses:
         title="Parameters are mostly prefetched, or their waits are short",
         failing_title="Parameters are all-gathered on demand, not prefetched",
         why=(
-            "An all-gather that starts when its module is called is fully exposed; one that "
-            "starts a "
-            "module earlier overlaps with that module."
+            "An all-gather that starts when its module is called is fully exposed; one that starts "
+            "a module earlier overlaps with that module."
         ),
         category="overlap",
         order=310,

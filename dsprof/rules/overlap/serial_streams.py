@@ -33,8 +33,7 @@ class SerialStreams:
         failing_title="Communication and computation take turns on one stream",
         why=(
             "A stream runs its work in order: communication on the compute stream cannot overlap "
-            "with "
-            "computation."
+            "with computation."
         ),
         category="overlap",
         order=150,
@@ -71,8 +70,7 @@ class SerialStreams:
             "once.",
             action="For gradients and parameters: overlap_comm of DeepSpeed, DDP's or FSDP's own "
             "buckets and prefetching; in your own code pass async_op=True and wait where the "
-            "result is "
-            "first needed.",
+            "result is first needed.",
             restates=EXPOSED,
             evidence=(
                 Table(

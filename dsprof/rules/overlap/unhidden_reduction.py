@@ -50,8 +50,7 @@ class UnhiddenReduction:
         failing_title="ZeRO does not overlap gradient reduction with backward",
         why=(
             "Stages 1 and 2 overlap reduction with backward only if overlap_comm is true and no "
-            "bucket "
-            "synchronises the device."
+            "bucket synchronises the device."
         ),
         category="overlap",
         order=290,
@@ -87,8 +86,7 @@ class UnhiddenReduction:
             title="One bucket has no computation left to overlap with",
             cause=(
                 "It is sent after its last gradient, at the end of backward; overlap_comm cannot "
-                "change "
-                "that."
+                "change that."
             ),
             action="Make buckets smaller (reduce_bucket_size; giant-bucket says how small), and "
             "set overlap_comm to true with them.",

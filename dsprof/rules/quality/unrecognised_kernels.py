@@ -23,8 +23,7 @@ class UnrecognisedKernels:
         failing_title="Kernels on communication streams are not recognised",
         why=(
             "Communication kernels that count as computation make communication look short and "
-            "overlap "
-            "look good."
+            "overlap look good."
         ),
         category="quality",
         order=70,

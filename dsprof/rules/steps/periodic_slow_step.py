@@ -74,8 +74,7 @@ class PeriodicSlowStep:
         return self.meta.finding(
             Status.INFO,
             f"{count} of {len(slow)} steps take far longer than their neighbours, without a "
-            "period: "
-            f"{percent(share)} of the time.",
+            f"period: {percent(share)} of the time.",
             title="Occasional steps take far longer",
             cause="Unknown: the slow steps follow no period.",
             action=(
@@ -107,8 +106,7 @@ class PeriodicSlowStep:
         return self.meta.finding(
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
-            f"takes {duration(excess_ns)} longer: {duration(cost_ns)} per step "
-            f"({percent(share)}).",
+            f"takes {duration(excess_ns)} longer: {duration(cost_ns)} per step ({percent(share)}).",
             severity=Severity.MEDIUM if fault else Severity.NONE,
             cause=cause,
             action=action,
@@ -140,8 +138,7 @@ def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
             "garbage "
             "collector, an emptied allocator cache, or work that the model does every N steps.",
             "Try gc.freeze() after the first steps and gc.disable(), and call gc.collect() on all "
-            "ranks "
-            "in the same step; if that changes nothing, inspect those steps in the timeline.",
+            "ranks in the same step; if that changes nothing, inspect those steps in the timeline.",
         )
     if part == "other_ns":
         return (

@@ -94,8 +94,7 @@ class StepTimeChange:
                 title="Steps become faster at one moment",
                 cause=(
                     "The slow start lasts longer than the excluded warm-up: compilation, caches, "
-                    "or "
-                    "another program that ended."
+                    "or another program that ended."
                 ),
                 problem=f"Steps take {percent(-share)} less from step {at} on",
                 steps=(at,),

@@ -71,8 +71,7 @@ class StepTimeDrift:
         share = more_ns / max(start_ns, 1.0)
         text = (
             f"Step time grows from {duration(start_ns)} to {duration(start_ns + more_ns)} "
-            f"({percent(share, sign='+')} in "
-            f"{count:,} steps)."
+            f"({percent(share, sign='+')} in {count:,} steps)."
         )
         if columns.work_changed(first, last, thresholds.work_share):
             return self.meta.finding(

@@ -231,8 +231,7 @@ def _rank(path: Path, groups: list[tuple[int, ...]]) -> int:
     if named < 0 or named >= _LARGEST_WORLD or (groups and named not in common):
         raise TraceError(
             f"{path}: neither the dump nor its file name states the rank; rename the file so that "
-            "it "
-            "ends in the rank: _dump_3 or rank3.pkl"
+            "it ends in the rank: _dump_3 or rank3.pkl"
         )
     return named
 

@@ -29,8 +29,7 @@ _NODE_KEYS = (b"\x08", b"\x12", b"\x18")
 _NUMBER_IN_NAME = re.compile(r"\.(\d{1,7})\.et\b")
 _NOTE = (
     "Chakra graphs record the order of communication, not its times; sizes are computed from the "
-    "input "
-    "of one rank, as in Chakra's converter and ASTRA-sim"
+    "input of one rank, as in Chakra's converter and ASTRA-sim"
 )
 _SILENT = "no node of the graph is marked as communication: give what it was converted from"
 _UNSIZED = "the group size of all-gathers is unknown, and so are the bytes they gather"

@@ -65,8 +65,7 @@ class KinetoReader(OneRankReader):
             if not first_us:
                 raise TraceError(
                     f"{path}: not a usable trace: no event has a time; give the file that "
-                    "torch.profiler "
-                    "exported, or a trace*.rank*.json file of dsprof"
+                    "torch.profiler exported, or a trace*.rank*.json file of dsprof"
                 )
             if head.distributed is None or (not head.base_ns and first_us < _EPOCH_US):
                 tail = _tail(path)

@@ -125,8 +125,7 @@ def _scan(path: Path, _version: tuple[int, int]) -> _LogFile:
     if not ranks:
         raise TraceError(
             f"{path}: no lines of NCCL, RCCL, torch's allocator or watchdog, or DeepSpeed in this "
-            "log; "
-            "set NCCL_DEBUG=INFO to see how ranks connect"
+            "log; set NCCL_DEBUG=INFO to see how ranks connect"
         )
     return _LogFile(
         tuple(ranks),

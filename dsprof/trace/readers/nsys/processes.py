@@ -96,10 +96,9 @@ def _with_work(tables: Tables) -> dict[int, Process]:
             continue
         process = process_column(tables, table)
         query = (
-            f"SELECT {process}, deviceId, min(start) FROM {table} "
-            "WHERE typeof(start) = 'integer' AND typeof(end) = 'integer' AND end >= start "
-            f"AND typeof({process}) = 'integer' AND typeof(deviceId) = 'integer' "
-            f"GROUP BY {process}, deviceId"
+            f"SELECT {process}, deviceId, min(start) FROM {table} WHERE typeof(start) = 'integer' "
+            f"AND typeof(end) = 'integer' AND end >= start AND typeof({process}) = 'integer' AND "
+            f"typeof(deviceId) = 'integer' GROUP BY {process}, deviceId"
         )
         for row in tables.rows(query):
             if all(type(value) is int for value in row) and abs(row[2]) < _LATEST_NS:

@@ -49,10 +49,9 @@ def step_ranges(tables: Tables) -> list[Range]:
         text, join = "coalesce(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
     wanted = " OR ".join(f"{text} LIKE '{name}%'" for name in ("ProfilerStep", "step", "iter"))
     query = (
-        f"SELECT n.start, n.end, n.globalTid, substr({text}, 1, {_LONGEST_NAME}) "
-        f"FROM NVTX_EVENTS n {join} "
-        "WHERE typeof(n.start) = 'integer' AND typeof(n.end) = 'integer' "
-        f"AND typeof(n.globalTid) = 'integer' AND ({wanted}) LIMIT {_MOST_STEPS}"
+        f"SELECT n.start, n.end, n.globalTid, substr({text}, 1, {_LONGEST_NAME}) FROM NVTX_EVENTS "
+        f"n {join} WHERE typeof(n.start) = 'integer' AND typeof(n.end) = 'integer' AND "
+        f"typeof(n.globalTid) = 'integer' AND ({wanted}) LIMIT {_MOST_STEPS}"
     )
     return list(tables.rows(query))
 
