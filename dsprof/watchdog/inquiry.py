@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import named
-from dsprof.trace.dumps.hang_dump import HangDump, ProcessState
+from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, store_call
 from dsprof.trace.dumps.state_file import Sign
 from dsprof.trace.schema import Header
 from dsprof.trace.scope import clock
@@ -21,7 +21,7 @@ from dsprof.watchdog.evidence import SILENT_NS, Evidence, look_at
 from dsprof.watchdog.exchange import Conclusion, Exchange
 from dsprof.watchdog.history import THRESHOLDS, History
 from dsprof.watchdog.judgement import Judgement, is_overdue, judge
-from dsprof.watchdog.look import stacks, store_call
+from dsprof.watchdog.look import stacks
 from dsprof.watchdog.pace import SECOND_NS
 from dsprof.watchdog.standings import standings_of
 

@@ -41,10 +41,6 @@ _DEBUGGERS = re.compile(r"[/\\](?:bdb|pdb|debugpy|pydevd\w*|_pydevd_bundle)\b")
 _SAVERS = re.compile(
     r"[/\\]serialization\.py:\d+ _?save$|state_dict_saver\.py:| save_(?:16bit_model|checkpoint)$"
 )
-_AT_STORE = re.compile(
-    r"[/\\]torch[/\\]distributed[/\\].*\.py:\d+ (?P<call>new_group|init_process_group|rendezvous"
-    r"|_store_based_barrier|split_group)$"
-)
 
 
 def stacks() -> list[ThreadStack]:
@@ -77,13 +73,6 @@ def is_saving(threads: list[ThreadStack]) -> bool:
     """Say whether the thread that trains writes a checkpoint."""
     frames = threads[0].frames if threads else ()
     return any(_SAVERS.search(frame) for frame in frames)
-
-
-def store_call(threads: list[ThreadStack]) -> str:
-    """Return in which call the thread that trains waits for the store of torch; "": in none."""
-    frames = threads[0].frames if threads else ()
-    found = [call["call"] for frame in frames if (call := _AT_STORE.search(frame))]
-    return found[-1] if found else ""
 
 
 def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:

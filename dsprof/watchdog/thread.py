@@ -20,13 +20,14 @@ from dsprof.errors import TraceError
 from dsprof.findings.wording import duration
 from dsprof.recording.live_state import keep_state
 from dsprof.recording.recorder import Recorder
+from dsprof.trace.dumps.hang_dump import store_call
 from dsprof.trace.dumps.state_file import kept_name
 from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
 from dsprof.watchdog.evidence import Evidence
 from dsprof.watchdog.exchange import Conclusion, Exchange, within
 from dsprof.watchdog.inquiry import Inquiries, Looks
-from dsprof.watchdog.look import stacks, store_call
+from dsprof.watchdog.look import stacks
 from dsprof.watchdog.pace import LEAST_NS, SECOND_NS, Pace
 
 EXIT_CODE = 75

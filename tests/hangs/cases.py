@@ -95,6 +95,15 @@ def _network(fault: network.Fault) -> Case:
     )
 
 
+def _store(how: str) -> Case:
+    return Case(
+        program=partial(faults.lose_store, how=how),
+        kinds=("died", "network"),
+        causes=("store",),
+        culprits=lambda _: [],
+    )
+
+
 CASES: dict[str, Case] = {
     "skips": _diverged(instead(lambda _: None)),
     "other_op": _differs("op", faults.call_other_op),
@@ -133,12 +142,10 @@ CASES: dict[str, Case] = {
     "zero3_without_tokens": _diverged(partial(faults.train_zero3, fault="no tokens")),
     "zero3_checkpoint_on_one": _diverged(partial(faults.train_zero3, fault="checkpoint")),
     "experts_without_tokens": _diverged(faults.route_tokens),
-    "store_dies": Case(
-        program=faults.lose_store,
-        kinds=(),
-        causes=("store",),
-        culprits=lambda _: [],
-        may_name_more=True,
+    "store_dies": _store("end"),
+    "store_stops": _store("stop"),
+    "creates_no_group": Case(
+        program=faults.create_group_late, kinds=("never_entered",), causes=("sleep",)
     ),
     "network_cut": _network("cut"),
     "network_stalls": _network("stall"),

@@ -168,10 +168,19 @@ def lose_network(rank: Rank) -> None:
         rank.call("all_reduce", "world", elements=1 << 18)
 
 
-def lose_store(rank: Rank) -> None:
+def create_group_late(rank: Rank) -> None:
     if rank.is_culprit:
         rank.stalls()
-        (rank.folder / "end-store").touch()
+        sleep_forever(rank)
+    dist.new_group(list(range(rank.draw.ranks)), group_desc="late")
+
+
+def lose_store(rank: Rank, *, how: str) -> None:
+    if rank.is_culprit:
+        rank.stalls()
+        (rank.folder / f"{how}-store").touch()
+    while not (rank.folder / "store-ended").exists():
+        time.sleep(0.05)
     dist.new_group(list(range(rank.draw.ranks)), group_desc="late")
     rank.call("all_reduce", "world")
 

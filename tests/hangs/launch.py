@@ -195,9 +195,13 @@ def _launch(case: str, draw: Draw, folder: Path) -> None:
     while _alive(pids):
         if (folder / "end-store").exists():
             store = None
+            (folder / "end-store").rename(folder / "store-ended")
         if link and not link.has_fault and (folder / "stalled").exists():
             link.fail()
             (folder / "stalled").write_text(str(time.time_ns()))
+        if (folder / "stop-store").exists():
+            (folder / "stop-store").rename(folder / "store-ended")
+            os.kill(os.getpid(), signal.SIGSTOP)
         if (folder / "stop-all").exists():
             (folder / "stop-all").unlink()
             _signal(pids, signal.SIGSTOP)

@@ -1,7 +1,7 @@
 import os
 import threading
 
-from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack
+from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack, store_call
 from dsprof.watchdog import look
 
 SECOND_NS = 1_000_000_000
@@ -101,10 +101,10 @@ def test_a_checkpoint_is_being_saved_where_the_stack_says_so():
 
 def test_a_rank_waits_for_the_store_in_calls_that_use_it():
     def waits(*frames):
-        return look.store_call([ThreadStack(1, "MainThread", frames)])
+        return store_call([ThreadStack(1, "MainThread", frames)])
 
     c10d = "/site/torch/distributed/distributed_c10d.py"
     assert waits(f"{c10d}:9 _store_based_barrier", f"{c10d}:5 new_group", "a.py:1 f") == "new_group"
     assert waits("/site/torch/distributed/rendezvous.py:3 rendezvous", "a.py:1 f") == "rendezvous"
     assert waits(f"{c10d}:99 all_reduce", "a.py:1 new_group") == ""
-    assert look.store_call([]) == ""
+    assert store_call([]) == ""

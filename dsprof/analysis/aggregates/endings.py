@@ -16,6 +16,7 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment.processes import GONE
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.dumps.faulthandler_text import threads_of
+from dsprof.trace.dumps.hang_dump import HangDump, store_call
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
 from dsprof.trace.table import Collectives, RankTrace
 
@@ -61,6 +62,8 @@ class Symptoms:
     holds_interpreter: bool = False  # a C call kept Python from running
     oom_kills: int = 0  # of its cgroup, since the process began
     at_ns: int | None = None  # when it was, on the run's time line; None: now
+    store_call: str = ""  # in which it waited for the store of torch.distributed
+    lost_store: str = ""  # host and port of that store, if it did not answer
 
     @property
     def is_alive(self) -> bool:
@@ -197,7 +200,14 @@ class _Reading:
             # Of a living process they were others in its cgroup.
             oom_kills=(dump.process.oom_kills or 0) * (dump.process.state == GONE),
             at_ns=self._on_run(dump.noticed_ns - self.trace.header.started_monotonic_ns),
+            store_call=store_call(dump.threads) if self._ended_in(dump) else "",
+            lost_store=dump.lost_store if self._ended_in(dump) else "",
         )
+
+    def _ended_in(self, dump: HangDump) -> bool:
+        """Say whether nothing went on after a dump."""
+        noticed_ns = dump.noticed_ns - self.trace.header.started_monotonic_ns
+        return bool(_recorded_ns(self.trace) <= noticed_ns)
 
     def _starved(self) -> Symptoms:
         """Say where a call held the interpreter lock, if the live state ends so."""

@@ -60,7 +60,7 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
     mismatched = [
         m
         for m in mismatches(flights)
-        if any(_is_within(m, s) for s in held_up) or any(c.has_failed for c in m.calls.values())
+        if any(_is_within(m, state) for state in held_up) or _did_not_end(m, endings)
     ]
     rest = [s for s in held_up if not any(_is_within(m, s) for m in mismatched)]
     return Hang(flights, tuple(rest), tuple(mismatched))
@@ -278,6 +278,14 @@ def _is_held_up(state: GroupState, endings: Endings, least_wait_ns: int) -> bool
     # That a device has ended a collective is not always seen: only who called it is known.
     on_device = any(endings.ranks[rank].is_on_device for rank in state.waiting)
     return bool(state.absent) or not on_device
+
+
+def _did_not_end(mismatch: Mismatch, endings: Endings) -> bool:
+    """Say whether a rank ended in it; when a device does, it is not seen."""
+    return any(
+        call.is_in_flight and not endings.ranks[rank].is_on_device
+        for rank, call in mismatch.calls.items()
+    )
 
 
 def _is_within(mismatch: Mismatch, state: GroupState) -> bool:

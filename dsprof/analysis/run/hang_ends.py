@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dsprof.analysis.aggregates.endings import Ending
 from dsprof.analysis.run import hang_words as words
 from dsprof.analysis.run.endings import LEAST_WAIT_NS, Hang
+from dsprof.analysis.run.hang_causes import in_own_code
 from dsprof.analysis.run.hang_fates import by_exception, by_kill
 from dsprof.analysis.run.hang_model import Cause, HangVerdict
 from dsprof.analysis.run.hang_telling import Telling
 from dsprof.environment.processes import GONE
-from dsprof.findings.wording import duration, named
+from dsprof.findings.wording import duration, named, ranks_do
 from dsprof.trace.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
@@ -22,6 +23,8 @@ def ended(tell: Telling) -> HangVerdict:
     """Judge a run in which no rank is known to wait."""
     if tell.hang.is_of_dumps:
         return _dumped(tell.hang)
+    if at_store := _at_store(tell):
+        return at_store
     ends = tell.endings.ranks
     asked_ns = [e.failed_ns for e in ends.values() if e.is_interrupted and e.failed_ns]
     until_ns = min(asked_ns, default=math.inf)  # what failed after Ctrl-C failed by it
@@ -49,6 +52,44 @@ def ended(tell: Telling) -> HangVerdict:
         if ends
         else "Unknown: no record says how ranks ended.",
     )
+
+
+def _at_store(tell: Telling) -> HangVerdict | None:
+    """Judge ranks that wait where ranks meet before they can communicate; None: there are none."""
+    looks = {rank: ending.symptoms for rank, ending in tell.endings.ranks.items()}
+    waiting = tuple(sorted(rank for rank, look in looks.items() if look.store_call))
+    if not waiting:
+        return None
+    call = looks[waiting[0]].store_call
+    who = f"{ranks_do(waiting, 'wait')} in {call}"
+    if lost := next((look.lost_store for look in looks.values() if look.lost_store), ""):
+        text = "The process that hosts it is gone, stopped or unreachable: torchrun's, or rank 0."
+        return HangVerdict(
+            kind="network",
+            waiting=waiting,
+            cause=Cause("store", text),
+            stacks=tell.stacks(waiting[:2]),
+            confidence="high",
+            sentence=f"{who} for the store at {lost}, which does not answer.",
+        )
+    absent = tuple(sorted(looks.keys() - {*waiting}))
+    if not absent or any(_is_dead(tell.endings.ranks[rank]) for rank in absent):
+        return None
+    own = in_own_code(looks[absent[0]])
+    return HangVerdict(
+        kind="never_entered",
+        ranks=absent,
+        waiting=waiting,
+        cause=Cause(own[0], f"Rank {absent[0]} {own[1]}.") if own else Cause("unknown", ""),
+        stacks=tell.stacks([absent[0], waiting[0]]),
+        confidence="medium",
+        sentence=f"{who}, which {named(absent)} did not call.",
+    )
+
+
+def _is_dead(ending: Ending) -> bool:
+    trailer = ending.trailer
+    return bool(trailer and trailer.exception) or ending.symptoms.state == GONE
 
 
 def _dumped(hang: Hang) -> HangVerdict:

@@ -6,6 +6,7 @@ A dump is a hint, and no verdict: a rank that is only slow writes one, too.
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from dsprof.trace.schema import Header, MemorySample
 
 DUMP_PATTERN = "hang-rank*.json"
 LARGEST_BYTES = 4 << 20
+
+_AT_STORE = re.compile(
+    r"[/\\]torch[/\\]distributed[/\\].*\.py:\d+ (?P<call>new_group|init_process_group|rendezvous"
+    r"|_store_based_barrier|split_group)$"
+)
 
 
 class ThreadStack(msgspec.Struct, frozen=True):
@@ -61,6 +67,13 @@ class HangDump(msgspec.Struct, omit_defaults=True):
     is_active: bool = False  # it computed, read or wrote while it was looked at
     is_own: bool = True  # of the rank itself; else of one that saw it on its node
     lost_store: str = ""  # host and port of a store that it waits for, and that does not answer
+
+
+def store_call(threads: list[ThreadStack]) -> str:
+    """Return in which call the thread that trains waits for the store of torch; "": in none."""
+    frames = threads[0].frames if threads else ()
+    found = [call["call"] for frame in frames if (call := _AT_STORE.search(frame))]
+    return found[-1] if found else ""
 
 
 def dump_path(folder: Path, rank: int) -> Path:

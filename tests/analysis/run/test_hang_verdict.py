@@ -292,6 +292,14 @@ def test_a_size_that_differs_ends_what_is_in_flight_behind_it() -> None:
     assert (found.kind, found.mismatch, found.ranks) == ("mismatch", "size", (2,))
 
 
+def test_a_dtype_that_differs_ends_the_processes_of_others() -> None:
+    """gloo ends a process that gets more than it expects; the one that differs then fails."""
+    died = [rank(n, [hanging("all_reduce", 1000, seq=4)], 1001, **KILLED) for n in (0, 1)]
+    odd = rank(2, [sync("all_reduce", 1000, 2, seq=4, dtype="float64")], 1020, **raised("X"))
+    found = root(*died, odd)
+    assert (found.kind, found.mismatch, found.ranks) == ("mismatch", "dtype", (2,))
+
+
 def test_who_is_still_in_a_broadcast_that_others_left_has_another_source() -> None:
     done = [sync("broadcast", 400, 10, seq=4), waits(5)]
     stuck = [hanging("broadcast", 400, seq=4)]
@@ -396,6 +404,26 @@ def test_the_first_exception_in_time_is_the_root_however_long_its_process_went_o
     assert found.ranks == (2,)
     assert found.cause.text == "Rank 2 ended by ValueError at train.py:7 loss."
     assert found.stacks["2"] == ("train.py:7 loss",)
+
+
+def at_store(host: str = "") -> Symptoms:
+    return Symptoms(stack=("train.py:9 main",), store_call="new_group", lost_store=host)
+
+
+def test_a_store_that_does_not_answer_is_the_cause() -> None:
+    looks = {f"r{n}": at_store("node-a:29500") for n in range(RANKS)}
+    found = root(*(rank(n, [], **KILLED) for n in range(RANKS)), **looks)
+    assert (found.kind, found.ranks, found.cause.kind) == ("network", (), "store")
+    assert "node-a:29500, which does not answer" in found.sentence
+
+
+def test_who_creates_no_group_is_named() -> None:
+    looks = {f"r{n}": at_store() for n in (0, 1, 3)} | {
+        "r2": Symptoms(waits_in="hrtimer_nanosleep")
+    }
+    found = root(*(rank(n, [], **KILLED) for n in range(RANKS)), **looks)
+    assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
+    assert found.cause.kind == "sleep"
 
 
 def test_what_failed_after_ctrl_c_is_no_root() -> None:
