@@ -71,7 +71,7 @@ _ENDED = (b"Z", b"X")
 """State of a process that is only waiting for its parent to ask how it ended."""
 
 _MOST_RANKS = 512
-"""Groups of more ranks are named without them: the trace names them all."""
+"""Of groups of more ranks, the first one and the distance are named, if that suffices."""
 
 Issue = Callable[[int, int, int, int, int, int, int, int, int, int], None]
 Done = Callable[[int, int], None]
@@ -367,8 +367,13 @@ def _alive_epoch_ns(path: Path) -> int:
 def _line(definition: Group | Site) -> Line:
     if isinstance(definition, Site):
         return Line(site=definition)
-    is_long = len(definition.ranks) > _MOST_RANKS
-    return Line(group=msgspec.structs.replace(definition, ranks=[]) if is_long else definition)
+    ranks = definition.ranks
+    if len(ranks) <= _MOST_RANKS:
+        return Line(group=definition)
+    span = (ranks[0], ranks[1] - ranks[0])
+    is_regular = ranks == [*range(ranks[0], ranks[-1] + 1, max(span[1], 1))]
+    group = msgspec.structs.replace(definition, ranks=[])
+    return Line(group=group, span=span if is_regular else None)
 
 
 def _as_it_is(definition: Any) -> Any:

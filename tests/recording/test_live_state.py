@@ -297,3 +297,17 @@ def test_a_file_that_somebody_else_made_does_no_harm(state: LiveState) -> None:
         copy.write_bytes(data)
         with pytest.raises(TraceError):
             read_state(copy)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "known"),
+    [
+        (list(range(5, 2053, 2)), list(range(5, 2053, 2))),
+        ([0, *range(2, 1025)], []),
+    ],
+)
+def test_a_large_group_is_known_if_its_ranks_are_regular(
+    state: LiveState, ranks: list[int], known: list[int]
+) -> None:
+    state.define(Group(id=4, key="k", label="data", ranks=ranks, size=len(ranks)))
+    assert read(state).groups[4].ranks == known

@@ -85,6 +85,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     group: Group | None = None
     site: Site | None = None
     word: tuple[int, str] | None = None  # its number, and it
+    span: tuple[int, int] | None = None  # of a large group: its first rank, and how far to the next
 
 
 class RankState(msgspec.Struct):
@@ -284,11 +285,18 @@ class _Text:
         for line in _lines(text.split(b"\n")):
             self.header = self.header or line.header
             if line.group is not None:
-                self.groups[line.group.id] = line.group
+                self.groups[line.group.id] = _whole(line.group, line.span)
             if line.site is not None:
                 self.sites[line.site.id] = line.site
             if line.word is not None:
                 self.words |= [line.word]
+
+
+def _whole(group: Group, span: tuple[int, int] | None) -> Group:
+    if span is None or not 0 < span[1] * group.size <= LARGEST_WORLD or span[0] < 0:
+        return group
+    ranks = range(span[0], span[0] + span[1] * group.size, span[1])
+    return msgspec.structs.replace(group, ranks=list(ranks))
 
 
 def _lines(lines: Iterable[bytes]) -> Iterator[Line]:
