@@ -62,9 +62,10 @@ lint: .venv/.installed ## Check style, types, layers, spelling and words
 	$(BIN)/python -m tests.words
 	$(BIN)/python -m tests.pages --check
 
-docs: .venv/.installed ## Write what the docs take from code, and build the site into build/site
+docs: .venv/.installed ## Write what the docs take from code and from a run, and build the site into build/site
 	$(BIN)/python -m dsprof.trace.generate
 	$(BIN)/python -m tests.pages
+	$(BIN)/python -m tests.pictures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "build/site/index.html; with search: python3 -m http.server --bind 127.0.0.1 --directory build/site"
 

@@ -50,6 +50,7 @@ NOT_RUN = {
     "py-spy": "needs a running process of the reader",
     "scontrol": "needs Slurm",
     "srun": "needs Slurm",
+    "ssh": "needs another machine",
     "sysctl": "changes a node",
 }
 """Programs that this machine cannot run, with the reason; bash has parsed their lines."""
