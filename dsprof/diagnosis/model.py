@@ -531,10 +531,27 @@ class ArrivalRow(_Part):
     transfer_ns: int  # what else collectives held it
 
 
+class WaitPairs(msgspec.Struct):
+    """How long ranks (rows) waited for ranks (columns) in collectives; ns of a step."""
+
+    ranks: list[int] = []
+    waited_ns: list[list[int]] = []
+
+    def __post_init__(self) -> None:
+        """Refuse a matrix that no renderer could show: one may come from a file.
+
+        Raises:
+            ValueError: it has not one cell for each pair of ranks.
+        """
+        if [len(row) for row in self.waited_ns] != [len(self.ranks)] * len(self.ranks):
+            raise ValueError("the matrix of waits has not one cell for each pair of ranks")
+
+
 class ArrivalInfo(_Part):
     """Last arrivals; the ranks for whom others waited most first."""
 
     rows: list[ArrivalRow] = []
+    pairs: WaitPairs = msgspec.field(default_factory=WaitPairs)  # of up to 24 of these ranks
     last_ranks: dict[str, int] = {}  # step -> the rank for whom others waited longest in it
     left_out_ranks: int = 0
     one_in: int = 1  # how many collectives were kept of so many; sums are scaled

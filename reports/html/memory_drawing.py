@@ -24,7 +24,7 @@ KINDS = (
     ("allocated", "allocated on the device", "series-1"),
     ("reserved", "reserved on the device", "series-3"),
 )
-_PLOT_PX, _TOP_PX, _AXIS_PX = 160, 14, 20
+_PLOT_PX, _TOP_PX, _AXIS_PX = 130, 14, 20
 
 
 def memory_drawing(ranks: Sequence[RankMemory]) -> Drawing | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Collection
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Table
 from dsprof.findings.frames import shown_frames
 from dsprof.reports.glossary import meaning
 from dsprof.reports.html.markdown import explained
@@ -85,11 +87,22 @@ def environment() -> Environment:
         "named_ranks": fmt.named_ranks,
         "saving": brief.saving,
         "share": fmt.share,
+        "tops": tops,
         "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
         "prose": prose,
         "own": Markup,  # our own style sheet and script, as they are
     }
     return made
+
+
+def tops(table: Table, bars: Collection[str]) -> list[float]:
+    """Return what a full bar stands for in each column of these names, and 0 for other columns."""
+    found: list[float] = []
+    for place, column in enumerate(table.columns):
+        values = [row[place] for row in table.rows] if column.label in bars else []
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        found.append(1.0 if numbers and column.kind == "share" else max(numbers, default=0))
+    return found
 
 
 def prose(text: str) -> Markup:

@@ -11,9 +11,11 @@ from dsprof.diagnosis.model import Diagnosis, Headline, ThresholdInfo, Timeline
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
 from dsprof.reports.html import figures, hangs
+from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
 from dsprof.reports.html.drawing import Drawing
 from dsprof.reports.html.heat_map import heat_map
 from dsprof.reports.html.memory_drawing import memory_drawing
+from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
 from dsprof.reports.html.templates import packed
 from dsprof.reports.html.timeline_drawing import MAX_BARS, timeline_drawing
@@ -129,6 +131,16 @@ class View:
     def memory(self) -> Drawing | None:
         """Memory over the run; None where no samples were taken."""
         return memory_drawing(self._diagnosis.memory)
+
+    @cached_property
+    def snapshot(self) -> Drawing | None:
+        """Memory of devices where only a snapshot of it was given."""
+        return snapshot_drawing(self._diagnosis.snapshots) if not self.step.total_ns else None
+
+    @cached_property
+    def bandwidth(self) -> Drawing | None:
+        """Speed of transfers by size; None for a few sizes."""
+        return bandwidth_drawing(self._diagnosis.transfers)
 
     @cached_property
     def hang(self) -> hangs.Picture | None:

@@ -1,5 +1,6 @@
 """Tables of a diagnosis as typed data, for any renderer."""
 
+from dsprof.reports.tables.call_sites import call_sites
 from dsprof.reports.tables.communication import (
     communication,
     copies,
@@ -27,6 +28,7 @@ from dsprof.reports.tables.time import annotated, devices, steps, timeline
 __all__ = [
     "MAX_ROWS",
     "annotated",
+    "call_sites",
     "communication",
     "configuration",
     "copies",

@@ -17,6 +17,9 @@ from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.run.outliers import chance_of, low_outliers
 
+PAIRED_RANKS = 512
+"""Of more, the matrix of all pairs would not fit where this runs beside training."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
@@ -33,6 +36,7 @@ class Lateness:
     lasts: Array  # of each rank: collectives to which it came last, beyond doubt
     met: Array  # of each rank: collectives matched
     stride: int = 1
+    pairs_ns: Array | None = None  # ranks x ranks: how long each waited for each; None for many
     doubt_ns: int = 0  # below it, who came later was not asked: of the group with most, a median
 
     @property
@@ -50,6 +54,7 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
     waited, caused, transfer = (np.zeros(shape, np.int64) for _ in range(3))
     seen = np.zeros(shape, np.bool_)
     lasts, met = np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64)
+    pairs = np.zeros((len(ranks), len(ranks)), np.int64) if len(ranks) <= PAIRED_RANKS else None
     for one in matched:
         row = np.searchsorted(ranks, one.ranks)
         step = np.searchsorted(steps, one.step)
@@ -58,12 +63,14 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
         np.add.at(transfer, (row[:, None], step[None, :]), split.transfer_ns * one.stride)
         np.add.at(caused, (row[split.last], step), split.caused_ns * one.stride)
         np.add.at(lasts, row[split.last], (split.caused_ns > 0).astype(np.int64))
+        if pairs is not None:
+            np.add.at(pairs, (row[:, None], row[split.last]), split.waited_ns * one.stride)
         met[row] += len(one.seq)
         seen[row[:, None], step[None, :]] = True
     waited[~seen] = -1
     stride = max((one.stride for one in matched), default=1)
     doubt = max((_doubt(one) for one in matched), default=0)
-    return Lateness(tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, doubt)
+    return Lateness(tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, pairs, doubt)
 
 
 def _doubt(one: Matched) -> int:

@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
+from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.run.lateness import Lateness, lateness
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
@@ -143,6 +144,7 @@ def _transfer_row(row: Judged, thresholds: Thresholds) -> model.TransferRow:
 
 _ARRIVAL_RANKS = 64
 _ARRIVAL_STEPS = 500
+_PAIRED_RANKS = 24
 
 
 def arrivals(summary: RunSummary) -> model.ArrivalInfo:
@@ -157,11 +159,21 @@ def arrivals(summary: RunSummary) -> model.ArrivalInfo:
     return model.ArrivalInfo(
         rows=[_arrival_row(late, i, count) for i in order[:_ARRIVAL_RANKS].tolist()],
         last_ranks=_last_ranks(lateness(matched)),
+        pairs=_pairs(late, order[:_PAIRED_RANKS], count),
         left_out_ranks=max(len(late.ranks) - _ARRIVAL_RANKS, 0),
         one_in=late.stride,
         by_ends=any(one.by_ends for one in matched),
         doubt_ns=late.doubt_ns,
     )
+
+
+def _pairs(late: Lateness, order: Array, steps: int) -> model.WaitPairs:
+    """Say how long the ranks for whom others waited most waited for each other."""
+    if late.pairs_ns is None or len(order) < 2:
+        return model.WaitPairs()
+    places = np.sort(order)
+    chosen = late.pairs_ns[np.ix_(places, places)] // steps
+    return model.WaitPairs([late.ranks[place] for place in places.tolist()], chosen.tolist())
 
 
 def _arrival_row(late: Lateness, place: int, steps: int) -> model.ArrivalRow:

@@ -29,3 +29,11 @@ def test_the_rank_that_others_wait_for_most_leads_and_many_are_cut():
     ranks = [zero_rank(n, 70, comm_ms=50 if n != 66 else 5, steps=3) for n in range(70)]
     made = arrivals(summary(*ranks))
     assert (made.rows[0].rank, len(made.rows), made.left_out_ranks) == (66, 64, 6)
+    assert (len(made.pairs.ranks), 66 in made.pairs.ranks) == (24, True)
+
+
+def test_pairs_say_for_whom_each_rank_waited():
+    ranks = [zero_rank(n, 3, comm_ms=comm_ms) for n, comm_ms in enumerate((50, 5, 30))]
+    pairs = arrivals(summary(*ranks)).pairs
+    assert pairs.ranks == [0, 1, 2]
+    assert pairs.waited_ns == [[0, 45 * MS, 0], [0, 0, 0], [0, 25 * MS, 0]]

@@ -7,11 +7,13 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Bar, StepMap, StepMark, StepParts, Timeline
+from dsprof.diagnosis.model import Bar, SnapshotRow, StepMap, StepMark, StepParts, Timeline
 from dsprof.reports.content import step_bars, typical_step
 from dsprof.reports.html import drawing, memory_drawing
+from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
 from dsprof.reports.html.heat_map import LEVELS, heat_map
 from dsprof.reports.html.memory_drawing import size_ticks
+from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
 from dsprof.reports.html.templates import stylesheet
 from dsprof.reports.html.timeline_drawing import timeline_drawing
@@ -149,6 +151,45 @@ def test_memory_of_many_ranks_draws_some_in_a_colour_for_each_kind() -> None:
     lines = [shape for shape in made.shapes if shape.title]
     assert len(lines) == 2 * memory_drawing.MAX_RANKS
     assert len({shape.colour for shape in lines}) == len(made.keys) == 2
+
+
+def test_bandwidth_is_a_point_for_each_size_and_a_ring_where_one_is_expected() -> None:
+    small, large = reversed(factory.transfers(8))
+    rows = [small, large, msgspec.structs.replace(large, op="all_gather", busbw=3e9)]
+    made = bandwidth_drawing(rows)
+    assert made is not None
+    points = [word for word in made.words if word.text == "\N{BLACK CIRCLE}"]
+    rings = [word for word in made.words if word.text == "\N{WHITE CIRCLE}"]
+    assert (len(points), len(rings)) == (3, 2)
+    by_speed = sorted(points, key=lambda word: word.y)  # the fastest is the highest
+    assert by_speed[0].x == by_speed[1].x > by_speed[2].x
+    assert [key.label for key in made.keys] == [
+        "all_gather (world, 8 ranks)", "all_reduce (world, 8 ranks)", "expected at that size",
+    ]  # fmt: skip
+    assert bandwidth_drawing(rows[:2]) is None
+
+
+def test_the_memory_of_each_device_is_a_bar_on_one_scale() -> None:
+    made = snapshot_drawing([snapshot(0, 8, 2, 6), snapshot(1, 4, 1, 3)])
+    assert made is not None
+    assert [width for _, _, width, _ in rectangles(made, "compute")] == [500, 250]
+    assert [left for left, *_ in rectangles(made, "other")] == [625, 312.5]
+    assert made.sentence == (
+        "Of 16.0 GiB reserved on rank 0 are 8.00 GiB in use, 2.00 GiB stuck, 6.00 GiB cached."
+    )
+    assert snapshot_drawing([]) is None
+
+
+def snapshot(rank: int, active: int, stuck: int, cached: int) -> SnapshotRow:
+    sizes = {
+        "active": active,
+        "stuck": stuck,
+        "cached": cached,
+        "reserved": active + stuck + cached,
+    }
+    given = {f"{name}_bytes": gib << 30 for name, gib in sizes.items()}
+    none = dict.fromkeys(("largest_free_bytes", "expandable_bytes", "private_bytes"), 0)
+    return SnapshotRow(rank=rank, device=0, segments=1, partly_used=1, **given, **none)
 
 
 def test_every_colour_is_in_the_style_sheet() -> None:

@@ -11,12 +11,13 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Diagnosis, Headline, Quality, RuleInfo, from_json
+from dsprof.diagnosis.model import Diagnosis, Headline, Quality, RuleInfo, WaitPairs, from_json
 from dsprof.findings.finding import Column, Status, Table
 from dsprof.findings.formatting import NOTHING
 from dsprof.reports import render
 from dsprof.rules.communication import unexplained_traffic
 from tests.factories import diagnosis as factory
+from tests.factories.steps_of_diagnosis import MS
 from tests.reports.pages import Element, parse
 
 ATTACKS = [
@@ -295,6 +296,31 @@ def test_text_of_a_run_is_no_markup_for_plotly(attack: str) -> None:
         for trace in spec["data"]:
             said += [trace["name"], *trace.get("hovertext", [])]
         assert [words for words in said if "<" in OUR_MARKUP.sub("", words)] == []
+
+
+def test_who_waits_for_whom_is_a_matrix() -> None:
+    made = factory.diagnosis(4, 4)
+    made.arrivals.pairs = WaitPairs([0, 1, 5], [[0, 40 * MS, 0], [0, 0, 0], [0, 20 * MS, 0]])
+    matrix = page_of(made).one("section", id="waits").all("table", _class="heat")[0]
+    assert [row.text for row in matrix.one("tbody").all("tr")] == [
+        "0 \N{MIDDLE DOT} 40 0.0", "1 0.0 \N{MIDDLE DOT} 0.0", "5 0.0 20 \N{MIDDLE DOT}",
+    ]  # fmt: skip
+    widths = [cell.attributes.get("style") for cell in matrix.one("tbody").all("td")]
+    assert widths[1] == "--w:1.00"
+    assert widths[7] == "--w:0.50"
+
+
+def test_lines_that_communicate_are_listed_by_exposed_time_with_bars() -> None:
+    rows = factory.communication(8, 50)
+    rows[1].site = "optim.py:7"
+    made = factory.diagnosis(8, 50, communication=rows)
+    tables = page_of(made).one("section", id="communication").all("table")
+    lines = next(one for one in tables if "optim.py:7" in one.one("tbody").all("td")[4].text)
+    first, second = lines.one("tbody").all("tr")
+    assert first.text == "train.py:118 all_reduce, broadcast 5.50 62.9 ms"
+    assert second.text == "optim.py:7 all_gather_into_tensor 1 21.5 ms"
+    assert first.all("td")[3].attributes["style"] == "--w:1.000"
+    assert second.all("td")[3].attributes["style"] == "--w:0.342"
 
 
 def test_the_page_carries_the_report_as_json() -> None:

@@ -1,0 +1,90 @@
+"""Bus bandwidth of collectives by their size, beside what is expected."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from dsprof.diagnosis.model import TransferRow
+from dsprof.findings import formatting as fmt
+from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, level, line
+
+_PLOT_PX, _TOP_PX, _AXIS_PX, _SIDE = 140, 14, 20, 40
+_SERIES = 6
+_LEAST = 3  # sizes: fewer are read in the table
+
+
+def bandwidth_drawing(transfers: Sequence[TransferRow]) -> Drawing | None:
+    """Draw a line for each operation and group, on logarithmic axes; None for a few sizes."""
+    rows = [row for row in transfers if row.bytes > 0 and row.busbw > 0]
+    if len(rows) < _LEAST:
+        return None
+    rates = [row.busbw for row in rows] + [row.expected_busbw for row in rows if row.expected_busbw]
+    axes = _Axes([float(row.bytes) for row in rows], rates)
+    lines: dict[str, list[TransferRow]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row.op, row.group, row.bytes)):
+        lines[f"{row.op} ({row.group}, {fmt.plural(row.group_size, 'rank')})"].append(row)
+    colours = {name: f"series-{n % _SERIES + 1}" for n, name in enumerate(lines)}
+    fastest = max(rows, key=lambda row: row.busbw)
+    return Drawing(
+        sentence=f"Bus bandwidth by size of a collective, at most {fmt.rate(fastest.busbw)} at "
+        f"{fmt.size(fastest.bytes)}.",
+        height_px=_TOP_PX + _PLOT_PX + _AXIS_PX,
+        shapes=(
+            Shape("".join(level(axes.y(rate)) for rate in axes.rates()), "line", kind="line"),
+            *(
+                shape
+                for name, alike in lines.items()
+                for shape in _lines(alike, axes, colours[name])
+            ),
+        ),
+        words=(*_points(rows, axes), *axes.sizes()),
+        lanes=tuple(Word(100, axes.y(rate) + 4, fmt.rate(rate)) for rate in axes.rates()),
+        keys=(
+            *(Key(name, colour) for name, colour in colours.items()),
+            *([Key("expected at that size", "soft")] if len(rates) > len(rows) else []),
+        ),
+    )
+
+
+class _Axes:
+    """Places of sizes and rates, from the lowest to the highest decade."""
+
+    def __init__(self, sizes: Sequence[float], rates: Sequence[float]) -> None:
+        self._sizes = math.log2(min(sizes)), max(math.log2(max(sizes)), math.log2(min(sizes)) + 1)
+        self._rates = math.floor(math.log10(min(rates))), math.ceil(math.log10(max(rates) * 1.01))
+
+    def x(self, nbytes: float) -> float:
+        low, high = self._sizes
+        return _SIDE + (math.log2(nbytes) - low) / (high - low) * (WIDTH - 2 * _SIDE)
+
+    def y(self, rate: float) -> float:
+        low, high = self._rates
+        return _TOP_PX + (high - math.log10(rate)) / (high - low) * _PLOT_PX
+
+    def rates(self) -> Iterator[float]:
+        low, high = self._rates
+        stride = -(-(high - low) // 5)
+        return (10.0**power for power in range(low, high + 1, stride))
+
+    def sizes(self) -> Iterator[Word]:
+        low, high = math.ceil(self._sizes[0]), math.floor(self._sizes[1])
+        stride = max(-(-(high - low) // 5), 1)
+        for power in range(low, high + 1, stride):
+            yield Word(self.x(2.0**power) / 10, _TOP_PX + _PLOT_PX + 15, fmt.size(2.0**power))
+
+
+def _lines(alike: Sequence[TransferRow], axes: _Axes, colour: str) -> Iterator[Shape]:
+    yield Shape(line((axes.x(r.bytes), axes.y(r.busbw)) for r in alike), colour, kind="line")
+    expected = [(axes.x(r.bytes), axes.y(r.expected_busbw)) for r in alike if r.expected_busbw]
+    if expected:
+        yield Shape(line(expected), "soft", kind="line")
+
+
+def _points(rows: Sequence[TransferRow], axes: _Axes) -> Iterator[Word]:
+    """Mark what was measured by a dot, and what is expected by a ring: lines may be points."""
+    for row in rows:
+        yield Word(axes.x(row.bytes) / 10, axes.y(row.busbw) + 4, "\N{BLACK CIRCLE}")
+        if row.expected_busbw:
+            yield Word(axes.x(row.bytes) / 10, axes.y(row.expected_busbw) + 4, "\N{WHITE CIRCLE}")
