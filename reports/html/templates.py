@@ -96,7 +96,7 @@ def environment() -> Environment:
 
 
 def tops(table: Table, bars: Collection[str]) -> list[float]:
-    """Return what a full bar stands for in each column of these names, and 0 for other columns."""
+    """Return what a full bar means in each column of these names, and 0 for other columns."""
     found: list[float] = []
     for place, column in enumerate(table.columns):
         values = [row[place] for row in table.rows] if column.label in bars else []
