@@ -157,7 +157,7 @@ def _first_open(trace: RankTrace) -> str:
     first = still[np.argmin(rows.issue_ns[still])]
     group = trace.groups.get(int(rows.group[first]))
     of = f" of {group.label}" if group is not None else ""
-    return f"{rows.words[rows.op[first]]} number {int(rows.seq[first]):,}{of}"
+    return f"{rows.words[rows.op[first]]} {int(rows.seq[first]):,}{of}"
 
 
 AGGREGATE = Run

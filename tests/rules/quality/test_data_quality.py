@@ -96,13 +96,13 @@ def test_what_ranks_waited_in_when_they_were_killed_is_named():
     waiting = hung(0, extra=last)
     waiting.collectives.is_open[:] = waiting.collectives.done_ns == 0
     finding = said(RULE, waiting, hung(1))
-    assert finding.summary.endswith("In flight at the end: broadcast number 0 of world on rank 0.")
+    assert finding.summary.endswith("In flight at the end: broadcast 0 of world on rank 0.")
     assert "In flight" not in said(RULE, hung(0), hung(1)).summary
     other = hung(1, extra=last)
     other.collectives.is_open[:] = other.collectives.done_ns == 0
     other.collectives.seq[:] = 7
     assert said(RULE, waiting, other).summary.endswith(
-        "broadcast number 0 of world on rank 0; broadcast number 7 of world on rank 1."
+        "broadcast 0 of world on rank 0; broadcast 7 of world on rank 1."
     )
 
 
