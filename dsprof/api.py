@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from dsprof.hooks.base import Hook, Target
     from dsprof.reports.base import Options, Renderer
     from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+    from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
     from dsprof.trace.readers.base import Facts, OneRankReader, Reader
     from dsprof.trace.schema import Header, Step, Trailer
-    from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 API_VERSION = 1
 
@@ -53,7 +53,7 @@ _HOMES = {
     "dsprof.rules.rule": ("NoThresholds", "Rule", "RuleMeta"),
     "dsprof.trace.schema": ("Header", "Step", "Trailer"),
     "dsprof.trace.readers.base": ("Facts", "OneRankReader", "Reader"),
-    "dsprof.trace.table": ("CollectivesBuilder", "RankTrace"),
+    "dsprof.trace.rank_trace": ("CollectivesBuilder", "RankTrace"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

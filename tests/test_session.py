@@ -23,9 +23,9 @@ from dsprof import session
 from dsprof.errors import ConfigError
 from dsprof.hooks import registry
 from dsprof.hooks.base import Hook, Target
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import FILE_PATTERN, HookStatus
-from dsprof.trace.table import RankTrace
 from dsprof.trace.writer import TraceWriter
 from tests.factories.foreign_kernel import foreign_kernel
 

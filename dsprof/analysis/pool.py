@@ -12,8 +12,8 @@ from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
 from dsprof.errors import TraceError
 from dsprof.plugins import reason
 from dsprof.trace.joining import Stranger
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RankFiles, RunFiles, bounded_memory, rank_files, read_rank, stranger
-from dsprof.trace.table import RankTrace
 
 Progress = Callable[[int, int], None]
 """Told how many ranks are read, and of how many."""

@@ -22,8 +22,8 @@ from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.errors import TraceError
 from dsprof.trace.joining import Stranger
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, read_run
-from dsprof.trace.table import RankTrace
 
 T = TypeVar("T")
 

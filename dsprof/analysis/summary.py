@@ -17,7 +17,7 @@ import numpy as np
 
 from dsprof.plugins import reason
 from dsprof.trace.columns import IntArray
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ import torch.distributed as dist
 from dsprof._version import __version__
 from dsprof.analysis.baseline import SCHEMA_VERSION, Baseline, Hiding, Machine
 from dsprof.bench.contention import measure_hiding
+from dsprof.bench.groups import PATIENCE, host_name, join, stages, told
 from dsprof.bench.measure import Outcome, Wrong, measure
 from dsprof.bench.options import Options, add_options, default_sizes
 from dsprof.bench.products import measure_products
 from dsprof.bench.table import described
-from dsprof.bench.teams import PATIENCE, host_name, join, stages, told
 from dsprof.environment import snapshot
 from dsprof.errors import DsprofError
 from dsprof.files.json_documents import json_document

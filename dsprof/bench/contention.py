@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from dsprof.analysis.baseline import Hiding
 from dsprof.bench.clock import Clock, clock_of
+from dsprof.bench.groups import Team
 from dsprof.bench.primitives import ELEMENT_BYTES
-from dsprof.bench.teams import Team
 
 _REPEATS = 31
 _OF_MEDIAN = (0.5 - 0.98 / _REPEATS**0.5, 0.5 + 0.98 / _REPEATS**0.5)

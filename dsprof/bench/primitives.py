@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsprof.bench.teams import Team
+from dsprof.bench.groups import Team
 
 ELEMENT_BYTES = 4
 _PERIOD, _SHIFT = 61, 31

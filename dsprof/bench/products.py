@@ -11,7 +11,7 @@ import torch
 
 from dsprof.analysis.baseline import Product
 from dsprof.bench.clock import clock_of
-from dsprof.bench.teams import told
+from dsprof.bench.groups import told
 
 _WIDTHS = {"cpu": 512}
 _WIDTH = 4096  # of the matrices that others multiply: large enough to keep all of a device busy

@@ -16,8 +16,8 @@ from dsprof.findings.finding import Finding
 from dsprof.rules import all_rules
 from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.schema import SCHEMA_VERSION, EngineConfig, Header
-from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 
 def config_rules() -> list[Rule]:

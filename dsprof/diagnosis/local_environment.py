@@ -18,8 +18,8 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.rules import all_rules
 from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.schema import Header
-from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 
 def environment_rules() -> list[Rule]:

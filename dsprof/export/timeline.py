@@ -16,9 +16,9 @@ from dsprof.analysis.summary import RankClock
 from dsprof.errors import DsprofError
 from dsprof.redaction import redact_text
 from dsprof.trace.columns import IntArray
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, read_run
 from dsprof.trace.schema import Group
-from dsprof.trace.table import RankTrace
 
 _ID_MASK = (1 << 63) - 1
 

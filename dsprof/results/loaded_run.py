@@ -23,9 +23,9 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.redaction import map_text, redact_text
 from dsprof.results.rows import Columns, Rows
 from dsprof.trace.columns import IntArray
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, find_run, read_run
 from dsprof.trace.schema import Flush, MemorySample
-from dsprof.trace.table import RankTrace
 
 
 class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True):

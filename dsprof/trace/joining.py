@@ -13,13 +13,13 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 
-from dsprof.trace.device import Profile
-from dsprof.trace.log import joined as joined_logs
+from dsprof.trace.device_activity import Profile
+from dsprof.trace.rank_log import joined as joined_logs
+from dsprof.trace.rank_trace import RankTrace, operations
 from dsprof.trace.readers import place_of
 from dsprof.trace.readers.base import START_BYTES, Facts, Reader
 from dsprof.trace.schema import Header, Note
 from dsprof.trace.source import length_of, read_start, size_of
-from dsprof.trace.table import RankTrace, operations
 
 _LATEST_START_NS = 30 * 60 * 10**9
 """A rank that comes later than torch's longest default timeout finds no group to join."""

@@ -11,6 +11,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.schema import (
     HOOKS,
     KINDS,
@@ -23,7 +24,6 @@ from dsprof.trace.schema import (
     Phase,
 )
 from dsprof.trace.source import Source, check_damage, read_start, size_of
-from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 _CHUNK_BYTES = 1 << 19
 _HEADER_BYTES = 1 << 16

@@ -20,12 +20,12 @@ from dsprof.redaction.known_settings import written_config, written_variables
 from dsprof.trace.dumps.hang_dump import find_dump
 from dsprof.trace.dumps.state_file import find_state
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
-from dsprof.trace.table import RankTrace
 
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
 

@@ -11,7 +11,7 @@ from dsprof.analysis.run.hang_verdict import hang_of, judged
 from dsprof.analysis.summary import RankClock
 from dsprof.findings.frames import shown_frames
 from dsprof.trace.dumps.hang_dump import HangDump
-from dsprof.trace.table import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 
 _FRAMES = 6
 

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, NamedTuple
 
 from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo, nothing
-from dsprof.hooks.deepspeed.met_engines import MetEngines
+from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Copy
 from dsprof.trace.scope import Scope, clock
@@ -58,7 +58,7 @@ class DeepSpeedCopiesHook(Hook):
         self._on_host: set[int] = set()  # `ds_id` of parameters, which no two engines share
         self._after_step: _Begun | None = None
         self._offloads = False  # any engine, anything
-        recorder.shared(MetEngines).append(self._learn)
+        recorder.shared(KnownEngines).append(self._learn)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _GATHER:

@@ -17,10 +17,10 @@ from typing import Any
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.deepspeed.config import describe
-from dsprof.hooks.deepspeed.met_engines import MetEngines
+from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.hooks.deepspeed.pipeline import INSTRUCTIONS, Schedule
-from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.models import Models
+from dsprof.hooks.torch.training_loop import Loop
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Phase
 
@@ -76,7 +76,7 @@ class DeepSpeedEngineHook(Hook):
         super().__init__(recorder)
         self._engines: weakref.WeakKeyDictionary[Any, Progress] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
-        self._met_engines = recorder.shared(MetEngines)
+        self._known_engines = recorder.shared(KnownEngines)
         self._sites, self._models = recorder.shared(Sites), recorder.shared(Models)
 
     def wrap(self, target: Target, original: Any) -> Any:
@@ -218,7 +218,7 @@ class DeepSpeedEngineHook(Hook):
         progress = self._engines.get(engine)
         if progress is None:
             progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
-            self._met_engines.tell(engine, progress.number)
+            self._known_engines.tell(engine, progress.number)
             self.recorder.outbox.define(describe(engine, progress.number))
         return progress
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.hooks.deepspeed.met_engines import MetEngines
+from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.recording.contexts import NOBODY
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Fetch
@@ -75,7 +75,7 @@ class DeepSpeedFetchHook(Hook):
             hook._share,
         )
         hide_from_dynamo(*noting, hook._released, hook._end_release, and_calls=True)
-        recorder.shared(MetEngines).append(self._learn)
+        recorder.shared(KnownEngines).append(self._learn)
         recorder.progress.step_listeners.append(self._end_release)
         recorder.trace_listeners.append(self._forget)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dsprof.hooks.base import Hook, Target
-from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.models import Models
+from dsprof.hooks.torch.training_loop import Loop
 from dsprof.hooks.wire.groups import Groups
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import BucketLayout, Phase

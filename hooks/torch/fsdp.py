@@ -17,8 +17,8 @@ import torch
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.releases import is_before
-from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.models import Models
+from dsprof.hooks.torch.training_loop import Loop
 from dsprof.hooks.wire.groups import Groups
 from dsprof.recording.contexts import flushing
 from dsprof.recording.recorder import Recorder

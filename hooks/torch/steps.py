@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.hooks.torch.loop import Loop
+from dsprof.hooks.torch.training_loop import Loop
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Phase
 

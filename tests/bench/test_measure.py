@@ -11,9 +11,9 @@ import torch
 from dsprof.bench import measure as module
 from dsprof.bench.clock import clock_of
 from dsprof.bench.contention import measure_hiding
+from dsprof.bench.groups import Plan
 from dsprof.bench.measure import measure
 from dsprof.bench.primitives import Trial
-from dsprof.bench.teams import Plan
 
 PAIR = Plan("world", (0, 1), False)
 CPU = torch.device("cpu")

@@ -18,8 +18,8 @@ import torch
 
 from dsprof.analysis.rank.intervals import unseen
 from dsprof.hooks.wire.operations import WIRE_OPS
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.table import RankTrace
 from tests.compat import zero_model
 from tests.compat.environments import environment
 from tests.compat.page import Part, table

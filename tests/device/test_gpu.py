@@ -10,8 +10,8 @@ import pytest
 import dsprof
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.hooks.wire import unseen
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.table import RankTrace
 from tests.device import kineto
 from tests.device.programs.steps import STEPS, WARMUP
 from tests.dist.launch import launch

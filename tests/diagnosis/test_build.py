@@ -11,9 +11,9 @@ from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, Stranger
 from dsprof.trace.schema import EngineConfig, HookStatus, MemorySample, Note, Trailer
-from dsprof.trace.table import RankTrace
 from tests.factories import logs
 from tests.factories.trace import (
     MS,

@@ -13,8 +13,8 @@ from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.findings.finding import Severity
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
-from dsprof.trace.table import RankTrace
 from tests.factories import device, kineto, logs, snapshot
 from tests.factories.hangs import write_killed
 from tests.factories.trace import MS, group, rank_trace, span, step, summary, sync, zero_rank

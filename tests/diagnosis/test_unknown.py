@@ -16,8 +16,8 @@ from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis, to_json
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import render
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
-from dsprof.trace.table import RankTrace
 from tests.factories import device, kineto
 from tests.factories.trace import header, issued, summary, sync, zero_rank
 from tests.shared_data import traces

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import FILE_PATTERN
-from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, environment
 from tests.dist.programs.endings import SCENARIOS
 

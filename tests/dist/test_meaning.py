@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.rank.ddp_buckets import attach_buckets
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.traces import asked_and_sent
 

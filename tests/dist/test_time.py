@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.rank.intervals import blocked, completion
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.programs.delays import HEAD_START_S, LATE_S, LONG_HEAD_START_S
 

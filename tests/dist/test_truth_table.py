@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.run.traffic_differences import Line
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.traces import asked_and_sent, operations
 from tests.dist.zero_settings import ZeroSetting, zero_settings

@@ -20,9 +20,9 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.findings.finding import Status
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
-from dsprof.trace.table import RankTrace
 from tests.dist.launch import PROGRAMS, ROOT, launch
 from tests.dist.traces import operations
 

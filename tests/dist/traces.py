@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dsprof.analysis.aggregates.intent import Intent
 from dsprof.analysis.run.traffic_differences import Line, compare
 from dsprof.analysis.summary import RankClock
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 def operations(trace: RankTrace, rows: Iterable[int]) -> dict[str, list[int]]:

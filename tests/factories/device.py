@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.kineto import KinetoReader
-from dsprof.trace.table import RankTrace
 from tests.factories import kineto
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import EngineConfig, Stall
-from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
     device_step,
     enqueued,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsprof.trace.lines import Line
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import ParameterLayout
-from dsprof.trace.table import RankTrace
 from tests.factories.trace import engine, flush, rank_trace, span, step, sync
 
 ELEMENTS = 262144  # of the model that factories train, in bfloat16

@@ -13,8 +13,8 @@ from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding
 from dsprof.rules.rule import Rule
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.schema import EngineConfig, Header
-from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 
 def rank_trace(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.trace.lines import LINES, Line
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Group, Site, Trailer
-from dsprof.trace.table import RankTrace
 from tests.factories.trace import alive, group, hanging, header, heartbeat, rank_trace, sync
 from tests.factories.trace_files import encode, run_events
 

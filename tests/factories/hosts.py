@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories import device, kineto
 from tests.factories.trace import MS, SECOND, enqueued, group, header, ns, rank_trace, stall, step
 

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.logs import LogReader
-from dsprof.trace.table import RankTrace
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total "

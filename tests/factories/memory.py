@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import MemorySample
-from dsprof.trace.table import RankTrace
 from tests.factories.trace import header, rank_trace
 
 MIB = 1 << 20

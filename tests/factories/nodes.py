@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsprof.trace.lines import Line
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Group
-from dsprof.trace.table import RankTrace
 from tests.factories.trace import group, header, rank_trace, step, sync
 
 MIB = 1 << 20

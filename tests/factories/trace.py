@@ -16,6 +16,7 @@ from dsprof.findings.finding import Finding
 from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
+from dsprof.trace.rank_trace import Collectives, CollectivesBuilder, RankTrace
 from dsprof.trace.schema import (
     SCHEMA_VERSION,
     Collective,
@@ -35,7 +36,6 @@ from dsprof.trace.schema import (
     StepCounters,
     Trailer,
 )
-from dsprof.trace.table import Collectives, CollectivesBuilder, RankTrace
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -23,11 +23,11 @@ from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
 from dsprof.rules import RULES
 from dsprof.rules.runner import judge
-from dsprof.trace.log import MOST_VALUES
+from dsprof.trace.rank_log import MOST_VALUES
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.run import find_run, is_diagnosis, read_run
-from dsprof.trace.table import RankTrace
 from tests.factories import chakra, exports, flight, kineto, logs, snapshot
 from tests.factories.trace import header
 from tests.factories.trace_files import encode, run_events

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.native import READER
-from dsprof.trace.table import RankTrace
 from tests.cli.command import environment, install
 
 MODULE = """

@@ -7,18 +7,24 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dsprof.analysis.run.attribution import attribution
+from dsprof.analysis.run.wait_attribution import attribution
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import percent
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
-from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, RETRIES, STUCK
+from dsprof.rules.memory.allocator_counters import (
+    DEVICE_TOTAL,
+    PEAK_RESERVED,
+    RESERVED,
+    RETRIES,
+    STUCK,
+)
 from dsprof.rules.overlap import low_comm_overlap
 from dsprof.rules.runner import judge
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
-from dsprof.trace.table import RankTrace
 from tests.factories import device, kineto, logs
 from tests.factories.device_run import device_rank
 from tests.factories.memory import GIB, on_device

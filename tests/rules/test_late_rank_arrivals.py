@@ -6,7 +6,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.late_rank import RULE
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import (
     MS,
     assert_reached_at,

@@ -7,7 +7,7 @@ import pytest
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.late_rank import RULE
 from dsprof.trace.joining import attach
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories import device, kineto
 from tests.factories.hosts import clock, device_run
 from tests.factories.trace import enqueued, header, rank_trace, said, stall, step

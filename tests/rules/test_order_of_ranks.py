@@ -10,10 +10,16 @@ import pytest
 
 from dsprof.environment import EnvSnapshot
 from dsprof.rules import RULES
-from dsprof.rules.memory.counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, RETRIES, STUCK
+from dsprof.rules.memory.allocator_counters import (
+    DEVICE_TOTAL,
+    PEAK_RESERVED,
+    RESERVED,
+    RETRIES,
+    STUCK,
+)
 from dsprof.rules.runner import judge
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
-from dsprof.trace.table import RankTrace
 from tests.factories import device, machines
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import alive, engine, hanging, header, summary, zero_rank

@@ -14,7 +14,7 @@ from dsprof.analysis.run.step_columns import step_columns
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.rule import Rule
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import (
     assert_reached_at,
     counters,

@@ -10,11 +10,11 @@ import pytest
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summarise import summarise
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import READERS
 from dsprof.trace.readers.base import Facts
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Header, Note
-from dsprof.trace.table import RankTrace
 from tests.factories import flight, kineto, snapshot
 from tests.factories import trace as make
 from tests.factories.trace_files import write_run

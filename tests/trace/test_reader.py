@@ -14,9 +14,9 @@ import pytest
 from dsprof.errors import TraceError
 from dsprof.trace import reader
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE
+from dsprof.trace.rank_trace import CollectivesBuilder
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.schema import Collective, EngineConfig, Group, Header, Trailer
-from dsprof.trace.table import CollectivesBuilder
 
 
 def lines(collectives: int = 20) -> list[bytes]:

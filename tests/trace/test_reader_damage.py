@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.fuzzing import formats
 
 NATIVE = formats.FORMATS["native"]()

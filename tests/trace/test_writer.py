@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import (
     FILE_PATTERN,
@@ -30,7 +31,6 @@ from dsprof.trace.schema import (
     Step,
     Trailer,
 )
-from dsprof.trace.table import RankTrace
 from dsprof.trace.writer import OPEN_AFTER_NS, Source, TraceWriter, Window
 
 START_NS = 1_000_000

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dsprof.hooks.wire.operations import WIRE_OPS
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.table import RankTrace
 from tests.dist.launch import launch
 
 for package in ("transformers", "accelerate", "lightning"):

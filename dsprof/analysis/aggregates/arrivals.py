@@ -23,8 +23,8 @@ from dsprof.analysis.rank.pace import pace
 from dsprof.analysis.rank.steps import is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Group
-from dsprof.trace.table import RankTrace
 
 ROWS = 1 << 19
 """Collectives kept of all ranks together: 40 MB. Beyond, each rank keeps the same sample."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.baseline import NOMINAL_CONTENTION, Baseline
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 class Gathered(NamedTuple):

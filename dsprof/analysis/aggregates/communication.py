@@ -17,12 +17,12 @@ from dsprof.analysis.collectives import (
     family,
 )
 from dsprof.analysis.rank.blocked_time import PerStep, added, lesser
-from dsprof.analysis.rank.grouping import Groups, group_rows
+from dsprof.analysis.rank.group_by import Groups, group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, completion, unseen
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import ROLES, CounterRow, Group
-from dsprof.trace.table import Collectives, RankTrace
 
 _SITES_KEPT = 4
 _GROUPS_KEPT = 4

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.kernel_time import DeviceTime, unrecognised
 from dsprof.analysis.rank.steps import device_steps, device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray
-from dsprof.trace.device import COMMUNICATION, COPY, DeviceActivity
-from dsprof.trace.table import RankTrace, operations
+from dsprof.trace.device_activity import COMMUNICATION, COPY, DeviceActivity
+from dsprof.trace.rank_trace import RankTrace, operations
 
 LONG_NS = 100_000
 """A kernel on a stream for communication that takes longer is worth a question."""

@@ -17,8 +17,8 @@ from dsprof.environment.processes import GONE
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.dumps.faulthandler_text import threads_of
 from dsprof.trace.dumps.hang_dump import HangDump, store_call
+from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
-from dsprof.trace.table import Collectives, RankTrace
 
 ENDED_CALLS = 8
 """Of the collectives of a group that have ended, the last ones are compared."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import EngineConfig
-from dsprof.trace.table import RankTrace
 
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 

@@ -20,8 +20,8 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment import EnvSnapshot
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.redaction import REDACTED
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import EngineConfig, Group
-from dsprof.trace.table import RankTrace
 
 RankSet = int
 

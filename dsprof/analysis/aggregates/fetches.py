@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Fetch
-from dsprof.trace.table import RankTrace
 
 
 class FetchKind(NamedTuple):

@@ -10,7 +10,7 @@ from math import prod
 from dsprof.analysis.collectives import is_even
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 CALLS_KEPT = 100
 """Of the calls of a group that are no longer in flight, the last ones are compared."""

@@ -11,8 +11,8 @@ import numpy as np
 from dsprof.analysis.rank.intervals import blocked
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Flush
-from dsprof.trace.table import RankTrace
 
 
 class FlushKind(NamedTuple):

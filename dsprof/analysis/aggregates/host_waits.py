@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.host_stops import is_stop
 from dsprof.analysis.rank.intervals import Array, Intervals
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.steps import detailed_steps, device_steps, device_windows, kernels
 from dsprof.analysis.summary import Aggregate, RankClock, Sums
-from dsprof.trace.device import (
+from dsprof.trace.device_activity import (
     ALLOCATION,
     DATA_LOADER,
     LOADING,
     DeviceActivity,
     HostWork,
 )
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 class Stop(NamedTuple):

@@ -10,7 +10,7 @@ from dsprof.analysis.rank.intervals import Intervals
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.steps import device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.device import (
+from dsprof.trace.device_activity import (
     ALLOCATION,
     DATA_LOADER,
     LAUNCH,
@@ -20,7 +20,7 @@ from dsprof.trace.device import (
     DeviceActivity,
     HostWork,
 )
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 SHORT_GAP_NS = 20_000
 """Between two kernels. Nothing but launches fits in."""

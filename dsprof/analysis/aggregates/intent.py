@@ -10,7 +10,7 @@ import numpy as np
 
 from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.engine_owners import Part, parts
-from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intent import (
     Course,
     Demand,
@@ -25,8 +25,8 @@ from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, add_rows
 from dsprof.trace.columns import BoolArray
+from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import EngineConfig
-from dsprof.trace.table import Collectives, RankTrace
 
 _KINDS: tuple[Kind, ...] = ("other", "small", "update", "parameters", "gradients")
 _OTHER, _SMALL, _UPDATE, _PARAMETERS, _GRADIENTS = range(5)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.environment import RankSet
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.log import CallKind, LoggedCalls, RankLog
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_log import CallKind, LoggedCalls, RankLog
+from dsprof.trace.rank_trace import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

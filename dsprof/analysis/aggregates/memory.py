@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import MemorySample
-from dsprof.trace.table import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

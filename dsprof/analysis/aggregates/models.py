@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import mean
 
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Model
-from dsprof.trace.table import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dsprof.analysis.rank.intervals import Array, Intervals, blocked, completion
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed, kernels
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.device import DeviceActivity
-from dsprof.trace.table import RankTrace
+from dsprof.trace.device_activity import DeviceActivity
+from dsprof.trace.rank_trace import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dsprof.analysis.rank import intervals
 from dsprof.analysis.rank.intervals import Intervals, exposed
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed
 from dsprof.analysis.summary import Aggregate, RankClock, Sums
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Phase
-from dsprof.trace.table import RankTrace
 
 NAMES = 100
 OTHERS = "(others)"

@@ -7,7 +7,7 @@ from math import ceil
 
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

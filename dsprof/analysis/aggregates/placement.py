@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
 from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock, add_rows
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 class Place(NamedTuple):

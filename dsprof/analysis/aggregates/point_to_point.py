@@ -12,7 +12,7 @@ from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 FAMILIES = ("send", "recv")
 

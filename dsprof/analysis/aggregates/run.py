@@ -9,8 +9,8 @@ import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header, HookStatus, Trailer
-from dsprof.trace.table import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

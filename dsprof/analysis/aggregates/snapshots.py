@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dsprof.analysis.rank.intervals import (
     without_size,
 )
 from dsprof.analysis.rank.kernel_time import DeviceTime
-from dsprof.analysis.rank.profile import covered_steps, parts_around, tied_profile
+from dsprof.analysis.rank.profiled_steps import covered_steps, parts_around, tied_profile
 from dsprof.analysis.rank.steps import (
     choose_measured,
     counted_steps,
@@ -35,8 +35,8 @@ from dsprof.analysis.rank.steps import (
 )
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import CounterRow
-from dsprof.trace.table import RankTrace
 
 _LARGEST = 1 << 62
 """Sums beyond it are of numbers that no run can have."""

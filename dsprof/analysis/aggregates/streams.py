@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Intervals
 from dsprof.analysis.rank.steps import device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.device import COMMUNICATION, COMPUTE
-from dsprof.trace.table import RankTrace
+from dsprof.trace.device_activity import COMMUNICATION, COMPUTE
+from dsprof.trace.rank_trace import RankTrace
 
 COMPUTES_SHARE = 0.05
 """Of the computing kernels' time: a stream with less is not one that computes."""

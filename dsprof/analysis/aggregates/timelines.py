@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dsprof.analysis.rank.intervals import Intervals, blocked, completion, without_size
-from dsprof.analysis.rank.profile import tied_profile
+from dsprof.analysis.rank.profiled_steps import tied_profile
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.findings.wording import size
-from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY
+from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, COPY
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import ROLES, Copy, Step
-from dsprof.trace.table import RankTrace
 
 CANDIDATES = 3  # of each kind, a rank
 RANKS = 16  # the lowest ones; more would not fit a page

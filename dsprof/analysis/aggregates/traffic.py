@@ -10,12 +10,12 @@ import numpy as np
 
 from dsprof.analysis.collectives import REDUCTIONS, family
 from dsprof.analysis.rank.engine_owners import NO_ENGINE, Part, owners, parts
-from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
 from dsprof.analysis.rank.steps import counted_steps, in_steps, is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
 from dsprof.trace.columns import BoolArray
-from dsprof.trace.table import Collectives, RankTrace
+from dsprof.trace.rank_trace import Collectives, RankTrace
 
 Purpose = Literal["other", "gradients", "parameters", "not known"]
 PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters", "not known")

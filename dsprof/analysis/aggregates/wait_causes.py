@@ -10,13 +10,13 @@ import numpy as np
 
 from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.blocked_time import BlockedTime, between_ranks, blocked_sums
-from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Array, completion
 from dsprof.analysis.rank.steps import detailed_steps, places
 from dsprof.analysis.summary import Aggregate, RankClock, Sums
 from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Fetch, Flush
-from dsprof.trace.table import RankTrace
 
 _CAUSE = {"full": "a full bucket", "end of backward": "the last bucket of a backward"}
 GATHERED_WHEN_NEEDED, GATHERED_AHEAD = "gathered on demand", "prefetched"

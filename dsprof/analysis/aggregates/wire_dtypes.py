@@ -12,7 +12,7 @@ from dsprof.analysis.rank.blocked_time import BlockedTime, between_ranks, blocke
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 
 class WireKind(NamedTuple):

@@ -27,8 +27,8 @@ from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.intervals import Array, completion
 from dsprof.analysis.rank.steps import is_timed
 from dsprof.analysis.summary import RankClock
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header
-from dsprof.trace.table import RankTrace
 
 SAMPLES_PER_GROUP = 512
 _EVER_NS = 1 << 62

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from dsprof.analysis.rank.grouping import Groups, group_rows
+from dsprof.analysis.rank.group_by import Groups, group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
 from dsprof.analysis.rank.steps import in_steps, is_timed
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 N = TypeVar("N", int, float)
 

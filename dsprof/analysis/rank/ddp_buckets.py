@@ -13,8 +13,8 @@ import numpy as np
 
 from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.intervals import Array
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout, Flush
-from dsprof.trace.table import RankTrace
 
 LIBRARY = "DDP"
 _HALF = ("float16", "bfloat16")  # what communication hooks compress gradients to

@@ -22,8 +22,8 @@ import numpy as np
 from dsprof.analysis.rank.intervals import Array, Intervals
 from dsprof.analysis.rank.steps import on_host_clock
 from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import Stall, Step
-from dsprof.trace.table import Collectives, RankTrace
 
 _NONE = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 _ALL_STREAMS = -1

@@ -17,7 +17,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 NO_ENGINE = -1
 

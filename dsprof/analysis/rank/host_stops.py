@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsprof.trace.columns import BoolArray
-from dsprof.trace.device import SYNCHRONISATION, TRANSFER, HostWork
+from dsprof.trace.device_activity import SYNCHRONISATION, TRANSFER, HostWork
 
 SYNCHRONISES_NS = 20_000
 """A call that takes less waited for nothing."""

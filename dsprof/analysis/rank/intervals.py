@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dsprof.analysis.collectives import family
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.table import Collectives, RankTrace
+from dsprof.trace.rank_trace import Collectives, RankTrace
 
 Array = npt.NDArray[np.int64]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Array, blocked, completion
 from dsprof.trace.columns import BoolArray
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 _HELD_SHARE = 0.9
 """Of its time in flight, in which its rank did nothing else: what computes meanwhile slows it."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Array, Intervals
 from dsprof.trace.columns import BoolArray
-from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity
+from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, COPY, DeviceActivity
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall
+from dsprof.trace.rank_trace import Collectives, CollectivesBuilder, RankTrace, appended
 from dsprof.trace.schema import Heartbeat
-from dsprof.trace.table import Collectives, CollectivesBuilder, RankTrace, appended
 
 
 def to_the_end(trace: RankTrace) -> RankTrace:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Array, exposed
 from dsprof.analysis.rank.steps import detailed_steps, is_timed, on_host_clock, places
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 _LEAST_SHARE = 0.1
 """Of a rank's own time that must lie between marks, to compare how quick ranks are there."""

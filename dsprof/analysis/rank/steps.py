@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.analysis.rank.intervals import Array
-from dsprof.analysis.rank.profile import covered_steps
+from dsprof.analysis.rank.profiled_steps import covered_steps
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.device import DeviceActivity
+from dsprof.trace.device_activity import DeviceActivity
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header, Step
-from dsprof.trace.table import RankTrace
 from dsprof.trace.writer import Window
 
 HOST = "cpu"

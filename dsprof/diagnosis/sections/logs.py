@@ -6,7 +6,7 @@ from dsprof.analysis.aggregates.environment import ranks_of
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.diagnosis import model
-from dsprof.trace.log import CallKind, LoggedCalls
+from dsprof.trace.rank_log import CallKind, LoggedCalls
 
 _LOGGED_BY = "DeepSpeed's comms_logger"
 

@@ -15,7 +15,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, ranks_do
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
-from dsprof.trace.log import CollectiveTimeout, LastWork, RankLog
+from dsprof.trace.rank_log import CollectiveTimeout, LastWork, RankLog
 
 _DUMPS = (
     " Give dsprof the dumps of torch's flight recorder (TORCH_NCCL_DUMP_ON_TIMEOUT=1, and "

@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.run.attribution import Attribution, attribution
+from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent

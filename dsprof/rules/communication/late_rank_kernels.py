@@ -15,8 +15,8 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.attribution import Attribution, attribution
 from dsprof.analysis.run.lateness import Lateness, lateness
+from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent, ranks_do

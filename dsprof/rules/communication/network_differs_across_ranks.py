@@ -19,7 +19,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table, wo
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
-from dsprof.trace.log import RankLog
+from dsprof.trace.rank_log import RankLog
 
 
 class _Facet(NamedTuple):

@@ -12,7 +12,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, rate, size
 from dsprof.rules.hardware.links import Expected, LinkModel, accelerator_link
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.log import Measured
+from dsprof.trace.rank_log import Measured
 
 _ROWS = 32
 

@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.arrivals import FAMILIES, Arrivals
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.matching import Matched
-from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.run.outliers import low_outliers
 from dsprof.analysis.run.transfer_speed import of_the_last
 from dsprof.analysis.summary import RunSummary

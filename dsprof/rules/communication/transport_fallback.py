@@ -20,7 +20,7 @@ from dsprof.findings.wording import ranks_do
 from dsprof.rules.hardware.hosts import kind_of
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
-from dsprof.trace.log import RankLog
+from dsprof.trace.rank_log import RankLog
 
 _VERBS_DEVICE = re.compile(r"\S+:\d+/(?:IB|RoCE)\b")
 _NETWORKS = ("infiniband", "efa", "slingshot")

@@ -10,7 +10,7 @@ from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
-from dsprof.rules.configuration.key_names import fate_of, meant_by
+from dsprof.rules.configuration.unknown_keys import fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed.combinations import refused
 from dsprof.rules.knowledge.deepspeed.keys import (
     AUTO,

@@ -13,7 +13,7 @@ from dsprof.rules.configuration.engine_settings import (
     EngineSettings,
     named_keys,
 )
-from dsprof.rules.configuration.key_names import fate_of, meant_by
+from dsprof.rules.configuration.unknown_keys import fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed.keys import fate_of_retired, retired
 from dsprof.rules.rule import Rule, RuleMeta
 

@@ -18,8 +18,8 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import shortened
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, several_hosts
-from dsprof.rules.environment.redacted import unknown_values
-from dsprof.rules.environment.values import select
+from dsprof.rules.environment.redacted_variables import unknown_values
+from dsprof.rules.environment.variable_values import select
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.knowledge.releases import version
 from dsprof.rules.reasons import NO_ENVIRONMENT

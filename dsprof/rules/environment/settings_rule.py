@@ -30,7 +30,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table, wo
 from dsprof.findings.wording import shortened, size
 from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, answer_all
-from dsprof.rules.environment.values import matches
+from dsprof.rules.environment.variable_values import matches
 from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, RuleMeta
 

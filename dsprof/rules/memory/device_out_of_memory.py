@@ -12,7 +12,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import size
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.log import OutOfMemory
+from dsprof.trace.rank_log import OutOfMemory
 
 
 @dataclass(frozen=True, slots=True)

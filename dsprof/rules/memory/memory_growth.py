@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, plural, size
-from dsprof.rules.memory.counters import (
+from dsprof.rules.memory.allocator_counters import (
     ALLOCATED,
     DEVICE_TOTAL,
     RESERVED,

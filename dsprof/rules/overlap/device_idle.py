@@ -14,7 +14,7 @@ from dsprof.findings.wording import duration, percent
 from dsprof.rules.causes import IDLE, SYNCHRONISED
 from dsprof.rules.reasons import EVENTS_MISSING, NO_DEVICE_TIMES
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.device import (
+from dsprof.trace.device_activity import (
     ALLOCATION,
     DATA_LOADER,
     LOADING,

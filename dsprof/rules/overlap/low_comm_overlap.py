@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wait_causes import WaitCauses
-from dsprof.analysis.run.attribution import Attribution, attribution
+from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
@@ -29,7 +29,7 @@ from dsprof.rules.knowledge.stage3 import (
     low_max_live,
     two_fetches,
 )
-from dsprof.rules.overlap.waits import longest_wait, longest_waits
+from dsprof.rules.overlap.wait_evidence import longest_wait, longest_waits
 from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves

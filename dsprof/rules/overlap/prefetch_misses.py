@@ -28,7 +28,7 @@ from dsprof.rules.knowledge.stage3 import (
     low_max_live,
     written_number,
 )
-from dsprof.rules.overlap.waits import Waits, waits_table
+from dsprof.rules.overlap.wait_evidence import Waits, waits_table
 from dsprof.rules.rule import Rule, RuleMeta
 
 

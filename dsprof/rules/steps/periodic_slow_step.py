@@ -14,7 +14,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.parts import growing_part, part_columns
+from dsprof.rules.steps.step_parts import growing_part, part_columns
 
 _ROWS = 16
 

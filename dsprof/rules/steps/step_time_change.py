@@ -15,7 +15,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.parts import PARTS, growing_part, part_columns
+from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns
 
 _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
 

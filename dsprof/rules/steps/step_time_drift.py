@@ -14,7 +14,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.parts import PARTS, growing_part, part_columns
+from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns
 
 _PART_OF_THE_LINE = 0.375
 """From the first quarter to the last, three quarters of the line are gone; half of these."""

@@ -12,7 +12,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, percent, size
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.log import Throughput
+from dsprof.trace.rank_log import Throughput
 
 _ROWS = 32
 

@@ -9,8 +9,8 @@ from enum import Flag
 from pathlib import Path
 from typing import Protocol
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header
-from dsprof.trace.table import RankTrace
 
 START_BYTES = 1 << 16
 """How much of a file `recognises` is shown."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dsprof.trace.columns import IntArray
+from dsprof.trace.rank_trace import Collectives, CollectivesBuilder
 from dsprof.trace.schema import Group, Step
-from dsprof.trace.table import Collectives, CollectivesBuilder
 
 UNNAMED = "not named"
 """The operation of a communication kernel whose name does not contain it."""

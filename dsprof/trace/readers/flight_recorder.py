@@ -16,10 +16,11 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry, FlightGroup
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.readers.pickles import load_plain
-from dsprof.trace.readers.plain import (
+from dsprof.trace.readers.untrusted_values import (
     caller,
     is_of_zero3,
     items,
@@ -31,7 +32,6 @@ from dsprof.trace.readers.plain import (
 )
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.source import Source
-from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 RUN_KEY = "flight recorder"
 _MARKS = (b"pg_config", b"pg_status", b"profiling_name")

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.trace.device import (
+from dsprof.trace.device_activity import (
     ALLOCATION,
     DATA_LOADER,
     LAUNCH,

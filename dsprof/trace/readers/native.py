@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.schema import Header
-from dsprof.trace.table import RankTrace
 
 
 class NativeReader(OneRankReader):

@@ -12,9 +12,9 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.plugins import note, reason
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, Reader
 from dsprof.trace.schema import Header
-from dsprof.trace.table import RankTrace
 
 
 @dataclass(slots=True)

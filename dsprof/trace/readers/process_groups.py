@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dsprof.trace.readers import plain
+from dsprof.trace.readers import untrusted_values
 
 LIST = "## process_group:init ##"
 """The name of the node that lists them, as JSON in its first argument."""
@@ -25,8 +25,8 @@ class ProcessGroup(msgspec.Struct):
     def __post_init__(self) -> None:
         """Keep no more of a text than a report would show."""
         self.pg_desc, self.backend_config = (
-            plain.text(self.pg_desc),
-            plain.text(self.backend_config),
+            untrusted_values.text(self.pg_desc),
+            untrusted_values.text(self.backend_config),
         )
 
 

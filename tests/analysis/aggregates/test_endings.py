@@ -7,8 +7,8 @@ import pytest
 from dsprof.analysis.aggregates import endings as module
 from dsprof.analysis.aggregates.endings import Ending, Endings
 from dsprof.analysis.summary import RankClock
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
-from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
     MS,
     alive,

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.idle_causes import (
     UNRECORDED,
     IdleCauses,
 )
-from dsprof.trace.device import ALLOCATION, DATA_LOADER, LOADING, SYNCHRONISATION, TRANSFER
+from dsprof.trace.device_activity import ALLOCATION, DATA_LOADER, LOADING, SYNCHRONISATION, TRANSFER
 from tests.factories import kineto
 from tests.factories.device import rank, sampled
 from tests.factories.trace import MS, rank_trace, summary

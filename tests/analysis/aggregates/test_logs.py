@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.logs import Logs
-from dsprof.trace.log import RankLog
+from dsprof.trace.rank_log import RankLog
 
 
 def log(*shapes: str) -> RankLog:

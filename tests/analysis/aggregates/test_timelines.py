@@ -4,7 +4,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.timelines import BARS_PER_LANE, RANKS, Timelines
 from dsprof.analysis.summary import RankClock
-from dsprof.trace.device import COMMUNICATION, COMPUTE, DeviceActivity
+from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, DeviceActivity
 from tests.factories.trace import (
     MS,
     captured,

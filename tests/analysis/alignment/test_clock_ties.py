@@ -10,7 +10,7 @@ import pytest
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.alignment.clocks import Alignment, align, clock_samples
 from dsprof.analysis.run.lateness import split_waits
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.hosts import TRANSFER_MS, Clock, clock, device_run, profiled_run
 from tests.factories.trace import MS, summary
 

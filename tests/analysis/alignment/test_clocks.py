@@ -11,7 +11,7 @@ from dsprof.analysis.alignment.clocks import (
     unread_samples,
 )
 from dsprof.trace.lines import Line
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import MS, SECOND, enqueued, group, header, rank_trace, stall, sync
 
 SKEW_NS = 7 * SECOND

@@ -14,7 +14,7 @@ from dsprof.analysis.alignment.matching import Matched, sample
 from dsprof.analysis.run.lateness import lateness, split_waits, vote
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import (
     MS,
     enqueued,

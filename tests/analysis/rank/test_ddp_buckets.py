@@ -7,8 +7,8 @@ import numpy as np
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.rank.ddp_buckets import attach_buckets
 from dsprof.trace.lines import Line
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout
-from dsprof.trace.table import RankTrace
 from tests.factories.trace import MS, group, issued, rank_trace, step, summary
 
 LAYOUT = BucketLayout(0, 1, [4000, 2000], [3, 1], capacity_bytes=4000, is_rebuilt=True)

@@ -12,8 +12,8 @@ from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.intervals import Intervals
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Stall
-from dsprof.trace.table import RankTrace
 from tests.factories.trace import (
     MS,
     device_step,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.rank.engine_owners import owners, parts
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import engine, rank_trace, span, step, sync
 
 

@@ -14,9 +14,9 @@ from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.run.hang_verdict import HangVerdict, verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
-from dsprof.trace.table import RankTrace
 from tests import shared_data
 from tests.factories import flight
 from tests.factories.hangs import (

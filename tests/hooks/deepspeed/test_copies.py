@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dsprof.hooks.deepspeed.copies import DeepSpeedCopiesHook
-from dsprof.hooks.deepspeed.met_engines import MetEngines
+from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Copy
 
@@ -41,7 +41,7 @@ class Engine:
 
 def methods(recorder: Recorder, states: str = "cpu") -> Any:
     hook = DeepSpeedCopiesHook(recorder)
-    recorder.shared(MetEngines).tell(Engine(states=states), 0)
+    recorder.shared(KnownEngines).tell(Engine(states=states), 0)
     wrapped = {t.name: hook.wrap(t, lambda *args, **kwargs: None) for t in hook.targets}
     return SimpleNamespace(**wrapped)
 
@@ -148,6 +148,6 @@ def test_parameters_on_the_host_are_copied_for_a_gather(
     on = methods(recorder)
     params = [param(1, "NOT_AVAILABLE"), param(2, "AVAILABLE"), param(3, "NOT_AVAILABLE", True)]
     gather = on._PartitionedParameterCoordinator__all_gather_params_
-    recorder.shared(MetEngines).tell(Engine(params, parameters=device), 0)
+    recorder.shared(KnownEngines).tell(Engine(params, parameters=device), 0)
     gather(None, params, True)
     assert copies(recorder) == [("parameter", "to device", 16)] * count

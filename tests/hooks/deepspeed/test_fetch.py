@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from dsprof.hooks.deepspeed.fetch import DeepSpeedFetchHook
-from dsprof.hooks.deepspeed.met_engines import MetEngines
+from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.recording.contexts import NOBODY
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Fetch
@@ -87,12 +87,12 @@ def param(group: Any, elements: int = 1) -> Any:
 @pytest.mark.usefixtures("group")
 def test_a_share_is_multiplied_by_the_ranks_that_share_a_parameter(recorder: Recorder) -> None:
     stage3, pair, four = Stage3(recorder), dist.new_group([0, 1]), dist.new_group([0, 1, 2, 3])
-    recorder.shared(MetEngines).tell(engine(param(pair), SimpleNamespace()), 0)
-    recorder.shared(MetEngines).tell(engine(param(four)), 1)
+    recorder.shared(KnownEngines).tell(engine(param(pair), SimpleNamespace()), 0)
+    recorder.shared(KnownEngines).tell(engine(param(four)), 1)
     mics = SimpleNamespace(comm=SimpleNamespace(param_shard_group=pair), ds_process_group=four)
-    recorder.shared(MetEngines).tell(engine(mics), 2)
-    recorder.shared(MetEngines).tell(engine(param(four)), 3)
-    recorder.shared(MetEngines).tell(engine(SimpleNamespace()), 4)  # nothing is sharded
+    recorder.shared(KnownEngines).tell(engine(mics), 2)
+    recorder.shared(KnownEngines).tell(engine(param(four)), 3)
+    recorder.shared(KnownEngines).tell(engine(SimpleNamespace()), 4)  # nothing is sharded
     for number in (0, 1, 2):
         entered = recorder.progress.enter("forward", number)
         stage3.wait("forward_fetch_wait", 10)
@@ -115,7 +115,7 @@ def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(
 ) -> None:
     stage3, registry = Stage3(recorder), Registry()
     built, (expert, _) = experts(registry)
-    recorder.shared(MetEngines).tell(built, 0)
+    recorder.shared(KnownEngines).tell(built, 0)
     if is_in_a_phase:  # else the module is called without its engine
         recorder.progress.enter("forward", 0)
     stage3.wait("forward_fetch_wait", 15, done=lambda: registry.remove(expert))
@@ -127,7 +127,7 @@ def test_experts_are_shared_by_fewer_ranks_than_what_surrounds_them(
 @pytest.mark.usefixtures("group")
 def test_shares_do_where_nobody_tells_what_is_being_gathered(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
-    recorder.shared(MetEngines).tell(
+    recorder.shared(KnownEngines).tell(
         engine(param(dist.group.WORLD), param(dist.new_group([0, 1]))), 0
     )
     recorder.progress.enter("forward", 0)
@@ -140,7 +140,7 @@ def test_what_is_being_gathered_is_not_kept(recorder: Recorder) -> None:
     stage3, registry = Stage3(recorder), Registry()
     built, params = experts(registry)
     kept = weakref.ref(registry)
-    recorder.shared(MetEngines).tell(built, 0)
+    recorder.shared(KnownEngines).tell(built, 0)
     recorder.progress.enter("forward", 0)
     stage3.wait("forward_fetch_wait", 10)
     del built, params, registry
@@ -155,15 +155,15 @@ def test_what_is_being_gathered_is_not_kept(recorder: Recorder) -> None:
 def test_the_engine_that_was_met_last_gathers_outside_all_phases(recorder: Recorder) -> None:
     stage3, registry = Stage3(recorder), Registry()
     built, _ = experts(registry)
-    recorder.shared(MetEngines).tell(built, 0)
-    recorder.shared(MetEngines).tell(engine(param(dist.new_group([0, 1]))), 1)
+    recorder.shared(KnownEngines).tell(built, 0)
+    recorder.shared(KnownEngines).tell(engine(param(dist.new_group([0, 1]))), 1)
     stage3.wait("forward_fetch_wait", 10)
     assert fetches(recorder) == [("fetch", 20)]
 
 
 def test_an_engine_of_another_release_is_no_harm(recorder: Recorder) -> None:
     Stage3(recorder)
-    recorder.shared(MetEngines).tell(SimpleNamespace(module=None), 0)
+    recorder.shared(KnownEngines).tell(SimpleNamespace(module=None), 0)
     assert recorder.failures
 
 

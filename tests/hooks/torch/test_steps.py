@@ -11,8 +11,8 @@ from torch._dynamo.utils import counters
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.checkpoint import checkpoint
 
-from dsprof.hooks.torch.loop import Loop
 from dsprof.hooks.torch.steps import TrainingLoopHook
+from dsprof.hooks.torch.training_loop import Loop
 from dsprof.recording.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
 

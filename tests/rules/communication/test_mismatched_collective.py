@@ -13,8 +13,8 @@ from dsprof.analysis.summarise import summarise
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.mismatched_collective import RULE
 from dsprof.rules.runner import judge
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
-from dsprof.trace.table import RankTrace
 from tests.factories import flight as make
 from tests.factories.trace import rank_trace, said, sync
 

@@ -6,7 +6,7 @@ from dsprof.analysis.summary import RankClock
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.slow_link import RULE
 from dsprof.rules.runner import judge
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import (
     assert_reached_at,
     group,

@@ -10,8 +10,8 @@ from dsprof.diagnosis.build import diagnosis_of
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication import mismatched_collective
 from dsprof.rules.communication.stuck_collective import RULE
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
-from dsprof.trace.table import RankTrace
 from tests.factories.hangs import (
     CTRL_C,
     END,

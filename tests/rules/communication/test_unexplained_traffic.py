@@ -7,8 +7,8 @@ import pytest
 
 from dsprof.findings.finding import Finding, Status
 from dsprof.rules.communication.unexplained_traffic import RULE
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout, EngineConfig, ParameterLayout, Site
-from dsprof.trace.table import RankTrace
 from tests.factories.engines import (
     ELEMENTS,
     LAYOUT,

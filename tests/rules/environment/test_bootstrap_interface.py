@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.bootstrap_interface import RULE
-from dsprof.rules.environment.values import select
+from dsprof.rules.environment.variable_values import select
 from tests.factories.environment import judge, rank_trace
 
 HOST = ["docker0 down", "eth0 up 25000 Mbit/s", "eth01 up", "mlx5_0:1 InfiniBand 400 Gb/sec"]

@@ -14,7 +14,7 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.environment.platform import QUESTIONS
 from dsprof.rules.environment.settings_rule import SettingsRule, asked_of, table
-from dsprof.rules.environment.values import matches
+from dsprof.rules.environment.variable_values import matches
 from dsprof.rules.runner import judge as judge_run
 from tests.factories import machines
 from tests.factories.environment import facts_of, judge, rank_trace

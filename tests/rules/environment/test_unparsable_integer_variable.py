@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.unparsable_integer_variable import RULE
-from dsprof.rules.environment.values import strtoll
+from dsprof.rules.environment.variable_values import strtoll
 from dsprof.rules.knowledge.variables import integer_variables
 from tests.factories.environment import judge, rank_trace
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.rules.memory.allocator_counters import PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.communication_buffer_pressure import RULE
-from dsprof.rules.memory.counters import PEAK_RESERVED, RETRIES
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout
-from dsprof.trace.table import RankTrace
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import (
     assert_reached_at,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from dsprof.errors import TraceError
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.call_rows import GroupTable
 from dsprof.trace.readers.chakra.execution_nodes import Node, NodeCalls
 from dsprof.trace.run import find_run
-from dsprof.trace.table import RankTrace
 from tests.factories import exports as make
 from tests.fuzzing.formats import FORMATS, export, read
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dsprof.errors import TraceError
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import reader_of
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.table import RankTrace
 from tests.factories import flight as make
 
 CALLS = [make.call(1, done=True), make.call(2, line=7), make.call(2, "all_to_all", group="5")]

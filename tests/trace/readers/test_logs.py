@@ -8,7 +8,7 @@ import pytest
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
-from dsprof.trace.log import CollectiveTimeout, LastWork
+from dsprof.trace.rank_log import CollectiveTimeout, LastWork
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.readers.logs.lines import LONGEST_LINE_BYTES

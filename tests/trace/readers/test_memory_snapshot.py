@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.table import RankTrace
 from tests.factories import snapshot as make
 from tests.factories.snapshot import MIB, event, segment
 

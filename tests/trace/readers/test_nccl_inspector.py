@@ -10,8 +10,8 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.table import RankTrace
 from tests.factories import exports as make
 
 

@@ -13,8 +13,8 @@ from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run, read_rank
-from dsprof.trace.table import RankTrace
 from tests.shared_data import folder
 
 ABOUT_COMMUNICATION = {

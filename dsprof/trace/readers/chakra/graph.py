@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Reader, rank_in_name
 from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
 from dsprof.trace.readers.chakra.base import MOST_RANKS, GraphReader, graph_header
@@ -18,7 +19,6 @@ from dsprof.trace.readers.chakra.nodes import GraphCall, GraphCalls, attribute
 from dsprof.trace.readers.chakra.protobuf import Messages, fields, varint
 from dsprof.trace.schema import Header, Note, Trailer
 from dsprof.trace.source import Source, check_damage
-from dsprof.trace.table import RankTrace
 
 RUN_KEY = "Chakra graph"
 _VERSION, _ATTRIBUTES = 1, 2

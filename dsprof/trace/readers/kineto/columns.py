@@ -13,7 +13,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from dsprof.errors import TraceError
-from dsprof.trace.device import DeviceActivity
+from dsprof.trace.device_activity import DeviceActivity
+from dsprof.trace.rank_trace import RankTrace, Vocabulary
 from dsprof.trace.readers.call_rows import UNNAMED, Call, CallRows, GroupTable, message
 from dsprof.trace.readers.kineto.events import (
     DAMAGED,
@@ -42,7 +43,6 @@ from dsprof.trace.readers.kineto.host import (
 )
 from dsprof.trace.readers.kineto.names import CALL, HOST_CALL, SPAN, STEP, DeviceKinds, HostUses
 from dsprof.trace.schema import Header, Note, Step
-from dsprof.trace.table import RankTrace, Vocabulary
 
 _MOST_CATEGORIES = 1 << 10
 _OF_MPS = re.compile(r"aten::\w*_?mps(_|$)")  # torch records no work of such a device itself

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.trace.device import LAUNCH, HostWork
+from dsprof.trace.device_activity import LAUNCH, HostWork
+from dsprof.trace.rank_trace import Vocabulary
 from dsprof.trace.readers.call_rows import Call, message
 from dsprof.trace.readers.host_calls import around, kind_of, outer
 from dsprof.trace.readers.kineto.events import (
@@ -27,7 +28,6 @@ from dsprof.trace.readers.kineto.events import (
     on_grid,
 )
 from dsprof.trace.schema import Group
-from dsprof.trace.table import Vocabulary
 
 ISSUED = "record_param_comms"
 """What torch records of each call of NCCL's process group, from recent releases on with sizes."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY
+from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, COPY
+from dsprof.trace.rank_trace import Vocabulary
 from dsprof.trace.readers.call_rows import UNNAMED
 from dsprof.trace.readers.host_calls import kind_of
 from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
@@ -15,7 +16,6 @@ from dsprof.trace.readers.kineto.events import (
     STEP_PREFIX,
 )
 from dsprof.trace.readers.kineto.host import ISSUED
-from dsprof.trace.table import Vocabulary
 
 UNUSED, STEP, CALL, SPAN, HOST_CALL = range(5)
 """What events of the host are.

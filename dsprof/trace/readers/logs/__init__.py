@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.errors import TraceError
-from dsprof.trace.log import RankLog, joined
+from dsprof.trace.rank_log import RankLog, joined
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.readers.base import Facts, Reader
 from dsprof.trace.readers.logs.lines import MarkedLines
 from dsprof.trace.readers.logs.printed_config import engine_of
 from dsprof.trace.readers.logs.scan import MARKS, LoggedRank, LogScan
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.source import Source, size_of
-from dsprof.trace.table import CollectivesBuilder, RankTrace
 
 _SIGNS = re.compile(
     rb"[NR]CCL (?:INFO|WARN|CALL|TRACE|version) |NCCL_DEBUG=|comm op: |Comm\. Op +Message Size"

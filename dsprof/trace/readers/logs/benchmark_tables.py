@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from dsprof.trace.log import Measured, RankLog
+from dsprof.trace.rank_log import Measured, RankLog
 
 MARKS = (
     *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"#  Rank ", b"- hardware: "),

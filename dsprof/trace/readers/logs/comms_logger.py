@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from dsprof.trace.log import CallKind, LoggedCalls, RankLog, Room
+from dsprof.trace.rank_log import CallKind, LoggedCalls, RankLog, Room
 
 _FIRST_CUMULATIVE, _LAST_CUMULATIVE = (0, 18, 3), (0, 19, 8)
 _RISING_CALLS = 8

@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 from dsprof.files.tables import rows
-from dsprof.trace.log import RankLog
+from dsprof.trace.rank_log import RankLog
 from dsprof.trace.readers.logs.prefix import Said
 
 _ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dsprof.trace.log import CollectiveTimeout, RankLog, Room, Throughput
+from dsprof.trace.rank_log import CollectiveTimeout, RankLog, Room, Throughput
 from dsprof.trace.readers.logs import benchmark_tables
 from dsprof.trace.readers.logs.benchmark_tables import BenchmarkTables
 from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText

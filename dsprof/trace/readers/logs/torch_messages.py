@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dsprof.trace.log import CollectiveTimeout, LastWork, OutOfMemory
+from dsprof.trace.rank_log import CollectiveTimeout, LastWork, OutOfMemory
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(\d{1,9}(?:\.\d{1,9})? (?:bytes|[KMGT]iB))"

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsprof.errors import TraceError
-from dsprof.trace.device import HostWork
+from dsprof.trace.device_activity import HostWork
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, Reader
 from dsprof.trace.readers.call_rows import CallRows, GroupTable
 from dsprof.trace.readers.nsys.columns import activity, calls
+from dsprof.trace.readers.nsys.device_work import Work
 from dsprof.trace.readers.nsys.host_work import host_work
 from dsprof.trace.readers.nsys.nccl import Issue, Kernel, issues
 from dsprof.trace.readers.nsys.processes import Host, Process, find_processes, host_of
 from dsprof.trace.readers.nsys.sqlite import MAGIC, Tables
 from dsprof.trace.readers.nsys.steps import Range, step_ranges, steps_of
-from dsprof.trace.readers.nsys.work import Work
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
-from dsprof.trace.table import RankTrace
 
 RUN_KEY = "Nsight Systems"
 _MARKS = (b"TARGET_INFO_", b"StringIds", b"CUPTI_ACTIVITY_KIND_")

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from dsprof.trace.device import COMMUNICATION, COMPUTE, COPY, DeviceActivity
+from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, COPY, DeviceActivity
 from dsprof.trace.readers.call_rows import UNNAMED, Call, GroupTable
 from dsprof.trace.readers.kernels import is_usual, library_of, operation_of
+from dsprof.trace.readers.nsys.device_work import COPY as COPY_WORK
+from dsprof.trace.readers.nsys.device_work import KERNEL, Work
 from dsprof.trace.readers.nsys.nccl import Issue, Kernel
 from dsprof.trace.readers.nsys.processes import Process
-from dsprof.trace.readers.nsys.work import COPY as COPY_WORK
-from dsprof.trace.readers.nsys.work import KERNEL, Work
 
 _UNKNOWN = Issue("", 0, "", 0)
 _GROUPED = "send_recv"

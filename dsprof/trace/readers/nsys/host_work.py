@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.trace.device import LAUNCH, HostWork
+from dsprof.trace.device_activity import LAUNCH, HostWork
 from dsprof.trace.readers.host_calls import bare, kind_of, outer
 from dsprof.trace.readers.nsys.sqlite import Tables
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsprof.trace.readers.nsys.device_work import KERNELS
 from dsprof.trace.readers.nsys.sqlite import Tables
-from dsprof.trace.readers.nsys.work import KERNELS
 
 _RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dsprof.trace.readers.base import rank_in_name
+from dsprof.trace.readers.nsys.device_work import NEEDED, TABLES, process_column
 from dsprof.trace.readers.nsys.sqlite import Tables
-from dsprof.trace.readers.nsys.work import NEEDED, TABLES, process_column
 
 _THREAD_BITS = 24  # a global id: host and machine, process, thread
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")

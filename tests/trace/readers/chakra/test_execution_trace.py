@@ -7,8 +7,8 @@ from typing import Any
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.findings.finding import Status
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.table import RankTrace
 from tests.factories import exports as make
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.findings.finding import Status
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.chakra.graph import ChakraGraphReader
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.table import RankTrace
 from tests.factories import chakra as make
 from tests.factories.trace_files import write_run
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dsprof.errors import TraceError
-from dsprof.trace.device import ALLOCATION, COMMUNICATION, COMPUTE, COPY, TRANSFER
+from dsprof.trace.device_activity import ALLOCATION, COMMUNICATION, COMPUTE, COPY, TRANSFER
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.kineto import KinetoReader
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.table import RankTrace
 from tests.factories import kineto as make
 from tests.factories import trace as native
 from tests.factories.trace_files import write_trace

@@ -17,9 +17,9 @@ from dsprof.analysis.summarise import summarise
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
-from dsprof.trace.device import ALLOCATION, LOADING, TRANSFER
+from dsprof.trace.device_activity import ALLOCATION, LOADING, TRANSFER
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.table import RankTrace
 from tests.factories import exports as make
 
 WORK = [(make.GEMM, 0, 30), (make.NCCL, 20, 20), (make.GEMM, 50, 10)]

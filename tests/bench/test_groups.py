@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dsprof.bench.teams import Plan, stages
+from dsprof.bench.groups import Plan, stages
 
 
 def test_one_node_is_measured_as_the_world_and_as_a_pair():

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsprof.analysis.rank.grouping import group_rows
+from dsprof.analysis.rank.group_by import group_rows
 
 ROWS = st.lists(st.tuples(st.integers(-(2**40), 2**40), st.integers(0, 3), st.booleans()))
 

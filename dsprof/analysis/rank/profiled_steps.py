@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dsprof.analysis.rank.intervals import Array, Intervals
 from dsprof.analysis.rank.kernel_time import DeviceParts, DeviceTime
-from dsprof.trace.device import Profile
+from dsprof.trace.device_activity import Profile
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Step
-from dsprof.trace.table import RankTrace
 
 _MISSED_SHARE = 0.02
 """Of a step: dsprof and the profiler end their steps a few calls apart."""

@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from dsprof.environment import EnvSnapshot
 from dsprof.trace.columns import FLAGS, NUMBERS, WORDS, BoolArray, Columns, IntArray
-from dsprof.trace.device import DeviceActivity, Profile
+from dsprof.trace.device_activity import DeviceActivity, Profile
 from dsprof.trace.dumps.flight_dump import FlightDump
 from dsprof.trace.dumps.hang_dump import HangDump
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.dumps.state_file import RankState
 from dsprof.trace.lines import OPEN_LINE, Line
-from dsprof.trace.log import RankLog
+from dsprof.trace.rank_log import RankLog
 from dsprof.trace.schema import (
     BucketLayout,
     Collective,

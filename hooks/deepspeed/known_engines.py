@@ -8,7 +8,7 @@ from dsprof.recording.listeners import Listeners
 from dsprof.recording.recorder import Recorder
 
 
-class MetEngines(Listeners[[Any, int]]):
+class KnownEngines(Listeners[[Any, int]]):
     """Told of each engine when it is met first, and its number, in the thread that trains it."""
 
     def __init__(self, recorder: Recorder) -> None:
