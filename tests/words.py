@@ -72,7 +72,7 @@ SAY = {
     r"\bseen waited for\b": "no wait was recorded",
     r"\bset side by side\b|\bare tied\b|\btied (to|by|only)\b": "aligned",
     r"\bstands? (?!out\b)|\bstood\b|\bstanding (?!out\b)": "is, remains; stuck",
-    r"\btells? (of|apart|it)\b|\btold apart\b": "shows, distinguishes",
+    r"\btells? (of|it)\b|\bt(ell|ells|old) (\w+ )?apart\b": "shows, distinguishes",
     r"\bthat (they|it) wait(s)? for is\b|\brank that the others wait for\b": "straggler",
     r"\bworst moment\b": "minimum",
     r"\btimes of an accelerator\b": "device times",

@@ -149,7 +149,7 @@ def run_key(environ: Mapping[str, str], world_size: int) -> str:
     """Return a short key of the run: the same on all its ranks, and of no node's own values.
 
     Launchers that reuse master address and port give successive runs the same key; the time at
-    which a trace began tells those apart.
+    which a trace began separates those.
     """
     parts = [environ.get(name, "") for name in _RUN_IDS] + [str(world_size)]
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:12]
