@@ -66,6 +66,8 @@ class View:
             for status, label in _CHECKS.items()
             if (found := [one for one in self._shown if one.finding.status is status])
         ]
+        self.has_communication = bool(diagnosis.communication)
+        self.has_memory = bool(diagnosis.memory or diagnosis.snapshots)
         self.rules = {about.rule: about for about in diagnosis.rules}
 
     @property

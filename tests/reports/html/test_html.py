@@ -85,6 +85,15 @@ def test_the_contents_lead_to_every_section(page: Element) -> None:
     assert links == [f"#{section.attributes['id']}" for section in page.all("section")]
 
 
+def test_every_link_leads_to_something_on_the_page(page: Element) -> None:
+    waiting = msgspec.structs.replace(factory.findings()[0], category="memory", ranks=(0,))
+    others = (factory.empty(), factory.unsplit(), factory.diagnosis(findings=[waiting], memory=[]))
+    for shown in (page, *map(page_of, others)):
+        ids = {one.attributes["id"] for one in shown.all() if "id" in one.attributes}
+        links = {link.attributes["href"] for link in shown.all("a")}
+        assert links <= {f"#{name}" for name in ids}
+
+
 def test_a_finding_says_what_why_what_to_do_and_what_it_saves(page: Element) -> None:
     finding = page.one("article", id="reduction-every-micro-step")
     for words in (
