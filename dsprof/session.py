@@ -182,7 +182,7 @@ class Session:
         header = self._disclose(self._header(dist, run_key))
         state = recorder.in_flight.state
         if why := state.open(header, self._disclose):
-            recorder.outbox.define(Note(f"no live state is kept of this rank: {why}"))
+            recorder.outbox.define(Note(f"this rank keeps no live state: {why}"))
         elif state.path is not None and not config.anonymize:  # it has the number of the user
             header.state_file = state.path.name
         source = Source(

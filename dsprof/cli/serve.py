@@ -66,5 +66,5 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
 
 def _port(text: str) -> int:
     if not (text.isdecimal() and int(text) < 1 << 16):
-        raise ArgumentTypeError(f"'{text}' is no port: 0 to 65535")
+        raise ArgumentTypeError(f"invalid port '{text}': must be 0 to 65535")
     return int(text)

@@ -149,7 +149,7 @@ def _of_rank(path: Path, rank: int, held: Mapping[Path, RankTrace]) -> RankTrace
     for trace in _read(path):
         if trace.rank == rank:
             return trace
-    raise TraceError(f"{path}: changed while it was read: it holds nothing of rank {rank} now")
+    raise TraceError(f"{path}: changed while it was read: it no longer contains rank {rank}")
 
 
 def _read(path: Path) -> Iterable[RankTrace]:

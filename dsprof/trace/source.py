@@ -294,7 +294,7 @@ def members(path: Path) -> list[Path]:
     except _UNUSABLE as error:
         raise TraceError(f"{path}: a damaged zip: {error}") from None
     if len(infos) > _MOST_MEMBERS:
-        raise TraceError(f"{path}: a zip of {len(infos):,} files is no run")
+        raise TraceError(f"{path}: a zip of {len(infos):,} files is not a run")
     if sum(info.file_size for info in infos) > _largest(on_disk):
         raise _bomb(path)
     names = [info.filename for info in infos]

@@ -319,7 +319,7 @@ class CudaHook(Hook):
     def _say_captured(self) -> None:
         if not self._said_captured:
             self._said_captured = True
-            text = "collectives were captured into CUDA graphs: what replays send is not seen"
+            text = "collectives were captured into CUDA graphs: what replays send is not recorded"
             self.recorder.outbox.define(Note(text))
 
 

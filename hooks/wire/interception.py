@@ -36,7 +36,7 @@ _AT_START = tuple(
 
 OPERATORS = (
     "torch.ops.c10d is in use: {}: what these operators sent before DDP or a functional collective "
-    "was used is not seen; set interception to native or dispatcher"
+    "was used is not recorded; set interception to native or dispatcher"
 )
 _looked_up: set[str] = set()
 """Operators that a hook has looked up: who else uses them is unknown from then on."""

@@ -244,7 +244,7 @@ def _loaded(path: Path) -> ModuleType:
         )
     if not is_sealed(path.read_bytes()):
         raise RuntimeError(
-            f"{path} is cut off or changed, kernels in Python are used; run dsprof build"
+            f"{path} is truncated or changed, kernels in Python are used; run dsprof build"
         )
     loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
     spec = importlib.util.spec_from_loader(MODULE, loader)

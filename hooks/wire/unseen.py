@@ -23,13 +23,13 @@ _RPC = "torch.distributed.rpc.api"
 _GRAPH = ("torch.cuda.graphs", "CUDAGraph")
 
 SYMMETRIC_MEMORY = (
-    "symmetric memory is in use: what ranks read and write there directly is not seen"
+    "symmetric memory is in use: what ranks read and write there directly is not recorded"
 )
-RPC = "torch.distributed.rpc is in use: its messages are not seen"
-DEEPCOMPILE = "DeepCompile is active: collectives inside its graphs are not seen"
-REPLAYS = "CUDA graphs that hold collectives are replayed: what replays send is not seen"
+RPC = "torch.distributed.rpc is in use: its messages are not recorded"
+DEEPCOMPILE = "DeepCompile is active: collectives inside its graphs are not recorded"
+REPLAYS = "CUDA graphs that hold collectives are replayed: what replays send is not recorded"
 UNKNOWN_REPLAYS = (
-    "CUDA graphs captured before recording began are replayed: if they communicate, it is not seen"
+    "CUDA graphs captured before recording began are replayed: their communication is not recorded"
 )
 
 

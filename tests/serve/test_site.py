@@ -110,7 +110,7 @@ def test_a_port_that_is_none_is_a_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], port: str
 ) -> None:
     assert main(["serve", str(tmp_path), f"--port={port}"]) == 2
-    assert "is no port: 0 to 65535" in capsys.readouterr().err
+    assert "must be 0 to 65535" in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_said(

@@ -151,7 +151,7 @@ def test_a_library_that_was_changed_is_not_loaded(
     path = tmp_path / "changed.so"
     path.write_bytes(data)
     monkeypatch.setattr(native, "kernels_path", lambda: path)
-    with pytest.raises(RuntimeError, match="is cut off or changed"):
+    with pytest.raises(RuntimeError, match="is truncated or changed"):
         native.load_kernels()
 
 

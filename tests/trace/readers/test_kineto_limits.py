@@ -75,7 +75,7 @@ def test_a_zip_that_was_written_anew_is_read_anew(path: Path) -> None:
 
 def test_a_zip_of_more_files_than_a_run_has(path: Path) -> None:
     path.write_bytes(zipped({str(i): b"" for i in range(40_000)}))
-    with pytest.raises(TraceError, match="a zip of 40,000 files is no run"):
+    with pytest.raises(TraceError, match="a zip of 40,000 files is not a run"):
         find_run([path])
 
 
