@@ -165,7 +165,7 @@ def _scaled_ns(cost: OpCost, nbytes: int, group_size: int) -> float:
         return cost.time_ns(nbytes)
     mine, theirs = busbw_factor(cost.op, group_size), busbw_factor(cost.op, cost.group_size)
     carried = mine / theirs if mine and theirs else 1.0
-    depth = log2(group_size) / log2(cost.group_size) if cost.group_size > 1 else 1.0
+    depth = log2(group_size) / log2(cost.group_size)
     latency_ns = min(cost.latency_ns, cost.time_ns(nbytes))
     return latency_ns * depth + (cost.time_ns(nbytes) - latency_ns) * carried
 

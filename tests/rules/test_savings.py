@@ -4,8 +4,23 @@ import pytest
 
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.baseline import SCHEMA_VERSION, Baseline, Machine, OpCost, Sample
-from dsprof.rules.savings import NOMINAL_NS_PER_BYTE, about, is_hidden, joining_saves, ns_per_byte
+from dsprof.analysis.baseline import (
+    NOMINAL_CONTENTION,
+    SCHEMA_VERSION,
+    Baseline,
+    Machine,
+    OpCost,
+    Sample,
+)
+from dsprof.rules.savings import (
+    NOMINAL_NS_PER_BYTE,
+    about,
+    faster_products_save,
+    hiding_saves,
+    is_hidden,
+    joining_saves,
+    ns_per_byte,
+)
 from tests.factories.trace import rank_trace, step, summary, sync
 
 MIB = 1 << 20
@@ -43,6 +58,24 @@ def test_no_fewer_calls_save_nothing():
 
 def test_calls_that_may_be_bytes_alone_promise_nothing():
     assert joining_saves(20, 10, 10 * MIB, 1, (0.0, 2.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("blocked", "behind", "parts", "hidden"),
+    [(8, 100, 4, 6), (8, 5, 4, 5), (8, 100, 1, None), (8, 100, 0, None)],
+)
+def test_hidden_is_all_but_one_part_as_far_as_something_is_computed(blocked, behind, parts, hidden):
+    free, contended = NOMINAL_CONTENTION
+    expected = hidden and about(hidden * (1 - contended), hidden * (1 - free))
+    assert hiding_saves(blocked, behind, parts, BaselineCosts(None)) == expected
+
+
+@pytest.mark.parametrize(("added", "low"), [(0, 100 / 3), (5, 100 / 3 - 5), (40, 0)])
+def test_faster_products_save_their_share_of_the_time(added, low):
+    # Twice as fast, and half of the time after the change: two thirds of the time before it.
+    expected = about(low, 50)
+    found = faster_products_save(100, 2, 0.5, added)
+    assert found == (expected and pytest.approx(expected))
 
 
 def recorded(*calls, baseline: Baseline | None = None):
