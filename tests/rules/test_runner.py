@@ -11,6 +11,7 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.rule import RuleMeta
 from dsprof.rules.runner import judge
+from dsprof.trace.table import RankTrace
 from tests.factories.trace import header, rank_trace, summary, sync, zero_rank
 
 
@@ -98,6 +99,23 @@ def test_savings_never_exceed_what_was_exposed():
     rules = [Spoken(name, Status.FAIL, saving_ms_per_step=(3.0, 5.0)) for name in "abc"]
     findings = judge(summary(zero_rank(comm_ms=5)), rules)
     assert [finding.saving_ms_per_step for finding in findings] == [(3.0, 5.0), (0.75, 1.25), None]
+
+
+@pytest.mark.parametrize(
+    ("saving_ms", "saved_bytes", "said"),
+    [
+        ((0.0, 0.04), None, (Status.PASS, None)),
+        ((0.0, 0.04), 0, (Status.PASS, None)),
+        ((0.0, 0.04), 100, (Status.INFO, None)),
+        ((0.04, 0.05), None, (Status.INFO, (0.04, 0.05))),
+        (None, 0, (Status.PASS, None)),
+        (None, None, (Status.INFO, None)),
+    ],
+)
+def test_a_remark_on_a_saving_that_reads_as_nothing_is_a_pass(saving_ms, saved_bytes, said):
+    savings = {"saving_ms_per_step": saving_ms, "saving_bytes_per_step": saved_bytes}
+    finding = answer(Spoken("a", Status.INFO, **savings))
+    assert (finding.status, finding.saving_ms_per_step) == said
 
 
 def test_no_saving_is_longer_than_the_step():
@@ -241,3 +259,51 @@ def test_of_a_kind_that_exposed_nothing_nothing_is_saved():
     ]
     findings = judge(summary(zero_rank(comm_ms=5)), claims)
     assert [finding.saving_ms_per_step for finding in findings] == [None, None]
+
+
+def undecided(why: str, *ranks: RankTrace) -> set[str]:
+    """The rules that name what they lack."""
+    findings = judge(summary(*ranks), RULES)
+    return {one.rule for one in findings if one.status is Status.UNKNOWN and why in one.summary}
+
+
+def test_rules_that_take_a_mean_need_two_measured_steps():
+    one, two = ([zero_rank(rank, steps=steps) for rank in range(2)] for steps in (2, 3))
+    assert undecided("; 2 are needed", *two) == set()
+    assert undecided("; 2 are needed", *one) == {
+        "barrier-in-step",
+        "communication-bound-step",
+        "giant-bucket",
+        "low-comm-overlap",
+        "low-compute-share",
+        "offload-bound-step",
+        "prefetch-misses",
+        "scalar-collectives",
+        "unhidden-reduction",
+    }
+
+
+def test_rules_on_sizes_are_undecided_without_any():
+    ranks = [zero_rank(rank) for rank in range(2)]
+    assert undecided("sizes of collectives", *ranks) == set()
+    for trace in ranks:
+        trace.collectives.tensors[:] = 0
+    assert undecided("sizes of collectives", *ranks) == {
+        "allreduce-for-sharded-gradients",
+        "fp32-gradients",
+        "giant-bucket",
+        "scalar-collectives",
+        "small-collectives",
+        "unexplained-traffic",
+    }
+
+
+def test_rules_on_groups_are_undecided_where_no_group_is_described():
+    ranks = [zero_rank(rank, groups={}) for rank in range(2)]
+    assert undecided("ranks of process groups", *ranks) == {
+        "allreduce-for-sharded-gradients",
+        "barrier-in-step",
+        "scalar-collectives",
+        "small-collectives",
+        "unexplained-traffic",
+    }
