@@ -166,8 +166,6 @@ def _judged(trace: RankTrace, device: DeviceActivity, time: DeviceTime) -> Windo
 def _sums(device: DeviceActivity, column: np.ndarray, rows: BoolArray) -> tuple[KernelSum, ...]:
     """Add up the chosen rows by the words that `column` codes, the longest first."""
     chosen = np.flatnonzero(rows)
-    if not len(chosen):
-        return ()
     groups = group_rows([column[chosen]])
     totals = groups.sums((device.end_ns - device.start_ns)[chosen])
     found = [

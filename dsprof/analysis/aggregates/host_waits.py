@@ -76,8 +76,6 @@ class HostWaits(Aggregate):
         chosen = np.flatnonzero(
             is_stop(host) & (window.within(host.start_ns, host.start_ns + 1) > 0)
         )
-        if not len(chosen):
-            return cls({}, steps, record_ns)
         keys = [column[chosen] for column in (host.name, host.operator, host.annotation)]
         groups = group_rows(keys)
         held, counts = groups.sums((host.end_ns - host.start_ns)[chosen]), groups.counts()

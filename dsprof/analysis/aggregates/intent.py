@@ -202,8 +202,6 @@ def _progress(trace: RankTrace, part: Part, gradients: Array) -> Progress:
 
 def _sent(trace: RankTrace, chosen: Array, kinds: Array) -> dict[Sent, Amount]:
     rows = trace.collectives
-    if not len(chosen):
-        return {}
     by_library = rows.requested[chosen] != rows.code("")
     is_other = kinds == _OTHER
     site = np.where(is_other, rows.site[chosen], 0)

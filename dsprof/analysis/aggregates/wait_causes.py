@@ -74,8 +74,6 @@ class WaitCauses(Aggregate):
         """Sort the collectives of one rank by what they were for."""
         table, steps = trace.collectives, detailed_steps(trace)
         chosen = between_ranks(trace, steps)
-        if not len(chosen):
-            return cls({})
         label, names = _labels(trace)
         columns: list[IntArray | BoolArray] = [label, table.op, table.phase, table.is_async]
         groups = group_rows([column[chosen] for column in columns])

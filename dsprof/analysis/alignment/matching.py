@@ -225,10 +225,8 @@ def _shift(
 def _likely_shift(one: Rows, other: Rows) -> int:
     """Return the difference in number between most collectives of `other` and the nearest end."""
     ends, order = np.sort(one.done), np.argsort(one.done, kind="stable")
-    after = np.clip(np.searchsorted(ends, other.done), 1, max(len(ends) - 1, 1))
-    before = np.minimum(after, len(ends) - 1) - 1
-    before = np.maximum(before, 0)
-    after = np.minimum(after, len(ends) - 1)
+    after = np.minimum(np.searchsorted(ends, other.done), len(ends) - 1)
+    before = np.maximum(after - 1, 0)
     is_before = other.done - ends[before] <= ends[after] - other.done
     nearest = order[np.where(is_before, before, after)]
     shifts, counts = np.unique(one.seq[nearest] - other.seq, return_counts=True)
