@@ -11,7 +11,7 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.rule import RuleMeta
 from dsprof.rules.runner import judge
-from dsprof.trace.table import RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import header, rank_trace, summary, sync, zero_rank
 
 
