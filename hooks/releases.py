@@ -1,4 +1,4 @@
-"""Which release of a library is here, for what came or went with one."""
+"""Which release of a library is installed, for names that came or went with one."""
 
 from __future__ import annotations
 

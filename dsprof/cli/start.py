@@ -1,4 +1,4 @@
-"""Becoming another program."""
+"""Replaces this process by another program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two runs differ in time by more than each of them differs from itself."""
+"""Whether two runs differ in time by more than their own noise."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is known of a run, in one value."""
+"""Everything known about a run, in one value."""

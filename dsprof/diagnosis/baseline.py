@@ -1,4 +1,4 @@
-"""A baseline taken into a summary, and what tells its machine from that of the run."""
+"""A baseline as a part of a summary, and how its machine differs from that of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges a DeepSpeed configuration before there is a run, and whether this machine suits it."""
+"""Checks a DeepSpeed configuration before there is a run, and whether this machine suits it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What happens in the training process between the hooks and the writer."""
+"""The training side between the hooks and the writer."""

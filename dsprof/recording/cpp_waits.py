@@ -1,4 +1,4 @@
-"""Collectives that are complete, and whose Work no Python code holds any more."""
+"""Completed collectives whose Work no Python object holds any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a signal handler of the user raises while a hook runs: his own, and no failure of ours."""
+"""Exceptions of a user's signal handler while a hook runs: they are no failures of ours."""
 
 from __future__ import annotations
 

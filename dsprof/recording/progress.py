@@ -1,4 +1,4 @@
-"""Where training stands: steps, and the phases within them."""
+"""The progress of training: steps, and the phases within them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a DeepSpeed engine is: its configuration as written, and as it came to be."""
+"""A DeepSpeed engine: its configuration as written and as in force."""
 
 from __future__ import annotations
 

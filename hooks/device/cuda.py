@@ -1,4 +1,4 @@
-"""Time on a CUDA (or ROCm) device: how long streams are held by collectives.
+"""Time on a CUDA (or ROCm) device: how long collectives block streams.
 
 A collective that runs on the current stream is put between two events. One that runs on a stream
 of its own holds whichever stream waits for it: the events go around the wait. Nothing here waits

@@ -1,4 +1,4 @@
-"""What a process group is for, read off the names that its makers gave it.
+"""The role of a process group, from the names that its makers gave it.
 
 DeepSpeed's groups, Megatron's parallel state and an `mpu` object keep groups in attributes that say
 what they are for; a device mesh names its dimensions. Attributes are read and nothing is called:

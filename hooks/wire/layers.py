@@ -1,4 +1,4 @@
-"""The two layers that see the wire, and what they tell each other."""
+"""The two layers that see the wire, and what they share."""
 
 from __future__ import annotations
 

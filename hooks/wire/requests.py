@@ -1,4 +1,4 @@
-"""What a library above c10d asks for, as the collectives within a call of it will tell."""
+"""What a library above c10d asks for, recorded with the collectives within its call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion: how long the host was blocked waiting for a collective, and until when.
+"""Completion: how long a wait for a collective blocked the host, and when it was complete.
 
 `Work.wait` is patched on the class, and on subclasses that bring their own. Which collective a wait
 is for is known by the identity of the Work that the recorder keeps while it is in flight. Handles

@@ -1,4 +1,4 @@
-"""Who waited, and for whom: the rank x step matrix of waits."""
+"""Who waited for whom: the matrix of waits by rank and step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the run ran on and how it was set up."""
+"""The environment and configuration of the run."""
 
 from __future__ import annotations
 

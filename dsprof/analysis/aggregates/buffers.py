@@ -1,4 +1,4 @@
-"""Memory that a rank holds for communication, as far as the trace tells."""
+"""Memory that a rank holds for communication, as far as the trace shows."""
 
 from __future__ import annotations
 

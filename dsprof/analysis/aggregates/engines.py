@@ -1,4 +1,4 @@
-"""DeepSpeed engines: what the user wrote, and what it came to."""
+"""DeepSpeed engines: their configuration as written and as in force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the environment said, and on which ranks: variables, files, versions, limits, configuration.
+"""The environment by ranks: variables, files, versions, limits, configuration.
 
 A set of ranks is an int in which bit r is rank r: a value shared by 8,000 ranks costs one
 kilobyte, and joining two sets is one operation.

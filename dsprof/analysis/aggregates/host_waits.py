@@ -1,4 +1,4 @@
-"""How often the host stopped to wait for a device, and how long the device was idle around it."""
+"""How often the host waited for a device, and how long the device was idle around these waits."""
 
 from __future__ import annotations
 

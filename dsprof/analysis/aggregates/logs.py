@@ -1,4 +1,4 @@
-"""What libraries said of themselves in the logs of each rank."""
+"""What libraries reported in the logs of each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the asynchronous communication ran behind something else."""
+"""How much asynchronous communication overlaps with other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who took part, and how far what they wrote can be trusted."""
+"""The ranks of a run, and how far their traces can be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One time line for all ranks, and how far it can be trusted.
+"""One time line for all ranks, and its error.
 
 Ranks of one host and boot read the same monotonic clock. Hosts are aligned by collectives that no
 rank leaves before every rank has entered (`clock_ties`); those of a device by when it ran them.

@@ -1,4 +1,4 @@
-"""Puts what a device did in the place of what the host saw of it.
+"""Replaces the host's times of collectives and steps by the device's.
 
 On a device a call returns before its work is done, so the host's times of a collective say nothing.
 Its stalls do: `on_device_clock` writes them into the columns that the host's times have on a CPU,

@@ -1,4 +1,4 @@
-"""Intervals on a rank's host clock: unions, intersections, and what of them lies in a window."""
+"""Intervals on a rank's host clock: unions, intersections, and their parts in a window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which collectives were in flight for no other reason than their own transfer."""
+"""Isolated transfers: collectives without a wait for others and with no other in flight."""
 
 from __future__ import annotations
 

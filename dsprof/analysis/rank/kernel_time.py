@@ -1,4 +1,4 @@
-"""Time of an accelerator: what of it is computation, exposed communication, copies and idle."""
+"""Device time, split into computation, exposed communication, copies and idle."""
 
 from __future__ import annotations
 

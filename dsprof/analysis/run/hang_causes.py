@@ -1,4 +1,4 @@
-"""What a rank does instead of joining, by the look that somebody took at its process."""
+"""What a rank does instead of joining, from a look at its process."""
 
 from __future__ import annotations
 

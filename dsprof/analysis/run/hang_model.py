@@ -1,4 +1,4 @@
-"""What is said of a hang: verdicts, and who waits where."""
+"""The model of a hang: verdicts, and who waits where."""
 
 from __future__ import annotations
 

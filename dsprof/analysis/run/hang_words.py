@@ -1,4 +1,4 @@
-"""What is said of groups, calls and waits, in words."""
+"""Groups, calls and waits in words."""
 
 from __future__ import annotations
 

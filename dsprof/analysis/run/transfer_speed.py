@@ -1,4 +1,4 @@
-"""How fast collectives are once all ranks have come: by operation, group and size.
+"""How fast collectives are after all ranks have arrived: by operation, group and size.
 
 The last rank to enter does not wait, so its time in flight is that of the transfer. It is the
 shortest of all ranks', each by its own clock: no clocks are compared.

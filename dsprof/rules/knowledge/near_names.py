@@ -1,4 +1,4 @@
-"""The known name that an unknown one is like: a slip of the hand, or not."""
+"""The known name that an unknown one resembles, if it looks like a typing error."""
 
 from __future__ import annotations
 
