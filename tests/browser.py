@@ -116,17 +116,18 @@ class Browser:
             self.events.append(message)
         return message
 
-    def open(self, path: Path, **view: Any) -> Page:
-        """Open a file in a new page; `view` is passed to `Page.view`. Returns after its load."""
+    def open(self, place: Path | str, **view: Any) -> Page:
+        """Open a file or an address in a new page, and return after its load.
+
+        `view` is passed to `Page.view`.
+        """
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
         page.view(**view)
-        self.events.clear()
-        page.call("Page.navigate", url=path.resolve().as_uri())
-        page.wait_event("Page.loadEventFired")
+        page.go(place if isinstance(place, str) else place.resolve().as_uri())
         return page
 
 
@@ -140,6 +141,12 @@ class Page:
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command to this tab."""
         return self._browser.call(method, self._session, **params)
+
+    def go(self, address: str) -> None:
+        """Load another address."""
+        self._browser.events.clear()
+        self.call("Page.navigate", url=address)
+        self.wait_event("Page.loadEventFired")
 
     def view(self, width: int = 1280, dark: bool = False, scripts: bool = True) -> None:
         """Set width, colour scheme, and whether the page's scripts run."""
