@@ -147,10 +147,21 @@ def test_a_notebook_shows_it(tmp_path: Path) -> None:
 
     write_run(tmp_path / "traces")
     notebook = nbformat.v4.new_notebook()
-    code = f"import dsprof\ndsprof.load({str(tmp_path / 'traces')!r})"
-    notebook.cells = [nbformat.v4.new_code_cell(code)]
+    cells = (
+        f"import dsprof\nrun = dsprof.load({str(tmp_path / 'traces')!r})\nrun",
+        "run.collectives",
+        f"with dsprof.record(out={str(tmp_path / 'empty')!r}) as recording:\n    dsprof.step()",
+        "recording.report()\nrecording",
+    )
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    shown = notebook.cells[0].outputs[0].data
-    assert "2 ranks" in shown["text/plain"]
-    page = shown["text/html"].replace("\N{NO-BREAK SPACE}", " ")
-    assert dsprof.load(tmp_path / "traces").diagnosis.verdict in page
+    first, rows, quiet, unrecorded = (cell.outputs for cell in notebook.cells)
+    assert "2 ranks" in first[0].data["text/plain"]
+    screen = first[0].data["text/html"].replace("\N{NO-BREAK SPACE}", " ")
+    assert screen.count(dsprof.load(tmp_path / "traces").diagnosis.verdict) == 1
+    assert screen.count("No problems found") == 1
+    assert "<caption>CollectiveCall: the first 8 rows</caption>" in rows[0].data["text/html"]
+    assert quiet == []
+    said, shown = unrecorded
+    assert said.text.startswith("dsprof: nothing is recorded yet: no process group has")
+    assert shown.data["text/plain"] == "dsprof recording: ended, no process group has communicated"
