@@ -40,15 +40,10 @@ def _too_short(first: list[StepParts], second: list[StepParts]) -> str:
     fewest = min(len(first), len(second))
     shortest_ns = min(sum(row.total_ns for row in rows) for rows in (first, second))
     if fewest < LEAST_STEPS:
-        return (
-            f"one run has {plural(fewest, 'measured step')}, and noise is estimated from "
-            f"{LEAST_STEPS} on"
-        )
+        return f"one run has only {plural(fewest, 'measured step')}; {LEAST_STEPS} are needed"
     if shortest_ns < LEAST_NS:
-        return (
-            f"one run has {duration(shortest_ns)} of measured steps, and noise is estimated from "
-            f"{LEAST_NS / 1e9:g} s on"
-        )
+        needed = f"{LEAST_NS / 1e9:g} s are needed"
+        return f"one run has only {duration(shortest_ns)} of measured steps; {needed}"
     return ""
 
 

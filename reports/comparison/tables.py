@@ -52,7 +52,7 @@ def times(changes: Sequence[TimeChange]) -> Table:
         Column("Before", "ns"),
         Column("After", "ns"),
         Column("Difference"),
-        Column("Judgement"),
+        Column("Verdict"),
     )
     rows = (
         (
@@ -110,8 +110,10 @@ def settings(changes: Iterable[Change], noun: str) -> Table:
 
 def _kind(one: KindChange) -> str:
     mode = "async" if one.is_async else "sync"
+    is_whole = one.group == "all ranks"
     words = (
-        f"{ROLES.get(one.group, one.group)} of {one.group_size}",
+        "" if is_whole else ROLES.get(one.group, one.group),
+        f"{'all ' if is_whole else ''}{one.group_size} ranks",
         one.phase,
         one.size_class,
         one.dtype,
