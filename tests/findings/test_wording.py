@@ -1,0 +1,49 @@
+"""Numbers, ranks and reasons in sentences."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.findings.formatting import NO_BREAK, unbroken
+from dsprof.findings.wording import count, figures, listed, named, ranks_do, rate, reason
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1234.5, "1,234"), (99.96, "100"), (9.996, "10.0"), (0.5, "0.50"), (0.0042, "0.0042")],
+)
+def test_a_number_has_about_three_figures(value: float, words: str) -> None:
+    assert figures(value) == words
+
+
+def test_whole_numbers_are_in_full() -> None:
+    assert (count(20_947), count(2.0), count(2.5)) == ("20,947", "2", "2.50")
+
+
+def test_bandwidth_is_decimal() -> None:
+    assert (rate(96.2e9), rate(2e8)) == ("96.2 GB/s", "200 MB/s")
+
+
+def test_ranks_are_ranges_whatever_their_order() -> None:
+    assert listed([7, 0, 1, 2]) == "0-2, 7"
+    assert (named([3]), named(range(999))) == ("rank 3", "ranks 0-998")
+    assert (ranks_do((3,), "wait"), ranks_do((3, 4), "wait")) == ("Rank 3 waits", "Ranks 3-4 wait")
+
+
+@pytest.mark.parametrize(
+    ("summary", "why"),
+    [
+        ("Unknown: events are missing.", "Events are missing."),
+        ("No log was given.", "No log was given."),
+        ("Unknown: overlap_comm was not recorded.", "overlap_comm was not recorded."),
+    ],
+)
+def test_a_reason_is_a_sentence(summary: str, why: str) -> None:
+    assert reason(summary) == why
+
+
+def test_a_number_keeps_its_unit_on_its_line() -> None:
+    text = "9.90 MiB at 1.5 GB/s: 15 % of 3 steps, 4 bytes in rank 2 s"
+    kept = unbroken(text)
+    assert kept.count(NO_BREAK) == 4
+    assert kept.replace(NO_BREAK, " ") == text

@@ -107,7 +107,7 @@ class ReductionEveryMicroStep:
             severity=Severity.NONE if hidden else Severity.HIGH if severe else Severity.MEDIUM,
             cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
             action=_HIDDEN if hidden else _ACTION if engines.stage is None else _ENGINE_ACTION,
-            problem=f"Gradients are reduced {reductions:.3g} times per step",
+            problem=f"Gradients are reduced {plural(reductions, 'time')} per step",
             fix="" if hidden else "Wrap all micro-steps but the last in `no_sync()`",
             evidence=(evidence,),
             saving_bytes_per_step=extra,

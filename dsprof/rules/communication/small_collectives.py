@@ -99,7 +99,7 @@ class SmallCollectives:
             cause=knob.cause,
             action=_HIDDEN if hidden else knob.action,
             problem=f"{knob.title}: {count(bucket.flushes_per_step)} of "
-            f"{bucket.mean_bytes / 1024:,.0f} KiB per step",
+            f"{size(bucket.mean_bytes)} per step",
             fix="" if hidden else knob.fix,
             evidence=(_figures(bucket),),
             config_patch=None if hidden else knob.config_patch,
