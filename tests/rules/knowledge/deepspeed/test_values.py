@@ -28,3 +28,32 @@ def test_a_value_is_looked_at_from_a_release_on():
     assert any(taken.since for taken in every)
     assert all(isinstance(taken.since, tuple) for taken in every)
     assert takes()["checkpoint"].since == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "taken", "refused"),
+    [
+        ("autotuning", [{}], [[], "on", None]),
+        ("tensorboard.output_path", ["", "logs"], [1, None]),
+        ("comms_logger.prof_ops", [[], ["all_reduce"]], ["all_reduce", {}]),
+        ("optimizer.type", ["Adam", None], ["", 1]),
+        ("sequence_parallel_size", [1, 0.5], [0, "2"]),
+        (f"{ZERO}.zenflow.select_interval", ["auto", -1, 2], [1.5, "2"]),
+        ("expert_parallel.comm_qp_margin", [0, 1], [-1, 0.5]),
+        ("expert_parallel.num_limited_groups", [1, 1.5, None], [0.5, "1"]),
+        ("expert_parallel.autoep_size", [1], [0, 1.5]),
+        (f"{ZERO}.zenflow.topk_ratio", [0.5, "auto"], [0, 1]),
+        ("fp16.loss_scale_window", [1000, "1000"], [True]),
+        ("autotuning.exps_dir", ["dir"], ["", None]),
+        ("vocabulary_size", [1.5, "", None], ["many"]),
+        ("wall_clock_breakdown", [True, 0], ["true", None]),
+        ("expert_parallel.validate_folding_routing", [False], [0, None]),
+        ("expert_parallel.expert_w1", ["w1", None], ["", "experts.w1"]),
+        ("torch_autocast.dtype", ["bfloat16", "torch.float16", "fp32"], ["complex64", 16]),
+        ("communication_data_type", ["FP16", "bf16", None], ["int8", 16]),
+        ("hybrid_engine.max_out_tokens", [1, "8", {}], [0, "0"]),
+    ],
+)
+def test_a_form_ends_where_deepspeed_refuses(path, taken, refused):
+    assert [value for value in taken if not_taken(path, value)] == []
+    assert [value for value in refused if not not_taken(path, value)] == []
