@@ -104,3 +104,9 @@ def test_exposed_time_that_was_not_measured_is_unknown():
 
 def test_a_single_rank_has_nobody_to_wait_for():
     assert said(RULE, zero_rank(0, 1, comm_ms=30)).status is Status.NOT_APPLICABLE
+
+
+def test_of_many_ranks_those_that_wait_longest_are_listed():
+    waits = [zero_rank(rank, 17, comm_ms=30 + rank / 4) for rank in range(17)]
+    rows = said(RULE, *waits).evidence[0].rows
+    assert [row[0] for row in rows] == list(range(16, 0, -1))

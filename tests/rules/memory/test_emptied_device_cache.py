@@ -84,3 +84,8 @@ def test_a_program_that_empties_the_cache_once_is_not_blamed(tmp_path):
     assert "empty_cache()" in finding.cause
     assert "in 10 flushes" in finding.summary
     assert flushed(tmp_path, 50).status is Status.PASS
+
+
+def test_of_many_ranks_some_are_listed():
+    many = (run(list(range(0, 100, 10)), rank=rank) for rank in range(33))
+    assert len(said(RULE, *many).evidence[0].rows) == 32

@@ -64,3 +64,8 @@ def test_room_passes():
 def test_without_samples_it_cannot_tell():
     assert said(RULE, rank_trace()).status is Status.UNKNOWN
     assert said(RULE, on_host({"host_total_bytes": 0})).status is Status.UNKNOWN
+
+
+def test_of_many_hosts_some_are_listed():
+    many = (host(left=2, rank=rank, name=f"node-{rank}") for rank in range(33))
+    assert len(said(RULE, *many).evidence[0].rows) == 32

@@ -98,3 +98,11 @@ def test_what_is_no_leak_passes(series):
 @pytest.mark.parametrize("trace", [rank_trace(), device(*map(leaking, range(12))), on_device(None)])
 def test_few_steps_do_not_tell(trace):
     assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_of_many_ranks_those_that_grow_most_are_listed():
+    growing = (
+        device(*(leaking(n) * (1 + rank / 32) for n in range(42)), rank=rank) for rank in range(33)
+    )
+    rows = said(RULE, *growing).evidence[0].rows
+    assert [row[0] for row in rows] == list(range(32, 0, -1))

@@ -62,3 +62,8 @@ def test_ranks_are_listed_by_their_peak():
         (1, 8 * GIB),
     ]
     assert [row[2] for row in table.rows] == pytest.approx([1.4, 1, 1, 0.8])
+
+
+def test_of_many_ranks_those_with_most_are_listed():
+    rows = said(RULE, *peaks(*[10] * 39, 14)).evidence[0].rows
+    assert (len(rows), rows[0][0]) == (32, 39)

@@ -103,3 +103,9 @@ def test_without_a_record_of_the_host_no_cause_is_claimed():
     finding = said(RULE, rank(steps_of(4, 4, 4, 4), world_size=1))
     assert "nothing recorded (100 %" in finding.summary
     assert finding.confidence == "low"
+
+
+def test_of_many_ranks_the_most_idle_are_listed():
+    ranks = (busy(rank, compute=40 - rank, comm=20, world_size=17) for rank in range(17))
+    rows = said(RULE, *ranks).evidence[1].rows
+    assert [row[0] for row in rows] == list(range(16, 0, -1))
