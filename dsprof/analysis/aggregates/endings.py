@@ -16,7 +16,7 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment.processes import GONE
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.dumps.faulthandler_text import threads_of
-from dsprof.trace.dumps.hang_dump import HangDump, store_call
+from dsprof.trace.dumps.hang_dump import Connection, HangDump, connections, store_call
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
 
@@ -63,6 +63,7 @@ class Symptoms:
     oom_kills: int = 0  # of its cgroup, since the process began
     at_ns: int | None = None  # when it was, on the run's time line; None: now
     store_call: str = ""  # in which it waited for the store of torch.distributed
+    connections: tuple[Connection, ...] = ()
     lost_store: str = ""  # host and port of that store, if it did not answer
 
     @property
@@ -200,6 +201,7 @@ class _Reading:
             # Of a living process they were others in its cgroup.
             oom_kills=(dump.process.oom_kills or 0) * (dump.process.state == GONE),
             at_ns=self._on_run(dump.noticed_ns - self.trace.header.started_monotonic_ns),
+            connections=connections(dump.process),
             store_call=store_call(dump.threads) if self._ended_in(dump) else "",
             lost_store=dump.lost_store if self._ended_in(dump) else "",
         )

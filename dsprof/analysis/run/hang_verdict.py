@@ -25,6 +25,7 @@ from dsprof.analysis.run.flight_recorders import GroupState
 from dsprof.analysis.run.hang_ends import ended
 from dsprof.analysis.run.hang_fates import Fate, by_look, fate_of
 from dsprof.analysis.run.hang_groups import groups_of
+from dsprof.analysis.run.hang_links import broken_links, cut_off
 from dsprof.analysis.run.hang_model import (
     Cause,
     HangReport,
@@ -261,17 +262,21 @@ class _Judge:
                 confidence="medium",
                 sentence=said,
             )
+        links = broken_links({r: self.endings.ranks[r].symptoms for r in state.members})
+        between = "; ".join(f"{one} and {other}" for one, other in links[:_NAMED])
+        text = (
+            f"Bytes stay unsent between ranks {between}: the network does not carry them."
+            if links
+            else "Every rank is alive in it: the network between them broke, the timeout was too "
+            "short, or the transfer was still running when the run ended."
+        )
         return self.tell.of_state(
             state,
             kind="network",
-            ranks=state.members,
+            ranks=cut_off(links) or state.members,
             waiting=state.waiting,
-            cause=Cause(
-                "unknown",
-                "Every rank is alive in it: the network between them broke, the timeout was too "
-                "short, or the transfer was still running when the run ended.",
-            ),
-            confidence="medium" if state.waited_ns >= LONGEST_NS else "low",
+            cause=Cause("unknown", text),
+            confidence="medium" if links or state.waited_ns >= LONGEST_NS else "low",
             sentence=said,
         )
 

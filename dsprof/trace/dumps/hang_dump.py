@@ -20,6 +20,9 @@ from dsprof.trace.schema import Header, MemorySample
 DUMP_PATTERN = "hang-rank*.json"
 LARGEST_BYTES = 4 << 20
 
+_OPEN = re.compile(
+    r"ESTABLISHED port (\d{1,5}) to (\d{1,5}), (\d{1,15}) unsent, (\d{1,15}) unread", re.ASCII
+)
 _AT_STORE = re.compile(
     r"[/\\]torch[/\\]distributed[/\\].*\.py:\d+ (?P<call>new_group|init_process_group|rendezvous"
     r"|_store_based_barrier|split_group)$"
@@ -50,6 +53,15 @@ class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
     sockets: tuple[str, ...] = ()  # TCP: "state local-remote unsent/unread bytes"
 
 
+class Connection(msgspec.Struct, frozen=True):
+    """One end of a TCP connection, and what waits in it."""
+
+    port: int
+    peer_port: int
+    unsent_bytes: int
+    unread_bytes: int
+
+
 class HangDump(msgspec.Struct, omit_defaults=True):
     """One rank at the moment at which its watchdog noticed that nothing went on."""
 
@@ -74,6 +86,12 @@ def store_call(threads: list[ThreadStack]) -> str:
     frames = threads[0].frames if threads else ()
     found = [call["call"] for frame in frames if (call := _AT_STORE.search(frame))]
     return found[-1] if found else ""
+
+
+def connections(process: ProcessState) -> tuple[Connection, ...]:
+    """Return the open connections of a process."""
+    found = filter(None, map(_OPEN.fullmatch, process.sockets))
+    return tuple(Connection(*map(int, one.groups())) for one in found)
 
 
 def dump_path(folder: Path, rank: int) -> Path:

@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.endings import Endings, Symptoms
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.run.hang_verdict import HangVerdict, verdicts
 from dsprof.analysis.summarise import summarise
-from dsprof.trace.dumps.hang_dump import HangDump, ProcessState
+from dsprof.trace.dumps.hang_dump import Connection, HangDump, ProcessState
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
@@ -358,6 +358,29 @@ def test_what_all_entered_and_none_left_is_the_network() -> None:
     traces = [rank(n, [waits()], **KILLED) for n in range(RANKS)]
     found = root(*traces)
     assert (found.kind, found.ranks, found.confidence) == ("network", (0, 1, 2, 3), "medium")
+
+
+def test_where_bytes_stay_unsent_the_network_is_broken() -> None:
+    def connected(*peers: int, unsent: Sequence[int] = ()) -> Symptoms:
+        """Ports are 10 * own rank + peer's rank, seen from either end."""
+        me = ({*range(RANKS)} - {*peers}).pop()
+        ends = [Connection(10 * me + n, 10 * n + me, 176 * (n in unsent), 0) for n in peers]
+        return Symptoms(at_ns=10**12, connections=tuple(ends))
+
+    looks = {"r0": connected(1, 2, 3, unsent=[2]), "r1": connected(0, 2, 3),
+             "r2": connected(0, 1, 3, unsent=[3]), "r3": connected(0, 1, 2)}  # fmt: skip
+    found = root(*(rank(n, [waits()], **CTRL_C) for n in range(RANKS)), **looks)
+    assert (found.kind, found.ranks) == ("network", (2,))
+    assert "unsent between ranks 0 and 2; 2 and 3:" in found.cause.text
+
+
+def test_bytes_that_a_rank_does_not_read_are_not_the_networks() -> None:
+    looks = {
+        "r0": Symptoms(at_ns=10**12, connections=(Connection(1, 2, 4096, 0),)),
+        "r1": Symptoms(at_ns=10**12, connections=(Connection(2, 1, 0, 4096),)),
+    }
+    found = root(*(rank(n, [waits()], **CTRL_C) for n in range(RANKS)), **looks)
+    assert (found.kind, found.ranks) == ("network", (0, 1, 2, 3))
 
 
 def test_who_waits_for_what_another_rank_has_ended_is_not_absent_from_the_next() -> None:
