@@ -308,6 +308,9 @@ def memory(**fields):
 def test_the_four_reasons_for_no_memory():
     (needy,) = memory()
     assert "more memory than the device has" in needy.title
+    assert needy.evidence[0].rows == (
+        (0, 0, 1 << 30, 80 << 30, 100 << 20, 78 << 30, 200 << 20, 924 << 20),
+    )
     (fragments,) = memory(unallocated="1.00 GiB", allocated="77.00 GiB")
     assert "expandable_segments:True" in fragments.action
     (crowded,) = memory(others="Process 77 has 30.00 GiB memory in use. ", process="49.00 GiB")

@@ -110,7 +110,12 @@ def test_fewer_bytes_than_were_flushed_are_unexplained():
     trace = rank(nbytes=WHOLE * 3 // 4)
     for one in trace.flushes:
         one.elements = ELEMENTS
-    assert said(RULE, trace).status is Status.FAIL
+    finding = said(RULE, trace)
+    assert finding.status is Status.FAIL
+    sent, asked = WHOLE * 3 // 4, WHOLE
+    gradients, update = (row[3:9] for row in finding.evidence[0].rows)
+    assert gradients == ("1", 1.0, asked, asked, sent, "unexplained")
+    assert update == ("1", 1.0, asked, asked, asked, "as asked")
 
 
 def test_other_micro_steps_than_configured_are_named():

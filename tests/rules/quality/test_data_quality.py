@@ -68,6 +68,13 @@ def test_a_rank_that_ended_badly_is_named():
         "completed collective: all_reduce 6 of world on rank 1. No collective in flight was "
         "recorded."
     )
+    assert finding.evidence[0].rows == tuple(
+        (rank, ended, "all_reduce 6 of world", 5, "", 0)
+        for rank, ended in (
+            (0, "end of the process"),
+            (1, "no trailer: killed, crashed, or still running"),
+        )
+    )
 
 
 def test_of_a_killed_rank_on_a_device_it_is_not_known_what_was_in_flight():
