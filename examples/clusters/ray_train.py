@@ -13,6 +13,8 @@ from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 from torch import nn
 
+import dsprof
+
 RECORDING = {"DSPROF": "1", "DSPROF_STEPS": "50", "DSPROF_OUT": str(Path("dsprof-out").resolve())}
 
 
@@ -24,6 +26,7 @@ def train() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    dsprof.disable()  # finishes the trace: Ray kills its workers when they are done
 
 
 if __name__ == "__main__":
