@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from dsprof.errors import DsprofError
+from dsprof.redaction import map_text, redact_text
 
 Shown = TypeVar("Shown")
 Shown_contra = TypeVar("Shown_contra", contravariant=True)
@@ -44,6 +45,23 @@ class Renderer(Protocol[Shown_contra]):
     def render(self, shown: Shown_contra, /, options: Options) -> bytes:
         """Return the whole document."""
         ...
+
+
+def render_in(
+    renderers: Sequence[Renderer[Shown]],
+    shown: Shown,
+    format_name: str,
+    *,
+    width: int | None = None,
+    colour: bool = False,
+) -> bytes:
+    """Render with the renderer called `format_name`; secrets in quoted texts are redacted.
+
+    Raises:
+        DsprofError: there is no such format.
+    """
+    options = Options(width=width, colour=colour)
+    return renderer_of(renderers, format_name).render(map_text(shown, redact_text), options)
 
 
 def renderer_of(renderers: Sequence[Renderer[Shown]], format_name: str) -> Renderer[Shown]:

@@ -17,7 +17,6 @@ from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState
 from dsprof.trace.schema import Header, MemorySample
 
-DUMP_PATTERN = "hang-rank*.json"
 LARGEST_BYTES = 4 << 20
 
 _OPEN = re.compile(

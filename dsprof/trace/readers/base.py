@@ -15,11 +15,11 @@ from dsprof.trace.schema import Header
 START_BYTES = 1 << 16
 """How much of a file `recognises` is shown."""
 
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.I)
 
 
 def rank_in_name(path: Path) -> int:
-    """Return the rank that the name of a file tells, -1 if it tells none."""
+    """Return the rank in the name of a file (`rank3.pkl`, `trace_rank_3`), -1 if there is none."""
     named = _RANK_IN_NAME.search(path.name)
     return int(named[1]) if named else -1
 

@@ -17,7 +17,7 @@ import msgspec
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry, FlightGroup
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
-from dsprof.trace.readers.base import Facts, OneRankReader, Reader
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.untrusted_values import (
@@ -27,7 +27,6 @@ from dsprof.trace.readers.untrusted_values import (
     mapping,
     number,
     number_at_end,
-    rank_in_name,
     text,
 )
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer

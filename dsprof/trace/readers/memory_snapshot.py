@@ -14,9 +14,9 @@ from typing import Any
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
-from dsprof.trace.readers.base import Facts, OneRankReader, Reader
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
 from dsprof.trace.readers.pickles import load_plain
-from dsprof.trace.readers.untrusted_values import caller, items, mapping, number, rank_in_name, text
+from dsprof.trace.readers.untrusted_values import caller, items, mapping, number, text
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.source import Source
 

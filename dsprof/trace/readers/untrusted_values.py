@@ -17,7 +17,6 @@ _INNER_FILE = re.compile(r"(^|/)(torch|deepspeed)/")
 _ZERO3_FILE = re.compile(
     r"deepspeed/runtime/zero/(partition_parameters|partitioned_param_coordinator|stage3)\.py$"
 )
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.I)
 _ENDING = re.compile(r"(?:^|[-_])(\d{1,7})$")
 
 
@@ -61,12 +60,6 @@ def is_of_zero3(frames: Any) -> bool:
     """Whether ZeRO-3 is among the callers: it all-gathers a parameter, or reduces its gradient."""
     files = (text(mapping(frame).get("filename")) for frame in items(frames, _MOST_FRAMES))
     return any(_ZERO3_FILE.search(file.replace("\\", "/")) for file in files)
-
-
-def rank_in_name(path: Path) -> int:
-    """Return the rank that a name speaks of, -1 if none: `rank3.pkl`, `nccl_trace_rank_3`."""
-    found = _RANK_IN_NAME.search(path.name)
-    return int(found[1]) if found else -1
 
 
 def number_at_end(path: Path) -> int:
