@@ -1,23 +1,27 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dsprof.analysis.aggregates import endings as module
-from dsprof.analysis.aggregates.endings import Ending, Endings
+from dsprof.analysis.aggregates.endings import Ending, Endings, LastCall, PairCall
+from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import Trailer
+from dsprof.trace.schema import Site, Trailer
 from tests.factories.trace import (
     MS,
     alive,
     counters,
+    engine,
     enqueued,
     failing,
     group,
     hanging,
     header,
+    heartbeat,
     rank_trace,
     stall,
     step,
@@ -109,3 +113,73 @@ def test_files_of_other_tools_do_not_say_how_they_ended() -> None:
 def test_a_broken_hook_of_a_plugin_takes_nothing_from_the_record(hook: str, is_whole: bool) -> None:
     trailer = Trailer(reason="exit", failed_hooks={hook: "ValueError: broken"})
     assert ending(rank_trace(trailer=trailer)).is_whole is is_whole
+
+
+def test_all_that_a_killed_rank_leaves() -> None:
+    own = {"step": 2, "site": 7, "dtype": "bfloat16", "tensors": 1}
+    comm = [
+        sync("all_reduce", 10, 5, seq=1, reduce_op="sum", **own),
+        hanging("all_gather", 300, seq=2, nbytes=200, elements=50, fetch=3, **own),
+        sync("send", 20, 1, seq=1, peer=1, **own),
+        hanging("send", 320, seq=2, peer=1, **own),
+        hanging("recv", 330, seq=1, peer=-1, **own),
+    ]
+    trace = rank_trace(
+        comm=comm,
+        engine=engine(3),
+        steps=[step(0, 0, 100), step(1, 100, 200)],
+        sites={7: Site(7, "train.py", 40, "main")},
+        heartbeats=[heartbeat(400, 3), heartbeat(500, 2, 100)],
+        trailer=None,
+    )
+    frame, key = "train.py:40 main", group().key
+    done = Call(
+        op="all_reduce",
+        elements=(1 << 18, 1 << 18),
+        dtype="bfloat16",
+        created_ns=15 * MS,
+        is_in_flight=False,
+        frame=frame,
+        is_even=True,
+        step=2,
+        nbytes=1 << 20,
+        until_ns=20 * MS,
+        reduce_op="sum",
+    )
+    gather = replace(
+        done,
+        op="all_gather",
+        elements=(50, 50),
+        created_ns=305 * MS,
+        is_in_flight=True,
+        is_even=False,
+        is_of_zero3=True,
+        nbytes=200,
+        until_ns=505 * MS,
+        reduce_op="",
+    )
+    send = replace(
+        gather,
+        op="send",
+        elements=(1 << 18, 1 << 18),
+        created_ns=325 * MS,
+        is_of_zero3=False,
+        nbytes=1 << 20,
+    )
+    assert ending(trace) == Ending(
+        trailer=None,
+        world_size=2,
+        backend="gloo",
+        step=1,
+        alive_ns=505 * MS,
+        heartbeat=heartbeat(500, 2, 100),
+        is_whole=True,
+        is_on_device=False,
+        groups={key: RankFlight(2, 1, {1: done, 2: gather}, ())},
+        pairs_open=(PairCall(key, 1, 2, send),),
+        pairs={(key, "send", 1): 2, (key, "recv", -1): 1},
+        last=LastCall("all_reduce", 1, "world", 2, True),
+        last_frame=frame,
+        bound_ns=0,
+        host="node-a",
+    )
