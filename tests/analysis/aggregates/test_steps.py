@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
-from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.steps import Parts, Steps
 from tests.factories.trace import (
     MS,
     captured,
@@ -181,3 +181,41 @@ def test_waits_in_cpp_are_an_estimated_part_of_what_is_exposed():
     assert steps.total.exposed_ns == 40 * MS
     assert steps.estimated_share == 0.25
     assert summary(rank_trace(steps=[step(0, 0, 100)], comm=[gathered]))[Steps].estimated_share == 0
+
+
+def test_two_ranks_by_hand():
+    """Of 100 ms one waits 14; of 110 the other waits 8 and copies 11."""
+    copies = [copy(110 * number + 20, 11, step=number) for number in range(6)]
+    steps = summary(
+        zero_rank(0, comm_ms=7, accumulation=2),
+        zero_rank(1, comm_ms=4, accumulation=2, step_ms=110, copies=copies),
+    )[Steps]
+    # Phases fill nine tenths of a step: computing takes 90 - 14 and 99 - 8 - 11.
+    one = Parts(
+        total_ns=105 * MS,
+        exposed_ns=11 * MS,
+        compute_ns=78 * MS,
+        copies_ns=None,
+        micro_steps=2,
+        slowest_rank=1,
+        fastest_ns=100 * MS,
+        slowest_ns=110 * MS,
+        calls=2,
+        nbytes=2 << 20,
+        forwards=2,
+    )
+    assert steps.parts == dict.fromkeys(range(6), one)
+    assert steps.total == Parts(
+        total_ns=420 * MS,
+        exposed_ns=44 * MS,
+        compute_ns=312 * MS,
+        copies_ns=None,
+        micro_steps=8,
+        slowest_rank=1,
+        fastest_ns=400 * MS,
+        slowest_ns=440 * MS,
+        calls=8,
+        nbytes=8 << 20,
+    )
+    assert steps.measured_ns() == {0: 400 * MS, 1: 440 * MS}
+    assert steps.exposed_by_rank() == {0: 0.14, 1: pytest.approx(8 / 110)}
