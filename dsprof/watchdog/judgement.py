@@ -42,6 +42,7 @@ class Standing:
     entered: Mapping[Hashable, int] = field(default_factory=dict)
     condition: Condition = "idle"
     is_on_device: bool = False  # that a call has completed is not seen
+    at_store_ns: int = 0  # for how long it has waited for all others at the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ def judge(standings: Mapping[int, Standing], threshold_ns: int) -> Judgement:
 
 def is_overdue(standing: Standing, threshold_ns: int) -> bool:
     """Say whether a rank waits for too long, for others or for a store."""
-    return bool(_overdue(standing, threshold_ns)) or standing.condition == "storeless"
+    is_at_store = _is_at_store(standing, threshold_ns) or standing.condition == "storeless"
+    return is_at_store or bool(_overdue(standing, threshold_ns))
 
 
 def _ends(
@@ -95,7 +97,11 @@ def _obstacle(rank: int, standings: Mapping[int, Standing], threshold_ns: int) -
     standing = standings.get(rank)
     if standing is None:
         return "unreachable"
-    if not standing.waits or standing.condition not in ("idle", "active"):
+    if standing.condition not in ("idle", "active"):
+        return standing.condition
+    if _is_at_store(standing, threshold_ns):
+        return None if _not_at_store(standings) else "active"
+    if not standing.waits:
         return standing.condition
     if not (overdue := _overdue(standing, threshold_ns)):
         return "active"
@@ -112,7 +118,17 @@ def _overdue(standing: Standing, threshold_ns: int) -> list[Wait]:
     return [wait for wait in standing.waits if wait.age_ns >= threshold_ns // 2]
 
 
+def _is_at_store(standing: Standing, threshold_ns: int) -> bool:
+    return standing.at_store_ns >= threshold_ns // 2 > 0
+
+
+def _not_at_store(standings: Mapping[int, Standing]) -> set[int]:
+    return {rank for rank, standing in standings.items() if not standing.at_store_ns}
+
+
 def _awaited(standing: Standing, standings: Mapping[int, Standing], threshold_ns: int) -> set[int]:
+    if _is_at_store(standing, threshold_ns):
+        return _not_at_store(standings)
     return {r for wait in _overdue(standing, threshold_ns) for r in _absent(wait, standings)}
 
 

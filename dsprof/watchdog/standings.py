@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping
 
 from dsprof.environment.processes import GONE
-from dsprof.trace.dumps.hang_dump import HangDump
+from dsprof.trace.dumps.hang_dump import HangDump, store_call
 from dsprof.trace.dumps.state_file import StateCall
 from dsprof.watchdog.judgement import Condition, Standing, Wait
 from dsprof.watchdog.look import is_debugged, is_saving
@@ -26,7 +26,7 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
     waits: list[Wait] = []
     state = dump.state
     if state is None:
-        return Standing(condition=condition_of(dump, earlier))
+        return Standing(condition=condition_of(dump, earlier), at_store_ns=_at_store_ns(dump))
     for number, seq in state.passed.items():
         if number in state.groups:
             entered[state.groups[number].key] = seq
@@ -45,6 +45,7 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
         entered=dict(entered),
         condition=condition_of(dump, earlier),
         is_on_device=dump.header.device != "cpu",
+        at_store_ns=_at_store_ns(dump),
     )
 
 
@@ -64,6 +65,10 @@ def condition_of(dump: HangDump, earlier: HangDump | None = None) -> Condition:
     if is_saving(dump.threads) and not _writes_nothing(dump, earlier):
         return "saving"
     return "active" if dump.is_active else "idle"
+
+
+def _at_store_ns(dump: HangDump) -> int:
+    return dump.quiet_ns if dump.is_own and store_call(dump.threads) else 0
 
 
 def _writes_nothing(dump: HangDump, earlier: HangDump | None) -> bool:

@@ -103,3 +103,23 @@ def test_all_ranks_stopped_together_have_nobody_who_asks():
     stopped = {rank: waiting(condition="stopped", age_ns=LIMIT_NS // 4) for rank in range(4)}
 
     assert not judge(stopped, LIMIT_NS).is_stuck
+
+
+def test_who_does_not_come_to_where_others_wait_at_the_store_is_named():
+    at_store = Standing(at_store_ns=90)
+    standings = {0: at_store, 1: Standing(), 2: at_store}
+
+    found = judge(standings, LIMIT_NS)
+
+    assert found.is_stuck
+    assert found.obstacles == {1: "idle"}
+    assert not judge(standings | {1: Standing(condition="active")}, LIMIT_NS).is_stuck
+
+
+def test_ranks_that_all_wait_at_a_store_that_answers_are_slow():
+    everyone = dict.fromkeys(range(4), Standing(at_store_ns=90))
+
+    assert not judge(everyone, LIMIT_NS).is_stuck
+    assert (
+        judge(everyone | {1: Standing(condition="storeless")}, LIMIT_NS).obstacles[1] == "storeless"
+    )

@@ -1,0 +1,55 @@
+"""Rank 1 does not come: in the first attempt under a launcher, or until there is a dump.
+
+Or all ranks come, and the store does not: the launcher is stopped until they have gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import dsprof
+from tests.dist.leaving import leave_group
+
+STEPS = 6
+
+
+def main(until: str) -> None:
+    """Train for a while; `until` is "dumped", "restarted" to wait for ever, or "store"."""
+    dist.init_process_group("gloo")
+    for _ in range(STEPS):
+        dist.all_reduce(torch.ones(8))
+        dsprof.step()
+    if until == "store":
+        if dist.get_rank() == 0:
+            stop_launcher()
+        dist.new_group([0, 1])
+    if dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        while until == "restarted" or not dumped():
+            time.sleep(0.1)
+    dist.all_reduce(torch.ones(8))
+    leave_group()
+
+
+def stop_launcher() -> None:
+    """Stop the launcher, which hosts the store, until this rank is gone."""
+    launcher = os.getppid()
+    goes_on = f"while kill -0 {os.getpid()}; do sleep 0.1; done; kill -CONT {launcher}"
+    subprocess.Popen(["sh", "-c", goes_on], stderr=subprocess.DEVNULL, start_new_session=True)
+    os.kill(launcher, signal.SIGSTOP)
+
+
+def dumped() -> bool:
+    """Say whether the rank that waits has been looked at."""
+    return Path(os.environ["DSPROF_OUT"], "hang-rank00000.json").exists()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
