@@ -37,11 +37,9 @@ class Evidence:
         header: Header,
         disclose: Callable[[Any], Any],
         sample_memory: Callable[[str, int], MemorySample],
-        *,
-        has_native_stacks: bool,
     ) -> None:
         self._recorder, self._header, self._disclose = recorder, header, disclose
-        self._sample_memory, self._has_native_stacks = sample_memory, has_native_stacks
+        self._sample_memory = sample_memory
         self._oom_kills = look.oom_kills(os.getpid())
 
     def own(
@@ -56,7 +54,6 @@ class Evidence:
             reason=f"rank {self._header.rank} {reason}",
             quiet_ns=quiet_ns,
             threads=look.stacks(),
-            native_stacks=native_stacks(os.getpid()) if self._has_native_stacks else "",
             process=msgspec.structs.replace(
                 process, oom_kills=self._kills(), sockets=look.sockets(os.getpid())
             ),
@@ -66,6 +63,11 @@ class Evidence:
         )
         disclosed: HangDump = map_text(dump, self._disclose)
         return msgspec.structs.replace(disclosed, state=self._state())
+
+    def with_native_stacks(self, dump: HangDump) -> HangDump:
+        """Return a dump with the stacks in C++, for which this process is stopped for a while."""
+        stacks = self._disclose(native_stacks(os.getpid()))
+        return msgspec.structs.replace(dump, native_stacks=stacks)
 
     def _state(self) -> RankState | None:
         """Return the live state of this rank, which is as it may be written."""

@@ -135,6 +135,10 @@ class Exchange:
         """Answer, to this node and in the folder of traces."""
         name, data = str(dump.header.rank), packed([dump])
         self._post(self._boards(far=False), name, data)
+        self.write(dump)
+
+    def write(self, dump: HangDump) -> None:
+        """Write a dump to the folder of traces."""
         within(lambda: write_dump(self._folder, dump))
 
     def told_here(self) -> dict[int, HangDump]:

@@ -64,6 +64,7 @@ class Inquiries:
         self._header, self._exchange, self._evidence = header, exchange, evidence
         self._goes_on, self._pause = goes_on, pause
         self.history = History()
+        self._dump: HangDump | None = None  # of this rank, in the last inquiry
 
     def inquire(
         self, reason: str, quiet_ns: int, threshold_ns: int, looks: Looks, *, asks: bool
@@ -82,6 +83,11 @@ class Inquiries:
         self.history = History()
         self._exchange.withdraw()
 
+    def dump_more(self) -> None:
+        """Write the dump of this rank again, with its stacks in C++."""
+        if self._dump is not None:
+            self._exchange.write(self._evidence.with_native_stacks(self._dump))
+
     def _inquire(
         self, reason: str, quiet_ns: int, threshold_ns: int, looks: Looks
     ) -> Conclusion | None:
@@ -93,6 +99,7 @@ class Inquiries:
             is_active=quiet_ns < threshold_ns // 2 or (own is not None and own.is_active),
             lost_store=self._exchange.lost_store() if store_call(stacks()) else "",
         )
+        self._dump = dump
         self._exchange.tell(dump)
         found = self._until(self._conclusion_or_lead, _CONCLUSION_S)
         if isinstance(found, Conclusion):

@@ -60,10 +60,10 @@ class Judgement:
 
 def judge(standings: Mapping[int, Standing], threshold_ns: int) -> Judgement:
     """Follow the waits of all ranks that wait longer than the threshold."""
-    found: dict[int, Obstacle] = {}
+    waits, found = _Waits(standings, threshold_ns), dict[int, Obstacle]()
     for rank, standing in standings.items():
         if is_overdue(standing, threshold_ns):
-            found |= _ends(rank, standings, threshold_ns)
+            found |= waits.ends(rank)
     return Judgement(found)
 
 
@@ -73,44 +73,8 @@ def is_overdue(standing: Standing, threshold_ns: int) -> bool:
     return is_at_store or bool(_overdue(standing, threshold_ns))
 
 
-def _ends(
-    first: int, standings: Mapping[int, Standing], threshold_ns: int
-) -> Iterator[tuple[int, Obstacle]]:
-    seen, pending = {first}, [first]
-    has_end = False
-    while pending:
-        rank = pending.pop()
-        obstacle = _obstacle(rank, standings, threshold_ns)
-        if obstacle is not None:
-            has_end = True
-            yield rank, obstacle
-            continue
-        new = _awaited(standings[rank], standings, threshold_ns) - seen
-        seen |= new
-        pending += new
-    if not has_end:
-        yield first, "deadlock"
-
-
-def _obstacle(rank: int, standings: Mapping[int, Standing], threshold_ns: int) -> Obstacle | None:
-    """Say what keeps a rank; None: it waits for others, that have to be asked."""
-    standing = standings.get(rank)
-    if standing is None:
-        return "unreachable"
-    if standing.condition not in ("idle", "active"):
-        return standing.condition
-    if _is_at_store(standing, threshold_ns):
-        return None if _not_at_store(standings) else "active"
-    if not standing.waits:
-        return standing.condition
-    if not (overdue := _overdue(standing, threshold_ns)):
-        return "active"
-    if any(_absent(wait, standings) for wait in overdue):
-        return None
-    # All have joined: as long as one of them has just come, it goes on.
-    ages_ns = [_age_ns(rank, wait, standings) for wait in overdue for rank in wait.members]
-    is_moving = standing.is_on_device or min(ages_ns) < threshold_ns // 2
-    return "active" if is_moving else "joined"
+def _is_at_store(standing: Standing, threshold_ns: int) -> bool:
+    return standing.at_store_ns >= threshold_ns // 2 > 0
 
 
 def _overdue(standing: Standing, threshold_ns: int) -> list[Wait]:
@@ -118,29 +82,78 @@ def _overdue(standing: Standing, threshold_ns: int) -> list[Wait]:
     return [wait for wait in standing.waits if wait.age_ns >= threshold_ns // 2]
 
 
-def _is_at_store(standing: Standing, threshold_ns: int) -> bool:
-    return standing.at_store_ns >= threshold_ns // 2 > 0
+class _Waits:
+    """Who waits for whom. Thousands of ranks wait in few calls, which are looked at once each."""
 
+    def __init__(self, standings: Mapping[int, Standing], threshold_ns: int) -> None:
+        self._standings, self._threshold_ns = standings, threshold_ns
+        self._not_at_store = {r for r, standing in standings.items() if not standing.at_store_ns}
+        self._absent_of: dict[tuple[Hashable, int], set[int]] = {}
+        self._youngest_of: dict[tuple[Hashable, int], int] = {}
 
-def _not_at_store(standings: Mapping[int, Standing]) -> set[int]:
-    return {rank for rank, standing in standings.items() if not standing.at_store_ns}
+    def ends(self, first: int) -> Iterator[tuple[int, Obstacle]]:
+        """Yield what the waits of a rank end at."""
+        seen, pending = {first}, [first]
+        has_end = False
+        while pending:
+            rank = pending.pop()
+            obstacle = self._obstacle(rank)
+            if obstacle is not None:
+                has_end = True
+                yield rank, obstacle
+                continue
+            new = self._awaited(self._standings[rank]) - seen
+            seen |= new
+            pending += new
+        if not has_end:
+            yield first, "deadlock"
 
+    def _obstacle(self, rank: int) -> Obstacle | None:
+        """Say what keeps a rank; None: it waits for others, that have to be asked."""
+        standing = self._standings.get(rank)
+        if standing is None:
+            return "unreachable"
+        if standing.condition not in ("idle", "active"):
+            return standing.condition
+        if _is_at_store(standing, self._threshold_ns):
+            return None if self._not_at_store else "active"
+        if not standing.waits:
+            return standing.condition
+        if not (overdue := _overdue(standing, self._threshold_ns)):
+            return "active"
+        if any(map(self._absent, overdue)):
+            return None
+        # All have joined: as long as one of them has just come, it goes on.
+        youngest_ns = min(map(self._youngest_ns, overdue))
+        is_moving = standing.is_on_device or youngest_ns < self._threshold_ns // 2
+        return "active" if is_moving else "joined"
 
-def _awaited(standing: Standing, standings: Mapping[int, Standing], threshold_ns: int) -> set[int]:
-    if _is_at_store(standing, threshold_ns):
-        return _not_at_store(standings)
-    return {r for wait in _overdue(standing, threshold_ns) for r in _absent(wait, standings)}
+    def _awaited(self, standing: Standing) -> set[int]:
+        if _is_at_store(standing, self._threshold_ns):
+            return self._not_at_store
+        overdue = _overdue(standing, self._threshold_ns)
+        return {rank for wait in overdue for rank in self._absent(wait)}
 
+    def _absent(self, wait: Wait) -> set[int]:
+        found = self._absent_of.get((wait.key, wait.seq))
+        if found is None:
+            found = {rank for rank in wait.members if not self._has_entered(rank, wait)}
+            self._absent_of[wait.key, wait.seq] = found
+        return found
 
-def _absent(wait: Wait, standings: Mapping[int, Standing]) -> list[int]:
-    return [
-        rank
-        for rank in wait.members
-        if rank not in standings or standings[rank].entered.get(wait.key, 0) < wait.seq
-    ]
+    def _has_entered(self, rank: int, wait: Wait) -> bool:
+        standing = self._standings.get(rank)
+        return standing is not None and standing.entered.get(wait.key, 0) >= wait.seq
 
+    def _youngest_ns(self, wait: Wait) -> int:
+        """Return for how long the rank that came last has been in a call."""
+        found = self._youngest_of.get((wait.key, wait.seq))
+        if found is None:
+            found = min(self._age_ns(rank, wait) for rank in wait.members)
+            self._youngest_of[wait.key, wait.seq] = found
+        return found
 
-def _age_ns(rank: int, wait: Wait, standings: Mapping[int, Standing]) -> int:
-    """Return for how long a rank has been in a call; one that has left it, forever."""
-    ages_ns = (one.age_ns for one in standings[rank].waits if one.key == wait.key)
-    return max(ages_ns, default=wait.age_ns)
+    def _age_ns(self, rank: int, wait: Wait) -> int:
+        """Return for how long a rank has been in a call; one that has left it, forever."""
+        ages_ns = (one.age_ns for one in self._standings[rank].waits if one.key == wait.key)
+        return max(ages_ns, default=wait.age_ns)

@@ -95,7 +95,7 @@ class Watchdog:
             self._inquiries = Inquiries(
                 self._header,
                 self._exchange,
-                self._make_evidence(has_native_stacks=self._on_hang == "dump"),
+                self._make_evidence(),
                 self._goes_on,
                 self._pause,
             )
@@ -205,7 +205,9 @@ class Watchdog:
             return
         self._is_judged = True
         self._recorder.outbox.define(Note(found.text))
-        if self._on_hang == "abort":
+        if self._on_hang == "dump":
+            self._inquiries.dump_more()
+        elif self._on_hang == "abort":
             self._abort()
 
     def _abort(self) -> None:

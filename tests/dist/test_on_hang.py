@@ -26,6 +26,8 @@ def run(folder: Path, until: str, on_hang: str, restarts: int = 0) -> Result:
         "DSPROF_HANG_AFTER": "3",
         "DSPROF_ON_HANG": on_hang,
         "PET_MAX_RESTARTS": str(restarts),
+        # Else gloo reads the addresses of the first attempt in the second.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     return launch(PROGRAMS / "hangs_once.py", args=[until], env=env)
 

@@ -41,14 +41,16 @@ def main(until: str) -> None:
 def stop_launcher() -> None:
     """Stop the launcher, which hosts the store, until this rank is gone."""
     launcher = os.getppid()
-    goes_on = f"while kill -0 {os.getpid()}; do sleep 0.1; done; kill -CONT {launcher}"
+    is_there = f"ls /proc/{os.getpid()}/fd | grep -q ."  # not of a zombie
+    goes_on = f"while {is_there}; do sleep 0.1; done; kill -CONT {launcher}"
     subprocess.Popen(["sh", "-c", goes_on], stderr=subprocess.DEVNULL, start_new_session=True)
     os.kill(launcher, signal.SIGSTOP)
 
 
 def dumped() -> bool:
-    """Say whether the rank that waits has been looked at."""
-    return Path(os.environ["DSPROF_OUT"], "hang-rank00000.json").exists()
+    """Say whether there are stacks in C++ of the rank that waits."""
+    path = Path(os.environ["DSPROF_OUT"], "hang-rank00000.json")
+    return path.exists() and "native_stacks" in path.read_text()
 
 
 if __name__ == "__main__":
