@@ -25,6 +25,7 @@ _THREADS = 200
 _SOCKETS = 64
 _CHILDREN = 256
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_RUNNABLE = "R"
 _NOTICEABLE_BYTES = 2_000_000  # our own threads read and write less
 _TCP = {
     "01": "ESTABLISHED",
@@ -102,7 +103,12 @@ def oom_kills(pid: int, root: Path = Path("/proc")) -> int:
 
 
 def is_active(before: ProcessState, after: ProcessState, apart_ns: int) -> bool:
-    """Say whether a process computes, reads or writes: it is slow, and not stuck."""
+    """Say whether a process computes, reads or writes: it is slow, and not stuck.
+
+    One that would compute, and waits for a CPU that others use, is so, too.
+    """
+    if _RUNNABLE in (before.state, after.state):
+        return True
     computed_ns, moved_bytes = after.cpu_ns - before.cpu_ns, after.io_bytes - before.io_bytes
     return computed_ns > apart_ns // 20 or moved_bytes > _NOTICEABLE_BYTES
 

@@ -46,7 +46,8 @@ def judge(case: str, draw: Draw, folder: Path, outcome: Outcome) -> dict[str, An
     if CASES[case].is_calm:
         problems += [f"alarm: {path}" for path in alarms(folder)]
     if not (folder / "stalled").exists():
-        problems = ["the fault was never reached"]
+        is_early = bool(alarms(folder))
+        problems = ["alarm before the fault" if is_early else "the fault was never reached"]
     if outcome.live:
         live = json.loads(outcome.live)["verdicts"] if outcome.live[:1] == "{" else []
         problems += (

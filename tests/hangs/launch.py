@@ -118,8 +118,10 @@ def _is_settled(folder: Path, ranks: list[int]) -> bool:
 
 
 def _judged_s(folder: Path) -> float | None:
-    said = [path.stat().st_mtime for path in alarms(folder)[:1]]
-    return said[0] - int((folder / "stalled").read_text()) / 1e9 if said else None
+    said, stalled = alarms(folder)[:1], folder / "stalled"
+    if not (said and stalled.exists()):
+        return None
+    return said[0].stat().st_mtime - int(stalled.read_text()) / 1e9
 
 
 def _ranks(folder: Path) -> list[int]:

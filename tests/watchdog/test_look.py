@@ -78,6 +78,7 @@ def test_computing_reading_and_writing_are_activity():
     assert not look.is_active(before, ProcessState(cpu_ns=10_000_000), SECOND_NS)
     assert look.is_active(before, ProcessState(cpu_ns=500_000_000), SECOND_NS)
     assert look.is_active(before, ProcessState(io_bytes=50_000_000), SECOND_NS)
+    assert look.is_active(before, ProcessState(state="R"), SECOND_NS)  # others have the CPU
 
 
 def test_a_prompt_of_pdb_is_a_debugger():

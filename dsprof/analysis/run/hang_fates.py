@@ -133,6 +133,13 @@ def _goes_on(ending: Ending, state: GroupState) -> bool:
     return done_ns > max(state.since_ns + LOST_NS, ending.alive_ns - 2 * LEAST_WAIT_NS)
 
 
+def _has_vanished(ending: Ending) -> bool:
+    """Say whether a record breaks off, and the process was not seen alive at that moment."""
+    look = ending.symptoms
+    is_seen = look.state not in ("", GONE) and (look.at_ns is None or look.at_ns >= ending.alive_ns)
+    return ending.trailer is None and not is_seen
+
+
 def _no_python(rank: int, symptoms: Symptoms) -> Cause:
     where = f" at {frame_of_user(symptoms.stack)}" if symptoms.stack else ""
     text = f"Rank {rank} is in a call{where} that does not release the interpreter lock."
@@ -183,6 +190,7 @@ def _in_own_code(rank: int, ending: Ending, since_ns: int) -> Cause:
     text = (
         f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
         f"{idle}: it was in its own code, or in a branch that the others do not take.{went_on}"
-        + (" Its record ends without a trailer: it was killed or crashed." * (not ending.trailer))
+        + " Its record ends without a trailer: it was killed or crashed."
+        * _has_vanished(ending)
     )
     return Cause("diverged" if after else "unknown", text)

@@ -429,6 +429,14 @@ def test_the_first_exception_in_time_is_the_root_however_long_its_process_went_o
     assert found.stacks["2"] == ("train.py:7 loss",)
 
 
+@pytest.mark.parametrize(("state", "is_said"), [("", True), ("S", False)])
+def test_who_was_seen_alive_at_the_end_of_its_record_was_not_killed(
+    state: str, is_said: bool
+) -> None:
+    found = root(*without(2, **KILLED), r2=Symptoms(state=state, at_ns=10**15))
+    assert ("killed or crashed" in found.cause.text) is is_said
+
+
 def at_store(host: str = "") -> Symptoms:
     return Symptoms(stack=("train.py:9 main",), store_call="new_group", lost_store=host)
 
