@@ -159,7 +159,7 @@ GLOSSARY = {
         "reference/trace-format.md#records",
     ),
     "saving": Term(
-        "What a step is shorter by after the change that a finding advises, as a range in ms.",
+        "How much shorter a step becomes by the change that a finding advises, as a range in ms.",
         "background/savings.md",
     ),
     "segment": Term(
@@ -169,7 +169,7 @@ GLOSSARY = {
     "severity": Term("How much a failed rule matters: critical, high, medium or low."),
     "single-rank group": Term("A process group with a single rank. Its collectives move no data."),
     "stall": Term(
-        "Time in which communication holds a stream of a device, measured between two events.",
+        "Time in which communication blocks a stream of a device, measured between two events.",
         "background/cuda.md",
     ),
     "step": Term(

@@ -122,7 +122,7 @@ def _snapshot(d: Diagnosis) -> Iterator[Tile]:
     row = max(d.snapshots, key=lambda one: one.reserved_bytes)
     yield Tile("Reserved", size(row.reserved_bytes), f"rank {row.rank}, the fullest")
     yield Tile("Stuck", size(row.stuck_bytes), _of(row, row.stuck_bytes, "free, but not usable"))
-    yield Tile("Cached", size(row.cached_bytes), _of(row, row.cached_bytes, "given back if asked"))
+    yield Tile("Cached", size(row.cached_bytes), _of(row, row.cached_bytes, "returned on request"))
     if row.peak_holders:
         holder = max(row.peak_holders, key=lambda one: row.peak_holders[one])
         yield Tile("Largest holder", size(row.peak_holders[holder]), shortened(holder))

@@ -131,7 +131,7 @@ def run(diagnosis: Diagnosis) -> Table:
         ("Hosts", ", ".join(info.hosts)),
         ("Ranks read", fmt.ranks(info.ranks)),
         *((f"Version of {name}", version) for name, version in sorted(info.versions.items())),
-        ("Judged by dsprof", diagnosis.dsprof_version),
+        ("Analysed by dsprof", diagnosis.dsprof_version),
         *(("File read", path) for path in info.source),
     ]
     return pairs("This run", [(name, value) for name, value in things if value])

@@ -126,7 +126,7 @@ def test_parts_of_each_step_add_up_and_warmup_is_shown_but_not_counted():
 @pytest.mark.parametrize(
     ("trace", "why"),
     [
-        (zero_rank(head=header(device="cuda")), "no times of the device"),
+        (zero_rank(head=header(device="cuda")), "no device times"),
         (zero_rank(extra=lambda n, t: [issued("x", t, t + 1, step=n)]), "no wait for the"),
     ],
 )

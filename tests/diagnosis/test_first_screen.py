@@ -143,7 +143,7 @@ def test_the_tiles_of_a_snapshot_are_its_bytes(tmp_path: Path) -> None:
     assert kind == "snapshot"
     assert shown["Reserved"][0] == "36.0 MiB"
     assert shown["Stuck"] == ("6.00 MiB", "17 % of reserved; free, but not usable")
-    assert shown["Cached"] == ("20.0 MiB", "56 % of reserved; given back if asked")
+    assert shown["Cached"] == ("20.0 MiB", "56 % of reserved; returned on request")
     assert shown["Largest holder"][0] == "10.0 MiB"
     assert "model.py:7" in shown["Largest holder"][1]
 

@@ -143,7 +143,7 @@ def _method(summary: RunSummary) -> str:
 def _why_no_device_time(run: Run) -> str:
     if any(facts.captured for facts in run.ranks.values()):
         return "collectives run in CUDA graphs, whose replays are not recorded"
-    return "the trace holds no times of the device"
+    return "the trace has no device times"
 
 
 def _warmup(facts: Steps) -> int:

@@ -74,7 +74,7 @@ class LowCommOverlap:
         elif overlap.sync_calls + overlap.async_calls == 0:
             yield self.meta.not_applicable("No collective was recorded in the measured steps.")
         elif not overlap.is_timed and not overlap.on_device:
-            yield self.meta.unknown("Unknown: the trace holds no times of the device.")
+            yield self.meta.unknown("Unknown: the trace has no device times.")
         elif overlap.unwaited_calls:
             text = f"Unknown: {overlap.unwaited_calls} asynchronous collectives were recorded "
             text += "without a recorded wait; they are probably awaited in C++."
