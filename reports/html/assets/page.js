@@ -41,6 +41,5 @@ document.querySelector(".download").addEventListener("click", async () => {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([data], { type: "application/json" }));
   link.download = "dsprof-report.json";
-  link.click();
-  URL.revokeObjectURL(link.href);
+  link.click(); // the browser reads it later: the URL lives as long as the page
 });
