@@ -68,7 +68,8 @@ class Site:
         return None
 
     def _report(self) -> bytes:
-        return render(self._diagnosis, "html", links=[Link("Every step", "/steps")])
+        links = [Link("Every step", "/steps")] if self._steps else []
+        return render(self._diagnosis, "html", links=links)
 
     def _list(self, page: int = 0) -> bytes | None:
         rows = self._diagnosis.steps.rows[page * _STEPS : (page + 1) * _STEPS]

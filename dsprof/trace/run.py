@@ -29,6 +29,10 @@ from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
 
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
 
+_SAVED = (
+    "a saved diagnosis, which holds no trace: give it to dsprof report, compare or check, or "
+    "give the traces"
+)
 _MOST_VARIABLES = 1 << 12
 _TOO_MANY_VARIABLES = (
     "{path} holds {count:,} environment variables, more than any process has: they are excluded"
@@ -257,9 +261,10 @@ def _read_headers(
             with bounded_memory(path):
                 files += [TraceFile(path, header, reader) for header in reader.read_headers(path)]
         except TraceError as error:
+            why = TraceError(f"{path}: {_SAVED}") if is_diagnosis(path) else error
             if len(paths) == 1 and not unopened:
-                raise
-            strangers.append(stranger(path, error))
+                raise why from None
+            strangers.append(stranger(path, why))
     if not files:
         first, more = strangers[0], len(strangers) - 1
         rest = f" (and none of the other {more} files can be read)" if more else ""

@@ -210,3 +210,13 @@ def test_a_saved_diagnosis_is_known_from_a_trace_and_from_other_json(tmp_path: P
     assert not is_diagnosis(trace)
     assert not is_diagnosis(tmp_path)
     assert not is_diagnosis(tmp_path / "missing.json")
+
+
+def test_a_saved_diagnosis_is_named_as_what_it_is(tmp_path: Path) -> None:
+    saved = tmp_path / "before.json"
+    saved.write_bytes(to_json(diagnosis(2, 4)))
+    with pytest.raises(TraceError, match="a saved diagnosis, which holds no trace"):
+        find_run([saved])
+    write_run(tmp_path / "traces")
+    (found,) = find_run([saved, tmp_path / "traces"]).strangers
+    assert found.reason.startswith("a saved diagnosis")
