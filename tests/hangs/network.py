@@ -65,7 +65,7 @@ class Network:
         """Stop to carry what it should."""
         self.has_fault = True
         if self.fault == "cut":
-            _ip(f"link del {self.name}h")
+            _ip(f"-n {self.name} link set {self.name}c down")
 
     def _carry(self, here: int, there: int) -> None:
         other, chance = {here: there, there: here}, random.Random(0)
