@@ -16,7 +16,7 @@ from dsprof.diagnosis.model import Headline, StepParts, TypicalStep
 from dsprof.findings.brief import line
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent, plural, size
-from dsprof.rules.endings import after_step
+from dsprof.rules.evidence.endings import after_step
 
 NO_PROBLEMS = "No problems found"
 

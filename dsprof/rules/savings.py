@@ -13,7 +13,7 @@ from dsprof.analysis.baseline import Sample, fitted
 from dsprof.analysis.collectives import family
 from dsprof.analysis.run.transfer_speed import transfers
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.call_evidence import AnyCalls, blocked_ms, least_blocked_ms
+from dsprof.rules.evidence.calls import AnyCalls, blocked_ms, least_blocked_ms
 
 Range = tuple[float, float]
 """Low and high, in ms of one step."""

@@ -11,7 +11,7 @@ from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import count, duration, percent, plural
-from dsprof.rules.call_evidence import (
+from dsprof.rules.evidence.calls import (
     Calls,
     blocked_ms,
     calls_per_step,

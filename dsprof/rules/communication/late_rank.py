@@ -37,10 +37,10 @@ from dsprof.rules.communication.late_rank_causes import (
     unknown,
 )
 from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
+from dsprof.rules.evidence.spans import span_behind
 from dsprof.rules.reasons import NO_ARRIVALS, SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
-from dsprof.rules.spans import span_behind
 
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
 """Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""

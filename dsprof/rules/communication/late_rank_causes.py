@@ -13,7 +13,7 @@ from dsprof.analysis.rank.pace import Pace, is_slow
 from dsprof.analysis.run.lateness import Lateness, Votes
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import duration
-from dsprof.rules.spans import Span
+from dsprof.rules.evidence.spans import Span
 
 
 class Cause(NamedTuple):

@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.wire_dtypes import WireDtypes, WireKind
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent, size
-from dsprof.rules.call_evidence import AnyCalls, blocked_ms, bytes_per_step, share_of_step
+from dsprof.rules.evidence.calls import AnyCalls, blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.knowledge.stage3 import REUSE, REUSE_DEFAULT, written_number
 from dsprof.rules.memory.allocator_counters import is_short
 from dsprof.rules.reasons import NO_DETAILED_GATHER

@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, plural, size
-from dsprof.rules.call_evidence import (
+from dsprof.rules.evidence.calls import (
     Calls,
     blocked_ms,
     bytes_per_step,

@@ -14,7 +14,7 @@ from dsprof.analysis.run.hang_verdict import UNFINISHED, hang_of, judged
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named
-from dsprof.rules.endings import called, last_completed
+from dsprof.rules.evidence.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.reasons import ONE_DUMP
 from dsprof.rules.rule import Rule, RuleMeta

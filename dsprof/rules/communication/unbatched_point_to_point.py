@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, duration
-from dsprof.rules.call_evidence import (
+from dsprof.rules.evidence.calls import (
     AnyCalls,
     blocked_ms,
     bytes_per_step,

@@ -7,7 +7,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.collectives import SIZE_CLASSES, family
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.call_evidence import Calls, blocked_ms, bytes_per_step, calls_per_step
+from dsprof.rules.evidence.calls import Calls, blocked_ms, bytes_per_step, calls_per_step
 from dsprof.rules.savings import Range, joining_saves, ns_per_byte
 
 PERSISTENCE = "stage3_param_persistence_threshold"

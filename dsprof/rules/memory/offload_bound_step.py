@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
-from dsprof.rules.call_evidence import share_of_step
+from dsprof.rules.evidence.calls import share_of_step
 from dsprof.rules.rule import Rule, RuleMeta
 
 _SECTIONS = ("offload_optimizer", "offload_param")

@@ -21,6 +21,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
 from dsprof.rules.causes import EXPOSED
+from dsprof.rules.evidence.waits import longest_wait, longest_waits
 from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.knowledge.stage3 import (
     MAX_LIVE,
@@ -29,7 +30,6 @@ from dsprof.rules.knowledge.stage3 import (
     low_max_live,
     two_fetches,
 )
-from dsprof.rules.overlap.wait_evidence import longest_wait, longest_waits
 from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves

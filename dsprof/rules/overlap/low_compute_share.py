@@ -11,8 +11,8 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
 from dsprof.rules.causes import EXPOSED, IDLE
+from dsprof.rules.evidence.spans import span_outside
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.spans import span_outside
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent
-from dsprof.rules.call_evidence import blocked_ms, share_of_step
+from dsprof.rules.evidence.calls import blocked_ms, share_of_step
 from dsprof.rules.rule import Rule, RuleMeta
 
 _LEAST_BUBBLE = 0.01

@@ -19,7 +19,8 @@ from dsprof.analysis.aggregates.wait_causes import (
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent
-from dsprof.rules.call_evidence import share_of_step
+from dsprof.rules.evidence.calls import share_of_step
+from dsprof.rules.evidence.waits import Waits, waits_table
 from dsprof.rules.knowledge.stage3 import (
     MAX_LIVE,
     MAX_LIVE_DEFAULT,
@@ -28,7 +29,6 @@ from dsprof.rules.knowledge.stage3 import (
     low_max_live,
     written_number,
 )
-from dsprof.rules.overlap.wait_evidence import Waits, waits_table
 from dsprof.rules.rule import Rule, RuleMeta
 
 

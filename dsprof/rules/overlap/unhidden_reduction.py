@@ -17,7 +17,7 @@ from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
-from dsprof.rules.call_evidence import (
+from dsprof.rules.evidence.calls import (
     AnyCalls,
     blocked_ms,
     calls_per_step,

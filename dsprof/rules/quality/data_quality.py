@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent, plural
-from dsprof.rules.endings import after_step, completed_last, last_completed, on_ranks
+from dsprof.rules.evidence.endings import after_step, completed_last, last_completed, on_ranks
 from dsprof.rules.rule import Rule, RuleMeta
 
 

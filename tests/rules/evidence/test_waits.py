@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.wait_causes import Awaited, WaitCauses
-from dsprof.rules.overlap.wait_evidence import longest_wait, longest_waits, name_of
+from dsprof.rules.evidence.waits import longest_wait, longest_waits, name_of
 from tests.factories.trace import flush, issued, rank_trace, step, summary, sync
 
 

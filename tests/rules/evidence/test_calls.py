@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.rules.call_evidence import blocked_ms, calls_per_step, least_blocked_ms, over_all_ranks
+from dsprof.rules.evidence.calls import blocked_ms, calls_per_step, least_blocked_ms, over_all_ranks
 from tests.factories.trace import group, rank_trace, step, summary, sync
 
 

@@ -1,0 +1,1 @@
+"""What several rules show as evidence, and say of it."""
