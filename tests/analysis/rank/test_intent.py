@@ -10,6 +10,7 @@ from dsprof.analysis.rank.intent import (
     asked_by_forwards,
     asked_by_zero,
     obstacle,
+    stage_of,
 )
 from dsprof.analysis.rank.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
 from dsprof.trace.schema import BucketLayout, ParameterLayout
@@ -21,6 +22,16 @@ def test_a_step_has_one_micro_step_at_least(written, steps):
     config = engine(2)
     config.effective["gradient_accumulation_steps"] = written
     assert accumulation_of(config) == steps
+
+
+@pytest.mark.parametrize(
+    ("stage", "optimizer", "found"),
+    [(3, "", 3), (1, "BF16_Optimizer", 0), ("auto", "", 0)],
+)
+def test_the_stage_is_that_at_which_gradients_are_reduced(stage, optimizer, found):
+    config = engine(stage)
+    config.optimizer = optimizer
+    assert stage_of(config) == found
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,14 @@ import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.rules.evidence.calls import blocked_ms, calls_per_step, least_blocked_ms, over_all_ranks
+from dsprof.rules.evidence.calls import (
+    blocked_ms,
+    calls_per_step,
+    calls_table,
+    least_blocked_ms,
+    over_all_ranks,
+)
+from dsprof.trace.schema import Site
 from tests.factories.trace import group, rank_trace, step, summary, sync
 
 
@@ -63,3 +70,18 @@ def test_calls_in_two_groups_of_a_rank_are_added_up_and_count_it_once():
 
 def test_no_calls_are_none():
     assert over(rank(0, 1, 0, calls=0), rank(1, 1, 0, calls=0)) == {}
+
+
+def test_a_table_lists_the_calls_that_hold_longest_with_two_of_their_sites():
+    comm = [
+        sync("all_reduce", 10 * n, n, step=0, phase=f"phase {n}", nbytes=100 * n, tensors=1, site=1)
+        for n in range(1, 11)
+    ]
+    comm += [sync("all_reduce", 200 + n, 1, step=0, phase="phase 9", nbytes=900, tensors=1, site=n)
+             for n in (2, 2, 2, 3)]  # fmt: skip
+    sites = {n: Site(n, "train.py", n) for n in (1, 2, 3)}
+    run = summary(rank_trace(steps=[step(0, 0, 300)], comm=comm, sites=sites))
+    rows = calls_table(run[Communication].rows).rows
+    assert [row[2] for row in rows] == [f"phase {n}" for n in (9, 10, 8, 7, 6, 5, 4, 3)]
+    where = "train.py:2, train.py:1"
+    assert rows[0] == ("all_reduce", "world", "phase 9", where, 5.0, 900, 13.0, 13.0)
