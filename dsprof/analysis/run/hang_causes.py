@@ -62,6 +62,9 @@ def in_own_code(symptoms: Symptoms) -> tuple[CauseKind, str] | None:
     """Return what a living rank waits for, as a kind of cause and in words; None if unknown."""
     stack = without_hooks(symptoms.stack)
     where = f" at {frame_of_user(stack)}" if stack else ""
+    if symptoms.lost_store:
+        where = f"{where}, for the store at {symptoms.lost_store}, which does not answer"
+        return "store", f"waits in {symptoms.store_call or 'a call'}{where}"
     if not (kind := _of_stack(stack)) and (call := _communicates(stack)):
         return "diverged", f"is in {call} of torch.distributed{where}"
     kind = kind or _first(_KERNEL, symptoms.waits_in)

@@ -1,0 +1,19 @@
+from dsprof.analysis.aggregates.endings import Symptoms
+from dsprof.analysis.run.hang_causes import in_own_code
+
+C10D = "/v/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def test_a_rank_that_waits_for_a_lost_store_is_said_to():
+    stack = (
+        f"{C10D}:9 _new_process_group_helper",
+        f"{C10D}:5 new_group",
+        "/home/u/train.py:33 main",
+    )
+    found = in_own_code(Symptoms(stack=stack, store_call="new_group", lost_store="node0:29500"))
+
+    assert found is not None
+    kind, text = found
+    assert kind == "store"
+    assert "waits in new_group at" in text
+    assert text.endswith("train.py:33 main, for the store at node0:29500, which does not answer")
