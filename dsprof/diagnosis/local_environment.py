@@ -75,7 +75,7 @@ _NOTHING = model.StepParts(
 
 
 def _verdict(findings: Sequence[Finding], header: Header, *, has_torch: bool) -> str:
-    judged = f"judged for {header.backend}"
+    judged = f"checked for {header.backend}"
     if not has_torch:
         judged += " (this Python has no torch, which may decide otherwise)"
     failed = [finding for finding in findings if finding.status is Status.FAIL]

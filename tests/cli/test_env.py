@@ -44,7 +44,7 @@ def ranks(folder: Path, world_size: int, **each: str) -> None:
 def test_a_machine_without_a_fault(tmp_path: Path) -> None:
     done = env(tmp_path, "--backend", "gloo", GLOO_SOCKET_IFNAME="lo")
     assert done.returncode == 0
-    assert done.stdout.startswith("No problems found in this environment, judged for gloo.")
+    assert done.stdout.startswith("No problems found in this environment, checked for gloo.")
     assert "GLOO_SOCKET_IFNAME: lo" in done.stdout
     assert "python: 3." in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -68,7 +68,7 @@ def test_the_hardware_of_a_login_node_says_nothing_of_the_run(tmp_path: Path) ->
     if "accelerator: " in done.stdout:
         pytest.skip("this machine has accelerators")
     assert done.returncode == 0
-    assert "unknown: disabled-transport: whether NCCL_P2P_DISABLE=1" in (
+    assert "unknown: disabled-transport: Whether NCCL_P2P_DISABLE=1" in (
         " ".join(done.stdout.split())
     )
 
@@ -154,7 +154,7 @@ def test_a_torch_without_accelerators_trains_with_gloo(
     install(tmp_path, "torch", version)
     done = dsprof("env", cwd=tmp_path, env=environment(tmp_path))
     assert f"torch: {version}" in done.stdout
-    assert backend is None or f"judged for {backend}" in done.stdout
+    assert backend is None or f"checked for {backend}" in done.stdout
 
 
 @pytest.mark.parametrize("world_size", ["2000000", "9" * 5000])

@@ -28,13 +28,13 @@ def test_every_rule_of_the_environment_answers_and_no_other() -> None:
 def test_the_gravest_fault_leads() -> None:
     found = diagnosed(NCCL_ALGO="Tree", NCCL_P2P_DISABLE="1")
     assert found.findings[0].rule == "disabled-transport"
-    assert "judged for nccl: NCCL_P2P_DISABLE=1" in found.verdict
+    assert "checked for nccl: NCCL_P2P_DISABLE=1" in found.verdict
     assert found.verdict.endswith("And 1 more.")
 
 
 def test_a_healthy_machine_has_no_fault() -> None:
     found = diagnosed(NCCL_DEBUG="WARN")
-    assert found.verdict == "No problems found in this environment, judged for nccl."
+    assert found.verdict == "No problems found in this environment, checked for nccl."
     assert not [f for f in found.findings if f.status in (Status.FAIL, Status.ERROR)]
 
 
