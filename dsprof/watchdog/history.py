@@ -31,30 +31,34 @@ class History:
     def add(self, dumps: Mapping[int, HangDump]) -> None:
         """Take note of an inquiry."""
         for rank, dump in dumps.items():
-            place = _place(dump)
-            before, looks, since_ns = self._stays.get(rank, ((), 0, 0))
-            if place != before or not place:
-                looks, since_ns = 0, dump.noticed_epoch_ns
-            self._stays[rank] = place, looks + 1, since_ns
+            if place := _place(dump):  # one that spins may be too slow to say where it is
+                before, looks, since_ns = self._stays.get(rank, ((), 0, 0))
+                if place != before:
+                    looks, since_ns = 0, dump.noticed_epoch_ns
+                self._stays[rank] = place, looks + 1, since_ns
         self.last = dumps
 
     def busy(self, rank: int) -> str:
         """Say where a rank has been for long; "": it was not, or not looked at often enough."""
         place, looks, since_ns = self._stays.get(rank, ((), 0, 0))
-        if not place or looks < LOOKS:
+        if looks < LOOKS:
             return ""
         dump = self.last[rank]
+        frame = (*_frames(dump), place[0])[0]
         for_ns = dump.noticed_epoch_ns - since_ns
         return (
-            f"rank {rank} has been busy at {dump.threads[0].frames[0]} for {duration(for_ns)}: "
+            f"rank {rank} has been busy at {frame} for {duration(for_ns)}: "
             f"{looks} looks found it at the same place"
         )
 
 
 def _place(dump: HangDump) -> _Place:
     """Return the calls that a rank is in; of the innermost one the line may change, in a loop."""
-    frames = dump.threads[0].frames if dump.threads else ()
-    if not frames:
+    if not (frames := _frames(dump)):
         return ()
     place, _, function = frames[0].partition(" ")
     return f"{place.rpartition(':')[0]} {function}", *frames[1:]
+
+
+def _frames(dump: HangDump) -> tuple[str, ...]:
+    return dump.threads[0].frames if dump.threads else ()

@@ -35,6 +35,12 @@ def test_a_rank_that_was_elsewhere_meanwhile_is_not(other):
     assert seen(here, here, here) == ""
 
 
+def test_a_look_that_shows_no_stack_says_nothing_of_the_place():
+    here = ("train.py:3 spin", "train.py:90 main")
+    assert "busy at train.py:3 spin for 240 s" in seen(here, (), here, here, here)
+    assert "busy at train.py spin for 240 s" in seen(here, here, here, here, ())
+
+
 def test_a_rank_without_a_stack_is_nowhere():
     assert seen(*[()] * LOOKS) == ""
 
