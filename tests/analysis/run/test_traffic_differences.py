@@ -107,6 +107,7 @@ def test_a_family_that_nothing_asks_for_is_named():
         ("parameters", amount(0.5), {}, "some were still gathered, or not needed"),
         ("parameters", amount(2.02), {}, "released or resharded between forward and backward"),
         ("parameters", amount(2.03), {}, ""),
+        ("parameters", amount(4), {"micro_steps": 2 * STEPS}, "gathered 2 times per micro-step"),
         ("parameters", amount(3.03), {"recomputing_ranks": 2}, "once more for recomputation"),
         ("parameters", amount(3.04), {"recomputing_ranks": 2}, ""),
         ("parameters", amount(6), {"forwards": 2 * STEPS}, "2 forwards per micro-step"),

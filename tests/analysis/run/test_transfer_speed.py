@@ -34,6 +34,11 @@ def test_waiting_for_a_late_rank_is_no_transfer():
     assert row.busbw == row.algbw  # 2 (n-1)/n is 1 of two ranks
 
 
+def test_the_links_of_two_ranks_carry_half_of_what_they_gather():
+    (row,) = found(*(rank(number, 10, op="all_gather") for number in range(2)))
+    assert row.busbw == row.algbw / 2
+
+
 def test_the_median_call_speaks_and_not_the_mean():
     (row,) = found(rank(0, 10, 10, 90), rank(1, 10, 10, 90))
     assert row.time_ns == 10 * MS
