@@ -46,7 +46,7 @@ def _photograph(path: Path) -> bytes:
     """Return the first screen of a page, down to the line below it."""
     with chromium() as browser:
         page = browser.open(path, width=_WIDTH)
-        page.call("Emulation.setScrollbarsHidden", hidden=True)
+        page.evaluate("document.documentElement.style.scrollbarWidth = 'none'")
         height = page.evaluate("document.querySelector('header').getBoundingClientRect().bottom")
         clip = {"x": 0, "y": 0, "width": _WIDTH, "height": height, "scale": 1}
         shot = page.call("Page.captureScreenshot", format="png", clip=clip)
