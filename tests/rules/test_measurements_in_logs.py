@@ -192,7 +192,7 @@ def test_memory_that_grows():
         return finding.summary
 
     assert "from 10.5 GiB in step 20 to 13.7 GiB" in grown([10.0 + 0.2 * i for i in range(21)])
-    assert "from 10 to 13 GiB" in grown([10.0 + i // 6 for i in range(21)])
+    assert "from 10.0 GiB in step 20 to 13.0 GiB" in grown([10.0 + i // 6 for i in range(21)])
     (finding,) = findings(throughput_drop, reports([200.0] * 21, [10.0, 14.0] * 10 + [10.0]))
     assert finding.status is Status.PASS
 
