@@ -57,8 +57,9 @@ def script() -> str:
 
 
 def packed(data: bytes) -> str:
-    """Return data as gzip in base64, which a script of the page unpacks."""
-    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+    """Return data as gzip in base85, which a script of the page unpacks: 6 % below base64."""
+    text = base64.b85encode(gzip.compress(data, 9, mtime=0))
+    return text.translate(bytes.maketrans(b"<>&", b",.:")).decode()
 
 
 @cache

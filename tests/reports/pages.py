@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -50,6 +52,12 @@ def parse(page: bytes) -> Element:
     parser.close()
     assert len(parser.open) == 1, [element.tag for element in parser.open]
     return parser.open[0]
+
+
+def unpacked(text: str) -> bytes:
+    """Read what a script of the page unpacks."""
+    data = text.encode().translate(bytes.maketrans(b",.:", b"<>&"))
+    return gzip.decompress(base64.b85decode(data))
 
 
 class _Parser(HTMLParser):

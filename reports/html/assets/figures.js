@@ -8,8 +8,8 @@
     return library;
   }
 
-  async function inflate(base64) {
-    return new Blob([await unpacked(base64)], { type: "text/javascript" });
+  async function inflate(text) {
+    return new Blob([await unpacked(text)], { type: "text/javascript" });
   }
 
   const specs = new Map();

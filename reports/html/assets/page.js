@@ -4,9 +4,23 @@
 const root = document.documentElement;
 root.classList.add("scripted");
 
-function unpacked(base64) {
-  const bytes = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+// Base85 of Python, with `,.:` for the letters that mean something in HTML.
+const letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%:()*+-;,=.?@^_`{|}~";
+
+function decoded(text) {
+  const values = new Uint8Array(128);
+  for (let i = 0; i < letters.length; i++) values[letters.charCodeAt(i)] = i;
+  const bytes = new DataView(new ArrayBuffer(Math.ceil(text.length / 5) * 4));
+  for (let i = 0; i < text.length; i += 5) {
+    let number = 0;
+    for (let j = i; j < i + 5; j++) number = number * 85 + (j < text.length ? values[text.charCodeAt(j)] : 84);
+    bytes.setUint32((i / 5) * 4, number);
+  }
+  return new Uint8Array(bytes.buffer, 0, Math.floor((text.length * 4) / 5));
+}
+
+function unpacked(text) {
+  const stream = new Blob([decoded(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).blob();
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 import re
@@ -18,7 +17,7 @@ from dsprof.reports import render
 from dsprof.rules.communication import unexplained_traffic
 from tests.factories import diagnosis as factory
 from tests.factories.steps_of_diagnosis import MS
-from tests.reports.pages import Element, parse
+from tests.reports.pages import Element, parse, unpacked
 
 ATTACKS = [
     "<script>alert(1)</script>",
@@ -35,11 +34,6 @@ OUR_MARKUP = re.compile(r"^<b>rank \d+</b>")
 
 def page_of(made: Diagnosis) -> Element:
     return parse(render(made, "html"))
-
-
-def unpacked(text: str) -> bytes:
-    """Read what a script of the page unpacks."""
-    return gzip.decompress(base64.b64decode(text))
 
 
 def without_marks(line: str) -> str:
