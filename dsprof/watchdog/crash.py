@@ -18,7 +18,7 @@ from dsprof.trace.schema import Note
 from dsprof.trace.scope import clock
 from dsprof.watchdog.look import oom_kills
 
-_OURS = ("/dsprof/", "/torch/", "/deepspeed/")
+_OURS = ("/dsprof/", "/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
 _LOST = (
     ("timeout", re.compile(r"\btimed out\b|\btimeout\b", re.IGNORECASE)),
     ("connection", re.compile(r"(closed|reset) by (remote )?peer|broken pipe", re.IGNORECASE)),

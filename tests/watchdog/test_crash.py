@@ -81,3 +81,12 @@ def test_a_hook_that_others_put_on_top_stays_and_notes_nothing_more(hooks):
 
 def test_without_a_traceback_the_place_is_unknown():
     assert raised_at(None) == ""
+
+
+def test_where_it_was_raised_is_in_no_library():
+    library = {}
+    exec(compile("def divide(n): return 1 / n", "/venv/site-packages/sums.py", "exec"), library)
+    with pytest.raises(ZeroDivisionError) as raised:
+        library["divide"](0)
+    where = raised_at(raised.value.__traceback__)
+    assert where.endswith(" test_where_it_was_raised_is_in_no_library")
