@@ -141,9 +141,10 @@ class Exchange:
         """Write a dump to the folder of traces."""
         within(lambda: write_dump(self._folder, dump))
 
-    def told_here(self) -> dict[int, HangDump]:
-        """Return what ranks of this node have told since `begin`."""
-        return self._fresh(self._boards(far=False))
+    def told_here(self, since_ns: int) -> dict[int, HangDump]:
+        """Return what ranks of this node have told since a time of its monotonic clock."""
+        told = self._fresh(self._boards(far=False))
+        return {rank: dump for rank, dump in told.items() if dump.noticed_ns >= since_ns}
 
     def tell_nodes(self, dumps: Mapping[int, HangDump]) -> None:
         """Sum up this node for others; write down what ranks cannot tell themselves."""

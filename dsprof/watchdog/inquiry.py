@@ -30,6 +30,9 @@ T = TypeVar("T")
 _AWAKE_NS = 2 * SECOND_NS
 """A rank whose last sign of life is older cannot speak for itself at the moment."""
 
+_RECENT_NS = 2 * SECOND_NS
+"""Ranks that suspect a hang at the same time tell where they are before they are asked."""
+
 _NODE_S, _NODES_S, _CONCLUSION_S = 5.0, 8.0, 16.0
 """How long answers of this node, of other nodes, and a conclusion are awaited, at most."""
 
@@ -157,10 +160,11 @@ class Inquiries:
     def _told_here(self, looks: Looks) -> dict[int, HangDump]:
         """Return where the ranks of this node are, by what they say if they can."""
         told: dict[int, HangDump] = {}
+        since_ns = clock() - _RECENT_NS  # an answer to the inquiry before may have come late
 
         def have_told() -> bool:
             nonlocal told
-            told = self._exchange.told_here()
+            told = self._exchange.told_here(since_ns)
             return self._able(SILENT_NS) - {self._header.rank} <= told.keys()
 
         self._until(lambda: have_told() or None, _NODE_S)
