@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dsprof.findings.wording import duration
 from dsprof.trace.dumps.hang_dump import HangDump
 
-LOOKS = 4
+LOOKS = 3
 """In so many inquiries in a row a rank has to be at the same place, to be called busy there."""
 
 THRESHOLDS = 10

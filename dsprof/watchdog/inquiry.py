@@ -94,6 +94,7 @@ class Inquiries:
     def _inquire(
         self, reason: str, quiet_ns: int, threshold_ns: int, looks: Looks
     ) -> Conclusion | None:
+        since_ns = clock() - _RECENT_NS  # an answer to the inquiry before may have come late
         here = self._shown(looks)
         own = here.get(self._header.rank)
         dump = self._evidence.own(
@@ -109,7 +110,7 @@ class Inquiries:
             return found
         if found is None or self._goes_on():
             return None
-        here = self._told_here(looks) | {self._header.rank: dump}
+        here = self._told_here(looks, since_ns) | {self._header.rank: dump}
         return None if self._goes_on() else self._lead(here, quiet_ns, threshold_ns)
 
     def _conclusion_or_lead(self) -> Conclusion | Literal[False] | None:
@@ -157,10 +158,9 @@ class Inquiries:
             and look_at(sign.pid, sign.process_start).state not in ("t", "T", GONE)
         }
 
-    def _told_here(self, looks: Looks) -> dict[int, HangDump]:
+    def _told_here(self, looks: Looks, since_ns: int) -> dict[int, HangDump]:
         """Return where the ranks of this node are, by what they say if they can."""
         told: dict[int, HangDump] = {}
-        since_ns = clock() - _RECENT_NS  # an answer to the inquiry before may have come late
 
         def have_told() -> bool:
             nonlocal told
