@@ -23,8 +23,8 @@ import msgspec
 from dsprof import environment
 from dsprof._version import __version__
 from dsprof.config import COMMAND_PID, Config
-from dsprof.environment.interpreter import NO_GIL, has_gil
 from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
+from dsprof.interpreter import NO_GIL, has_gil
 from dsprof.recording.live_state import keep_states_of_the_dead
 from dsprof.recording.pseudonyms import Anonymizer
 from dsprof.recording.recorder import Recorder

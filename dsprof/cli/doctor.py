@@ -29,8 +29,8 @@ from dsprof.config import (
     unmirrored,
 )
 from dsprof.config.settings import Setting
-from dsprof.environment.interpreter import NO_GIL, has_gil
 from dsprof.errors import ConfigError, escaped
+from dsprof.interpreter import NO_GIL, has_gil
 from dsprof.redaction import redact_text
 
 
