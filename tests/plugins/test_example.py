@@ -43,7 +43,7 @@ def test_a_report_has_its_finding_and_its_format(folder: Path, example: Path) ->
     page = dsprof("report", ".", "--format", "html", "-o", "-", cwd=folder, env=env).stdout
     (about,) = re.findall(r"About the rule <code>slow-first-step.*?</details>", page, re.DOTALL)
     assert "<code>times</code> 10.0" in about
-    assert "package dsprof-example 1.0" in about
+    assert "From the package dsprof-example 1.0." in about
     (folder / "dsprof.yaml").write_text("rules: {slow-first-step: {times: 200}}")
     text = dsprof("report", ".", "--format", "json", "--config", "dsprof.yaml", cwd=folder, env=env)
     (finding,) = (

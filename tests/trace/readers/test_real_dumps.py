@@ -27,9 +27,7 @@ def failed(diagnosis: Diagnosis) -> list[Finding]:
 
 def test_devices_that_fail_are_those_of_ranks_12_and_14(tmp_path: Path) -> None:
     diagnosis = judged("nvrx_gpu_error_1st", tmp_path)
-    unfinished, absent = failed(diagnosis)  # the surer one first, and it names both
-    assert absent.ranks == (12,)
-    assert "all_to_all 20,537 of group EXPERT_MODEL_PARALLEL_GROUP" in absent.summary
+    [unfinished] = failed(diagnosis)  # whoever waits for them waits for that reason
     assert unfinished.ranks == (12, 14)
     assert unfinished.title == "Ranks did not finish collectives that others finished"
     [first] = [row for row in diagnosis.flights if row.name == "74"]

@@ -49,7 +49,7 @@ def test_32_ranks_on_4_nodes():
     assert values(name, "path") == ["NET/IB", "P2P/IPC"]
     (told,) = found(name, Status.FAIL, Status.INFO, Status.ERROR).values()
     assert (told.rule, told.status) == ("slow-benchmark", Status.INFO)
-    assert "all_reduce of 3.73 GiB reaches a bus bandwidth of 5.1 GB/s" in told.summary
+    assert "all_reduce of 3.73 GiB reaches a bus bandwidth of 5.10 GB/s" in told.summary
 
 
 def test_one_node_whose_network_is_not_used_is_left_alone():
