@@ -71,6 +71,7 @@ class Exchange:
         self._read: dict[Board, Answers] = {}  # in this inquiry, and before it
         self._before: dict[Board, Answers] = {}
         self._said: dict[Board, set[str]] = {}
+        self._heard: set[bytes] = set()  # verdicts: what others found, and what this rank did
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -93,6 +94,7 @@ class Exchange:
 
     def end(self) -> None:
         """What was asked and said meanwhile counts no more, as long as the silence lasts."""
+        self._heard |= {said.get(_VERDICT, b"") for said in self._read.values()}
         self._before, self._read = self._before | self._read, {}
         for board in [*self._boards(far=False), *self._said]:
             self._is_new(board)
@@ -104,6 +106,7 @@ class Exchange:
                 self._on(board, lambda board, name=name: board.post(name, b""))  # type: ignore[misc]
         self._said.clear()
         self._before.clear()
+        self._heard.clear()
 
     def _is_new(self, board: Board) -> bool:
         question = self._on(board, lambda board: board.question()) or ""
@@ -185,7 +188,9 @@ class Exchange:
 
     def conclude(self, found: Conclusion, *, far: bool) -> None:
         """Tell what was found: to this node, or to all if `far`."""
-        self._post(self._boards(far=far), _VERDICT, msgspec.json.encode(found))
+        data = msgspec.json.encode(found)
+        self._heard.add(data)  # in the next inquiry it is no answer
+        self._post(self._boards(far=far), _VERDICT, data)
 
     def _post(self, boards: Iterable[Board], name: str, data: bytes) -> None:
         for board in boards:
@@ -193,11 +198,11 @@ class Exchange:
             self._said.setdefault(board, set()).add(name)
 
     def conclusion(self, *, far: bool) -> Conclusion | None:
-        """Return what a leader has found since `begin`: that of this node, or any if `far`."""
+        """Return what a leader has found and this rank not heard: of this node, or any if `far`."""
         for board in self._boards(far=far):
             data = self._on(board, lambda board: board.read_one(_VERDICT)) or b""
-            if data and data != self._before.get(board, {}).get(_VERDICT):
-                self._read[board] = {**self._read.get(board, {}), _VERDICT: data}
+            if data and data not in self._heard:
+                self._heard.add(data)
                 with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     return msgspec.json.decode(data, type=Conclusion)
         return None

@@ -97,6 +97,15 @@ def test_a_conclusion_is_heard_on_the_node_or_everywhere(ranks):
     assert far.conclusion(far=True) is None
 
 
+def test_a_leader_takes_what_it_found_before_for_no_answer_to_its_next_inquiry(ranks):
+    first, second, _ = ranks
+    first.conclude(Conclusion("slow", False, (), 0, 50), far=False)
+    assert second.conclusion(far=False)
+    for one in (first, second):
+        one.end()
+        assert one.conclusion(far=True) is None
+
+
 def test_an_answer_that_does_not_come_in_time_is_waited_for_no_longer(monkeypatch):
     monkeypatch.setattr(exchange, "PATIENCE_S", 0.01)
     held = exchange.threading.Event()
