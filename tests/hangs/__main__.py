@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.hangs.cases import CASES
 from tests.hangs.draw import Draw
-from tests.hangs.launch import Outcome, alarms, run, start_launcher
+from tests.hangs.launch import Outcome, alarms, has_said, run, start_launcher
 
 SEEDS = range(6)
 """Of them the last one is of MORE_RANKS; with them each case is ended in every way."""
@@ -45,6 +45,9 @@ def judge(case: str, draw: Draw, folder: Path, outcome: Outcome) -> dict[str, An
     problems = CASES[case].problems(draw, said)
     if CASES[case].is_calm:
         problems += [f"alarm: {path}" for path in alarms(folder)]
+    words = CASES[case].says.format(culprit=draw.culprit)
+    if words and not has_said(folder, words):
+        problems.append(f"no rank says: {words}")
     if not (folder / "stalled").exists():
         is_early = bool(alarms(folder))
         problems = ["alarm before the fault" if is_early else "the fault was never reached"]
@@ -125,7 +128,8 @@ def summed_up(rows: list[dict[str, Any]]) -> Iterator[str]:
     named = [row for row in stuck if not any("names" in text for text in row["problems"])]
     yield f"{len(named)} of {len(stuck)} stuck or dead runs: right ranks; {len(right)}: also why"
     yield f"{len(alarmed)} of {len(calm)} runs that only take long raised an alarm"
-    judged_s = sorted(row["judged_s"] for row in stuck if row["judged_s"] is not None)
+    in_time = [row for row in stuck if not CASES[row["case"]].says]
+    judged_s = sorted(row["judged_s"] for row in in_time if row["judged_s"] is not None)
     if judged_s:
         most_s, tail_s = judged_s[-1], judged_s[int(0.95 * len(judged_s))]
         yield (

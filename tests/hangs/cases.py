@@ -23,7 +23,8 @@ class Case:
     """A fault, and the verdicts that are right; empty: any.
 
     `culprits` are the ranks to name where they are not the one that was drawn; `needs` are files
-    that root has on a kernel that can do it.
+    that root has on a kernel that can do it. `says` is what a rank says in the run of a culprit
+    that may still come; `timeout_s` is that of the process group, where it ends the run.
     """
 
     program: Program
@@ -35,6 +36,8 @@ class Case:
     network: network.Fault | None = None
     has_memory_limit: bool = False
     needs: tuple[str, ...] = ()
+    says: str = ""
+    timeout_s: float = 8.0
     is_calm: bool = False
 
     @property
@@ -127,9 +130,17 @@ CASES: dict[str, Case] = {
     "sleeps": _waits(faults.sleep_forever, "sleep"),
     "holds_interpreter": _waits(faults.hold_interpreter, "interpreter_lock", _LOCKED),
     "computes_in_c": _waits(faults.match_forever, "interpreter_lock", _LOCKED),
+    "spins": Case(
+        program=instead(faults.spin),
+        kinds=("never_entered",),
+        causes=("unknown",),
+        says=r"rank {culprit} has been busy at \S+faults\.py:\d+ spin for \d\S* s: ",
+        timeout_s=40.0,
+    ),
     "waits_for_lock": _waits(faults.wait_for_lock, "lock"),
     "data_loader": _waits(faults.wait_for_worker, "data_loader"),
     "file_system": _waits(faults.read_pipe, "file_system"),
+    "save_hangs": _waits(faults.save_to_pipe, "file_system"),
     "fuse": _waits(faults.read_fuse, "file_system", needs=(machine.FUSE,)),
     "early_end_of_epoch": Case(
         program=faults.ends_epoch_early, kinds=("never_entered", "died"), causes=("exited",)

@@ -81,6 +81,12 @@ def match_forever(_: Rank) -> None:
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
+def spin(_: Rank) -> None:
+    """Compute in Python, in a loop that does not end."""
+    while True:
+        pass
+
+
 def wait_for_lock(_: Rank) -> None:
     """Wait for a lock that another thread holds and never gives back."""
     lock = threading.Lock()
@@ -115,6 +121,14 @@ def read_pipe(rank: Rank) -> None:
     os.mkfifo(path)
     with open(path, "rb") as never_written:
         never_written.read()
+
+
+def save_to_pipe(rank: Rank) -> None:
+    """Save a checkpoint where nobody takes the bytes, as at a file server that is gone."""
+    path = rank.folder / "mounted-folder-model.pt"
+    os.mkfifo(path)
+    with open(os.open(path, os.O_RDWR), "wb") as never_read:
+        torch.save(torch.ones(1 << 20), never_read)
 
 
 def read_fuse(rank: Rank) -> None:

@@ -29,9 +29,7 @@ from tests.hangs.rank import LONG_S
 WITHIN_S = 60
 """A run that has neither ended nor been judged by then is ended all the same."""
 
-_ANSWERS_S, _UNNOTICED_S = 1, 15
-
-_TIMEOUT_S = 8.0  # of the process group, where the run is to end by itself
+_ANSWERS_S = 1
 
 _ALARM = re.compile(r"^dsprof: (?!slow, not stuck|steps recorded)", re.MULTILINE)
 """What a watchdog says of a run that is stuck; it says no more once the run is judged."""
@@ -63,15 +61,17 @@ def run(launcher: subprocess.Popen[str], case: str, draw: Draw, folder: Path) ->
         if CASES[case].is_calm:
             _until(lambda: not _alive(ranks), 2 * WITHIN_S)
             return Outcome(_judged_s(folder))
-        _until(lambda: _is_settled(folder, ranks), WITHIN_S)
+        _until(lambda: _is_settled(case, folder, ranks), WITHIN_S)
         judged_s = _judged_s(folder)
-        live = _end(draw, launcher, ranks, folder)
+        live = _end(case, draw, launcher, ranks, folder)
     finally:
         _clean_up(launcher, folder)
     return Outcome(judged_s, live)
 
 
-def _end(draw: Draw, launcher: subprocess.Popen[str], ranks: list[int], folder: Path) -> str:
+def _end(
+    case: str, draw: Draw, launcher: subprocess.Popen[str], ranks: list[int], folder: Path
+) -> str:
     match draw.end:
         case "interrupt":
             _signal(ranks, signal.SIGINT)
@@ -91,7 +91,7 @@ def _end(draw: Draw, launcher: subprocess.Popen[str], ranks: list[int], folder: 
             return done.stdout or done.stderr
         case "timeout":
             others = [pid for rank, pid in enumerate(ranks) if rank != draw.culprit]
-            _until(lambda: not _alive(others), 4 * _TIMEOUT_S)
+            _until(lambda: not _alive(others), 4 * CASES[case].timeout_s)
             _signal(ranks, signal.SIGTERM)
     _until(lambda: not _alive(ranks), 4)
     return ""
@@ -107,14 +107,21 @@ def alarms(folder: Path) -> list[Path]:
     return sorted(logs, key=lambda path: path.stat().st_mtime)
 
 
-def _is_settled(folder: Path, ranks: list[int]) -> bool:
+def has_said(folder: Path, words: str) -> bool:
+    """Say whether a watchdog has said what these words match."""
+    logs = (path.read_text("utf-8", "replace") for path in folder.glob("rank*.log"))
+    return any(re.search(f"^dsprof: {words}", log, re.MULTILINE) for log in logs)
+
+
+def _is_settled(case: str, folder: Path, ranks: list[int]) -> bool:
     """Say whether watchdogs have had their say, or all ranks have ended."""
     if not _alive(ranks):
         return True
     stalled = folder / "stalled"
     if said := alarms(folder):  # a moment for the others, who answer meanwhile
         return time.time() - said[-1].stat().st_mtime > _ANSWERS_S
-    return stalled.exists() and time.time() - stalled.stat().st_mtime > _UNNOTICED_S
+    unnoticed_s = 2 * CASES[case].timeout_s
+    return stalled.exists() and time.time() - stalled.stat().st_mtime > unnoticed_s
 
 
 def _judged_s(folder: Path) -> float | None:
@@ -184,7 +191,8 @@ def _launch(case: str, draw: Draw, folder: Path) -> None:
     for rank in range(draw.ranks):
         child = os.fork()
         if not child:
-            be_rank(draw, case, rank, folder, port, _TIMEOUT_S if is_to_time_out else 600)
+            timeout_s = CASES[case].timeout_s if is_to_time_out else 600
+            be_rank(draw, case, rank, folder, port, timeout_s)
         pids.append(child)
     if CASES[case].has_memory_limit:
         machine.limit_memory(pids, folder)
