@@ -47,7 +47,8 @@ class _Found(NamedTuple):
 def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int | None) -> StepMap:
     """Lay out the steps after warm-up, neighbours together beyond 64 ranks and 120 steps.
 
-    A cell of several ranks is the rank of them that is busy longest, mean over the cell's steps.
+    A cell of several ranks is the rank of them with most time outside communication waits,
+    mean over the cell's steps.
     """
     steps = summary[Steps]
     ranks = sorted(steps.ranks)
@@ -112,7 +113,7 @@ def _laid_out(ranks: Sequence[RankSteps], numbers: Cells) -> _Times:
 
 
 def _aggregated(times: _Times, rows: Sequence[slice], columns: Sequence[slice]) -> _Times:
-    """Average over the steps of a block, then take the rank of it that is busy longest."""
+    """Average over the steps of a block, then take the rank of it that waits least."""
     means = _Times(*(_mean_of(cells, columns) for cells in times))
     busy = means.total - np.maximum(means.exposed, 0)
     busiest = np.array([one.start + np.argmax(busy[one], axis=0) for one in rows])

@@ -36,10 +36,11 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a colour means."""
+    """What a colour or a mark means."""
 
     label: str
     colour: str
+    kind: Literal["area", "outline", "triangle", "line"] = "area"
 
 
 @dataclass(frozen=True, slots=True)

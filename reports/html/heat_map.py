@@ -16,46 +16,64 @@ _MOST_PX = 224  # of all rows together: many ranks are thinner rows
 _LEAST_RANGE = 0.5  # of the usual time: below it noise would look like trouble
 
 
+_MARKS = {
+    "straggler": Key("the others waited long for this rank", "ink", "outline"),
+    "outlier": Key("unusual step", "ink", "triangle"),
+    "change": Key("the pace changes", "ink", "line"),
+}
+
+
 def heat_map(found: StepMap) -> Drawing | None:
-    """Draw how long each rank was busy in each step; None where there is one rank or step."""
+    """Draw what communication waits leave of each step; None where there is one rank or step."""
     if len(found.ranks) < 2 or len(found.steps) < 2:
         return None
-    grid = [list(_busy(*row)) for row in zip(found.total_ns, found.exposed_ns, strict=True)]
+    grid = [list(_outside(*row)) for row in zip(found.total_ns, found.exposed_ns, strict=True)]
     known = sorted(ns for row in grid for ns in row if ns is not None)
     if not known:
         return None
     usual, most = known[len(known) // 4], known[-1]  # of two ranks one may be slow all the time
+    span = max(most - usual, usual * _LEAST_RANGE) or 1
+    levels = [[_level(ns, usual, span) for ns in row] for row in grid]
     height = min(_ROW_PX, _MOST_PX / len(grid))
     bottom = round(_TOP_PX + len(grid) * height)
     return Drawing(
         sentence=_sentence(found),
         height_px=bottom + _AXIS_PX,
-        shapes=(*_cells(grid, usual, most, height), *_marks(found, height, bottom)),
+        shapes=(*_cells(levels, height), *_marks(found, height, bottom)),
         words=tuple(step_labels([_range(*steps) for steps in found.steps], bottom + 13)),
         lanes=tuple(_lanes(found, height)),
-        keys=(
-            Key(f"usual, {fmt.duration(usual)}", "heat-0"),
-            Key(f"up to {fmt.duration(most)}", f"heat-{LEVELS}"),
-        ),
+        keys=(*_keys(usual, most, span), *_mark_keys(found)),
     )
 
 
-def _busy(total_ns: Sequence[int], exposed_ns: Sequence[int]) -> Iterator[int | None]:
+def _keys(usual: int, most: int, span: float) -> Iterator[Key]:
+    yield Key(f"usual, {fmt.duration(usual)}", "heat-0")
+    if level := _level(most, usual, span):
+        yield Key(f"up to {fmt.duration(most)}", f"heat-{level}")
+
+
+def _mark_keys(found: StepMap) -> Iterator[Key]:
+    """Name the marks that are drawn."""
+    kinds = {mark.kind for mark in found.marks if mark.kind != "straggler" or mark.row is not None}
+    yield from (key for kind, key in _MARKS.items() if kind in kinds)
+
+
+def _outside(total_ns: Sequence[int], exposed_ns: Sequence[int]) -> Iterator[int | None]:
     for total, exposed in zip(total_ns, exposed_ns, strict=True):
         yield None if total < 0 else total - max(exposed, 0)
 
 
-def _cells(
-    grid: Sequence[Sequence[int | None]], usual: int, most: int, height: float
-) -> Iterator[Shape]:
+def _level(ns: int | None, usual: int, span: float) -> int | None:
+    return None if ns is None else round(min(max(ns - usual, 0) / span, 1) * LEVELS)
+
+
+def _cells(levels: Sequence[Sequence[int | None]], height: float) -> Iterator[Shape]:
     """Draw a path for each level of darkness."""
-    span = max(most - usual, usual * _LEAST_RANGE) or 1
-    width, gap = WIDTH / len(grid[0]), height / 14
+    width, gap = WIDTH / len(levels[0]), height / 14
     paths = [""] * (LEVELS + 1)
-    for y, row in enumerate(grid):
-        for x, ns in enumerate(row):
-            if ns is not None:
-                level = round(min(max(ns - usual, 0) / span, 1) * LEVELS)
+    for y, row in enumerate(levels):
+        for x, level in enumerate(row):
+            if level is not None:
                 top = _TOP_PX + y * height
                 paths[level] += rectangle(x * width, top, width * 0.94, height - gap)
     return (Shape(path, f"heat-{level}") for level, path in enumerate(paths) if path)
@@ -94,7 +112,7 @@ def _range(first: int, last: int) -> str:
 
 
 def _sentence(found: StepMap) -> str:
-    text = f"Busy time of {fmt.plural(found.ranks[-1][1] - found.ranks[0][0] + 1, 'rank')}"
+    text = f"Time outside communication waits of {fmt.plural(found.ranks[-1][1] - found.ranks[0][0] + 1, 'rank')}"
     text += f" in steps {found.steps[0][0]} to {found.steps[-1][1]}."
     late = Counter(mark.rank for mark in found.marks if mark.kind == "straggler")
     for rank, count in late.most_common(1):

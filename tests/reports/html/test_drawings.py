@@ -98,12 +98,14 @@ def test_a_slow_rank_is_a_dark_row_and_marks_say_what_stands_out() -> None:
         ("area", "Step 9 is slow"), ("line", "It settles"),
     ]  # fmt: skip
     assert "Most often late: rank 1, in 2 columns. Step 9 is slow. It settles." in made.sentence
+    assert [key.kind for key in made.keys] == ["area", "area", "outline", "triangle", "line"]
 
 
 def test_noise_is_not_dark() -> None:
     made = heat_map(cells([[100, 103], [101, 102]]))
     assert made is not None
     assert {shape.colour for shape in made.shapes} == {"heat-0"}
+    assert [key.label for key in made.keys] == ["usual, 100 ms"]  # no mark, no darker cell
 
 
 def test_many_ranks_are_thin_rows_of_which_some_are_named() -> None:
