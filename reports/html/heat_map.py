@@ -112,7 +112,8 @@ def _range(first: int, last: int) -> str:
 
 
 def _sentence(found: StepMap) -> str:
-    text = f"Time outside communication waits of {fmt.plural(found.ranks[-1][1] - found.ranks[0][0] + 1, 'rank')}"
+    count = found.ranks[-1][1] - found.ranks[0][0] + 1
+    text = f"Time outside communication waits of {fmt.plural(count, 'rank')}"
     text += f" in steps {found.steps[0][0]} to {found.steps[-1][1]}."
     late = Counter(mark.rank for mark in found.marks if mark.kind == "straggler")
     for rank, count in late.most_common(1):

@@ -105,7 +105,7 @@ def test_noise_is_not_dark() -> None:
     made = heat_map(cells([[100, 103], [101, 102]]))
     assert made is not None
     assert {shape.colour for shape in made.shapes} == {"heat-0"}
-    assert [key.label for key in made.keys] == ["usual, 100 ms"]  # no mark, no darker cell
+    assert [key.label for key in made.keys] == ["usual, 101 ms"]  # no mark, no darker cell
 
 
 def test_many_ranks_are_thin_rows_of_which_some_are_named() -> None:
