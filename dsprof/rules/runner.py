@@ -147,7 +147,7 @@ def _told_once(findings: Sequence[Finding], metas: Mapping[str, RuleMeta]) -> It
             faults[finding.rule].update(finding.ranks)
     for finding in findings:
         teller = metas[finding.rule].left_to
-        if finding.status is Status.INFO and faults[teller] & set(finding.ranks):
+        if _is_told(finding, faults[teller]):
             yield msgspec.structs.replace(
                 finding,
                 status=Status.NOT_APPLICABLE,
@@ -155,6 +155,13 @@ def _told_once(findings: Sequence[Finding], metas: Mapping[str, RuleMeta]) -> It
             )
         else:
             yield finding
+
+
+def _is_told(finding: Finding, ranks: set[int]) -> bool:
+    """Whether a failure of `ranks` says more: of one rank of a remark, all of a failure."""
+    if finding.status is Status.FAIL:
+        return bool(finding.ranks) and ranks.issuperset(finding.ranks)
+    return finding.status is Status.INFO and bool(ranks & set(finding.ranks))
 
 
 def _owned_once(

@@ -169,7 +169,12 @@ def test_a_remark_is_not_made_of_what_another_rule_tells():
     assert finding.summary == "text Covered by fault."
     assert told(Status.INFO, (2,)).status is Status.INFO
     assert told(Status.INFO, ()).status is Status.INFO
-    assert told(Status.FAIL, (1,)).status is Status.FAIL
+
+
+def test_a_failure_is_left_only_where_another_rule_tells_of_all_its_ranks():
+    assert told(Status.FAIL, (1,)).status is Status.NOT_APPLICABLE
+    assert told(Status.FAIL, (1, 2)).status is Status.FAIL
+    assert told(Status.FAIL, ()).status is Status.FAIL
 
 
 def test_every_rule_that_remarks_are_left_to_is_there():

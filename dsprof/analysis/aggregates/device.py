@@ -105,6 +105,11 @@ class Device(Aggregate):
         spans = sum(window.span_ns for window in windows)
         return float(sum(getattr(window, part) for window in windows) / max(spans, 1))
 
+    def idle_shares(self) -> dict[int, float]:
+        """Return by complete rank what share of its window its device is idle."""
+        windows = {rank: row.judged for rank, row in self.complete.items()}
+        return {rank: row.idle_ns / max(row.span_ns, 1) for rank, row in windows.items()}
+
     @property
     def window(self) -> str:
         """What the shares are of, in words."""

@@ -34,7 +34,7 @@ class Thresholds:
 
 
 class DeviceIdle:
-    """Judges the mean over ranks; time in which a collective waits is no idleness."""
+    """Judges the mean over ranks, then each rank; waiting in a collective is no idleness."""
 
     meta = RuleMeta(
         id="device-idle",
@@ -44,6 +44,7 @@ class DeviceIdle:
         category="overlap",
         order=140,
         needs=(Device, IdleCauses),
+        left_to="late-rank",
     )
     thresholds = Thresholds()
 
@@ -59,10 +60,16 @@ class DeviceIdle:
 
     def _judged(self, device: Device, causes: IdleCauses, thresholds: Thresholds) -> Finding:
         idle, exposed = device.share("idle_ns"), device.share("exposed_ns")
-        summary = (
-            f"The device is idle {percent(idle)} of {device.window}; "
-            f"{percent(exposed)} is exposed communication."
-        )
+        shares = device.idle_shares()
+        most_idle = max(shares, key=lambda rank: shares[rank])
+        is_one = idle < thresholds.idle_share <= shares[most_idle]
+        problem = f"The device is idle {percent(idle)} of {device.window}"
+        summary = problem
+        if is_one:
+            idle = shares[most_idle]
+            summary += f" (mean over ranks; {percent(idle)} on rank {most_idle})"
+            problem = f"The device of rank {most_idle} is idle {percent(idle)} of {device.window}"
+        summary += f"; {percent(exposed)} is exposed communication."
         if idle < thresholds.idle_share:
             return self.meta.finding(Status.PASS, summary + _before(device))
         severe = idle >= thresholds.severe_share and device.recurs
@@ -76,8 +83,9 @@ class DeviceIdle:
             severity=Severity.HIGH if severe else Severity.MEDIUM,
             cause=remedy.cause,
             action=remedy.action,
-            problem=f"The device is idle {percent(idle)} of {device.window}",
+            problem=problem,
             fix=remedy.fix,
+            ranks=(most_idle,) if is_one else (),
             restates=SYNCHRONISED if largest == NAMES[SYNCHRONISATION] else IDLE,
             evidence=(_by_cause(causes), _by_rank(device)),
             confidence="medium" if largest != UNRECORDED and device.recurs else "low",

@@ -32,6 +32,18 @@ def test_a_busy_device_passes():
     assert said(RULE, busy(compute=80, comm=15, world_size=1)).status is Status.PASS
 
 
+def test_one_idle_rank_among_busy_ones_fails():
+    ranks = [busy(rank, compute=4 if rank == 2 else 90, comm=5, world_size=4) for rank in range(4)]
+    finding = said(RULE, *ranks)
+    assert (finding.status, finding.severity, finding.ranks) == (
+        Status.FAIL,
+        Severity.HIGH,
+        (2,),
+    )
+    assert "idle 26 % of the measured steps (mean over ranks; 91 % on rank 2)" in finding.summary
+    assert finding.problem == "The device of rank 2 is idle 91 % of the measured steps"
+
+
 def test_waiting_in_a_collective_is_not_idle():
     assert said(RULE, busy(compute=10, comm=85, world_size=1)).status is Status.PASS
 
