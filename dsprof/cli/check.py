@@ -25,9 +25,10 @@ Analyse a run and compare it with a budget, for a CI job:
   operations_per_step: 40
   exposed_share: 0.3          # of the step, waiting for communication
   findings: {high: 0, low: 3} # at most so many of this severity or higher
-  may_be_unknown: [late-rank] # rules and figures that may be unknown
+  may_be_unknown: [late-rank, low-bus-bandwidth] # rules and figures
 
-Prints each exceeded limit and each unknown figure in a line.
+Prints each exceeded limit in a line. An unknown figure breaks its limit, and an
+unknown verdict breaks a budget with findings, unless may_be_unknown names it.
 Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:

@@ -97,26 +97,38 @@ def test_findings_of_a_severity_or_a_graver_one_are_counted(load: Load) -> None:
     assert lines(load("findings: {high: null}"), run(findings=failing)) == []
 
 
-def test_what_could_not_be_told_breaks_the_budget_unless_allowed(load: Load) -> None:
+def test_what_could_not_be_judged_breaks_a_budget_of_findings_unless_allowed(load: Load) -> None:
     made = run(findings=[finding("late-rank", Status.UNKNOWN), finding("broke", Status.ERROR)])
-    strict = load("exposed_share: 1")
-    assert [line.partition(":")[0] for line in broken(strict, made)][-2:] == ["late-rank", "broke"]
+    assert broken(load("findings: {high: 1}\nmay_be_unknown: [low-comm-overlap]"), made) == [
+        "late-rank could not be judged (Why).",
+        "broke could not be judged (Why).",
+        "To allow these, write: may_be_unknown: [low-comm-overlap, late-rank, broke]",
+    ]
     allowed = load("may_be_unknown: [late-rank]\n")
-    assert [line.partition(":")[0] for line in broken(allowed, made)] == ["broke"]
+    assert broken(allowed, made) == [
+        "broke could not be judged (Why). To allow this, add it to may_be_unknown."
+    ]
 
 
-def test_that_a_rule_could_not_tell_is_said_once(load: Load) -> None:
+def test_a_budget_of_figures_asks_for_no_verdict(load: Load) -> None:
+    made = run(findings=[finding("late-rank", Status.UNKNOWN), finding("broke", Status.ERROR)])
+    assert broken(load("operations_per_step: 1e12"), made) == []
+
+
+def test_why_a_rule_could_not_judge_is_said_once(load: Load) -> None:
     why = "Unknown: no clocks."
     late = msgspec.structs.replace(finding("late-rank", Status.UNKNOWN), summary=why)
     [line] = broken(load("findings: {high: 1}"), run(findings=[late]))
-    assert line == "late-rank: verdict unknown, and not listed in may_be_unknown: No clocks."
+    assert line.startswith("late-rank could not be judged (No clocks). To allow this")
 
 
 def test_a_limit_on_what_was_not_measured_is_broken_unless_allowed(load: Load) -> None:
     text = "bytes_per_step: 1e12\noperations_per_step: 1e12\nexposed_share: 1\n"
-    assert len(broken(load(text), factory.empty())) == 4  # low-comm-overlap is unknown, too
+    said = broken(load(text), factory.empty())
+    assert said[-1].endswith("[bytes_per_step, operations_per_step, exposed_share]")
+    assert all("could not be measured" in line for line in said[:-1])
     allowed = "may_be_unknown:\n- bytes_per_step\n- operations_per_step\n- exposed_share\n"
-    assert broken(load(f"{text}{allowed}- low-comm-overlap\n"), factory.empty()) == []
+    assert broken(load(text + allowed), factory.empty()) == []
 
 
 def test_bytes_of_unknown_size_are_not_none(load: Load) -> None:

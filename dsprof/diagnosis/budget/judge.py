@@ -17,11 +17,12 @@ _ENDS = "data-quality"
 
 def broken(budget: Budget, diagnosis: Diagnosis) -> list[str]:
     """Return one line for each limit that is broken, or that could not be decided."""
+    unknown = dict(_unmeasured(budget, diagnosis)) | dict(_undecided(budget, diagnosis.findings))
     return [
         *_unended(budget, diagnosis),
         *_figures(budget, diagnosis),
         *_findings(budget, diagnosis.findings),
-        *_undecided(budget, diagnosis.findings),
+        *_allowable(budget, unknown),
     ]
 
 
@@ -44,10 +45,7 @@ def _figures(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
     measured = _measured(diagnosis)
     for name, limit in budget.figures.items():
         value = measured[name]
-        if value is None:
-            if name not in budget.may_be_unknown:
-                yield f"{limit.origin}: {name} could not be measured, and is not in may_be_unknown"
-        elif value > limit.value:
+        if value is not None and value > limit.value:
             yield f"{limit.origin}: {name} is {_exceeds(value, limit.value)}"
 
 
@@ -82,8 +80,29 @@ def _findings(budget: Budget, findings: list[Finding]) -> Iterator[str]:
             )
 
 
-def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[str]:
+def _unmeasured(budget: Budget, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    measured = _measured(diagnosis)
+    for name, limit in budget.figures.items():
+        if measured[name] is None and name not in budget.may_be_unknown:
+            yield name, f"{limit.origin}: {name} could not be measured"
+
+
+def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[tuple[str, str]]:
+    """Yield what could not be judged, unless the budget is of figures only."""
+    if budget.figures and not budget.findings:
+        return
     for one in findings:
         if one.status in _UNDECIDED and one.rule not in budget.may_be_unknown:
-            why = reason(one.summary)
-            yield f"{one.rule}: verdict unknown, and not listed in may_be_unknown: {why}"
+            why = reason(one.summary).rstrip(".")
+            yield one.rule, f"{one.rule} could not be judged ({why})"
+
+
+def _allowable(budget: Budget, unknown: dict[str, str]) -> Iterator[str]:
+    """Say what to write to allow what is unknown: in its own line, or for several in a last one."""
+    if len(unknown) == 1:
+        yield f"{next(iter(unknown.values()))}. To allow this, add it to may_be_unknown."
+        return
+    yield from (f"{line}." for line in unknown.values())
+    if unknown:
+        names = ", ".join([*sorted(budget.may_be_unknown), *unknown])
+        yield f"To allow these, write: may_be_unknown: [{names}]"
