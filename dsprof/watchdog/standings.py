@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 
 from dsprof.environment.processes import GONE
-from dsprof.trace.dumps.hang_dump import HangDump, store_call
+from dsprof.trace.dumps.hang_dump import FILE_WAITS, HangDump, store_call
 from dsprof.trace.dumps.state_file import StateCall
 from dsprof.watchdog.judgement import Condition, Standing, Wait
 from dsprof.watchdog.look import is_debugged, is_saving
@@ -72,10 +73,19 @@ def _at_store_ns(dump: HangDump) -> int:
 
 
 def _writes_nothing(dump: HangDump, earlier: HangDump | None) -> bool:
-    """Say whether a rank that saves has read and written nothing since the inquiry before."""
-    if earlier is None or not is_saving(earlier.threads):
+    """Say whether a rank that saves waits for a file, as in the inquiry before, and no byte moved.
+
+    One that waits for another thread may send bytes, which the kernel does not count.
+    """
+    if earlier is None or not (_saves_to_file(earlier) and _saves_to_file(dump)):
         return False
     return dump.process.thread_io_bytes == earlier.process.thread_io_bytes
+
+
+def _saves_to_file(dump: HangDump) -> bool:
+    process = dump.process
+    waits = process.state == "D" or re.search(FILE_WAITS, process.waits_in)
+    return bool(waits) and is_saving(dump.threads)
 
 
 def _key(rank: int, call: StateCall, group: str, sides: Mapping[str, str] = {}) -> Hashable:

@@ -6,11 +6,12 @@ import ctypes
 import io
 import os
 import pdb
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from threading import Timer
+from threading import Thread, Timer
 from typing import Any
 
 import torch
@@ -52,6 +53,27 @@ def save_slowly(rank: Rank) -> None:
 
     with SlowDisk(rank.folder / "checkpoint.pt", "wb") as disk:
         torch.save({"weights": torch.ones(10)}, disk)
+
+
+def upload_slowly(_: Rank) -> None:
+    """Save to an object store: another thread sends, and takes little of a CPU."""
+
+    def send() -> None:
+        here, there = socket.socketpair()
+        with here, there:
+            for _ in range(int(LONG_S / 0.05)):
+                there.recv(here.send(bytes(1 << 16)))
+                time.sleep(0.05)
+
+    class Upload(io.BytesIO):
+        def write(self, data: Any) -> int:
+            if not self.tell():
+                sender = Thread(target=send)
+                sender.start()
+                sender.join()
+            return super().write(data)
+
+    torch.save({"weights": torch.ones(10)}, Upload())
 
 
 def compute(_: Rank) -> None:

@@ -165,6 +165,7 @@ CASES: dict[str, Case] = {
 
 CALM: dict[str, Program] = {
     "long_checkpoint": calm.calm(calm.save_slowly),
+    "long_upload": calm.calm(calm.upload_slowly),
     "evaluation_on_one": calm.calm(calm.compute),
     "evaluation_in_barrier": calm.calm(calm.compute, call="barrier"),
     "first_compilation": calm.calm(calm.compile_model),

@@ -45,15 +45,17 @@ def test_a_rank_without_a_stack_is_nowhere():
     assert seen(*[()] * LOOKS) == ""
 
 
-def test_who_writes_nothing_from_one_inquiry_to_the_next_saves_nothing():
-    def saving(moved_bytes):
-        process = ProcessState(thread_io_bytes=moved_bytes)
+def test_who_waits_for_a_file_from_one_inquiry_to_the_next_saves_nothing():
+    def saving(moved_bytes, waits_in="anon_pipe_write", state="S"):
+        process = ProcessState(state=state, waits_in=waits_in, thread_io_bytes=moved_bytes)
         return dump(0, "/site/torch/serialization.py:987 save", process=process)
 
     assert condition_of(saving(5)) == "saving"
     assert condition_of(saving(6), saving(5)) == "saving"
     assert condition_of(saving(5), saving(5)) == "idle"
+    assert condition_of(saving(5, "", "D"), saving(5, "", "D")) == "idle"
     assert condition_of(saving(5), dump(0, "train.py:3 step")) == "saving"
+    assert condition_of(saving(5, "futex_do_wait"), saving(5, "futex_do_wait")) == "saving"
 
 
 def test_inquiries_of_one_silence_become_rarer():

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dsprof.analysis.aggregates.endings import Symptoms
 from dsprof.analysis.run.hang_model import CauseKind
 from dsprof.findings.frames import frame_of_user, without_hooks
+from dsprof.trace.dumps.hang_dump import FILE_WAITS
 
 STOPPED = frozenset("tT")
 
@@ -40,10 +41,7 @@ _LINES: Patterns = (
 
 _KERNEL: Patterns = (
     (r"nanosleep", "sleep"),
-    (
-        r"pipe_|fifo|wait_for_partner|fuse|nfs|ceph|lustre|^ll_|io_schedule|folio_wait|wait_on_page",
-        "file_system",
-    ),
+    (FILE_WAITS, "file_system"),
     (r"futex", "lock"),
 )
 

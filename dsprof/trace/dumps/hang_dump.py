@@ -27,6 +27,11 @@ _AT_STORE = re.compile(
     r"|_store_based_barrier|split_group)$"
 )
 
+FILE_WAITS = (
+    r"pipe_|fifo|wait_for_partner|fuse|nfs|ceph|lustre|^ll_|io_schedule|folio_wait|wait_on_page"
+)
+"""Functions of the kernel that wait for a pipe, a disk or a file system."""
+
 
 class ThreadStack(msgspec.Struct, frozen=True):
     """The calls of a thread in Python, the innermost one first: `file:line function`."""
