@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,10 +21,12 @@ from dsprof.findings.wording import duration
 _ROWS = 64
 _COLUMNS = 120
 _LATE_SHARE = 0.05
-"""Of a step that the others wait for a rank: less is no straggler."""
+"""Of a step that the others wait for a straggler: less is not marked."""
+_LONG_SHARE = 0.25
+"""The same for a rank that is no straggler: ranks that take turns wait briefly for each other."""
 _SLOW_SHARE = 0.25
 _NO_DATA = -1
-_CHANGE = "step-time-change"
+_CHANGE, _LATE = "step-time-change", "late-rank"
 
 Cells = npt.NDArray[np.int64]
 
@@ -60,7 +62,7 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     cells = _aggregated(times, rows, columns)
     blocks = [numbers[one] for one in columns]
     found = [
-        *_stragglers(summary, blocks),
+        *_stragglers(summary, blocks, _late(findings)),
         *_outliers(steps, blocks),
         *_changes(findings, settled_from),
     ]
@@ -128,7 +130,15 @@ def _mean_of(cells: Cells, columns: Sequence[slice]) -> Cells:
     return np.where(counts > 0, sums // np.maximum(counts, 1), _NO_DATA)
 
 
-def _stragglers(summary: RunSummary, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]:
+def _late(findings: Sequence[Finding]) -> set[int]:
+    """Return the ranks that a finding calls stragglers."""
+    failed = (one for one in findings if (one.rule, one.status) == (_LATE, Status.FAIL))
+    return {rank for one in failed for rank in one.ranks}
+
+
+def _stragglers(
+    summary: RunSummary, blocks: Sequence[Sequence[int]], known: Set[int]
+) -> Iterator[_Found]:
     """Find the rank that others waited for longest in each block of steps, if that costs much."""
     late, parts = lateness(summary[Arrivals].matched), summary[Steps].parts
     for numbers in blocks:
@@ -138,8 +148,9 @@ def _stragglers(summary: RunSummary, blocks: Sequence[Sequence[int]]) -> Iterato
         place = int(np.argmax(caused_ns))
         cost_ns = int(caused_ns[place]) // len(numbers)
         step_ns = sum(parts[number].total_ns for number in numbers) // len(numbers)
-        if cost_ns and cost_ns >= _LATE_SHARE * step_ns:
-            rank = late.ranks[place]
+        rank = late.ranks[place]
+        share = _LATE_SHARE if rank in known else _LONG_SHARE
+        if cost_ns and cost_ns >= share * step_ns:
             text = f"The others wait {duration(cost_ns)} for rank {rank}"
             yield _Found("straggler", numbers[0], text, rank)
 

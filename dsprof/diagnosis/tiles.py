@@ -82,7 +82,7 @@ def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
     elif any(one.status is Status.UNKNOWN for one in found):
         yield Tile("Straggler", "unknown", reason(found[0].summary))
     elif any(one.status is Status.PASS for one in found):
-        yield Tile("Straggler", "none", "no rank is last more often than others")
+        yield Tile("Straggler", "none", "no rank delays the others by a measurable share")
 
 
 def _peak_memory(rows: Sequence[RankMemory]) -> Iterator[Tile]:

@@ -189,6 +189,15 @@ def test_the_map_names_the_straggler_and_the_slow_step() -> None:
     assert (slow.step, slow.column, slow.rank) == (20, column, None)
 
 
+def test_the_map_marks_only_long_waits_where_no_rank_is_a_straggler() -> None:
+    made = diagnosed(*(paced(rank, [100.0] * 4 + [20.0] * 2, late_ms=8) for rank in (0, 1)))
+    assert not [
+        one for one in made.findings if (one.rule, one.status.value) == ("late-rank", "fail")
+    ]
+    # 8 ms are 8 % of most steps, and 40 % of the last two.
+    assert [one.step for one in made.step_map.marks if one.kind == "straggler"] == [4, 5]
+
+
 def test_the_map_of_many_ranks_and_steps_keeps_the_rank_that_is_busy() -> None:
     world, late = 130, 129
     traces = [paced(rank, [20.0] * 250, late_ms=5, world=world) for rank in (0, 1, 2, late)]
