@@ -96,8 +96,12 @@ class View:
 
     @cached_property
     def step_columns(self) -> Drawing | None:
-        """All steps; None where there are none."""
-        return step_columns(self.bars) if len(self.bars) > 1 else None
+        """All steps, or those of the map below, so that both have one axis; None for one step."""
+        if self.heat_map is None:
+            return step_columns(self.bars) if len(self.bars) > 1 else None
+        first = self._diagnosis.step_map.steps[0][0]
+        rows = [row for row in self._diagnosis.steps.rows if (row.step or 0) >= first]
+        return step_columns(content.step_bars(rows, MAX_STEP_BARS)) if rows else None
 
     @cached_property
     def heat_map(self) -> Drawing | None:

@@ -215,3 +215,16 @@ def _step(number: int, idle_ns: int | None) -> StepParts:
         total_ns=6 * MS + (idle_ns or 0),
         slowest_total_ns=13 * MS,
     )
+
+
+def test_steps_and_the_map_below_them_have_one_axis() -> None:
+    made = factory.diagnosis(2, 9)
+    made.step_map = cells([[100, 101], [100, 300]])
+    view = View(made)
+    assert view.step_columns is not None
+    assert view.heat_map is not None
+    places = [
+        [(word.x, word.text) for word in one.words] for one in (view.step_columns, view.heat_map)
+    ]
+    assert places[0] == places[1]
+    assert places[0][0] == (0, "step 7")
