@@ -37,9 +37,18 @@ def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comp
         comparison.environment = _changes(settings.environment, before, after)
         comparison.versions = _changes(settings.versions, before, after)
     has_configuration = any(settings.configuration(made) for made in (before, after))
-    comparison.verdict = verdict(comparison)
+    comparison.verdict = _SAME_RUN if _is_same(before, after) else verdict(comparison)
     comparison.summary = summary(comparison, has_configuration=has_configuration)
     return comparison
+
+
+_SAME_RUN = "Before and after are the same run"
+
+
+def _is_same(before: Diagnosis, after: Diagnosis) -> bool:
+    """Whether two diagnoses are of one run: no two have the same steps to the nanosecond."""
+    rows = before.steps.rows
+    return bool(rows) and before.run == after.run and rows == after.steps.rows
 
 
 def _changes(

@@ -29,7 +29,8 @@ def verdict(comparison: Comparison) -> str:
         case "same":
             change = "As fast as before"
         case _:
-            change = "No change beyond the noise"
+            hidden = fmt.duration((total.high_ns - total.low_ns) / 2)
+            return f"No difference seen: {_steps(total)}; a change below {hidden} would not show"
     return f"{change}: {_steps(total)} ({CONFIDENCE} interval {interval})"
 
 

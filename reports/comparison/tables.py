@@ -60,11 +60,14 @@ def times(changes: Sequence[TimeChange]) -> Table:
             one.before_ns,
             one.after_ns,
             _interval(one),
-            one.judgement,
+            _JUDGEMENTS.get(one.judgement, one.judgement),
         )
         for one in changes
     )
     return Table(columns, tuple(rows), _how_judged(changes))
+
+
+_JUDGEMENTS = {"inconclusive": "no difference seen"}
 
 
 def _how_judged(changes: Iterable[TimeChange]) -> str:

@@ -19,6 +19,7 @@ from dsprof.diagnosis.model import (
     Steps,
 )
 from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.formatting import duration
 from tests.factories import diagnosis as factory
 
 MS = 1_000_000
@@ -56,8 +57,23 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert not any(one.is_changed for one in [*made.operations, *made.kinds])
     assert {one.fate for one in made.findings} == {"still there"}
     assert {one.judgement for one in made.times} <= {"same", "inconclusive"}
+    assert made.verdict == "Before and after are the same run"
     assert made.summary.startswith("The same calls and bytes; ")
     assert "configuration, environment and versions are the same." in made.summary
+
+
+def test_where_noise_hides_a_change_the_verdict_names_the_smallest_that_would_show() -> None:
+    shaken = run()
+    for row in shaken.steps.rows[20:]:
+        row.total_ns = round(row.total_ns * 1.3)
+    made = compared(run(), shaken)
+    total = times(made)["total"]
+    assert total.judgement == "inconclusive"
+    assert total.low_ns is not None
+    assert total.high_ns is not None
+    hidden = duration((total.high_ns - total.low_ns) / 2)
+    assert made.verdict.startswith("No difference seen: ")
+    assert made.verdict.endswith(f"; a change below {hidden} would not show")
 
 
 def test_without_deepspeed_no_configuration_is_called_alike() -> None:
