@@ -53,6 +53,8 @@ def test_who_waits_for_a_file_from_one_inquiry_to_the_next_saves_nothing():
     assert condition_of(saving(5)) == "saving"
     assert condition_of(saving(6), saving(5)) == "saving"
     assert condition_of(saving(5), saving(5)) == "idle"
+    fuse = saving(5, "request_wait_answer")
+    assert condition_of(fuse, fuse) == "idle"
     assert condition_of(saving(5, "", "D"), saving(5, "", "D")) == "idle"
     assert condition_of(saving(5), dump(0, "train.py:3 step")) == "saving"
     assert condition_of(saving(5, "futex_do_wait"), saving(5, "futex_do_wait")) == "saving"

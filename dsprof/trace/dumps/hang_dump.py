@@ -28,7 +28,8 @@ _AT_STORE = re.compile(
 )
 
 FILE_WAITS = (
-    r"pipe_|fifo|wait_for_partner|fuse|nfs|ceph|lustre|^ll_|io_schedule|folio_wait|wait_on_page"
+    r"pipe_|fifo|wait_for_partner|fuse|request_wait_answer|nfs|ceph|lustre|^ll_|io_schedule"
+    r"|folio_wait|wait_on_page"
 )
 """Functions of the kernel that wait for a pipe, a disk or a file system."""
 
