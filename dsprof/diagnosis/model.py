@@ -557,6 +557,7 @@ class ArrivalInfo(_Part):
     one_in: int = 1  # how many collectives were kept of so many; sums are scaled
     by_ends: bool = False  # clocks are not known: ranks are set by the ends of collectives
     doubt_ns: int = 0  # below it, differences between arrivals are not interpreted
+    attribution: str = ""  # whether exposed time is transfer, or waiting for late ranks
 
 
 class ThresholdInfo(_Part):

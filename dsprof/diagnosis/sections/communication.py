@@ -16,12 +16,16 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.run.lateness import Lateness, lateness
+from dsprof.analysis.run.wait_attribution import attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.diagnosis.per_step import per_rank_step
+from dsprof.findings.wording import percent
 from dsprof.rules.hardware.judged_transfers import Judged, Thresholds, judged
 
 _FLUSH_ROWS = 200
+_LEAST_EXPOSED = 0.05  # of the step: less is not explained
+_MINOR = 0.25  # of the waiting: so little transfer is not what costs the step its time
 
 
 def communication(summary: RunSummary) -> list[model.CommunicationRow]:
@@ -164,7 +168,19 @@ def arrivals(summary: RunSummary) -> model.ArrivalInfo:
         one_in=late.stride,
         by_ends=any(one.by_ends for one in matched),
         doubt_ns=late.doubt_ns,
+        attribution=_attribution(summary),
     )
+
+
+def _attribution(summary: RunSummary) -> str:
+    """Say whether the network costs the exposed time; empty where that is unknown or little."""
+    split = attribution(summary)
+    if split is None or split.waiting + split.transfer < _LEAST_EXPOSED:
+        return ""
+    whom = "late ranks" if split.latest is None else f"rank {split.latest}"
+    transfer = f"ransfer takes {percent(split.transfer)} of the step"
+    start = "Not the network: t" if split.transfer <= _MINOR * split.waiting else "T"
+    return f"{start}{transfer}, waiting for {whom} takes {percent(split.waiting)}."
 
 
 def _pairs(late: Lateness, order: Array, steps: int) -> model.WaitPairs:

@@ -37,3 +37,13 @@ def test_pairs_say_for_whom_each_rank_waited():
     pairs = arrivals(summary(*ranks)).pairs
     assert pairs.ranks == [0, 1, 2]
     assert pairs.waited_ns == [[0, 45 * MS, 0], [0, 0, 0], [0, 25 * MS, 0]]
+
+
+def test_exposed_time_is_said_to_be_waiting_or_transfer() -> None:
+    late = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=5)))
+    assert late.attribution == (
+        "Not the network: transfer takes 5 % of the step, waiting for rank 1 takes 23 %."
+    )
+    even = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=50)))
+    assert even.attribution == "Transfer takes 50 % of the step, waiting for late ranks takes 0 %."
+    assert not arrivals(summary(zero_rank(0), rank_trace(1))).attribution
