@@ -98,7 +98,9 @@ def _where_time_goes(
         return f"{_no_problems(findings)}. {step}."
     if summary[Run].is_recorded:
         return f"{_NO_STEPS}. In a plain loop, call dsprof.step() after each step."
-    return f"{NO_PROBLEMS}. {_without_steps(summary)}"
+    if any(f.status is Status.PASS and f.category != "quality" for f in findings):
+        return f"{NO_PROBLEMS}. {_without_steps(summary)}"
+    return f"Nothing to judge. {_without_steps(summary)}"
 
 
 def _without_steps(summary: RunSummary) -> str:
@@ -112,7 +114,10 @@ def _without_steps(summary: RunSummary) -> str:
     if logs := summary[Logs].ranks:
         return f"Read: {plural(len(logs), 'log')}."
     calls = sum(row.calls for row in summary[Communication].rows.values())
-    return f"{plural(calls, 'collective')} recorded. Step time unknown: no step is marked."
+    run = summary[Run]
+    part = f"{len(run.ranks)} of " if run.missing_ranks else ""
+    ranks = plural(run.first.world_size, "rank")
+    return f"Recorded: {plural(calls, 'collective')} of {part}{ranks}; no step is marked."
 
 
 def _interrupted(endings: Endings) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.findings.finding import Finding, Status
+from dsprof.findings.wording import plural
 
 _REMARKS = (Status.FAIL, Status.INFO)
 
@@ -56,8 +57,9 @@ class RuleMeta:
 
     def too_few(self, steps: int, needed: int) -> Finding:
         """Return the finding that so few steps decide nothing."""
-        after = f"{steps} step{'' if steps == 1 else 's'} after warm-up"
-        return self.unknown(f"Only {after}; {needed} are needed.")
+        after = f"{plural(steps, 'step')} after warm-up"
+        only = f"Only {after}" if steps else "No step after warm-up"
+        return self.unknown(f"{only}; {needed} {'is' if needed == 1 else 'are'} needed.")
 
     def _title(self, status: Status) -> str:
         if status is Status.PASS:

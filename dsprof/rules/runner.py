@@ -66,6 +66,8 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
     if missing:
         text = f"Unknown: {', '.join(missing)} was not collected."
         return [meta.unknown(text)]
+    if meta.min_steps and _has_no_steps(run):
+        return [meta.not_applicable("No step is marked.")]
     if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:
         return [meta.too_few(steps, meta.min_steps)]
     try:
@@ -107,6 +109,12 @@ def _ranks(run: RunSummary) -> int:
 
 def _measured_steps(run: RunSummary) -> int:
     return len(run[Steps].measured) if Steps in run else 0
+
+
+def _has_no_steps(run: RunSummary) -> bool:
+    """Whether no step can be: files of other tools that mark none."""
+    is_foreign = Run in run and not run[Run].is_recorded
+    return is_foreign and Steps in run and not len(run[Steps].numbers)
 
 
 def _exposed_ms(run: RunSummary) -> dict[str, float]:

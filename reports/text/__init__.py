@@ -259,7 +259,7 @@ def _untold(findings: Iterable[Finding]) -> Iterator[str]:
 
 def _needed(reasons: Iterable[str]) -> str:
     """Say between which numbers lies what rules need; "" where a reason names none."""
-    found = [re.search(r"; (\d+) are needed", text) for text in reasons]
+    found = [re.search(r"; (\d+) (?:is|are) needed", text) for text in reasons]
     counts = sorted(int(match[1]) for match in found if match)
     return f"; {counts[0]} to {counts[-1]} are needed" if len(counts) == len(found) else ""
 

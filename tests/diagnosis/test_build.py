@@ -308,7 +308,7 @@ class _Case:
         ),
         _Case(
             (foreign(rank_trace(0)), foreign(rank_trace(1))),
-            "No problems found. 0 collectives recorded. Step time unknown",
+            "Nothing to judge. Recorded: 0 collectives of 2 ranks; no step is marked.",
         ),
         _Case(
             (rank_trace(0),),
@@ -316,7 +316,7 @@ class _Case:
         ),
         _Case(
             (foreign(rank_trace(0, snapshot=laid_out(active_bytes=3 << 30))),),
-            "No problems found. 3.00 GiB of 8.00 GiB reserved device memory is in use.",
+            "Nothing to judge. 3.00 GiB of 8.00 GiB reserved device memory is in use.",
         ),
         _Case(
             (zero_rank(0, 1, head=header(0, 1, device="cuda")),),

@@ -288,6 +288,12 @@ def test_rules_that_take_a_mean_need_two_measured_steps():
     }
 
 
+def test_rules_on_steps_do_not_apply_to_files_of_other_tools_that_mark_none():
+    recorded = rank_trace(0)
+    assert len(undecided("No step after warm-up; 1 is needed.", recorded)) > 5
+    assert undecided("; 1 is needed", replace(recorded, is_foreign=True)) == set()
+
+
 def test_rules_on_sizes_are_undecided_without_any():
     ranks = [zero_rank(rank) for rank in range(2)]
     assert undecided("sizes of collectives", *ranks) == set()
