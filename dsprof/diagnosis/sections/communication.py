@@ -177,10 +177,11 @@ def _attribution(summary: RunSummary) -> str:
     split = attribution(summary)
     if split is None or split.waiting + split.transfer < _LEAST_EXPOSED:
         return ""
-    whom = "late ranks" if split.latest is None else f"rank {split.latest}"
+    is_network = split.transfer > _MINOR * split.waiting
+    whom = "late ranks" if is_network or split.latest is None else f"rank {split.latest}"
     transfer = f"ransfer takes {percent(split.transfer)} of the step"
-    start = "Not the network: t" if split.transfer <= _MINOR * split.waiting else "T"
-    return f"{start}{transfer}, waiting for {whom} takes {percent(split.waiting)}."
+    waiting = f"waiting for {whom} takes {percent(split.waiting)}"
+    return f"{'T' if is_network else 'Not the network: t'}{transfer}, {waiting}."
 
 
 def _pairs(late: Lateness, order: Array, steps: int) -> model.WaitPairs:

@@ -195,7 +195,7 @@ def test_many_steps_are_averaged_and_say_so() -> None:
     labels = [cell.text for cell in page.one("table", _class="heat").one("thead").all("th")]
     assert len(labels) <= 62
     assert labels[2] == "0-16"
-    assert "step 0-8" in drawn.text
+    assert "step 2-10" in drawn.text
 
 
 def test_waits_show_no_data_apart_from_no_wait(page: Element) -> None:
