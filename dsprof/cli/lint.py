@@ -30,7 +30,7 @@ class LintCommand:
     description = """\
 Check DeepSpeed configuration files by the rules that also check a recorded
 run: keys that are ignored, refused, without effect or in conflict, and a
-precision that this machine does not accelerate.
+precision that an accelerator of this machine lacks.
 
   dsprof lint ds_config.json
   dsprof lint configs/*.json --deepspeed 0.16.9

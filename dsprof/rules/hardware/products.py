@@ -30,10 +30,9 @@ def is_run(facts: EnvironmentFacts) -> bool:
 
 
 def supports(facts: EnvironmentFacts, precision: str) -> Iterator[Support]:
-    """Yield how each kind of hardware of the run multiplies a precision."""
-    found = architectures(facts)
-    if facts.uses_gpu if is_run(facts) else found:
-        for name, architecture in found.items():
+    """Yield how each kind of hardware multiplies a precision; without a run, accelerators only."""
+    if facts.uses_gpu or not is_run(facts):
+        for name, architecture in architectures(facts).items():
             known = multiplies(architecture, precision)
             yield Support(name or "the device", _LEVELS[known])
     elif precision == "fp32":

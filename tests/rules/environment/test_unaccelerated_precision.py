@@ -4,6 +4,8 @@ import pytest
 
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.baseline import Product
+from dsprof.config.deepspeed import ConfigFile
+from dsprof.diagnosis.lint import lint
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.unaccelerated_precision import RULE
@@ -197,6 +199,18 @@ def test_ddp_computes_in_the_dtype_of_its_parameters_or_of_autocast(model, statu
 def test_a_loop_whose_dtype_is_not_recorded_is_unknown():
     trace = zero_rank(engine=None, environment=EnvSnapshot(precision=AVX2))
     assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def linted(machine: EnvSnapshot):
+    config = ConfigFile({"fp16": {"enabled": True}}, {}, True)
+    return next(f for f in lint(config, "0.19.8", machine=machine) if f.rule == RULE.meta.id)
+
+
+def test_a_configuration_is_judged_by_accelerators_only():
+    accelerator = linted(EnvSnapshot(gpus=["Tesla P100-PCIE-16GB"], precision=dict(AVX2)))
+    assert accelerator.status is Status.INFO
+    assert "P100" in accelerator.summary
+    assert linted(EnvSnapshot(precision=dict(AVX2))).status is Status.NOT_APPLICABLE
 
 
 def test_tf32_is_no_precision_to_train_in():
