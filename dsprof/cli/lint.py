@@ -72,7 +72,8 @@ def _lint(path: Path, version: str) -> int:
         config = read_config(path)
         check_keys(path, config.values)
     except DsprofError as error:
-        print(f"dsprof: {_shown(error)}", file=sys.stderr)
+        before, name, why = str(error).partition(str(path))  # /etc/passwd: is no password
+        print(f"dsprof: {escaped(before + name)}{_shown(why)}", file=sys.stderr)
         return 2
     findings = lint(config, version, machine=snapshot(os.environ))
     print_bytes("\n".join([*_report(path, version, config, findings), "", ""]).encode())
@@ -127,8 +128,8 @@ def _rows(table: Table) -> Iterator[str]:
         line = f"line {cells[_LINE]}: " if cells.get(_LINE) else ""
         in_force = labels[-1] == _IN_FORCE
         remark = "" if not row[-1] else f" (in force: {row[-1]})" if in_force else f": {row[-1]}"
-        value = cells[_VALUE]
-        yield _shown(f"{line}{cells[_KEY]} = {value}{remark}")
+        value = f" = {cells[_VALUE]}" if cells[_VALUE] else ""
+        yield _shown(f"{line}{cells[_KEY]}{value}{remark}")
 
 
 def _shown(text: object) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dsprof.findings.finding import Cell, Column, Table
 from dsprof.findings.wording import shortened
+from dsprof.redaction import REDACTED, is_secret_name
 from dsprof.redaction.known_settings import written_setting
 from dsprof.rules.knowledge.deepspeed.combinations import Combination
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, NEWEST, ZERO, fate_of_auto, keys
@@ -149,9 +150,16 @@ class EngineSettings:
         """Return the first cells of a row: key, value and, where it is known, the line."""
         value = _value(self.written, path)
         is_set = value is not None or path in self.lines
-        shown = json.dumps(written_setting(path, value), default=str) if is_set else "not set"
+        shown = json.dumps(self._shown(path, value), default=str) if is_set else "not set"
+        if not self.has_run and REDACTED in shown:
+            shown = ""  # the line of the file shows it
         line: list[Cell] = [self.lines.get(path)] if self.lines else []
         return [path, shortened(shown), *line]
+
+    def _shown(self, path: str, value: Any) -> Any:
+        """Return a value as it may be written; a file that is only read shows plain numbers."""
+        is_plain = isinstance(value, (bool, int, float)) and not is_secret_name(path)
+        return value if is_plain and not self.has_run else written_setting(path, value)
 
     def table(self, rows: Sequence[tuple[str, str]], *, remark: str) -> Table:
         """Return a table of keys, each with a remark."""

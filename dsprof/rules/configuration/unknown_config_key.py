@@ -66,7 +66,9 @@ class UnknownConfigKey(ConfigRule):
             f"DeepSpeed does not read {named_keys([path for path, _ in rows])}.",
             title="The DeepSpeed configuration holds keys of another program",
             cause="They may be keys of another program that reads the same file.",
-            action="Delete them if nothing else reads them.",
+            action="Delete {0} if nothing else reads {0}.".format(
+                "it" if len(rows) == 1 else "them"
+            ),
             evidence=(settings.table(rows, remark="remark"),),
             confidence="medium",
         )
