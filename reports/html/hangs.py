@@ -12,9 +12,9 @@ from dsprof.findings import formatting as fmt
 MAX_LANES = 8
 MAX_COLUMNS = 12
 
-_LANE, _TOP, _CELL_Y, _ARC_Y = 76, 34, 56, 26
-_LEAST_WIDTH, _CHAR, _MARGIN = 40, 7, 6
-_TITLE = 46  # characters that fit a phone
+_LANE, _TOP, _CELL_Y, _ARC, _LINE = 76, 34, 56, 30, 14
+_LEAST_WIDTH, _CHAR, _CAPITAL, _MARGIN = 40, 7, 8.5, 6
+_TITLE = 42  # characters that fit a phone
 
 _STATES = ("absent", "different", "unfinished", "unknown", "waiting")
 """Of several states of a rank in a group the first counts."""
@@ -52,7 +52,7 @@ class Lane:
     """A process group."""
 
     y: float
-    title: str
+    lines: tuple[str, ...]  # of its title
     marks: tuple[Mark, ...]
 
 
@@ -67,6 +67,7 @@ class Picture:
     arrows: tuple[Arrow, ...]
     states: tuple[str, ...]  # that occur, for the legend
     left_out: int  # groups
+    undrawn: str  # ranks, and why
 
 
 _Class = tuple[tuple[str, ...], list[int]]  # states in the groups shown, and the ranks in them
@@ -81,19 +82,26 @@ def picture(report: HangReport) -> Picture | None:
     roots = {rank for verdict in report.verdicts[:1] for rank in verdict.ranks}
     classes = _classes(shown, roots)
     columns = tuple(_columns(classes, roots))
-    lanes = tuple(_lane(n, group, classes, columns) for n, group in enumerate(shown))
+    titles = [_title(group) for group in shown]
+    deep = _LINE * (max(map(len, titles)) - 1)
+    lanes = tuple(
+        Lane(y, lines, tuple(_marks(n, y + _CELL_Y + deep, classes, columns)))
+        for n, lines in enumerate(titles)
+        for y in [float(_TOP + n * (_LANE + deep))]
+    )
     found = {mark.state for lane in lanes for mark in lane.marks}
     return Picture(
         width=max(
             columns[-1].x + _width(columns[-1].label) / 2 + _MARGIN,
-            *(len(lane.title) * _CHAR for lane in lanes),
+            *(len(line) * _CAPITAL for lines in titles for line in lines),
         ),
-        height=_TOP + _LANE * len(lanes),
+        height=_TOP + (_LANE + deep) * len(lanes),
         columns=columns,
         lanes=lanes,
         arrows=(*_waits(lanes), *_reasons(lanes)),
         states=tuple(state for state in _STATES if state in found),
         left_out=len(groups) - len(shown),
+        undrawn=_undrawn(report, shown, classes),
     )
 
 
@@ -130,22 +138,34 @@ def _width(label: str) -> float:
     return max(_LEAST_WIDTH, len(label) * _CHAR + 10)
 
 
-def _lane(
-    number: int,
-    group: GroupWaits,
-    classes: Sequence[_Class],
-    columns: Sequence[Column],
-) -> Lane:
-    y = float(_TOP + number * _LANE)
-    marks = tuple(
-        Mark(column.x, y + _CELL_Y, states[number], f"{fmt.named_ranks(ranks)}: {states[number]}")
-        for (states, ranks), column in zip(classes, columns, strict=True)
-        if states[number]
-    )
+def _undrawn(report: HangReport, shown: Sequence[GroupWaits], classes: Sequence[_Class]) -> str:
+    drawn = {rank for _, ranks in classes for rank in ranks}
+    missing = sorted({rank for group in report.groups for rank in group.ranks} - drawn)
+    if not missing:
+        return ""
+    is_full = any(rank in group.ranks for rank in missing for group in shown)
+    why = f"only {MAX_COLUMNS} columns have room" if is_full else "they are in none of these groups"
+    return f"Not drawn: {fmt.named_ranks(missing)}; {why}."
+
+
+def _title(group: GroupWaits) -> tuple[str, ...]:
+    """Name the call and its group, in two lines where one is too long."""
     call = f"{group.op} {fmt.count(group.number)}" if group.number is not None else group.op
     waited = f", {fmt.duration(group.waited_ns)}" if group.waited_ns else ""
     title = f"{call} of {group.group}{waited}"
-    return Lane(y, title if len(title) <= _TITLE else f"{title[:_TITLE]}…", marks)
+    return (title,) if len(title) <= _TITLE else (_cut(f"{call}{waited}"), _cut(group.group))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
+
+
+def _marks(
+    number: int, y: float, classes: Sequence[_Class], columns: Sequence[Column]
+) -> Iterator[Mark]:
+    for (states, ranks), column in zip(classes, columns, strict=True):
+        if state := states[number]:
+            yield Mark(column.x, y, state, f"{fmt.named_ranks(ranks)}: {state}")
 
 
 def _waits(lanes: Sequence[Lane]) -> Iterator[Arrow]:
@@ -153,7 +173,7 @@ def _waits(lanes: Sequence[Lane]) -> Iterator[Arrow]:
         awaited = [mark for mark in lane.marks if mark.state != "waiting"]
         for waiter in (mark for mark in lane.marks if mark.state == "waiting"):
             for mark in awaited:
-                bend = lane.y + _ARC_Y
+                bend = waiter.y - _ARC
                 start, end = f"{waiter.x:g} {waiter.y - 11:g}", f"{mark.x:g} {mark.y - 13:g}"
                 yield Arrow(f"M{start}C{waiter.x:g} {bend:g} {mark.x:g} {bend:g} {end}")
 

@@ -49,7 +49,19 @@ def test_ranks_in_the_same_state_share_a_column_and_the_root_is_marked() -> None
     assert [[mark.state for mark in lane.marks] for lane in made.lanes] == [
         ["waiting", "absent"], ["waiting", "absent", "absent", "unknown"],
     ]  # fmt: skip
-    assert [lane.title for lane in made.lanes] == ["broadcast 1 of pair", "all_reduce 4 of world"]
+    assert [lane.lines for lane in made.lanes] == [
+        ("broadcast 1 of pair",), ("all_reduce 4 of world",),
+    ]  # fmt: skip
+    assert not made.undrawn
+
+
+def test_a_long_title_has_two_lines_and_ranks_that_are_not_drawn_are_named() -> None:
+    name = "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP"
+    idle = msgspec.structs.replace(WORLD, absent=(), waiting=RANKS, unknown=())
+    made = picture(HangReport(groups=[msgspec.structs.replace(PAIR, group=name), idle]))
+    assert made is not None
+    assert [lane.lines for lane in made.lanes] == [("broadcast 1", name)]
+    assert made.undrawn == "Not drawn: ranks 0-1, 4-7; they are in none of these groups."
 
 
 def test_arrows_lead_from_who_waits_to_whom_and_to_where_that_one_waits() -> None:
