@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dsprof.config import FIELDS
 from dsprof.environment import written_snapshot
 from dsprof.errors import TraceError
 from dsprof.files.inputs import open_input, read_input
@@ -33,6 +34,8 @@ _SAVED = (
     "a saved diagnosis, which holds no trace: give it to dsprof report, compare or check, or "
     "give the traces"
 )
+_RECORD_FIRST = "record a run first: DSPROF=1 torchrun --nproc-per-node 2 train.py"
+_MOST_FOLDERS = 5
 _MOST_VARIABLES = 1 << 12
 _TOO_MANY_VARIABLES = (
     "{path} holds {count:,} environment variables, more than any process has: they are excluded"
@@ -223,9 +226,23 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
         raise TraceError(
             f"{', '.join(map(str, paths))}: no trace files ({FILE_PATTERN}) here, nor files "
             "of other tools that are read (docs/reference/files.md in the dsprof repository); "
-            "folders inside are not searched: give the folder that the run named in its last line"
+            f"{_folders_inside(paths)}"
         )
     return list(files.values()), strangers
+
+
+def _folders_inside(paths: Sequence[Path]) -> str:
+    """Name folders of which one may be what was meant."""
+    try:
+        found = sorted(
+            inside.name for path in paths for inside in path.iterdir() if inside.is_dir()
+        )
+    except OSError:
+        found = []
+    if not found:
+        return "give the folder that the run named in its last line"
+    more = f" and {len(found) - _MOST_FOLDERS} more" if len(found) > _MOST_FOLDERS else ""
+    return f"folders inside are not searched: {', '.join(found[:_MOST_FOLDERS])}{more}; give one"
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -273,7 +290,10 @@ def _read_headers(
 
 
 def _why_missing(path: Path) -> str:
-    return "the link is broken" if os.path.islink(path) else "No such file or directory"
+    if os.path.islink(path):
+        return "the link is broken"
+    why = "No such file or directory"
+    return f"{why}; {_RECORD_FIRST}" if path.name == FIELDS["out"].default else why
 
 
 def stranger(path: Path, error: TraceError) -> Stranger:

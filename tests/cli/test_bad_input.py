@@ -65,14 +65,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "nothing").mkdir()
+    for name in "abcdef":
+        (tmp_path / "parent" / name).mkdir(parents=True)
     os.mkfifo(tmp_path / "pipe")
     return tmp_path
 
 
 REPORTS = [
     ("missing.json", r"missing\.json: .*No such file"),
+    ("dsprof-out", r"dsprof-out: .*No such file or directory; record a run first: DSPROF=1 "),
     ("good/trace.rank00000.json missing.json", r"missing\.json: .*No such file"),
-    ("nothing", r"nothing: no trace files \(trace\*"),
+    ("nothing", r"nothing: no trace files \(trace\*.*give the folder that the run named"),
+    ("parent", r"parent: no trace files .*not searched: a, b, c, d, e and 1 more; give one"),
     ("empty.json", r"empty\.json: the file is empty"),
     ("blank.json", r"blank\.json: .*not a dsprof trace"),
     ("cut.json", r"cut\.json: not a dsprof trace"),
