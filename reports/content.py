@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dsprof.analysis.alignment.clocks import NO_TIME_LINE
 from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps, TypicalStep
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
@@ -197,7 +198,8 @@ def _foreign_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
     events = _events_line(quality)
     if events.level != "ok":
         yield events
-    yield _clock_line(quality, _limit(diagnosis, "clock_bound_ms"))
+    if quality.clock_method != NO_TIME_LINE:
+        yield _clock_line(quality, _limit(diagnosis, "clock_bound_ms"))
 
 
 def _limit(diagnosis: Diagnosis, name: str) -> float:

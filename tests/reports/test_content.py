@@ -7,6 +7,7 @@ import math
 import msgspec
 import pytest
 
+from dsprof.analysis.alignment.clocks import NO_TIME_LINE
 from dsprof.diagnosis.model import HookNote, Quality, StepParts, ThresholdInfo
 from dsprof.findings import formatting as fmt
 from dsprof.reports import content
@@ -94,9 +95,9 @@ def test_what_was_not_measured_is_neither_exact_nor_zero() -> None:
 
 
 def test_files_of_other_tools_are_judged_by_what_they_tell() -> None:
-    foreign = Quality(is_recorded=False, clock_method="no file holds a time line", clock_bound_ns=0)
+    foreign = Quality(is_recorded=False, clock_method=NO_TIME_LINE, clock_bound_ns=0)
     made = factory.diagnosis(quality=foreign)
-    assert [line.label for line in content.quality_lines(made)] == ["Ranks", "Files", "Clock"]
+    assert [line.label for line in content.quality_lines(made)] == ["Ranks", "Files"]
     cut = msgspec.structs.replace(foreign, unclean_ranks=[0, 1], broken_lines=3, missing_ranks=[1])
     lines = {line.label: line for line in content.quality_lines(factory.diagnosis(quality=cut))}
     assert lines["Ranks"].text.endswith("; no file of rank 1")

@@ -30,6 +30,7 @@ from dsprof.analysis.summary import RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header
 
+NO_TIME_LINE = "no file holds a time line"
 SAMPLES_PER_GROUP = 512
 _EVER_NS = 1 << 62
 _PROFILED_PER_GROUP = 4096  # the first: numbers of profiles agree only once they were compared
@@ -64,7 +65,7 @@ def shared_clock(headers: Sequence[Header]) -> Alignment | None:
     """
     timed = [header for header in headers if header.started_monotonic_ns]
     if not timed:
-        return Alignment({h.rank: RankClock() for h in headers}, "no file holds a time line")
+        return Alignment({h.rank: RankClock() for h in headers}, NO_TIME_LINE)
     nodes = {_node(header) for header in timed}
     if len(timed) > 1 and (len(nodes) != 1 or not timed[0].boot_id):
         return None

@@ -82,7 +82,7 @@ def judge_kernels(
         problem=f"Rank {rank} delays {'every step' if window.steps else 'the others'} by {delay}",
         fix=fix,
         ranks=(rank,),
-        evidence=(_by_rank(device.ranks, late, count),),
+        evidence=(_by_rank(device.ranks, late, window.steps),),
         restates=EXPOSED if is_most else "",
         confidence="high" if severe else "medium",
     )
@@ -124,6 +124,7 @@ def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
 
 
 def _by_rank(ranks: Mapping[int, RankDevice], late: Lateness, steps: int) -> Table:
+    of = "Mean per measured step" if steps else "Whole record: no step is marked"
     caused_ns = late.caused_ns.sum(axis=1)
     order = sorted(range(len(late.ranks)), key=lambda place: -int(caused_ns[place]))[:16]
     sums = (caused_ns, late.waited_ns.clip(0).sum(axis=1), late.transfer_ns.sum(axis=1))
@@ -131,7 +132,7 @@ def _by_rank(ranks: Mapping[int, RankDevice], late: Lateness, steps: int) -> Tab
     for place in order:
         window = ranks[late.ranks[place]].judged
         times = [*(int(column[place]) for column in sums), window.idle_ns, window.compute_ns]
-        rows.append((late.ranks[place], *(ns // steps for ns in times)))
+        rows.append((late.ranks[place], *(ns // max(steps, 1) for ns in times)))
     return Table(
         columns=(
             Column("rank"),
@@ -142,6 +143,5 @@ def _by_rank(ranks: Mapping[int, RankDevice], late: Lateness, steps: int) -> Tab
             Column("compute", "ns"),
         ),
         rows=tuple(rows),
-        caption="Mean per measured step, or the whole record if no step is marked; only "
-        "collectives that all ranks recorded",
+        caption=f"{of}; collectives that all ranks recorded",
     )
