@@ -14,6 +14,9 @@ from dsprof.findings.wording import duration, named, percent, plural
 from dsprof.rules.evidence.endings import after_step, completed_last, last_completed, on_ranks
 from dsprof.rules.rule import Rule, RuleMeta
 
+_MOST_SKIPPED = 5
+_DROPPED, _UNREADABLE = "events dropped", "lines unreadable"
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -178,9 +181,7 @@ class DataQuality:
             problem="Parts of the record are lost",
             severity=Severity.MEDIUM,
             cause="The writer could not keep up, the disk filled, or a file was damaged.",
-            action="Record fewer steps (a capture window), or write to a faster disk."
-            if is_recorded
-            else "Give the original files.",
+            action=_lost_action(lost) if is_recorded else "Give the original files.",
             confidence="high",
         )
 
@@ -223,7 +224,8 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
         yield f"Recording took about {percent(costs[0])} of the time in steps (estimate)."
     if run.strangers:
         count = len(run.strangers)
-        yield f"Skipped {count} file{'s' if count > 1 else ''}: {run.strangers[0]}."
+        more = f"; and {count - _MOST_SKIPPED:,} more" if count > _MOST_SKIPPED else ""
+        yield f"Skipped {plural(count, 'file')}: {'; '.join(run.strangers[:_MOST_SKIPPED])}{more}."
     failed = [part for trailer in run.trailers for part in trailer.failed_hooks.items()]
     for hook, why in dict.fromkeys(failed):
         yield f"The hook {hook} switched itself off: {why}."
@@ -231,10 +233,15 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
 
 def _lost(run: Run) -> dict[str, int]:
     found = {
-        "events dropped": sum(trailer.dropped for trailer in run.trailers),
-        "lines unreadable": sum(facts.broken_lines for facts in run.ranks.values()),
+        _DROPPED: sum(trailer.dropped for trailer in run.trailers),
+        _UNREADABLE: sum(facts.broken_lines for facts in run.ranks.values()),
     }
     return {name: count for name, count in found.items() if count}
+
+
+def _lost_action(lost: dict[str, int]) -> str:
+    again = "Copy the file again, if it is a copy. " if _UNREADABLE in lost else ""
+    return f"{again}Record fewer steps (a capture window), or write to a faster disk."
 
 
 def _in_flight(run: Run) -> str:

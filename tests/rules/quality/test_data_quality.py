@@ -113,6 +113,15 @@ def test_what_ranks_waited_in_when_they_were_killed_is_named():
     )
 
 
+def test_a_damaged_file_is_copied_again_before_another_run_is_recorded():
+    damaged, dropped = (
+        next(f for f in judged(RULE, *traces) if f.problem == "Parts of the record are lost").action
+        for traces in ((zero_rank(0, broken_lines=3), zero_rank(1)), with_trailer(dropped=1))
+    )
+    assert damaged.startswith("Copy the file again")
+    assert dropped.startswith("Record fewer steps")
+
+
 @pytest.mark.parametrize(
     ("traces", "text"),
     [
@@ -167,10 +176,11 @@ def test_cost_below_the_threshold_is_not_mentioned():
     ("changes", "text"),
     [
         ({"strangers": ("old.json: of an earlier run",)}, "Skipped 1 file: old.json"),
+        ({"strangers": tuple("abcdefg")}, "Skipped 7 files: a; b; c; d; e; and 2 more."),
         ({"clock_bound_ns": 3 * MS}, "aligned to 3.00 ms"),
         ({"clock_bound_ns": None, "clock_method": "wall clocks"}, "by wall clocks"),
     ],
-    ids=["strangers", "bound", "wall clocks"],
+    ids=["stranger", "strangers", "bound", "wall clocks"],
 )
 def test_strangers_and_clocks_are_mentioned(changes, text):
     run = summary(zero_rank(0), zero_rank(1))
