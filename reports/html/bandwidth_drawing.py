@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dsprof.diagnosis.model import TransferRow
 from dsprof.findings import formatting as fmt
@@ -39,7 +39,7 @@ def bandwidth_drawing(transfers: Sequence[TransferRow]) -> Drawing | None:
                 for shape in _lines(alike, axes, colours[name])
             ),
         ),
-        words=(*_points(rows, axes), *axes.sizes()),
+        words=(*_points(lines, colours, axes), *axes.sizes()),
         lanes=tuple(Word(100, axes.y(rate) + 4, fmt.rate(rate)) for rate in axes.rates()),
         keys=(
             *(Key(name, colour) for name, colour in colours.items()),
@@ -82,9 +82,12 @@ def _lines(alike: Sequence[TransferRow], axes: _Axes, colour: str) -> Iterator[S
         yield Shape(line(expected), "soft", kind="line")
 
 
-def _points(rows: Sequence[TransferRow], axes: _Axes) -> Iterator[Word]:
+def _points(
+    lines: Mapping[str, Sequence[TransferRow]], colours: Mapping[str, str], axes: _Axes
+) -> Iterator[Word]:
     """Mark what was measured by a dot, and what is expected by a ring: lines may be points."""
-    for row in rows:
-        yield Word(axes.x(row.bytes) / 10, axes.y(row.busbw) + 4, "\N{BLACK CIRCLE}")
+    for name, row in ((name, row) for name, alike in lines.items() for row in alike):
+        x = axes.x(row.bytes) / 10
+        yield Word(x, axes.y(row.busbw) + 4, "\N{BLACK CIRCLE}", colour=colours[name])
         if row.expected_busbw:
-            yield Word(axes.x(row.bytes) / 10, axes.y(row.expected_busbw) + 4, "\N{WHITE CIRCLE}")
+            yield Word(x, axes.y(row.expected_busbw) + 4, "\N{WHITE CIRCLE}")

@@ -32,6 +32,7 @@ class Word:
     y: float
     text: str
     kind: Literal["", "start", "end", "inside", "strong"] = ""
+    colour: str = ""  # its name in the style sheet; "": that of its kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,7 @@ def test_bandwidth_is_a_point_for_each_size_and_a_ring_where_one_is_expected() -
     points = [word for word in made.words if word.text == "\N{BLACK CIRCLE}"]
     rings = [word for word in made.words if word.text == "\N{WHITE CIRCLE}"]
     assert (len(points), len(rings)) == (3, 2)
+    assert {word.colour for word in points} == {key.colour for key in made.keys[:2]}
     by_speed = sorted(points, key=lambda word: word.y)  # the fastest is the highest
     assert by_speed[0].x == by_speed[1].x > by_speed[2].x
     assert [key.label for key in made.keys] == [
