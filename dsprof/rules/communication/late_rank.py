@@ -7,7 +7,6 @@ each communication kernel ran instead (`late_rank_kernels`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import ceil, floor
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
@@ -36,7 +35,8 @@ from dsprof.rules.communication.late_rank_causes import (
     pace_table,
     unknown,
 )
-from dsprof.rules.communication.late_rank_kernels import KernelThresholds, judge_kernels
+from dsprof.rules.communication.late_rank_kernels import judge_kernels
+from dsprof.rules.communication.late_rank_thresholds import Thresholds
 from dsprof.rules.evidence.spans import span_behind
 from dsprof.rules.reasons import NO_ARRIVALS, SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
@@ -44,17 +44,6 @@ from dsprof.rules.savings import Range, about
 
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
 """Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds(KernelThresholds):
-    """When a rank is called late."""
-
-    step_share: float = 0.05  # of the step: what the others wait for it, in a trace of dsprof
-    turns_share: float = 0.25  # of the step: waits for ranks that take turns are worth a remark
-    chance: float = 0.01  # of so many votes for one rank if all were alike
-    seconds: float = 1.0  # of measured steps together: programs beside hold a processor so long
-    medium_share: float = 0.1
 
 
 class LateRank:

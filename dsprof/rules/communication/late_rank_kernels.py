@@ -8,7 +8,6 @@ recorded, for windows may be of different length.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from statistics import median
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
@@ -16,33 +15,22 @@ from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.lateness import Lateness, lateness
+from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, percent, ranks_do
+from dsprof.findings.wording import duration, percent, plural, ranks_do
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.communication.late_rank_causes import BY_KERNELS, by_parts, unknown
+from dsprof.rules.communication.late_rank_thresholds import Thresholds
 from dsprof.rules.reasons import EVENTS_MISSING
 from dsprof.rules.rule import RuleMeta
-
-
-@dataclass(frozen=True, slots=True)
-class KernelThresholds:
-    """When a rank is called late in profiles."""
-
-    communication_ratio: float = 0.6  # its time in collectives / that of any other
-    waited_share: float = 0.02  # of the measured steps: what the others wait for it
-    severe_share: float = 0.3
-    cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
-
 
 _MOST = 2 / 3
 """Of the exposed communication: a rank that causes so much of it explains it."""
 
 
-def judge_kernels(
-    meta: RuleMeta, run: RunSummary, thresholds: KernelThresholds
-) -> Iterable[Finding]:
+def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
     """Name the rank whose communication kernels are far shorter than those of all others."""
     device, facts = run[Device], run[Run]
     if problem := _undecidable(device, facts):
@@ -62,6 +50,8 @@ def judge_kernels(
     is_shortest = spent_ns[place] <= thresholds.communication_ratio * least_ns
     if not is_shortest or share < thresholds.waited_share:
         return
+    # As in a recorded run: so few steps may fall on one rank by chance.
+    is_proven = chance_of(window.steps, window.steps, len(late.ranks)) <= thresholds.chance
     severe, split = share >= thresholds.severe_share, attribution(run)
     is_most = split is not None and split.waiting >= _MOST * (split.waiting + split.transfer)
     count = max(window.steps, 1)
@@ -74,7 +64,7 @@ def judge_kernels(
         Status.FAIL,
         f"{ranks_do((rank,), 'delay')} the others by {duration(waited_ns / count)} {of} "
         f"({percent(share)}): it arrives last in {int(late.lasts[place])} of "
-        f"{int(late.met[place])} collectives.{_exposed(split)}",
+        f"{int(late.met[place])} collectives{_of_steps(window.steps)}.{_exposed(split)}",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
         cause=f"A collective's kernels start when their rank arrives and end together. Those of "
         f"rank {rank} are by far the shortest, so it arrives last. {cause}",
@@ -84,8 +74,12 @@ def judge_kernels(
         ranks=(rank,),
         evidence=(_by_rank(device.ranks, late, window.steps),),
         restates=EXPOSED if is_most else "",
-        confidence="high" if severe else "medium",
+        confidence="high" if severe and is_proven else "medium",
     )
+
+
+def _of_steps(steps: int) -> str:
+    return f" of {plural(steps, 'measured step')}" if steps else ""
 
 
 def _exposed(split: Attribution | None) -> str:

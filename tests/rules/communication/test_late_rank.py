@@ -10,14 +10,25 @@ from tests.factories.device import busy, rank, sampled
 from tests.factories.trace import assert_reached_at, rank_trace, said, summary
 
 
-def arriving(number: int, at: float, compute: float = 50, first: int = 0, **fields) -> RankTrace:
+def arriving(
+    number: int, at: float, compute: float = 50, first: int = 0, steps: int = 4, **fields
+) -> RankTrace:
     """A rank whose collective begins `at` ms into each step of 100 and ends at 90."""
     events = []
-    for one in range(first, 4):
+    for one in range(first, steps):
         start = 100.0 * one
         events += [kineto.step(one, start, 100), kineto.kernel(kineto.GEMM, start, compute)]
         events.append(kineto.collective(start + at, 90 - at))
     return rank(events, number, **fields)
+
+
+def test_so_few_steps_as_chance_explains_leave_less_confidence():
+    few, enough = (
+        said(RULE, arriving(0, 20, 15, steps=steps), arriving(1, 88, 15, steps=steps))
+        for steps in (9, 10)
+    )
+    assert (few.severity, few.confidence) == (Severity.HIGH, "medium")
+    assert (enough.severity, enough.confidence) == (Severity.HIGH, "high")
 
 
 def test_the_rank_with_the_shortest_communication_is_late():
@@ -25,7 +36,7 @@ def test_the_rank_with_the_shortest_communication_is_late():
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
     assert finding.summary == (
         "Rank 1 delays the others by 28.0 ms per step (28 %): it arrives last in 2 of 2 "
-        "collectives. 14 % of the step (mean over ranks) is exposed waiting."
+        "collectives of 2 measured steps. 14 % of the step (mean over ranks) is exposed waiting."
     )
     assert finding.severity is Severity.MEDIUM
     assert finding.evidence[0].rows == (

@@ -1,0 +1,20 @@
+"""When a rank is called late, in recorded runs and in profiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a rank is called late."""
+
+    communication_ratio: float = 0.6  # of a profile: its time in collectives / that of any other
+    waited_share: float = 0.02  # of a profile's measured steps: what the others wait for it
+    severe_share: float = 0.3
+    cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
+    step_share: float = 0.05  # of the step: what the others wait for it, in a trace of dsprof
+    turns_share: float = 0.25  # of the step: waits for ranks that take turns are worth a remark
+    chance: float = 0.01  # of so many votes for one rank if all were alike
+    seconds: float = 1.0  # of measured steps together: programs beside hold a processor so long
+    medium_share: float = 0.1
