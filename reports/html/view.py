@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from dsprof.analysis.run.hang_model import HangVerdict
 from dsprof.diagnosis.model import Diagnosis, Headline, ThresholdInfo, Timeline
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
@@ -80,6 +81,14 @@ class View:
         alike = [one for one in self._shown if one.finding.rule == headline.rule]
         exact = [one for one in alike if one.finding.problem == headline.problem]
         return next((one.anchor for one in exact or alike), "")
+
+    def telling(self, verdict: HangVerdict) -> Shown | None:
+        """Return the problem that says what a verdict on a hang says."""
+        for one in self.failed if verdict.sentence else ():
+            found = one.finding
+            if verdict.sentence in found.summary and verdict.cause.text in found.cause:
+                return one
+        return None
 
     @cached_property
     def limits(self) -> dict[str, list[ThresholdInfo]]:

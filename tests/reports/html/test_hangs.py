@@ -6,6 +6,7 @@ import msgspec
 
 from dsprof.analysis.run.hang_model import Cause, GroupWaits, HangReport, HangVerdict
 from dsprof.diagnosis.model import from_json, to_json
+from dsprof.findings.finding import Status
 from dsprof.reports import render
 from dsprof.reports.hang import RENDERERS
 from dsprof.reports.hang import render as render_hang
@@ -100,6 +101,18 @@ def test_the_report_begins_with_the_hang() -> None:
     top = page.one("header", id="top")
     assert top.one("svg", role="img").attributes["aria-label"] == VERDICT.sentence
     assert not parse(render(factory.diagnosis(), "html")).all("section", id="hang")
+
+
+def test_a_verdict_that_a_finding_tells_is_told_once() -> None:
+    made = factory.diagnosis(hang=REPORT)
+    failed = next(one for one in made.findings if one.status is Status.FAIL)
+    place = made.findings.index(failed)
+    told = {"summary": VERDICT.sentence, "cause": VERDICT.cause.text}
+    made.findings[place] = msgspec.structs.replace(failed, **told)
+    section = parse(render(made, "html")).one("section", id="hang")
+    assert VERDICT.sentence not in section.text
+    assert f"#{failed.rule}" in [link.attributes["href"] for link in section.all("a")]
+    assert "data.py:8 wait" in section.text
 
 
 def test_a_diagnosis_with_a_hang_is_read_back() -> None:
