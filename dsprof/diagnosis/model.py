@@ -485,8 +485,8 @@ class StepMark(_Part):
 class StepMap(_Part):
     """Ranks (rows) by steps (columns) in ns; -1 for no data.
 
-    Neighbours share a row or column where there are many: a cell is then the rank that is busy
-    longest of its ranks, mean over its steps.
+    Neighbours share a row or column where there are many: a cell is then the rank of them
+    that waits least for communication, mean over its steps.
     """
 
     ranks: list[tuple[int, int]] = []  # first and last of each row
