@@ -74,4 +74,4 @@ def renderer_of(renderers: Sequence[Renderer[Shown]], format_name: str) -> Rende
         if renderer.name == format_name:
             return renderer
     names = ", ".join(renderer.name for renderer in renderers)
-    raise DsprofError(f"{format_name!r} is not a report format; choose one of: {names}")
+    raise DsprofError(f"unknown format {format_name!r}; known are {names}")

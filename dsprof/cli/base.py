@@ -77,7 +77,7 @@ class Parser(ArgumentParser):
     def _check_value(self, action: Action, value: Any) -> None:
         """Report a value, or the name of a sub-command, that is none of the choices."""
         if action.choices is not None and value not in action.choices:
-            option = "/".join(action.option_strings)
+            option = "/".join(action.option_strings) or str(action.metavar or "")
             noun = "command" if action.nargs == PARSER else f"{option} value".strip()
             near = did_you_mean(str(value), map(str, action.choices))
             self.error(f"unknown {noun} '{in_one_line(str(value))}'{near}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dsprof.cli.output import check_writable, print_bytes, terminal
+from dsprof.config.settings import did_you_mean, in_one_line
 from dsprof.errors import DsprofError, escaped
 
 _STANDARD_OUTPUT = Path("-")
@@ -63,7 +64,8 @@ def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path
     names = arguments.formats()  # not while arguments are parsed: --no-plugins may follow
     if arguments.format not in names:
         raise DsprofError(
-            f"{arguments.format!r} is not a report format; choose one of {', '.join(names)}"
+            f"unknown --format value '{in_one_line(arguments.format)}'"
+            f"{did_you_mean(arguments.format, names)}"
         )
     default = Path(page) if arguments.format == "html" else _STANDARD_OUTPUT
     output: Path = arguments.output or default

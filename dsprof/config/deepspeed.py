@@ -107,7 +107,7 @@ def _text(path: Path) -> str:
     try:
         data = read_input(path, _LARGEST_BYTES)
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

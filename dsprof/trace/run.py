@@ -269,7 +269,7 @@ def _read_headers(
 ) -> tuple[list[TraceFile], list[Stranger]]:
     missing = [path for path in paths if not is_there(path)]
     if missing:
-        raise TraceError(*(f"{path}: cannot be opened: {_why_missing(path)}" for path in missing))
+        raise TraceError(*(f"{path}: cannot be read: {_why_missing(path)}" for path in missing))
     files: list[TraceFile] = []
     strangers = list(unopened)
     for path in paths:

@@ -76,7 +76,7 @@ class Source:
         except _UNUSABLE as error:
             self._opened.close()
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise TraceError(f"{path}: cannot be opened: {why}") from None
+            raise TraceError(f"{path}: cannot be read: {why}") from None
 
     def __enter__(self) -> Source:
         return self

@@ -111,14 +111,14 @@ REPORTS = [
     ("good --config syntax.yaml", r"syntax\.yaml:2:1: not YAML"),
     ("good --plotlyjs missing.js", r"missing\.js: .*No such file"),
     ("empty.json --plotlyjs missing.js", r"missing\.js: .*No such file"),
-    ("pipe", r"pipe: cannot be opened: not a regular file"),
+    ("pipe", r"pipe: cannot be read: not a regular file"),
     ("good --config pipe", r"pipe: cannot be read: not a regular file"),
     ("good --plotlyjs pipe", r"bundle pipe: not a regular file"),
     ("good --plotlyjs /dev/null", r"bundle /dev/null: not a regular file"),
     ("good --plotlyjs empty.json", r"bundle empty\.json: not a plotly\.js bundle"),
     ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
     ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),
-    ("good --format docx", r"'docx' is not a report format; choose one of html, json, text"),
+    ("good --format docx", r"unknown --format value 'docx'; known are html, json, text"),
     (
         "good --formt html",
         r"unknown option '--formt' - did you mean '--format'\? \(see dsprof report --help\)",
@@ -158,7 +158,7 @@ def test_every_mistake_has_its_line(folder: Path) -> None:
 def test_every_missing_file_has_its_line(folder: Path) -> None:
     done = dsprof("report", "no.json", "good", "none.json", cwd=folder)
     assert done.returncode == 2
-    assert re.findall(r"^dsprof: (.*): cannot be opened: No such file", done.stderr, re.M) == [
+    assert re.findall(r"^dsprof: (.*): cannot be read: No such file", done.stderr, re.M) == [
         "no.json",
         "none.json",
     ]
@@ -215,7 +215,7 @@ def refuse(*_: object, **__: object) -> None:
     ("function", "message"),
     [
         ("pathlib.Path.iterdir", "good: the folder cannot be read"),
-        ("dsprof.trace.source.open_input", "cannot be opened"),
+        ("dsprof.trace.source.open_input", "cannot be read"),
     ],
 )
 def test_what_may_not_be_read_is_one_line(

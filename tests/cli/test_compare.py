@@ -60,7 +60,7 @@ def test_the_page_is_written_and_the_text_is_printed(
     [
         ("one", "required: AFTER"),
         ("one missing", "missing"),
-        ("one two --format pdf", "'pdf' is not a report format; choose one of text, html, json"),
+        ("one two --format pdf", "unknown --format value 'pdf'; known are text, html, json"),
         (
             "one/trace.rank00000.json two -o one/trace.rank00000.json",
             "it is an input file",

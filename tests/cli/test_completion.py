@@ -96,4 +96,5 @@ def test_other_shells_complete_the_same(
 
 def test_another_shell_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bsh"]) == 2
-    assert capsys.readouterr().err.startswith("dsprof: unknown value 'bsh' - did you mean 'bash'?")
+    said = capsys.readouterr().err
+    assert said.startswith("dsprof: unknown SHELL value 'bsh' - did you mean 'bash'?")

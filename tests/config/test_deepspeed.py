@@ -111,7 +111,7 @@ def test_one_key_or_a_misspelt_one_makes_it_a_configuration(values):
 
 def test_files_that_cannot_be_opened(tmp_path):
     for path in (tmp_path / "missing.json", tmp_path):
-        with pytest.raises(ConfigError, match="cannot read"):
+        with pytest.raises(ConfigError, match="cannot be read"):
             read_config(path)
 
 

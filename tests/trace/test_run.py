@@ -167,7 +167,7 @@ def test_only_broken_files_are_an_error_of_one_line(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_an_error_even_beside_good_ones(tmp_path: Path) -> None:
     files = write_run(tmp_path)
-    with pytest.raises(TraceError, match=r"nothing\.json: cannot be opened"):
+    with pytest.raises(TraceError, match=r"nothing\.json: cannot be read"):
         find_run([*files, tmp_path / "nothing.json"])
 
 

@@ -78,7 +78,7 @@ def _version_of(path: Path) -> tuple[int, int]:
     try:
         status = os.stat(archive)
     except OSError as error:
-        raise TraceError(f"{path}: cannot be opened: {error.strerror}") from None
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
     return status.st_mtime_ns, status.st_size
 
 
