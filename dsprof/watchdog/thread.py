@@ -145,7 +145,7 @@ class Watchdog:
         """Return how long this rank has been in a call that waits for others, and which; or ""."""
         if oldest := min(in_flight, key=lambda one: one.issue_ns, default=None):
             since_ns = now_ns - oldest.issue_ns
-            said = f"has waited {duration(since_ns)} in {oldest.op} {oldest.seq}"
+            said = f"has waited {duration(since_ns)} in {oldest.op} {oldest.seq:,}"
             return min(quiet_ns, since_ns), said
         call = store_call(stacks()) if quiet_ns >= threshold_ns else ""
         return quiet_ns, f"has waited {duration(quiet_ns)} in {call}" if call else ""

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from dsprof.analysis.run.hang_model import HangReport
 from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.tiles import tiles
 from dsprof.findings.finding import Severity
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
@@ -131,6 +134,18 @@ def test_the_tiles_of_a_hang_name_suspect_operation_and_time(tmp_path: Path) -> 
     assert shown["Suspect"][0] == "rank 2"
     assert shown["Operation"][0] == "all_reduce"
     assert shown["Stuck for"] == ("29.6 s", "ranks 0-1 waiting")
+
+
+def test_the_number_of_a_stuck_collective_has_marks_of_thousands(tmp_path: Path) -> None:
+    write_killed(tmp_path, 0, 1)
+    made = diagnose(find_run([tmp_path]))
+    assert made.hang is not None
+    [verdict, *_] = made.hang.verdicts
+    assert verdict.operation is not None
+    late = msgspec.structs.replace(verdict.operation, seq=12_345)
+    made.hang = HangReport(verdicts=[msgspec.structs.replace(verdict, operation=late)])
+    shown = {tile.label: tile.detail for tile in tiles(made)}
+    assert shown["Operation"].startswith("number 12,345 of group ")
 
 
 def test_the_tiles_of_a_snapshot_are_its_bytes(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Fate(NamedTuple):
 def fate_of(rank: int, endings: Endings, state: GroupState) -> Fate:
     """Say what became of a rank that did not come to a call."""
     if (ending := endings.ranks.get(rank)) is None:
-        text = "The process hung, died, or took a different branch."
+        text = "A rank that never arrives hung, crashed, or took a different branch."
         return Fate("never_entered", Cause("unknown", text), True)
     seen = by_look(rank, endings, state)
     if seen is None or seen.kind == "never_entered":

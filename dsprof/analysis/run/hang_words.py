@@ -48,7 +48,7 @@ def call(state: GroupState) -> str:
 
 def link(state: GroupState) -> str:
     """Name a call in a chain of waits."""
-    return f"{state.call.op if state.call else 'collective'} {state.seq} of {state.label}"
+    return f"{state.call.op if state.call else 'collective'} {state.seq:,} of {state.label}"
 
 
 def group(state: GroupState) -> str:
