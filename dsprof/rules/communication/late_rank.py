@@ -120,7 +120,7 @@ class LateRank:
             text = f"Ranks wait {duration(waited_ns)} per step for the last arrival "
             return self.meta.finding(
                 Status.PASS,
-                f"{text}({percent(share)}), but no rank is last more often than others.",
+                f"{text}({percent(share)}); no rank delays the others by a measurable share.",
             )
         return self.meta.finding(
             Status.INFO,
