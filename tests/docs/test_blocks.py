@@ -68,8 +68,9 @@ PARSED = {
 }
 """What keeps a command of dsprof from being run, with the reason: its arguments are checked."""
 
+# One write a call: the programs of a pipe run at the same time.
 _RECORD = r"""
-command_not_found_handle() { printf '%s\0' "$@" >> "$CALLS"; printf '\n' >> "$CALLS"; }
+command_not_found_handle() { local IFS=$'\x1f'; printf '%s\x1e' "$*" >> "$CALLS"; }
 """
 
 
@@ -134,8 +135,8 @@ def calls(script: str, folder: Path) -> list[list[str]]:
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, ""), script
-    lines = log.read_text().splitlines() if log.exists() else []
-    return [line.split("\0")[:-1] for line in lines]
+    whole = log.read_text().split("\x1e")[:-1] if log.exists() else []
+    return [call.split("\x1f") for call in whole]
 
 
 @pytest.mark.parametrize("block", of("", "bash"))
