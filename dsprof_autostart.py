@@ -13,8 +13,8 @@ def autostart() -> None:
     if not (os.environ.get("DSPROF") or os.environ.get("PYTHON_DSPROF")):
         return
     try:
-        from dsprof import session
         from dsprof.config import is_switched_on, load_config, mirrored
+        from dsprof.recording import session
 
         if is_switched_on(os.environ):
             os.environ.update(mirrored(os.environ))

@@ -15,7 +15,7 @@ import deepspeed
 import torch.distributed as dist
 
 from benchmarks.overhead_training import SCALES, TRAININGS, dsprof_on
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from tests.dist.leaving import leave_group
 
 WARM_STEPS, STEPS = 6, 1140

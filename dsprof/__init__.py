@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Literal, NoReturn
 
-    from dsprof.results.loaded_run import LoadedRun
-    from dsprof.results.recording import Recording
+    from dsprof.api.loaded_run import LoadedRun
+    from dsprof.api.recording import Recording
 
 __all__ = ["__version__", "annotate", "disable", "enable", "load", "record", "step"]
 
@@ -68,8 +68,8 @@ def enable(
     given = _given(locals())  # first, while locals are the arguments
     import os
 
-    from dsprof import session
     from dsprof.config import load_config
+    from dsprof.recording import session
 
     session.start(load_config(os.environ, given))
 
@@ -109,15 +109,15 @@ def record(
     given = _given(locals())
     import os
 
+    from dsprof.api.recording import Recording
     from dsprof.config import load_config
-    from dsprof.results.recording import Recording
 
     return Recording(load_config(os.environ, given))
 
 
 def disable() -> None:
     """Stop recording, restore every patched attribute, and finish the trace file."""
-    from dsprof import session
+    from dsprof.recording import session
 
     session.stop()
 
@@ -127,7 +127,7 @@ def step() -> None:
 
     From the first call on, only these calls count as steps.
     """
-    from dsprof import session
+    from dsprof.recording import session
 
     on = session.current()
     if on is not None and on.recorder.recording:
@@ -136,7 +136,7 @@ def step() -> None:
 
 def annotate(name: str) -> AbstractContextManager[None]:
     """Name a span of the program; usable with `with` and as a decorator."""
-    from dsprof import session
+    from dsprof.recording import session
 
     return session.annotate(name)
 
@@ -152,7 +152,7 @@ def load(path: str | os.PathLike[str]) -> LoadedRun:
     """
     from pathlib import Path
 
-    from dsprof.results.loaded_run import load_run
+    from dsprof.api.loaded_run import load_run
 
     return load_run([Path(path)])
 

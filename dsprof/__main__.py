@@ -68,7 +68,7 @@ def _described(error: Exception) -> str:
 
 
 def _redacted(text: str) -> str:
-    from dsprof.redaction import redact_text  # which only errors need
+    from dsprof.files.redaction import redact_text  # which only errors need
 
     return redact_text(text)
 
@@ -98,7 +98,7 @@ def _add_no_plugins(parser: Parser) -> None:
 
 def _say_problems() -> None:
     """Name the plugins that could not be used, where any were looked for."""
-    plugins = sys.modules.get("dsprof.plugins")
+    plugins = sys.modules.get("dsprof.plugins.entry_points")
     for problem in plugins.problems() if plugins else ():
         print(f"dsprof: {escaped(problem)}", file=sys.stderr)
 

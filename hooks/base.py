@@ -14,7 +14,7 @@ import torch
 from dsprof.hooks.own_code import own_codes
 from dsprof.hooks.patching import Patch, when_imported
 from dsprof.hooks.releases import is_before, release_of
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 
 _FAILURES = 3
 """One odd call must not blind a hook; a library that has changed fails at every call."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Site
 
 _PASSED_OVER = (

@@ -15,7 +15,7 @@ from dsprof.hooks.base import Hook
 from dsprof.hooks.patching import parents
 from dsprof.hooks.registry import hooks_for
 from dsprof.hooks.wire.native import has_kernels
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 
 
 def inventory(interception: str) -> dict[str, list[str]]:

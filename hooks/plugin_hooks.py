@@ -6,10 +6,10 @@ import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from dsprof import plugins
 from dsprof.config import has_plugins
 from dsprof.hooks.base import Hook, Target
-from dsprof.recording.recorder import Recorder
+from dsprof.plugins import entry_points
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import OF_PLUGIN
 
 
@@ -23,7 +23,7 @@ def plugin_hooks(names: Iterable[str], taken: Collection[str], recorder: Recorde
         try:
             made.append(_made(name, taken, recorder))
         except (Exception, SystemExit) as error:
-            recorder.fail(f"{OF_PLUGIN}{name}", RuntimeError(plugins.reason(error)))
+            recorder.fail(f"{OF_PLUGIN}{name}", RuntimeError(entry_points.reason(error)))
     return made
 
 
@@ -35,14 +35,14 @@ def _made(name: str, taken: Collection[str], recorder: Recorder) -> Hook:
     """
     if name in taken:
         raise ValueError("it is built in, and always on: take it out of the setting hooks")
-    point = next((one for one in plugins.group("hooks") if one.name == name), None)
+    point = next((one for one in entry_points.group("hooks") if one.name == name), None)
     if point is None:
         raise LookupError("no installed package has a hook of this name")
     try:
         return _checked(point.load(), name, recorder)
     except (Exception, SystemExit) as error:
-        package = plugins.package_of(point)
-        raise RuntimeError(f"package {package}: {plugins.reason(error)}") from error
+        package = entry_points.package_of(point)
+        raise RuntimeError(f"package {package}: {entry_points.reason(error)}") from error
 
 
 def _checked(kind: Any, name: str, recorder: Recorder) -> Hook:

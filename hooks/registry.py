@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dsprof.config import Config
-from dsprof.files.parts import folders_in, in_folder
 from dsprof.hooks.base import Hook
 from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.hooks.wire.functional import FunctionalHook
@@ -16,7 +15,8 @@ from dsprof.hooks.wire.native import (
     state_writers,
     watch_starvation,
 )
-from dsprof.recording.recorder import Recorder
+from dsprof.plugins.parts import folders_in, in_folder
+from dsprof.recording.recorder.recorder import Recorder
 
 HOOKS: tuple[type[Hook], ...] = tuple(
     sorted(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from dsprof import plugins
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import DsprofError
-from dsprof.files.parts import in_folder
-from dsprof.redaction import map_text, redact_text
+from dsprof.files.redaction import map_text, redact_text
+from dsprof.plugins import entry_points
+from dsprof.plugins.parts import in_folder
 from dsprof.reports.base import Link, Options, Renderer, renderer_of
 from dsprof.reports.plugin_renderer import accepted
 from dsprof.reports.write import write_whole
@@ -26,7 +26,9 @@ RENDERERS: tuple[Renderer[Diagnosis], ...] = tuple(in_folder(__name__, "RENDERER
 def formats() -> list[str]:
     """Return the names of all formats; plugins are not loaded for that."""
     built_in = [renderer.name for renderer in RENDERERS]
-    return list(dict.fromkeys((*built_in, *(point.name for point in plugins.group("renderers")))))
+    return list(
+        dict.fromkeys((*built_in, *(point.name for point in entry_points.group("renderers"))))
+    )
 
 
 @cache
@@ -37,12 +39,12 @@ def renderer(format_name: str) -> Renderer[Diagnosis]:
         DsprofError: there is no such format, or its plugin cannot be loaded.
     """
     built_in = [one.name for one in RENDERERS]
-    points = [point for point in plugins.group("renderers") if point.name == format_name]
+    points = [point for point in entry_points.group("renderers") if point.name == format_name]
     if format_name in built_in or not points:
         return renderer_of(RENDERERS, format_name)
-    found = plugins.load(points, accepted, lambda one: one.name, built_in)
+    found = entry_points.load(points, accepted, lambda one: one.name, built_in)
     if not found:
-        raise DsprofError(plugins.problems()[-1])
+        raise DsprofError(entry_points.problems()[-1])
     if found[0].name != format_name:
         raise DsprofError(f"plugin {format_name}: the name of its renderer is {found[0].name}")
     return found[0]

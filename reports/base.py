@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from dsprof.errors import DsprofError
-from dsprof.redaction import map_text, redact_text
+from dsprof.files.redaction import map_text, redact_text
 
 Shown = TypeVar("Shown")
 Shown_contra = TypeVar("Shown_contra", contravariant=True)

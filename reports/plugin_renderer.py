@@ -7,7 +7,7 @@ from typing import Any
 
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import DsprofError
-from dsprof.plugins import reason
+from dsprof.plugins.entry_points import reason
 from dsprof.reports.base import Options, Renderer
 
 

@@ -28,7 +28,8 @@ def run(code: str, env: dict[str, str], path: Path | None = None) -> tuple[str, 
 
 
 SESSION_IS_ON = (
-    "import torch, sys; s = sys.modules.get('dsprof.session'); print(bool(s and s.current()))"
+    "import torch, sys; s = sys.modules.get('dsprof.recording.session');"
+    " print(bool(s and s.current()))"
 )
 
 
@@ -57,10 +58,10 @@ def test_a_broken_dependency_is_said_and_torch_works(tmp_path: Path, module: str
     assert ("broken on purpose" in err) == (module == "msgspec")
 
 
-@pytest.mark.parametrize("file", ["__init__.py", "session.py"])
+@pytest.mark.parametrize("file", ["__init__.py", "recording/session.py"])
 def test_a_broken_dsprof_is_no_reason_to_fail(tmp_path: Path, file: str) -> None:
     package = tmp_path / "dsprof"
-    package.mkdir()
+    (package / "recording").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / file).write_text("syntax error here")
     assert run("import torch; print(1)", {}, tmp_path) == ("1", "")

@@ -19,13 +19,13 @@ RUN = """
 import json, sys
 from pathlib import Path
 import torch, torch.distributed as dist
-import dsprof, dsprof.session
+import dsprof, dsprof.recording.session
 from dsprof.trace.schema import EngineConfig, Note
 
 planted = json.loads(Path(sys.argv[1]).read_text())
 dsprof.enable(out=sys.argv[2], anonymize=sys.argv[3] == "names", interception="process_group")
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-recorder = dsprof.session.current().recorder
+recorder = dsprof.recording.session.current().recorder
 dist.all_reduce(torch.ones(1))
 recorder.outbox.define(EngineConfig(1, planted["config"], effective=planted["config"]))
 for number, text in enumerate(planted["texts"]):
@@ -108,7 +108,7 @@ def test_no_name_is_in_any_byte_of_an_anonymous_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("one", texts(), ids=lambda one: one.kind)
 def test_a_log_that_quotes_a_credential_is_shown_without(one: Planted) -> None:
-    from dsprof.redaction import redact_text
+    from dsprof.files.redaction import redact_text
 
     for line in ("{}", "[rank0]: RuntimeError: cannot open {}: no such file", "x = load('{}')"):
         assert one.secret not in redact_text(line.format(one.text))

@@ -10,7 +10,7 @@ from dsprof.analysis.rank.ddp_buckets import attach_buckets
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
 from dsprof.errors import TraceError
-from dsprof.plugins import reason
+from dsprof.plugins.entry_points import reason
 from dsprof.trace.joining import Stranger
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RankFiles, RunFiles, bounded_memory, rank_files, read_rank, stranger

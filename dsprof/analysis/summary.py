@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from dsprof.plugins import reason
+from dsprof.plugins.entry_points import reason
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
 

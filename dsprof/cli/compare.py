@@ -43,7 +43,7 @@ newest is taken."""
 
     def run(self, arguments: Namespace) -> int:
         """Show the comparison."""
-        from dsprof.comparison.build import compare
+        from dsprof.diagnosis.comparison.build import compare
         from dsprof.reports.comparison import render
 
         paths = (arguments.before, arguments.after)

@@ -30,8 +30,8 @@ from dsprof.config import (
 )
 from dsprof.config.settings import Setting
 from dsprof.errors import ConfigError, escaped
-from dsprof.interpreter import NO_GIL, has_gil
-from dsprof.redaction import redact_text
+from dsprof.files.redaction import redact_text
+from dsprof.recording.interpreter import NO_GIL, has_gil
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,8 @@ def _folder(variables: Mapping[str, str]) -> Path | None:
 def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]:
     """Return who this process is and what it has, as they may be written."""
     from dsprof import environment
-    from dsprof.recording.pseudonyms import Anonymizer
-    from dsprof.recording.redacted_records import Redaction
+    from dsprof.recording.recorder.pseudonyms import Anonymizer
+    from dsprof.recording.recorder.redacted_records import Redaction
     from dsprof.trace.schema import SCHEMA_VERSION, Header
 
     found = environment.snapshot(os.environ)

@@ -13,7 +13,7 @@ from dsprof.cli.output import check_writable, print_bytes
 from dsprof.errors import escaped
 
 if TYPE_CHECKING:
-    from dsprof.export.timeline import RankTracks
+    from dsprof.api.export.timeline import RankTracks
 
 _TIMELINES = ("perfetto", "chrome")
 _TABLES = ("csv", "parquet")
@@ -66,9 +66,9 @@ Arrows of timelines join the ends of a collective on different ranks."""
 
 def _write_timeline(arguments: Namespace) -> None:
     from dsprof.analysis.summarise import align_run
-    from dsprof.export.chrome import write_chrome
-    from dsprof.export.perfetto import write_perfetto
-    from dsprof.export.timeline import each_rank
+    from dsprof.api.export.chrome import write_chrome
+    from dsprof.api.export.perfetto import write_perfetto
+    from dsprof.api.export.timeline import each_rank
     from dsprof.reports.write import writing
     from dsprof.trace.run import find_run
 
@@ -89,10 +89,10 @@ def _shown(ranks: Iterator[RankTracks], count: int) -> Iterator[RankTracks]:
 
 
 def _write_table(arguments: Namespace) -> None:
-    from dsprof.export.tables import write_csv, write_parquet
+    from dsprof.api.export.tables import write_csv, write_parquet
+    from dsprof.api.loaded_run import load_run
+    from dsprof.api.rows import installed
     from dsprof.reports.write import writing
-    from dsprof.results.loaded_run import load_run
-    from dsprof.results.rows import installed
 
     if arguments.to == "parquet":
         installed("pyarrow")  # before the long part

@@ -133,6 +133,6 @@ def _rows(table: Table) -> Iterator[str]:
 
 
 def _shown(text: object) -> str:
-    from dsprof.redaction import redact_text
+    from dsprof.files.redaction import redact_text
 
     return escaped(redact_text(str(text)))

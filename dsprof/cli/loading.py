@@ -98,7 +98,7 @@ def load_run_and_diagnosis(
 def keep_live_states(run: RunFiles) -> None:
     """Copy the live states of dead ranks beside their traces: memory holds them for a day."""
     from dsprof.environment import boot_id
-    from dsprof.recording.live_state import keep_states_of_the_dead
+    from dsprof.recording.recorder.live_state import keep_states_of_the_dead
 
     here = boot_id()
     places = {

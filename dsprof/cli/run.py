@@ -26,7 +26,7 @@ from dsprof.config import (
 )
 from dsprof.errors import DsprofError
 
-_STARTUP = Path(__file__).parents[1] / "startup"
+_STARTUP = Path(__file__).parents[1] / "recording/startup"
 
 
 class RunCommand:

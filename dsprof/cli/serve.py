@@ -39,8 +39,8 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
 
     def run(self, arguments: Namespace) -> int:
         """Serve until interrupted."""
-        from dsprof.serve.http import Server
-        from dsprof.serve.site import Site, check_confined
+        from dsprof.live.http import Server
+        from dsprof.live.site import Site, check_confined
 
         run, diagnosis = load_run_and_diagnosis(
             arguments.paths, arguments.config, arguments.baseline

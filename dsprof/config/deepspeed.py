@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dsprof.errors import ConfigError
 from dsprof.files.inputs import read_input
-from dsprof.redaction.known_settings import top_level_keys
+from dsprof.files.redaction.known_settings import top_level_keys
 
 _LARGEST_BYTES = 1 << 20  # some 1,000 times what configurations have
 _DEEPEST = 100

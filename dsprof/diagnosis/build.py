@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dsprof import plugins
 from dsprof._version import __version__
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.engines import Engines
@@ -41,6 +40,7 @@ from dsprof.diagnosis.step_map import step_map
 from dsprof.diagnosis.throughput import throughput, utilisation_info
 from dsprof.diagnosis.tiles import kind_of, tiles
 from dsprof.diagnosis.verdict import leading, verdict, without_problem
+from dsprof.plugins import entry_points
 from dsprof.rules import all_rules, plugin_rules
 from dsprof.rules.runner import judge
 from dsprof.trace.run import RunFiles
@@ -96,7 +96,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
     typical, lead = steps.typical, leading(findings)
     diagnosis = Diagnosis(
         run=run_info(summary),
-        quality=quality(summary[Run], summary[Steps], plugins.problems()),
+        quality=quality(summary[Run], summary[Steps], entry_points.problems()),
         steps=steps,
         dsprof_version=__version__,
         verdict=verdict(findings, summary, typical),

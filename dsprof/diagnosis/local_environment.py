@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dsprof import plugins
 from dsprof._version import __version__
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RankClock, RunSummary
@@ -15,6 +14,7 @@ from dsprof.diagnosis.sections.run import rule_infos, thresholds_in_force
 from dsprof.diagnosis.verdict import NO_PROBLEMS
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Status
+from dsprof.plugins import entry_points
 from dsprof.rules import all_rules
 from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
@@ -52,7 +52,7 @@ def diagnose_environment(
             versions=header.versions | found.versions,
             run_key=header.run_key,
         ),
-        quality=model.Quality(notes=plugins.problems()),
+        quality=model.Quality(notes=entry_points.problems()),
         steps=model.Steps(total=_NOTHING),
         dsprof_version=__version__,
         verdict=_verdict(findings, header, has_torch="torch" in found.versions),

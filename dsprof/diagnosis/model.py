@@ -14,8 +14,8 @@ import msgspec
 from dsprof.analysis.run.hang_model import HangReport
 from dsprof.errors import TraceError
 from dsprof.files.json_documents import json_document
+from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.findings.finding import Finding, Range, Severity, Table
-from dsprof.redaction.known_settings import written_config, written_variables
 
 SCHEMA_VERSION = 1
 

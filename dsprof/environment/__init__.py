@@ -22,8 +22,8 @@ import msgspec
 from dsprof.environment import machine, precision
 from dsprof.environment.machine import Accelerator, Adapter, attempt, first_line, listed
 from dsprof.files.inputs import open_input
-from dsprof.redaction import REDACTED
-from dsprof.redaction.known_settings import written_variable, written_variables
+from dsprof.files.redaction import REDACTED
+from dsprof.files.redaction.known_settings import written_variable, written_variables
 
 _PREFIXES = (
     *("DSPROF", "PYTHON_DSPROF", "DS_", "DEEPSPEED_"),

@@ -1,1 +1,1 @@
-"""The training side between the hooks and the writer."""
+"""All that runs in the training process, hooks apart."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from dsprof import plugins
-from dsprof.files.parts import folders_in, in_folder
+from dsprof.plugins import entry_points
+from dsprof.plugins.parts import folders_in, in_folder
 from dsprof.rules.plugin_rule import accepted
 from dsprof.rules.rule import Rule
 
@@ -30,7 +30,9 @@ RULES: tuple[Rule, ...] = tuple(sorted(_built_in(), key=_place))
 def plugin_rules() -> tuple[Rule, ...]:
     """Load the rules of other packages, once a process."""
     taken = {rule.meta.id for rule in RULES}
-    return plugins.load(plugins.group("rules"), accepted, lambda rule: rule.meta.id, taken)
+    return entry_points.load(
+        entry_points.group("rules"), accepted, lambda rule: rule.meta.id, taken
+    )
 
 
 def all_rules() -> tuple[Rule, ...]:

@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings import brief
 from dsprof.findings.finding import Finding, Range, Severity, Status
-from dsprof.plugins import reason
+from dsprof.plugins.entry_points import reason
 from dsprof.rules.causes import one_for_each_cause
 from dsprof.rules.rule import Rule, RuleMeta
 

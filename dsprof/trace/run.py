@@ -17,7 +17,7 @@ from dsprof.environment import written_snapshot
 from dsprof.errors import TraceError
 from dsprof.files.inputs import open_input, read_input
 from dsprof.files.ownership import foreign_link
-from dsprof.redaction.known_settings import written_config, written_variables
+from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.trace.dumps.hang_dump import find_dump
 from dsprof.trace.dumps.state_file import find_state
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join

@@ -21,7 +21,7 @@ from dsprof.hooks.patching import Patch
 from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.hooks.wire.off_wire import OffWire
 from dsprof.hooks.wire.requests import begin_request
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.scope import clock
 
 _METHODS = (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo, nothing
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Copy
 from dsprof.trace.scope import Scope, clock
 

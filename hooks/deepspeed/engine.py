@@ -21,7 +21,7 @@ from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.hooks.deepspeed.pipeline import INSTRUCTIONS, Schedule
 from dsprof.hooks.torch.models import Models
 from dsprof.hooks.torch.training_loop import Loop
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
 
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")

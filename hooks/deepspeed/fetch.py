@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
-from dsprof.recording.contexts import NOBODY
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.contexts import NOBODY
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch
 from dsprof.trace.scope import OUTSIDE, Context, clock
 

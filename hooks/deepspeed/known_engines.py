@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsprof.recording.listeners import Listeners
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.listeners import Listeners
+from dsprof.recording.recorder.recorder import Recorder
 
 
 class KnownEngines(Listeners[[Any, int]]):

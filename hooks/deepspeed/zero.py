@@ -15,8 +15,8 @@ import torch
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
-from dsprof.recording.contexts import flushing
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.contexts import flushing
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Flush
 from dsprof.trace.scope import Context, clock
 

@@ -22,8 +22,8 @@ from dsprof.hooks.device.device import Device, TorchCuda, key_of
 from dsprof.hooks.device.stalls import Held, Stalls
 from dsprof.hooks.device.stream_waits import TARGETS, StreamWaits
 from dsprof.hooks.device.streams import Streams
-from dsprof.recording.in_flight import FOREIGN_AFTER_NS
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.in_flight import FOREIGN_AFTER_NS
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Note
 from dsprof.trace.scope import clock
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from dsprof.hooks.device.clock import DeviceClock, Mark, elapsed_ns
 from dsprof.hooks.device.device import Device, Stream, StreamKey, key_of
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import DeviceStep, Stall
 from dsprof.trace.scope import clock
 

@@ -16,7 +16,7 @@ from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.torch.models import Models
 from dsprof.hooks.torch.training_loop import Loop
 from dsprof.hooks.wire.groups import Groups
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import BucketLayout, Phase
 from dsprof.trace.scope import clock
 

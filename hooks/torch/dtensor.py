@@ -18,7 +18,7 @@ from dsprof.hooks.releases import is_before
 from dsprof.hooks.wire.group_roles import named_role
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.requests import Request, begin_request, end_request
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 
 if is_before("torch", "2.5"):
     _PLACEMENTS = "torch.distributed._tensor.placement_types"

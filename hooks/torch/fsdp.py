@@ -20,8 +20,8 @@ from dsprof.hooks.releases import is_before
 from dsprof.hooks.torch.models import Models
 from dsprof.hooks.torch.training_loop import Loop
 from dsprof.hooks.wire.groups import Groups
-from dsprof.recording.contexts import flushing
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.contexts import flushing
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch, Flush, Phase
 from dsprof.trace.scope import Context, clock
 

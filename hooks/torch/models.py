@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from dsprof.hooks.dtypes import DTYPES
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Model
 
 _LOOKS = 4

@@ -9,7 +9,7 @@ from typing import Any
 
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.wire.requests import Request, begin_request, end_request
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
 
 _STAGE = ("torch.distributed.pipelining.stage", "_PipelineStageBase")

@@ -14,7 +14,7 @@ import torch
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.torch.training_loop import Loop
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
 
 

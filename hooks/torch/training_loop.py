@@ -7,7 +7,7 @@ DDP or FSDP model or the next backward begins. An engine of DeepSpeed marks its 
 from __future__ import annotations
 
 from dsprof.hooks.call_sites import Sites
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
 
 

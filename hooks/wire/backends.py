@@ -21,7 +21,7 @@ from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
 from dsprof.hooks.wire.work import PythonWorks
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 
 _C10D = "torch._C._distributed_c10d"

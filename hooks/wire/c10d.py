@@ -26,11 +26,11 @@ from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.layers import KEY, Layers, check_slot
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
-from dsprof.recording.contexts import NOBODY
-from dsprof.recording.in_flight import InFlight
-from dsprof.recording.live_state import Kinds
-from dsprof.recording.outbox import Outbox
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.contexts import NOBODY
+from dsprof.recording.recorder.in_flight import InFlight
+from dsprof.recording.recorder.live_state import Kinds
+from dsprof.recording.recorder.outbox import Outbox
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.dumps.state_file import PEER_SHIFT, UNFOLLOWED
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock

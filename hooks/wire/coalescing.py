@@ -14,7 +14,7 @@ from typing import Any
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.wire.c10d import Apart
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 
 
 class CoalescingHook(Hook):

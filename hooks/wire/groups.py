@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from dsprof.hooks.wire.group_roles import find_role
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Group
 
 _WRAPPER = "_ProcessGroupWrapper"  # torch built without gloo does not have it

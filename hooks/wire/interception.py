@@ -20,7 +20,7 @@ import torch.distributed as dist
 from dsprof.hooks.base import Target
 from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook
 from dsprof.hooks.wire.operations import WIRE_OPS
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Note
 
 _DDP = Target(

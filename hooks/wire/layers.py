@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from dsprof.hooks.base import nothing
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 
 KEY = "BackendSelect"
 

@@ -1,4 +1,4 @@
-// `writers` of dsprof/recording/live_state.py in C++: what each collective writes into the live state
+// `writers` of dsprof/recording/recorder/live_state.py in C++: what each collective writes into the live state
 // of its rank. dsprof/trace/dumps/state_file.py has the layout.
 
 #include <Python.h>

@@ -27,7 +27,7 @@ from dsprof.hooks.wire.c10d import DispatcherHook, is_traced
 from dsprof.hooks.wire.functional import WAIT, FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.operations import WireOp
-from dsprof.recording.live_state import Done, Issue
+from dsprof.recording.recorder.live_state import Done, Issue
 from dsprof.trace.dumps.state_file import (
     BEAT_NS,
     CALLS,
@@ -153,7 +153,7 @@ class NativeFunctionalHook(FunctionalHook):
 
 
 def state_writers(words: memoryview) -> tuple[Issue, Done]:
-    """Return what `dsprof.recording.live_state.writers` does, in C++."""
+    """Return what `dsprof.recording.recorder.live_state.writers` does, in C++."""
     layout = (RING, CALLS, PASSED, GROUPS, OLD, OLD_CALLS, LOST)
     made: tuple[Issue, Done] = load_kernels().live_state_writers(words, *layout)
     return made

@@ -14,7 +14,7 @@ from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.c10d import is_traced
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.work import PythonWorks
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import Context
 

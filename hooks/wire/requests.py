@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from dsprof.recording.contexts import NOBODY
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.contexts import NOBODY
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.scope import Context
 
 Request = tuple[Context, Context]

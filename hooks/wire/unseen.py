@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsprof.hooks.base import Before, Hook, Target, hide_from_dynamo, nothing
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Note
 
 _SYMMETRIC = ("torch._C._distributed_c10d", "_SymmetricMemory")

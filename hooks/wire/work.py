@@ -16,8 +16,8 @@ import torch
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.patching import Patch, PatchSet
-from dsprof.recording.in_flight import InFlight
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.in_flight import InFlight
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.scope import clock
 
 _C10D = "torch._C._distributed_c10d"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dsprof.comparison.model import Comparison
+from dsprof.diagnosis.comparison.model import Comparison
 from dsprof.reports.base import Renderer, render_in
 from dsprof.reports.comparison.html import HtmlRenderer
 from dsprof.reports.comparison.text import TextRenderer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.comparison.model import Comparison
+from dsprof.diagnosis.comparison.model import Comparison
 from dsprof.reports import content
 from dsprof.reports.base import Options
 from dsprof.reports.comparison import tables

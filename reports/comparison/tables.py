@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dsprof.comparison.model import (
+from dsprof.diagnosis.comparison.model import (
     Change,
     Comparison,
     FindingChange,
@@ -12,7 +12,7 @@ from dsprof.comparison.model import (
     OperationChange,
     TimeChange,
 )
-from dsprof.comparison.noise import CONFIDENCE
+from dsprof.diagnosis.comparison.noise import CONFIDENCE
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Column, ColumnKind, Table
 from dsprof.reports.content import PARTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsprof.comparison.model import Comparison, Side
+from dsprof.diagnosis.comparison.model import Comparison, Side
 from dsprof.findings.finding import Table
 from dsprof.reports import content
 from dsprof.reports.base import Options

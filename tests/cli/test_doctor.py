@@ -11,7 +11,7 @@ import pytest
 
 from dsprof._version import __version__
 from dsprof.cli.doctor import _checks
-from dsprof.interpreter import NO_GIL
+from dsprof.recording.interpreter import NO_GIL
 from tests.cli.command import dsprof, environment, install
 
 ENTRY_POINT = "[torch.backends]\ndsprof = dsprof_autostart:autostart\n"

@@ -126,7 +126,7 @@ def test_before_torch_2_6_the_command_starts_us_from_pythonpath(tmp_path: Path) 
 
 def test_a_python_without_dsprof_still_runs_the_command(tmp_path: Path) -> None:
     install(tmp_path, "torch", "2.5.1")
-    bare = {"PYTHONPATH": str(Path(__file__).parents[2] / "dsprof/startup"), "PATH": ""}
+    bare = {"PYTHONPATH": str(Path(__file__).parents[2] / "dsprof/recording/startup"), "PATH": ""}
     code = f"import os; os.execve({sys.executable!r}, ['python', '-c', 'print(1)'], {bare!r})"
     done = dsprof("run", "--", sys.executable, "-c", code, cwd=tmp_path, env=environment(tmp_path))
     assert done.returncode == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.recording.watchdog.thread import EXIT_CODE
 from dsprof.trace.dumps.hang_dump import dump_path, read_dump
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import FILE_PATTERN
-from dsprof.watchdog.thread import EXIT_CODE
 from tests.dist.launch import PROGRAMS, Result, launch
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]

@@ -21,11 +21,11 @@ import pytest
 import yaml
 
 import dsprof
-from dsprof import session
 from dsprof.__main__ import _parser, main
 from dsprof.cli.loading import threshold_schema
 from dsprof.config import load_config, load_thresholds
 from dsprof.diagnosis.budget.limits import load_budget
+from dsprof.recording import session
 from tests.docs.desk import ROOT, set_up
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

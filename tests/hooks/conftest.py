@@ -16,7 +16,7 @@ from dsprof.hooks.wire.functional import FunctionalHook
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
 from dsprof.hooks.wire.work import WorkHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 
 WORLD_SIZE = 8
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Group
 
 

@@ -10,7 +10,7 @@ import pytest
 from dsprof.hooks.device import cuda, stalls, stream_waits
 from dsprof.hooks.device.cuda import CudaHook
 from dsprof.hooks.patching import Patch
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Stall
 from tests.factories import fake_cuda
 from tests.factories.fake_cuda import Event, FakeCuda, Host, Nccl, Stream

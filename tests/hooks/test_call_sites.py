@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dsprof.hooks.call_sites import LOOK_EVERY, Sites
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Site
 
 Call = Callable[[], int]

@@ -10,7 +10,7 @@ import torch._dynamo
 import torch.distributed as dist
 
 from dsprof.hooks.wire.c10d import ProcessGroupHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from tests.hooks.conftest import COMPLETE
 
 

@@ -14,7 +14,7 @@ from dsprof.hooks.device.cuda import CudaHook
 from dsprof.hooks.patching import PatchSet
 from dsprof.hooks.wire import groups
 from dsprof.hooks.wire.c10d import ProcessGroupHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.factories.fake_cuda import FakeCuda, Host
 from tests.hooks.conftest import COMPLETE, WITH_WAITS

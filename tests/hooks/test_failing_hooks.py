@@ -22,7 +22,7 @@ from dsprof.hooks.deepspeed.pipeline import INSTRUCTIONS
 from dsprof.hooks.registry import hooks_for
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import FILE_PATTERN

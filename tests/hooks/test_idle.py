@@ -15,7 +15,7 @@ from dsprof.hooks.deepspeed.fetch import _WAITS
 from dsprof.hooks.patching import Patch
 from dsprof.hooks.wire import work as work_module
 from dsprof.hooks.wire.work import PythonWorks
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from tests.hooks.test_failing_hooks import CALLS, KINDS, wrap
 
 CALLS_OF_EACH = 1000

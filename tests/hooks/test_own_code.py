@@ -13,7 +13,7 @@ import torch._dynamo.eval_frame as eval_frame
 from dsprof.hooks.base import Hook, hide_from_dynamo
 from dsprof.hooks.torch import ddp
 from dsprof.hooks.torch.ddp import DDPHook, _numbers
-from dsprof.recording.outbox import Outbox
+from dsprof.recording.recorder.outbox import Outbox
 from tests.beside import ROOT
 
 

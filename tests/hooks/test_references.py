@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import dsprof
-from dsprof import session
+from dsprof.recording import session
 
 Owned = list[Any]
 

@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.distributed_test import DistributedTest
 
 if os.environ["SUITE_DSPROF"] == "1":
     import dsprof.hooks.registry  # noqa: F401 - imported once, not by each rank of each test
-    from dsprof import session
+    from dsprof.recording import session
     from dsprof_autostart import autostart
 
 

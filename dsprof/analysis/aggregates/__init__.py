@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dsprof.analysis.summary import Aggregate
-from dsprof.files.parts import in_folder
+from dsprof.plugins.parts import in_folder
 
 AGGREGATES: tuple[type[Aggregate], ...] = tuple(in_folder(__name__, "AGGREGATE"))

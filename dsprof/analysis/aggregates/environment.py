@@ -19,7 +19,7 @@ import msgspec
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment import EnvSnapshot
 from dsprof.environment.machine import Accelerator, Adapter
-from dsprof.redaction import REDACTED
+from dsprof.files.redaction import REDACTED
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import EngineConfig, Group
 

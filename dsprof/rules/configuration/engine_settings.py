@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dsprof.files.redaction import REDACTED, is_secret_name
+from dsprof.files.redaction.known_settings import written_setting
 from dsprof.findings.finding import Cell, Column, Table
 from dsprof.findings.wording import shortened
-from dsprof.redaction import REDACTED, is_secret_name
-from dsprof.redaction.known_settings import written_setting
 from dsprof.rules.knowledge.deepspeed.combinations import Combination
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, NEWEST, ZERO, fate_of_auto, keys
 from dsprof.rules.knowledge.deepspeed.values import fits, is_on

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Finding, Status
-from dsprof.redaction import REDACTED
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, retired

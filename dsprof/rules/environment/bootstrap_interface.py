@@ -14,9 +14,9 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import shortened
-from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, several_hosts
 from dsprof.rules.environment.redacted_variables import unknown_values
 from dsprof.rules.environment.variable_values import select

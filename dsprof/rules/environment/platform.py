@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.environment import count
-from dsprof.redaction import REDACTED
+from dsprof.files.redaction import REDACTED
 from dsprof.rules.environment.variable_values import is_true
 from dsprof.rules.hardware.hosts import accelerators_of_a_host, is_seen, links, models, vendors
 from dsprof.rules.knowledge.releases import version

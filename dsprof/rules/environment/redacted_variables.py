@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Finding
-from dsprof.redaction import REDACTED
 from dsprof.rules.rule import RuleMeta
 
 

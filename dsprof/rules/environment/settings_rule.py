@@ -25,10 +25,10 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.files.redaction import REDACTED
 from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.findings.wording import shortened, size
-from dsprof.redaction import REDACTED
 from dsprof.rules.environment.platform import answer, answer_all
 from dsprof.rules.environment.variable_values import matches
 from dsprof.rules.reasons import NO_ENVIRONMENT

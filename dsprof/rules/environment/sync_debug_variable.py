@@ -13,9 +13,9 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.findings.wording import shortened
-from dsprof.redaction import REDACTED
 from dsprof.rules.environment.redacted_variables import unknown_values
 from dsprof.rules.environment.variable_values import is_true
 from dsprof.rules.reasons import NO_ENVIRONMENT

@@ -18,9 +18,9 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.summary import RunSummary
 from dsprof.environment.machine import Accelerator, Adapter
+from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.findings.wording import shortened
-from dsprof.redaction import REDACTED
 from dsprof.rules.environment.variable_values import select
 from dsprof.rules.hardware.hosts import kind_of, links
 from dsprof.rules.reasons import NO_ENVIRONMENT, ONE_ENVIRONMENT

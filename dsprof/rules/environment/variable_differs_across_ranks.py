@@ -14,8 +14,8 @@ from dsprof.analysis.aggregates.environment import (
     written_ranks,
 )
 from dsprof.analysis.summary import RunSummary
+from dsprof.files.redaction import REDACTED, is_secret_name
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.redaction import REDACTED, is_secret_name
 from dsprof.rules.knowledge.deepspeed.keys import keys as deepspeed_keys
 from dsprof.rules.knowledge.variables import agreement
 from dsprof.rules.reasons import NO_ENVIRONMENT, ONE_ENVIRONMENT

@@ -2,7 +2,7 @@
 
 known_names.txt      names that a release reads; a `*` matches any characters
 harmless_names.txt   names that no library reads but that images and build scripts set
-launcher_names.txt   names that launchers set; `dsprof.redaction.known_settings` writes their values
+launcher_names.txt   names that launchers set; `redaction.known_settings` writes their values
 retired_names.csv    names that never existed or are read no more, and what to do instead
 integer_variables.txt  names whose value NCCL or RCCL parses with strtoll
 settings.csv         values that cost something, where, and what to do

@@ -6,8 +6,8 @@ from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 
-from dsprof import plugins
-from dsprof.files.parts import folders_in, in_folder
+from dsprof.plugins import entry_points
+from dsprof.plugins.parts import folders_in, in_folder
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.plugin_reader import accepted
 from dsprof.trace.source import read_start
@@ -54,7 +54,7 @@ def place_of(reader: Reader) -> int:
 def plugin_readers() -> tuple[Reader, ...]:
     """Load the readers of other packages, once a process."""
     taken = {reader.name for reader in READERS}
-    found = plugins.load(plugins.group("readers"), accepted, attrgetter("name"), taken)
+    found = entry_points.load(entry_points.group("readers"), accepted, attrgetter("name"), taken)
     return tuple(sorted(found, key=attrgetter("order")))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.plugins import note, reason
+from dsprof.plugins.entry_points import note, reason
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, Reader
 from dsprof.trace.schema import Header

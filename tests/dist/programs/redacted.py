@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
 import dsprof
-import dsprof.session
+import dsprof.recording.session
 from dsprof.trace.schema import EngineConfig
 from tests.dist.leaving import leave_group
 
@@ -25,7 +25,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(1))
     config = {"train_batch_size": os.environ["NCCL_NET_PLUGIN"], "registry": [secret]}
-    session = dsprof.session.current()
+    session = dsprof.recording.session.current()
     assert session is not None
     session.recorder.outbox.define(EngineConfig(1, config, effective=config))
     store = _get_default_store()

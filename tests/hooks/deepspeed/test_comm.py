@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from dsprof.hooks.deepspeed.comm import DeepSpeedCommHook
 from dsprof.hooks.wire.interception import CompleteHook
-from dsprof.recording.contexts import NOBODY
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.contexts import NOBODY
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Group, Site
 from tests.hooks.described import group_of
 

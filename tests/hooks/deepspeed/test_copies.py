@@ -11,7 +11,7 @@ import torch
 
 from dsprof.hooks.deepspeed.copies import DeepSpeedCopiesHook
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Copy
 
 

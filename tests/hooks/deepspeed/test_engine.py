@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import EngineConfig, Phase, Step
 
 

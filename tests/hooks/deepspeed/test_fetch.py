@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from dsprof.hooks.deepspeed.fetch import DeepSpeedFetchHook
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
-from dsprof.recording.contexts import NOBODY
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.contexts import NOBODY
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch
 from tests.hooks.conftest import WORLD_SIZE
 

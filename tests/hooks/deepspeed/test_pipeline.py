@@ -9,7 +9,7 @@ import pytest
 
 from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed.pipeline import phase_name
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from dsprof.hooks.deepspeed.sequence import DeepSpeedSequenceHook
 from dsprof.hooks.wire.groups import Groups
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 
 
 class Group:

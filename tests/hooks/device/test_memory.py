@@ -12,7 +12,7 @@ from dsprof.hooks.device.memory import (
     MemorySampler,
     device_counters,
 )
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import MemorySample
 
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from dsprof.hooks.torch import dtensor
 from dsprof.hooks.torch.dtensor import DTensorHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from tests.hooks.conftest import IN_DISPATCHER
 
 

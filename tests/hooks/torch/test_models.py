@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dsprof.hooks.torch.models import Models
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 
 
 @pytest.fixture

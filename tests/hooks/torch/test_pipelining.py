@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from dsprof.hooks.torch.pipelining import PipeliningHook
 from dsprof.hooks.torch.steps import TrainingLoopHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
 
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dsprof.hooks.torch.steps import TrainingLoopHook
 from dsprof.hooks.torch.training_loop import Loop
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from dsprof.hooks.base import Hook
 from dsprof.hooks.wire.backends import BackendHook
 from dsprof.hooks.wire.c10d import ProcessGroupHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.hooks.conftest import COMPLETE
 from tests.hooks.described import group_of

@@ -17,8 +17,8 @@ from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook, reduce_op_n
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeDispatcherHook
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS
-from dsprof.recording.contexts import NOBODY, flushing
-from dsprof.recording.recorder import FIRST_SAMPLE, SAMPLE, Recorder
+from dsprof.recording.recorder.contexts import NOBODY, flushing
+from dsprof.recording.recorder.recorder import FIRST_SAMPLE, SAMPLE, Recorder
 from dsprof.trace.schema import Collective, Site
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel

@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from dsprof.hooks.base import Hook
 from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.hooks.wire.coalescing import CoalescingHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.encode import Encoder
 from dsprof.trace.rank_trace import CollectivesBuilder
 from dsprof.trace.schema import Collective

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from dsprof.hooks.base import Hook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import WITH_WAITS

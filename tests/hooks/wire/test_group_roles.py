@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from dsprof.hooks.wire.group_roles import find_role, named_role
 from dsprof.hooks.wire.groups import Groups
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Group
 
 

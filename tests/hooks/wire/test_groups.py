@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dsprof.hooks.wire import groups as module
 from dsprof.hooks.wire.groups import Groups, GroupState
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Group
 
 

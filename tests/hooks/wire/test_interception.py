@@ -16,7 +16,7 @@ PROGRAM = """
 import torch, torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
-from dsprof import session
+from dsprof.recording import session
 from dsprof.hooks.wire.layers import Layers
 
 def start(tmp):
@@ -91,7 +91,7 @@ def test_operators_that_are_called_without_the_process_group_are_named(
     then: str, tmp_path: object
 ) -> None:
     defined = """
-    from dsprof.recording.outbox import Outbox
+    from dsprof.recording.recorder.outbox import Outbox
     define = Outbox.define
     def noted(self, record):
         print(getattr(record, "text", "")) if "c10d" in getattr(record, "text", "") else None

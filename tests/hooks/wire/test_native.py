@@ -30,7 +30,7 @@ from dsprof.hooks.wire.functional import FunctionalHook
 from dsprof.hooks.wire.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
 from dsprof.hooks.wire.native_build import verify
 from dsprof.hooks.wire.operations import WireOp
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.reader import read_trace
 from tests.factories.hostile import owned_by_another
 from tests.hooks.conftest import IN_DISPATCHER, WITH_WAITS
@@ -223,7 +223,7 @@ def test_a_process_may_end_with_kernels_that_are_watched() -> None:
     run(
         "import torch\n"
         "from dsprof.hooks.wire.native import NativeDispatcherHook\n"
-        "from dsprof.recording.recorder import Recorder\n"
+        "from dsprof.recording.recorder.recorder import Recorder\n"
         "hook = NativeDispatcherHook(Recorder(lambda: True))\n"
         "hook.install('torch.distributed')\n"
         "torch.kept_for_good = hook"

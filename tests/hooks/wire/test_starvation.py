@@ -22,8 +22,8 @@ import ctypes, os, sys
 from pathlib import Path
 
 from dsprof.hooks.wire.native import state_writers, watch_starvation
-from dsprof.recording import live_state
-from dsprof.recording.live_state import LiveState
+from dsprof.recording.recorder import live_state
+from dsprof.recording.recorder.live_state import LiveState
 from dsprof.trace.scope import Scope
 from tests.factories.trace import header
 

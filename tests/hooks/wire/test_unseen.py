@@ -14,7 +14,7 @@ from dsprof.hooks.base import Target
 from dsprof.hooks.patching import Patch, PatchSet
 from dsprof.hooks.wire import unseen
 from dsprof.hooks.wire.unseen import UnseenHook
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Note
 
 MEMORY = ("empty_strided_p2p", "rendezvous", "get_mempool_allocator")

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from dsprof.comparison.build import compare
-from dsprof.comparison.model import Comparison
+from dsprof.diagnosis.comparison.build import compare
+from dsprof.diagnosis.comparison.model import Comparison
 from dsprof.reports.comparison import RENDERERS, render
 from tests.factories import diagnosis as factory
 from tests.reports.pages import parse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.diagnosis.sections.environment import environment_info
+from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Status
-from dsprof.redaction import REDACTED
 from dsprof.rules import RULES
 from dsprof.rules.configuration.overridden_config_value import RULE as OVERRIDDEN
 from tests.factories.environment import facts_of, judge, rank_trace

@@ -9,7 +9,7 @@ sections.csv     what becomes of an unknown key in a section: ignored or refused
 retired.csv      keys that never were or are no more, and what to do instead
 filled_keys.txt  keys whose "auto" transformers or accelerate replace
 open_keys.txt    usual keys of sections in which DeepSpeed takes any key; only
-                 `dsprof.redaction.known_settings` reads it, to write their values
+                 `dsprof.files.redaction.known_settings` reads it, to write their values
 
 Read in the sources of 0.12.6 and the last releases of 0.13 to 0.19; the newest is `NEWEST`.
 """

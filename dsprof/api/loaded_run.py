@@ -1,0 +1,268 @@
+"""What `dsprof.load` returns: a run as typed rows, read when they are used.
+
+Times are nanoseconds on one clock for all ranks, from the start of the first rank's trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dsprof.analysis.rank.device_times import on_device_clock
+from dsprof.analysis.summarise import align_run
+from dsprof.analysis.summary import RankClock, RunSummary
+from dsprof.api.rows import Columns, Rows
+from dsprof.diagnosis.build import diagnosis_of, summarise_all
+from dsprof.diagnosis.model import Diagnosis, StepParts
+from dsprof.files.redaction import map_text, redact_text
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Finding, Status
+from dsprof.trace.columns import IntArray
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.run import RunFiles, find_run, read_run
+from dsprof.trace.schema import Flush, MemorySample
+
+
+class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective as one rank called it; None: not recorded."""
+
+    rank: int
+    step: int | None
+    phase: str
+    op: str
+    requested: str  # what deepspeed.comm, DTensor or a pipeline was asked for
+    group: str
+    group_key: str  # the same on all members; with `seq` it names the collective
+    group_size: int | None
+    seq: int
+    peer: int | None  # root or other side
+    size_bytes: int | None
+    dtype: str
+    is_async: bool
+    on_wire: bool
+    start_ns: int
+    end_ns: int | None
+    blocked_ns: int
+    site: str  # file:line of the call
+
+
+class FlushCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One reduction of a gradient bucket, or of the gradients of one FSDP module."""
+
+    rank: int
+    step: int | None
+    phase: str
+    cause: str
+    stage: int | None  # of ZeRO
+    library: str
+    module: str
+    bucket: int | None  # of DDP
+    start_ns: int
+    end_ns: int
+    elements: int
+    capacity: int | None  # elements
+    size_bytes: int
+    dtype: str
+    parameters: int
+
+
+class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one rank at one moment."""
+
+    rank: int
+    step: int | None
+    at: str  # "step", "flush" or "writer"
+    time_ns: int
+    rss_bytes: int | None
+    host_available_bytes: int | None
+    allocated_bytes: int | None  # on the device
+    reserved_bytes: int | None
+
+
+class EnvironmentFact(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable, version, device or limit; `ranks` is empty if it is the same on all."""
+
+    section: str
+    name: str
+    value: str
+    ranks: tuple[int, ...] = ()
+
+
+class LoadedRun(RunSummary):
+    """A run; `run[Steps]` and so on are its aggregates (docs/reference/plugins.md)."""
+
+    def __init__(self, summary: RunSummary, files: RunFiles) -> None:
+        super().__init__(summary._parts.values(), summary.failures)
+        self.files = files
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """What the report shows."""
+        return map_text(diagnosis_of(self, {}), redact_text)  # type: ignore[no-any-return]
+
+    @property
+    def findings(self) -> Rows[Finding]:
+        """The findings of all rules, most valuable first, passed checks included."""
+        return Rows.of(Finding, lambda: self.diagnosis.findings)
+
+    @property
+    def steps(self) -> Rows[StepParts]:
+        """Each step split into its parts, mean over the ranks."""
+        return Rows.of(StepParts, lambda: self.diagnosis.steps.rows)
+
+    @property
+    def collectives(self) -> Rows[CollectiveCall]:
+        """Each collective of each rank."""
+        return Rows(CollectiveCall, lambda: self._each_rank(_collectives))
+
+    @property
+    def flushes(self) -> Rows[FlushCall]:
+        """Each flush of each rank."""
+        return Rows(FlushCall, lambda: self._each_rank(_flushes))
+
+    @property
+    def memory(self) -> Rows[MemoryReading]:
+        """Memory of each rank over time."""
+        return Rows(MemoryReading, lambda: self._each_rank(_memory))
+
+    @property
+    def environment(self) -> Rows[EnvironmentFact]:
+        """Variables, versions, devices and limits of the run."""
+        return Rows.of(EnvironmentFact, lambda: _environment(self.diagnosis))
+
+    def unfinished(self) -> str:
+        """Say which ranks have not finished writing; "" if all have."""
+        quality = self.diagnosis.quality
+        texts = []
+        if quality.unclean_ranks:
+            texts.append(f"not finished: {fmt.named_ranks(quality.unclean_ranks)}")
+        if quality.missing_ranks:
+            texts.append(f"no trace file: {fmt.named_ranks(quality.missing_ranks)}")
+        return "; ".join(texts)
+
+    def _each_rank(self, columns: Callable[[RankTrace, RankClock], Columns]) -> Iterator[Columns]:
+        clocks = align_run(self.files).clocks
+        for trace in read_run(self.files):
+            yield columns(on_device_clock(trace), clocks[trace.rank])
+
+    def __repr__(self) -> str:
+        from dsprof.reports import content
+
+        failed = content.with_status(self.diagnosis, Status.FAIL)
+        facts = ", ".join(content.run_line(self.diagnosis.run))
+        lines = [self.diagnosis.verdict, facts, self.unfinished()]
+        lines += (f"{one.severity.value}: {one.title} ({one.rule})" for one in failed)
+        return "\n  ".join([f"dsprof run: {lines[0]}", *filter(None, lines[1:])])
+
+    def _repr_html_(self) -> str:
+        from dsprof.reports.html.notebook import first_screen
+
+        return first_screen(self.diagnosis)
+
+
+def load_run(paths: Iterable[Path]) -> LoadedRun:
+    """Read the newest run among trace files and folders.
+
+    Raises:
+        TraceError: there is no readable trace.
+    """
+    files = find_run(paths)
+    return LoadedRun(summarise_all(files), files)
+
+
+def _collectives(trace: RankTrace, clock: RankClock) -> Columns:
+    rows, groups = trace.collectives, trace.groups
+    words = [redact_text(word) for word in rows.words]
+    numbers = rows.group.tolist()
+    known = [groups.get(number) for number in numbers]
+    sites = {
+        number: f"{redact_text(site.file)}:{site.line}" for number, site in trace.sites.items()
+    }
+    end_ns = np.where(rows.done_ns > 0, rows.done_ns, np.where(rows.is_open, 0, rows.waited_ns))
+    return {
+        "rank": [trace.rank] * len(rows),
+        "step": _known(rows.step, rows.step >= 0),
+        "phase": [words[code] for code in rows.phase],
+        "op": [words[code] for code in rows.op],
+        "requested": [words[code] for code in rows.requested],
+        "group": [redact_text(one.label) if one else "" for one in known],
+        "group_key": [one.key if one else "" for one in known],
+        "group_size": [(one.size or None) if one else None for one in known],
+        "seq": rows.seq.tolist(),
+        "peer": _known(rows.peer, rows.peer >= 0),
+        "size_bytes": _known(rows.nbytes, rows.tensors > 0),
+        "dtype": [words[code] for code in rows.dtype],
+        "is_async": rows.is_async.tolist(),
+        "on_wire": rows.on_wire.tolist(),
+        "start_ns": clock.on_run(rows.issue_ns).tolist(),
+        "end_ns": _known(clock.on_run(end_ns), end_ns > 0),
+        "blocked_ns": rows.blocked_ns.tolist(),
+        "site": [sites.get(number, "") for number in rows.site.tolist()],
+    }
+
+
+def _flushes(trace: RankTrace, clock: RankClock) -> Columns:
+    found: Sequence[Flush] = trace.flushes
+    return {
+        "rank": [trace.rank] * len(found),
+        "step": [_unless_negative(one.step) for one in found],
+        "phase": [one.phase for one in found],
+        "cause": [one.cause for one in found],
+        "stage": [_unless_negative(one.stage) for one in found],
+        "library": [one.library for one in found],
+        "module": [redact_text(one.module) for one in found],
+        "bucket": [_unless_negative(one.bucket) for one in found],
+        "start_ns": _on_run(clock, [one.start_ns for one in found]),
+        "end_ns": _on_run(clock, [one.end_ns for one in found]),
+        "elements": [one.elements for one in found],
+        "capacity": [one.capacity or None for one in found],
+        "size_bytes": [one.nbytes for one in found],
+        "dtype": [one.dtype for one in found],
+        "parameters": [one.parameters for one in found],
+    }
+
+
+def _memory(trace: RankTrace, clock: RankClock) -> Columns:
+    found: Sequence[MemorySample] = trace.memory
+    device: list[dict[str, int]] = [one.device or {} for one in found]
+    return {
+        "rank": [trace.rank] * len(found),
+        "step": [_unless_negative(one.step) for one in found],
+        "at": [one.at for one in found],
+        "time_ns": _on_run(clock, [one.time_ns for one in found]),
+        "rss_bytes": [_unless_negative(one.rss_bytes) for one in found],
+        "host_available_bytes": [_unless_negative(one.host_available_bytes) for one in found],
+        "allocated_bytes": [one.get("allocated_bytes.all.current") for one in device],
+        "reserved_bytes": [one.get("reserved_bytes.all.current") for one in device],
+    }
+
+
+def _environment(diagnosis: Diagnosis) -> Iterator[EnvironmentFact]:
+    from dsprof.reports import tables
+
+    for table in tables.environment(diagnosis.environment):
+        for name, value in table.rows:
+            yield EnvironmentFact(section=table.caption, name=str(name), value=str(value))
+    for one in diagnosis.environment.differences:
+        for value, ranks in one.values.items():
+            yield EnvironmentFact(
+                section="Different between ranks", name=one.name, value=value, ranks=tuple(ranks)
+            )
+
+
+def _known(values: IntArray, are_known: Any) -> list[int | None]:
+    pairs = zip(values.tolist(), are_known.tolist(), strict=True)
+    return [value if is_known else None for value, is_known in pairs]
+
+
+def _unless_negative(value: int) -> int | None:
+    return value if value >= 0 else None
+
+
+def _on_run(clock: RankClock, times_ns: Sequence[int]) -> list[int]:
+    return clock.on_run(np.array(times_ns, np.int64)).tolist()  # type: ignore[no-any-return]

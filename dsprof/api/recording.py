@@ -1,0 +1,81 @@
+"""What `with dsprof.record() as run` gives: a recording that can be reported at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from dsprof.config import Config
+from dsprof.recording import session
+
+_PAGE = "report.html"
+
+
+class Recording:
+    """A recording of this process, on inside `with`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._session: session.Session | None = None
+        self._is_mine = False
+
+    def __enter__(self) -> Recording:
+        self._is_mine = session.current() is None
+        session.start(self._config)
+        self._session = session.current()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._is_mine and self._session is session.current():
+            session.stop()
+
+    def __repr__(self) -> str:
+        if self._session is None:
+            return "dsprof recording: not begun"
+        state = "on" if self._session is session.current() else "ended"
+        trace = self._session.trace_file
+        place = f"trace in {trace.parent}" if trace else "no process group has communicated"
+        return f"dsprof recording: {state}, {place}"
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path | None:
+        """Write the page of what is on disk by now, and return where; on rank 0 only.
+
+        Without `path` it is report.html in the folder of the traces. Nothing waits for other
+        ranks: those that have not finished writing are named on standard error. Returns None,
+        and writes nothing, on other ranks and where nothing was recorded.
+
+        Raises:
+            DsprofError: the traces cannot be read, or the page cannot be written.
+        """
+        trace = self._session.trace_file if self._session is not None else None
+        if trace is None:
+            if os.environ.get("RANK", "0") == "0":
+                _say("nothing is recorded yet: no process group has communicated")
+            return None
+        if self._session is None or self._session.rank != 0:
+            return None
+        return _write_report(trace.parent, Path(path) if path else trace.parent / _PAGE)
+
+
+def _write_report(folder: Path, page: Path) -> Path:
+    from dsprof.api.loaded_run import load_run
+    from dsprof.reports import render, write_whole
+
+    run = load_run([folder])
+    if text := run.unfinished():
+        _say(text)
+    write_whole(page, render(run.diagnosis, "html"))
+    return page
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):
+        print(f"dsprof: {text}", file=sys.stderr, flush=True)

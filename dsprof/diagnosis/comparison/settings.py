@@ -1,0 +1,81 @@
+"""What was set differently: configuration, environment, versions, each as name and text."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dsprof.diagnosis.comparison.model import Change
+from dsprof.diagnosis.model import Diagnosis, Difference
+
+_LAUNCH = ("DSPROF", "PYTHON_DSPROF", "MASTER_", "TORCHELASTIC_", "SLURM_", "PMI_", "OMPI_")
+_OF_A_RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK")
+"""Variables that name a launch, not a setting: they differ between any two runs."""
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+    """List the names whose values are not the same, in alphabetical order."""
+    return [
+        Change(name=name, before=before.get(name), after=after.get(name))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def are_recorded(diagnosis: Diagnosis) -> bool:
+    """Whether a run says anything of what was set; profiles of other tools do not."""
+    found = diagnosis.environment
+    return bool(found.versions or found.variables or found.limits or found.written_config)
+
+
+def configuration(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the DeepSpeed configuration as dotted keys: what is in force, else as written."""
+    found = diagnosis.environment
+    settings = dict(_flat(found.written_config)) | dict(_flat(found.effective_config))
+    for one in found.engines[1:]:  # the first is the one above
+        flat = {**dict(_flat(one.written)), **dict(_flat(one.effective))}
+        settings |= {f"engine {one.engine}: {key}": value for key, value in flat.items()}
+    return settings
+
+
+def environment(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return variables, configuration files, limits and devices."""
+    found = diagnosis.environment
+    facts = {**found.variables, **found.effective}
+    facts |= {one.name: _spread(one) for one in found.differences}
+    facts = {name: value for name, value in facts.items() if not _names_a_launch(name)}
+    for file, settings in found.files.items():
+        facts |= {f"{file}: {name}": value for name, value in settings.items()}
+    facts |= {f"limit {name}": str(value) for name, value in found.limits.items()}
+    facts |= {"backend": diagnosis.run.backend, "GPUs": _counted(found.gpus)}
+    facts["network devices"] = _counted(found.network_devices)
+    return {name: value for name, value in facts.items() if value}
+
+
+def versions(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the versions of libraries; those that differ between ranks are listed separately."""
+    return diagnosis.run.versions | diagnosis.environment.versions
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}" if name else str(key))
+    elif name:
+        yield name, json.dumps(value, sort_keys=True)
+
+
+def _spread(difference: Difference) -> str:
+    values = sorted(difference.values.items(), key=lambda item: item[1])
+    return "differs between ranks: " + ", ".join(value or "unset" for value, _ in values)
+
+
+def _names_a_launch(name: str) -> bool:
+    return name.startswith(_LAUNCH) or name in _OF_A_RANK
+
+
+def _counted(devices: list[str]) -> str:
+    counts = Counter(devices)
+    return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in counts.items())

@@ -1,0 +1,81 @@
+"""The parts of a step in two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from dsprof.diagnosis.comparison.model import Judgement, TimeChange
+from dsprof.diagnosis.comparison.noise import LEAST_STEPS, Interval, difference
+from dsprof.diagnosis.model import Diagnosis, StepParts
+from dsprof.findings.wording import duration, plural
+
+PARTS = ("total", "exposed_comm", "compute", "copies", "idle", "other")
+TOLERANCE = 0.02
+"""Share of the earlier step by which equal runs differ, though the steps of each do not show it."""
+LEAST_NS = 5_000_000_000
+"""Of steps: what disturbs a machine lasts for seconds, and a shorter run sees one state of it."""
+
+
+def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iterator[TimeChange]:
+    """Compare each part that a run has measured; runs that are `unlike` are not judged."""
+    first, second = _measured(before), _measured(after)
+    tolerance = TOLERANCE * abs(median([row.total_ns for row in first] or [0]))
+    obstacle = "the runs are not comparable" if unlike else _too_short(first, second)
+    for part in PARTS:
+        old, new = _samples(first, part), _samples(second, part)
+        if old or new:
+            yield _change(part, old, new, tolerance, obstacle)
+
+
+def _measured(diagnosis: Diagnosis) -> list[StepParts]:
+    """Return the steps of which the report shows the median: those after the run has settled."""
+    typical = diagnosis.steps.typical
+    first = (typical.settled_from if typical else None) or 0
+    return [row for row in diagnosis.steps.rows if row.is_measured and (row.step or 0) >= first]
+
+
+def _too_short(first: list[StepParts], second: list[StepParts]) -> str:
+    """Return why the noise of a run does not show; "" where it does."""
+    fewest = min(len(first), len(second))
+    shortest_ns = min(sum(row.total_ns for row in rows) for rows in (first, second))
+    if fewest < LEAST_STEPS:
+        return f"one run has only {plural(fewest, 'measured step')}; {LEAST_STEPS} are needed"
+    if shortest_ns < LEAST_NS:
+        needed = f"{LEAST_NS / 1e9:g} s are needed"
+        return f"one run has only {duration(shortest_ns)} of measured steps; {needed}"
+    return ""
+
+
+def _samples(rows: list[StepParts], part: str) -> list[int]:
+    """Return the part of each step that shows it."""
+    values = [getattr(row, f"{part}_ns") for row in rows]
+    return [value for value in values if value is not None]
+
+
+def _change(
+    part: str, old: list[int], new: list[int], tolerance: float, obstacle: str
+) -> TimeChange:
+    change = TimeChange(
+        part=part,
+        before_ns=median(old) if old else None,
+        after_ns=median(new) if new else None,
+    )
+    interval = difference(old, new)
+    if obstacle:
+        change.why = obstacle
+    elif interval is None:
+        change.why = "not measurable in one of the runs"
+    else:
+        change.low_ns, change.high_ns = interval.low - tolerance, interval.high + tolerance
+        change.judgement = _judged(interval, tolerance)
+    return change
+
+
+def _judged(interval: Interval, tolerance: float) -> Judgement:
+    if interval.low > tolerance:
+        return "slower"
+    if interval.high < -tolerance:
+        return "faster"
+    is_same = -tolerance <= interval.low and interval.high <= tolerance
+    return "same" if is_same else "inconclusive"

@@ -1,0 +1,118 @@
+"""What a comparison begins with: one line for the time, one sentence for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dsprof.diagnosis.comparison.model import Comparison, OperationChange, TimeChange
+from dsprof.diagnosis.comparison.noise import CONFIDENCE
+from dsprof.findings import formatting as fmt
+from dsprof.findings.wording import count, percent, size
+
+
+def verdict(comparison: Comparison) -> str:
+    """Say in one line whether a step has become faster."""
+    total = next((one for one in comparison.times if one.part == "total"), None)
+    if comparison.unlike:
+        line = f"Not comparable ({', '.join(comparison.unlike)})"
+        return f"{line}: {_steps(total)}" if total else line
+    if total is None or not total.before_ns or total.after_ns is None:
+        return "Step times not compared: steps were not recorded in both runs"
+    if total.low_ns is None or total.high_ns is None:
+        return f"Step times not compared: {total.why}"
+    interval = fmt.one_unit(_signed(total.low_ns), " to ", _signed(total.high_ns))
+    match total.judgement:
+        case "faster" | "slower":
+            change = f"{percent(abs(total.after_ns / total.before_ns - 1))} {total.judgement}"
+            nearest, farthest = sorted((abs(total.low_ns), abs(total.high_ns)))
+            interval = fmt.one_unit(fmt.duration(nearest), "\N{EN DASH}", fmt.duration(farthest))
+        case "same":
+            change = "As fast as before"
+        case _:
+            hidden = fmt.duration((total.high_ns - total.low_ns) / 2)
+            return f"No difference seen: {_steps(total)}; a change below {hidden} would not show"
+    return f"{change}: {_steps(total)} ({CONFIDENCE} interval {interval})"
+
+
+def _steps(total: TimeChange) -> str:
+    times = fmt.one_unit(fmt.duration(total.before_ns), " → ", fmt.duration(total.after_ns))
+    return f"{times} per step"
+
+
+def _signed(ns: float) -> str:
+    return ("+" if ns > 0 else "\N{MINUS SIGN}" if ns < 0 else "") + fmt.duration(abs(ns))
+
+
+def summary(comparison: Comparison, *, has_configuration: bool) -> str:
+    """Sum up the rest: traffic, findings, and what was set differently.
+
+    `has_configuration` says whether either run has one of DeepSpeed; arguments of DDP and FSDP are
+    not compared.
+    """
+    clauses = "; ".join(
+        (
+            _traffic(comparison.operations),
+            *_findings(comparison),
+            _settings(comparison, has_configuration=has_configuration),
+        )
+    )
+    return f"{clauses[0].upper()}{clauses[1:]}."
+
+
+def _traffic(operations: list[OperationChange]) -> str:
+    if not operations:
+        return "no collective was recorded in either"
+    if not any(one.is_changed for one in operations):
+        return "the same calls and bytes"
+    calls = _more([(one.before_calls, one.after_calls) for one in operations], _calls)
+    nbytes = _more([(one.before_bytes, one.after_bytes) for one in operations], _bytes)
+    return f"{calls or 'as many calls'} and {nbytes or 'as many bytes'} per rank and step"
+
+
+def _more(
+    pairs: list[tuple[float | None, float | None]], words: Callable[[float | None], str]
+) -> str:
+    """Say how much the sum has changed; "" if it has not."""
+    known = [(before, after) for before, after in pairs if before is not None and after is not None]
+    if len(known) < len(pairs):
+        return words(None)
+    before, after = (sum(values) for values in zip(*known, strict=True))
+    if before == after:
+        return ""
+    is_small = not before or abs(after / before - 1) < 0.001
+    share = "" if is_small else f" ({percent(after / before - 1, sign='+')})"
+    return f"{words(after - before)}{share}"
+
+
+def _calls(more: float | None) -> str:
+    if more is None:
+        return "an unknown number of calls"
+    noun = "call" if abs(more) == 1 else "calls"
+    return f"{count(abs(more))} {'more' if more > 0 else 'fewer'} {noun}"
+
+
+def _bytes(more: float | None) -> str:
+    if more is None:
+        return "an unknown number of bytes"
+    return f"{size(abs(more))} {'more' if more > 0 else 'less'}"
+
+
+def _findings(comparison: Comparison) -> Iterator[str]:
+    fates = [one.fate for one in comparison.findings]
+    told = [f"{fates.count(fate)} {fate}" for fate in dict.fromkeys(fates)]
+    if told:
+        yield f"findings: {', '.join(told)}"
+
+
+def _settings(comparison: Comparison, *, has_configuration: bool) -> str:
+    if comparison.unrecorded:
+        runs = " and ".join(comparison.unrecorded)
+        return f"settings not compared: not recorded {runs}"
+    parts = (
+        ("in the configuration", comparison.configuration),
+        ("in the environment", comparison.environment),
+        ("in versions", comparison.versions),
+    )
+    told = [f"{len(changes)} {where}" for where, changes in parts if changes]
+    alike = "configuration, environment" if has_configuration else "environment"
+    return f"changed settings: {', '.join(told)}" if told else f"{alike} and versions are the same"

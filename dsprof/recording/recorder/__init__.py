@@ -1,0 +1,1 @@
+"""The training side between the hooks and the writer."""

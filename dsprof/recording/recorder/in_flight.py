@@ -1,0 +1,340 @@
+"""Collectives that are issued and not handed over: followed until they are complete, or waited for.
+
+On CPU backends a Work is kept until it is complete, because only the object that is kept can be
+recognised when it is waited for. Nothing else of the user's is held.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Protocol
+
+from dsprof.recording.recorder.cpp_waits import CppWaits
+from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
+from dsprof.recording.recorder.live_state import LiveState
+from dsprof.trace.dumps.state_file import UNFOLLOWED
+from dsprof.trace.schema import Collective
+from dsprof.trace.scope import clock
+
+LOOKED_AT, POLLED = 32, 4
+"""A hook looks at so many collectives in flight, and stops at so many pending; step ends go on."""
+
+IN_FLIGHT = 10_000
+"""Collectives that are followed at once; some backends never say that one is complete."""
+
+FOREIGN_AFTER_NS = 1_000_000_000
+"""By then the caller in another thread has its Work, or never wanted it."""
+
+NOTICEABLE_NS = 100_000
+"""A wait for a collective that is already complete, or was waited for before, takes less."""
+
+
+class DeviceWatch(Protocol):
+    """What a device's hook offers to the hooks of the wire and of waits."""
+
+    def begin(self) -> None:
+        """A collective is about to be issued in this thread."""
+
+    def holds(self, work: Any) -> bool:
+        """Tell whether `work` is the device's to wait for."""
+
+    def wait(self, work: Any, call: Callable[[], Any]) -> Any:
+        """Return what `call` does, which waits for `work`; time it on the waiting stream."""
+
+    def join(self, coalesced: int, work: Any) -> None:
+        """`work` is that of the batch of this number; None: the current stream has run it."""
+
+    def open(self) -> Any:
+        """C++ is about to wait on the current stream; returns what `close` wants."""
+
+    def close(self, opened: Any, records: list[Collective]) -> None:
+        """C++ has waited for `records`, in the order of issue; the last one owns the time."""
+
+
+class InFlight:
+    """Finds the collective that a wait is for, by its Work, its thread or what it writes to.
+
+    Threads that communicate, wait or end a step change it, and the writer's thread looks for what
+    is unfinished. `works` and `completed` are changed as one with `_tables` held; whoever takes a
+    record out of a table pops it, so that one thread gets it, and needs no lock.
+    """
+
+    def __init__(
+        self, add: Callable[[Collective], None], fail: Callable[[str, BaseException], None]
+    ) -> None:
+        self.works: dict[int, tuple[Any, Collective]] = {}  # by identity of the Work
+        self.blocking: dict[int, Collective] = {}  # thread -> its sync call in flight
+        self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
+        self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
+        self.cpp_waits = CppWaits(add)
+        self.state = LiveState()
+        self.device: DeviceWatch | None = None  # once collectives run on a device
+        # Given each collective that runs on a device, with its Work.
+        self.on_device: Callable[[Collective, Any], None] = self._on_no_device
+        # Told of each asynchronous collective on the host, with what it writes to.
+        self.followers: tuple[Callable[[Collective, Any], None], ...] = ()
+        self.inner_waits: dict[int, int] = {}  # thread -> end of the last wait of a Python handle
+        self.unmatched_waits = 0
+        self.given_up = 0  # collectives that were in flight for too long to be followed
+        self.lost_stalls = 0  # of a device, whose end was never seen
+        self.captured = 0  # collectives that went into graphs of a device
+        self._add = add
+        self._fail = fail
+        # `works` and `completed`, as one. Re-entrant: a signal handler or a finaliser of the user
+        # may communicate while this very thread holds it.
+        self._tables = threading.RLock()
+
+    def begin_again(self) -> list[Collective]:
+        """Forget all for a new trace; returns what was not handed over by now."""
+        with self._tables:
+            left = self.unfinished()
+            for table in (self.works, self.completed, self.blocking, self.enqueued):
+                table.clear()
+            self.cpp_waits = CppWaits(self._add)
+            self.unmatched_waits = self.given_up = self.lost_stalls = 0
+        return left
+
+    def _on_no_device(self, record: Collective, work: Any) -> None:
+        """Hand over a collective that runs on a device, where no hook follows it."""
+        self._add(record)
+
+    def poll(self, most: int = LOOKED_AT, pending: int = POLLED) -> None:
+        """Note which collectives in flight are complete by now, the oldest first.
+
+        Backends complete about in order, so the search ends after a few that are `pending`. Only
+        collectives of this thread count, whose caller has had its Work by now: dropping a
+        Work that is still on its way to the caller would lose its identity.
+        """
+        now, thread = clock(), get_ident()
+        with self._tables:
+            for key, (work, record) in list(itertools.islice(self.works.items(), most)):
+                is_here = record.thread == thread or now - record.issue_ns > FOREIGN_AFTER_NS
+                try:  # as `_is_completed`, but in line: it runs more often than all else here
+                    is_done = is_here and work.is_completed()
+                except Exception as error:
+                    raise_if_of_signal_handler(error)
+                    is_done = True
+                if is_done:
+                    if self.works.pop(key, None) is not None:  # not just waited for elsewhere
+                        record.done_ns = record.done_ns or now
+                        self.state.done(record.id, record.done_ns)
+                        self._let_go(key, work, record)
+                    continue
+                if is_here:
+                    record.pending_ns = now
+                pending -= 1
+                if not pending:
+                    break
+
+    def poll_all(self) -> None:
+        """Note which of all collectives in flight are complete by now."""
+        in_flight = len(self.works)
+        if in_flight:
+            self.poll(in_flight, in_flight)
+
+    def _let_go(self, key: int, work: Any, record: Collective) -> None:
+        """Drop a Work that is complete, but recognise it if it is waited for later."""
+
+        def gone(_: object) -> None:
+            if self.completed.pop(key, None) is not None:
+                keep = self.cpp_waits.put if self.followers else self._add
+                keep(record)
+
+        known = self.completed.get(key)
+        if known is not None:  # a library's one Work for all that is done at once
+            self._add(known[1])
+        self.completed[key] = (weakref.ref(work, gone), record)
+
+    def lend(self, work: Any) -> None:
+        """Go on without keeping `work` or asking it anything; a wait for it will be known."""
+        entry = self.works.pop(id(work), None)
+        if entry is not None:
+            self._let_go(id(work), *entry)
+
+    def expect(self, work: Any, record: Collective) -> None:
+        """Know a wait for `work`, which is somebody's own handle; it is not kept."""
+        try:
+            self._let_go(id(work), work, record)
+        except TypeError:  # it cannot be referred to weakly
+            self._add(record)
+
+    def is_awaited(self, work: Any) -> bool:
+        """Tell whether the end of a wait for `work` would find its collective."""
+        lent = self.completed.get(id(work))
+        is_lent = lent is not None and lent[0]() is work
+        return is_lent or id(work) in self.works or get_ident() in self.blocking
+
+    def waited(self, work: Any, start_ns: int, end_ns: int, finished: bool) -> None:
+        """Note a wait that has ended, and hand over the record of what was waited for.
+
+        `finished` is false if the wait raised; completion is then unknown.
+        """
+        try:
+            # Without the lock first: a hook's poll, which may hold it, is rarely in between.
+            record = self.blocking.pop(get_ident(), None) if self.blocking else None
+            if record is None:
+                entry = self.works.pop(id(work), None)
+                record = entry[1] if entry is not None else self._known(work)
+                if record is None:
+                    if self.inner_waits.get(get_ident(), 0) < start_ns:
+                        self.unmatched_waits += end_ns - start_ns > NOTICEABLE_NS
+                    return
+            if finished and not record.done_ns:
+                record.done_ns = end_ns
+            if record.pending_ns:
+                self.state.done(record.id, record.done_ns or -end_ns)
+            record.wait_ns = start_ns
+            record.waited_ns = end_ns
+            record.blocked_ns = end_ns - start_ns
+            record.waits = 1
+            self._add(record)
+        except Exception as error:
+            self._fail("work", error)
+
+    def _known(self, work: Any) -> Collective | None:
+        """Take the record of an asynchronous collective out of the tables, by its Work."""
+        key = id(work)
+        with self._tables:
+            entry = self.works.pop(key, None)
+            if entry is not None:
+                return entry[1]
+            done = self.completed.get(key)
+            if done is None or done[0]() is not work:
+                return None
+            del self.completed[key]
+            return done[1]
+
+    def take_unheld(self, wanted: Callable[[Collective], bool]) -> list[Collective]:
+        """Take the collectives, pending ones too, whose Work only this recorder holds."""
+        with self._tables:
+            for key, record in [(key, entry[1]) for key, entry in list(self.works.items())]:
+                if wanted(record) and self._is_unheld(key):
+                    self.cpp_waits.put(record)
+        return self.cpp_waits.take(wanted)
+
+    def _is_unheld(self, key: int) -> bool:
+        """Drop a Work in flight, and take it back if that was not its end."""
+        entry = self.works.pop(key, None)
+        if entry is None:  # waited for meanwhile, in another thread
+            return False
+        work, record = entry
+        ref = weakref.ref(work)
+        del entry, work
+        work = ref()
+        if work is not None:
+            self.works[key] = (work, record)
+        return work is None
+
+    def join(self, coalesced: int, work: Any) -> None:
+        """Take `work` as that of a batch: its last collective keeps it, the others are dropped."""
+        if self.device is not None:
+            self.device.join(coalesced, work)
+        if work is None:
+            return
+        with self._tables:
+            batch = [
+                (key, record)
+                for key, (_, record) in list(self.works.items())
+                if record.coalesced == coalesced
+            ]
+            for key, record in batch:
+                if self.works.pop(key, None) is not None and record is not batch[-1][1]:
+                    self.state.done(record.id, UNFOLLOWED)
+                    self._add(record)
+            if batch:
+                self.works[id(work)] = (work, batch[-1][1])
+
+    def tell_followers(self, record: Collective | None, outputs: Any) -> None:
+        """Tell followers of a collective, if it is asynchronous and has a wait to be seen."""
+        if record is None or not record.is_async:
+            return
+        if record.pending_ns or self.device is not None:
+            for follow in self.followers:
+                try:
+                    follow(record, outputs)
+                except Exception as error:
+                    self._fail(follow.__qualname__, error)
+
+    def take_outputs(self, storage: int) -> list[Collective]:
+        """Take the collectives that write to a storage out of the tables, in order of issue."""
+        with self._tables:
+            flying = [
+                key for key, (_, record) in list(self.works.items()) if storage in record.outputs
+            ]
+            entries = [self.works.pop(key, None) for key in flying]
+        found = self.cpp_waits.take(lambda record: storage in record.outputs)
+        found += [entry[1] for entry in entries if entry is not None]
+        return sorted(found, key=lambda record: record.id)
+
+    def waited_in_cpp(
+        self,
+        records: list[Collective],
+        start_ns: int,
+        end_ns: int,
+        *,
+        finished: bool = True,
+        estimated: bool = False,
+        opened: Any = None,
+    ) -> None:
+        """Note one wait for several collectives, and hand them over; the last one owns the time.
+
+        `opened` is what `DeviceWatch.open` gave before the wait.
+        """
+        if self.device is not None:
+            self.device.close(opened, records)
+        for record in records:
+            if record.pending_ns:  # on the host
+                record.done_ns = record.done_ns or (end_ns if finished else 0)
+                self.state.done(record.id, record.done_ns or -end_ns)
+            record.wait_ns, record.waited_ns, record.waits = start_ns, end_ns, 1
+            record.is_estimated = estimated
+            record.blocked_ns = end_ns - start_ns if record is records[-1] else 0
+            self._add(record)
+
+    def unfinished(self) -> list[Collective]:
+        """Return the records not handed over yet; those of complete ones have their `done_ns`.
+
+        For the writer's thread: it looks, and drops only what is old or too much. It holds no
+        Work outside the lock, so that others can see which ones are not held.
+        """
+        with self._tables:
+            self._give_up_oldest()
+            self.poll_all()  # a Work holds tensors, and no other hook may ever come along
+            kept = [self._look(*entry) for entry in list(self.works.values())]
+            kept += [record for _, record in list(self.completed.values())]
+        return [
+            *self.blocking.values(),
+            *list(self.enqueued.values()),
+            *kept,
+            *self.cpp_waits.records(),
+        ]
+
+    def _look(self, work: Any, record: Collective) -> Collective:
+        """Note whether a collective is complete."""
+        if not record.done_ns and _is_completed(work):
+            record.done_ns = clock()
+            self.state.done(record.id, record.done_ns)
+        return record
+
+    def _give_up_oldest(self) -> None:
+        """Hand over the oldest records in flight, complete or not, when there are too many."""
+        excess = len(self.works) - IN_FLIGHT
+        for key in list(itertools.islice(self.works, max(excess, 0))):
+            entry = self.works.pop(key, None)
+            if entry is not None:
+                self.given_up += 1
+                self.state.done(entry[1].id, UNFOLLOWED)
+                self._add(entry[1])
+
+
+def _is_completed(work: Any) -> bool:
+    """Ask a Work; one that cannot answer is not asked again."""
+    try:
+        return bool(work.is_completed())
+    except Exception as error:
+        raise_if_of_signal_handler(error)
+        return True

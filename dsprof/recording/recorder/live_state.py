@@ -1,0 +1,380 @@
+"""Keeps the live state of this rank: what is in flight, in a file in memory.
+
+A hook pays one `issue` and one `done` a collective. Nothing here asks the disk or waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+
+import msgspec
+
+from dsprof.errors import TraceError
+from dsprof.files.redaction import redact_text
+from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
+from dsprof.trace.dumps.state_file import (
+    BEAT_NS,
+    CALL_WORDS,
+    CALLS,
+    DONE_NS,
+    DTYPE_SHIFT,
+    GROUPS,
+    ID,
+    LOST,
+    MAGIC,
+    OLD,
+    OLD_CALLS,
+    PASSED,
+    PEER_SHIFT,
+    PHASE,
+    PID,
+    PROCESS_START,
+    RANK,
+    RING,
+    SEQ,
+    SIZE_BYTES,
+    STACKS,
+    STARTED_EPOCH_NS,
+    STARTED_NS,
+    STARVED_NS,
+    STEP,
+    TEXT,
+    TEXT_BYTES,
+    WHERE,
+    WORD_BYTES,
+    WORLD_SIZE,
+    Line,
+    RankState,
+    kept_name,
+    memory_folders,
+    read_bytes,
+    read_state,
+    state_name,
+)
+from dsprof.trace.schema import Group, Header, Site
+from dsprof.trace.scope import Scope, clock
+
+STALE_NS = 24 * 3600 * 10**9
+"""The state of a process that is gone is removed so long after its last sign of life."""
+
+_ENDED = (b"Z", b"X")
+"""State of a process that is only waiting for its parent to ask how it ended."""
+
+_MOST_RANKS = 512
+"""Of groups of more ranks, the first one and the distance are named, if that suffices."""
+
+Issue = Callable[[int, int, int, int, int, int, int, int, int, int], None]
+Done = Callable[[int, int], None]
+
+
+def _nothing(*_: object) -> None:
+    """No state is kept, or it is not watched."""
+
+
+class LiveState:
+    """What is in flight in this process, for whoever looks at it from outside or afterwards.
+
+    Hooks call `issue` and `done` in any thread, without a lock: a call has its own place, by its
+    number. Descriptions are added with `_writing` held, and count once they are whole. In a forked
+    child nothing is written.
+    """
+
+    def __init__(self) -> None:
+        self.issue: Issue = _nothing
+        """`(id, seq, where, kind, nbytes, issue_ns, site, step, done_ns, thread)`; `seq` is
+        negative for a send or receive, `done_ns` is UNFOLLOWED if its completion is not seen."""
+        self.done: Done = _nothing
+        """`(id, time_ns)`; the time is negative where a wait for it failed."""
+        self.words = Words(self._write)
+        self.path: Path | None = None
+        self.make_writers: Callable[[memoryview], tuple[Issue, Done]] = writers
+        self.watch_starvation: Callable[[Path], object] = _nothing
+        """Has stacks written to the file while no Python runs, until it is removed."""
+        self._words: memoryview | None = None
+        self._disclose: Callable[[Any], Any] = _as_it_is
+        self._writing = threading.RLock()  # re-entrant: a signal handler may communicate
+
+    def open(self, header: Header, disclose: Callable[[Any], Any]) -> str:
+        """Begin a file for a new trace; return why there is none, "" where there is one.
+
+        `header` is as it may be written, and names the file; `disclose` does that to descriptions.
+        """
+        self.close()
+        self._disclose = disclose
+        why = "no folder is in memory (tmpfs)"
+        for folder in memory_folders():
+            _remove_stale(folder)
+            try:
+                self._begin(folder / state_name(header.run_key, header.rank, header.pid), header)
+            except Exception as error:  # noqa: BLE001 - training goes on without
+                self.close()
+                reason = error.strerror if isinstance(error, OSError) else error
+                why = f"{folder} cannot be written: {reason}"
+            else:
+                return ""
+        return why
+
+    def _begin(self, path: Path, header: Header) -> None:
+        words = memoryview(_create(path)).cast("q")
+        words[PID], words[RANK], words[WORLD_SIZE] = header.pid, header.rank, header.world_size
+        words[PROCESS_START] = process_start(header.pid)
+        words[STARTED_NS], words[STARTED_EPOCH_NS] = (
+            header.started_monotonic_ns,
+            header.started_epoch_ns,
+        )
+        words[BEAT_NS], words[STEP] = clock(), -1
+        self.path, self._words = path, words
+        self._write(Line(header=msgspec.structs.replace(header, config={})))
+        for word, number in list(self.words.items()):
+            self._write(Line(word=(number, word)))
+        self.issue, self.done = self.make_writers(words)
+        words[0] = MAGIC
+        with suppress(Exception):  # the state is as good without
+            self.watch_starvation(path)
+
+    def define(self, definition: Any) -> None:
+        """Take note of a group or call site that the calls that follow refer to."""
+        if self._words is None or not isinstance(definition, (Group, Site)):
+            return
+        try:
+            self._write(_line(self._disclose(definition)))
+        except Exception as error:  # noqa: BLE001 - the trace has it, and the hook goes on
+            raise_if_of_signal_handler(error)
+
+    def _write(self, line: Line) -> None:
+        """Add a line if it fits: the trace has them all."""
+        words = self._words
+        if words is None:  # asked before the lock: in a forked child another thread may hold it
+            return
+        data = msgspec.json.encode(line) + b"\n"
+        with self._writing:
+            size = words[TEXT_BYTES]
+            start = TEXT * WORD_BYTES + size
+            if start + len(data) <= STACKS:
+                words.cast("B")[start : start + len(data)] = data
+                words[TEXT_BYTES] = size + len(data)
+
+    def beat(self, scope: Scope) -> None:
+        """Show that the process is alive, and where training stands."""
+        words = self._words
+        if words is not None:
+            words[STEP], words[PHASE], words[BEAT_NS] = scope.step, self.words[scope.phase], clock()
+
+    def expect_life(self, after_ns: int) -> None:
+        """Have stacks written where there is no sign of life for so long; 0: never."""
+        words = self._words
+        if words is not None:
+            words[STARVED_NS] = after_ns
+
+    def forget(self) -> None:
+        """Write no more, in a forked child: the file is the parent's."""
+        self.issue = self.done = _nothing
+        self._words = self.path = None
+
+    def close(self) -> None:
+        """Remove the file: the trace says it all. Threads may still be about to write to it."""
+        path = self.path
+        self.forget()
+        if path is not None:
+            with suppress(OSError):
+                path.unlink()
+
+
+class Words(dict[str, int]):
+    """Operations, dtypes and phases by number; each new one is written to the file.
+
+    They are numbered for the process: hooks that know theirs keep the number.
+    """
+
+    def __init__(self, tell: Callable[[Line], None]) -> None:
+        super().__init__({"": 0})
+        self._tell, self._numbers = tell, itertools.count(1)
+
+    def __missing__(self, word: str) -> int:
+        number = self.setdefault(word, next(self._numbers))
+        self._tell(Line(word=(number, word)))
+        return number
+
+
+class Kinds(dict[str, int]):
+    """An operation on each dtype, as `issue` takes it."""
+
+    def __init__(self, words: Words, operation: str) -> None:
+        super().__init__()
+        self._words, self._operation = words, words[operation]
+
+    def __missing__(self, dtype: str) -> int:
+        kind = self[dtype] = self._operation | self._words[dtype] << DTYPE_SHIFT
+        return kind
+
+
+def writers(words: memoryview) -> tuple[Issue, Done]:
+    """Return `issue` and `done` for a file; closures, because they run for each collective."""
+    pack = struct.Struct(f"={CALL_WORDS}q").pack_into
+    data, last_call, group_of = words.cast("B"), CALLS - 1, (1 << PEER_SHIFT) - 1
+    call_words, ring, done_at, where_at = CALL_WORDS, RING, DONE_NS, WHERE
+    passed, groups, word_bytes = PASSED, GROUPS, WORD_BYTES
+    old: dict[int, int] = {}  # id -> place
+
+    def issue(
+        number: int,
+        seq: int,
+        where: int,
+        kind: int,
+        nbytes: int,
+        issue_ns: int,
+        site: int,
+        step: int,
+        done_ns: int,
+        thread: int,
+    ) -> None:
+        at = ring + (number & last_call) * call_words
+        if words[at + done_at]:
+            group, before = words[at + where_at] & group_of, words[at + SEQ]
+            if group < groups and words[passed + group] < before:
+                words[passed + group] = before
+        elif words[at]:
+            keep(at)
+        pack(
+            data,
+            at * word_bytes,
+            *(number, seq, where, kind, nbytes, issue_ns, site, step, done_ns, thread),
+        )
+
+    def keep(at: int) -> None:
+        """Move a call in flight to a place of its own, before a later one takes its place."""
+        for place in range(OLD, OLD + OLD_CALLS * CALL_WORDS, CALL_WORDS):
+            if words[place + DONE_NS] or not words[place + ID]:
+                old.pop(words[place + ID], None)
+                words[place : place + CALL_WORDS] = words[at : at + CALL_WORDS]
+                old[words[at + ID]] = place
+                return
+        words[LOST] += 1
+
+    def done(number: int, time_ns: int) -> None:
+        at = ring + (number & last_call) * call_words
+        if words[at] == number:
+            words[at + done_at] = time_ns
+        elif number in old:
+            words[old.pop(number) + done_at] = time_ns
+
+    return issue, done
+
+
+def process_start(pid: int) -> int:
+    """Return when a process began, in ticks since boot; 0: it runs no longer, or does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return 0 if status[0] in _ENDED else int(status[19])
+    return 0
+
+
+def is_alive(state: RankState) -> bool:
+    """Say whether the process that keeps a state on this machine is still there."""
+    return state.process_start == process_start(state.header.pid) != 0
+
+
+def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
+    """Copy the states of this run's processes that are gone into the folder of their traces."""
+    run = state_name(run_key, 0, 0).rsplit("-", 2)[0]
+    for memory in memory_folders():
+        for path in memory.glob(f"{run}-*.state"):
+            with suppress(OSError, TraceError, ValueError):
+                if process_start(int(path.stem.rpartition("-")[2])):
+                    continue  # without reading what a running sibling has
+                state = read_state(path)
+                if not (folder / kept_name(state.header.rank, state.header.pid)).exists():
+                    keep_state(path, folder / kept_name(state.header.rank, state.header.pid))
+
+
+def keep_state(path: Path, copy: Path) -> None:
+    """Copy a state, whole or not at all.
+
+    Raises:
+        TraceError: it cannot be read.
+        OSError: the copy cannot be written.
+    """
+    data = _redacted(read_bytes(path))
+    part = copy.with_name(f".{copy.name}.{os.getpid()}-{get_ident()}")
+    try:
+        part.write_bytes(data)
+        os.replace(part, copy)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _redacted(data: bytes) -> bytes:
+    """Return a state with stacks that may be written: those in memory are as Python has them."""
+    if not data[STACKS:].strip(b"\0"):
+        return data
+    stacks = redact_text(data[STACKS:].decode("ascii", errors="replace"))
+    return data[:STACKS] + stacks.encode()[: SIZE_BYTES - STACKS].ljust(SIZE_BYTES - STACKS, b"\0")
+
+
+def _create(path: Path) -> mmap.mmap:
+    """Return a new file in memory, for this user only, of which every page is there.
+
+    Raises:
+        OSError: it cannot be made, or the memory does not suffice.
+    """
+    with suppress(FileNotFoundError):
+        path.unlink()  # of a process that had our number, or of the world before this one
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(path, flags, 0o600)
+    try:
+        os.posix_fallocate(file, 0, SIZE_BYTES)
+        return mmap.mmap(file, SIZE_BYTES)
+    except (OSError, ValueError):
+        path.unlink()
+        raise
+    finally:
+        os.close(file)
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove what processes of this user left behind that are long gone."""
+    before_ns = time.time_ns() - STALE_NS
+    with suppress(OSError):
+        for path in folder.glob(f"dsprof-{os.getuid()}-*.state"):
+            with suppress(OSError):
+                is_old = os.stat(path, follow_symlinks=False).st_mtime_ns < before_ns
+                if is_old and _alive_epoch_ns(path) < before_ns:  # none is read that cannot be
+                    path.unlink()
+
+
+def _alive_epoch_ns(path: Path) -> int:
+    """Return when a process last showed that it is alive; now, while it does run."""
+    try:
+        state = read_state(path)
+    except TraceError:
+        return 0
+    if is_alive(state):
+        return time.time_ns()
+    header = state.header
+    return header.started_epoch_ns + state.beat_ns - header.started_monotonic_ns
+
+
+def _line(definition: Group | Site) -> Line:
+    if isinstance(definition, Site):
+        return Line(site=definition)
+    ranks = definition.ranks
+    if len(ranks) <= _MOST_RANKS:
+        return Line(group=definition)
+    span = (ranks[0], ranks[1] - ranks[0])
+    is_regular = ranks == [*range(ranks[0], ranks[-1] + 1, max(span[1], 1))]
+    group = msgspec.structs.replace(definition, ranks=[])
+    return Line(group=group, span=span if is_regular else None)
+
+
+def _as_it_is(definition: Any) -> Any:
+    return definition

@@ -1,0 +1,162 @@
+"""The progress of training: steps, and the phases within them."""
+
+from __future__ import annotations
+
+import threading
+from threading import get_ident
+from typing import Protocol
+
+from dsprof.recording.recorder.in_flight import InFlight
+from dsprof.recording.recorder.listeners import Listeners
+from dsprof.recording.recorder.outbox import Outbox
+from dsprof.trace.schema import Phase, Step
+from dsprof.trace.scope import OUTSIDE, Scope, clock
+
+_SOURCES = ("optimizer", "deepspeed", "user")  # of steps, the best one last
+
+
+class Recording(Protocol):
+    """What is on or off as a whole."""
+
+    recording: bool
+
+    def fail(self, hook: str, error: BaseException) -> None:
+        """Remember that something broke."""
+
+
+class Progress:
+    """Follows steps and phases, and hands over the record of each.
+
+    Any thread may train, and changes all of it with `_lock` held. `scope` is read without: it is
+    replaced as a whole. Nothing is locked once recording has ended, nor in a forked child.
+    """
+
+    def __init__(self, recording: Recording, outbox: Outbox, in_flight: InFlight) -> None:
+        self.scope = OUTSIDE
+        self.steps = 0  # of this trace
+        self.step_start_ns = 0
+        self.step_source = ""
+        self.step_listeners: Listeners[[int]] = Listeners(recording.fail)
+        self._phases: list[Phase] = []  # begun and not ended, in this order
+        self._recording = recording
+        self._outbox = outbox
+        self._in_flight = in_flight
+        # Re-entrant: a signal handler of the user may train, too.
+        self._lock = threading.RLock()
+
+    def begin_again(self) -> None:
+        """Forget all phases and steps, for a new trace."""
+        self.scope, self._phases, self.step_start_ns, self.steps = OUTSIDE, [], clock(), 0
+
+    def enter(self, phase: str, engine: int = -1, micro_step: int = -1, site: int = 0) -> Phase:
+        """Begin a phase; give what it returns to `leave`.
+
+        `micro_step` is that of the engine where engines take turns; by default the last one.
+        `site` is from where the user began it.
+        """
+        now = clock()
+        with self._lock:
+            while True:
+                at = self.scope
+                number = at.micro_step if micro_step < 0 else micro_step
+                scope = Scope(at.step if at.step > 0 else 0, number, phase, engine, site)
+                if self._replace(at, scope):
+                    break
+            if at.step < 0:
+                self.step_start_ns = now
+            entered = Phase(
+                now, 0, scope.step, number, engine, name=phase, thread=get_ident(), scope=scope
+            )
+            self._phases.append(entered)
+        return entered
+
+    def leave(self, entered: Phase) -> None:
+        """End a phase. Steps may have ended meanwhile, and phases need not end in turn."""
+        if not self._recording.recording:
+            return
+        entered.end_ns = clock()
+        with self._lock:
+            if not self._close(entered):  # it began in a trace that has ended
+                return
+            self._outbox.add(entered)
+            outer = self._phases[-1].scope if self._phases else OUTSIDE
+            while True:
+                at = self.scope
+                scope = Scope(at.step, at.micro_step, outer.phase, outer.engine, outer.site)
+                if self._replace(at, scope):
+                    break
+
+    def _close(self, entered: Phase) -> bool:
+        """Take a phase out of the open ones; tell whether it was among them."""
+        phases = self._phases
+        if phases and phases[-1] is entered:
+            phases.pop()
+            return True
+        for at, phase in enumerate(phases):
+            if phase is entered:
+                del phases[at]
+                return True
+        return False
+
+    def _replace(self, at: Scope, following: Scope) -> bool:
+        """Replace the scope `at` by what follows from it, with the lock held.
+
+        False if a signal handler has moved it meanwhile: the lock keeps other threads out, but not
+        what runs in this one.
+        """
+        if self.scope is not at:
+            return False
+        self.scope = following
+        return True
+
+    def end_micro_step(self) -> None:
+        """Count a micro-step that ended without an optimizer step."""
+        if not self._recording.recording:
+            return
+        with self._lock:
+            while True:
+                at = self.scope
+                following = Scope(at.step, at.micro_step + 1, at.phase, at.engine, at.site)
+                if self._replace(at, following):
+                    break
+
+    def end_step(self, source: str, engine: int = -1, micro_steps: int = 0) -> None:
+        """Count an optimizer step; of several sources of steps only the best one counts.
+
+        `micro_steps` are those of the engine where engines take turns.
+        """
+        if not (self._recording.recording and self._is_counted(source)):
+            return
+        try:
+            self._in_flight.poll_all()
+        except Exception as error:
+            self._recording.fail("recorder", error)
+        with self._lock:
+            now = clock()
+            while True:
+                at = self.scope
+                step = max(at.step, 0)
+                if self._replace(at, Scope(step + 1, 0, at.phase, at.engine, at.site)):
+                    break
+            start_ns, self.step_start_ns = self.step_start_ns, now
+            count = micro_steps or at.micro_step + 1
+            self._outbox.add(Step(step, start_ns, now, count, source, engine))
+            self.steps += 1
+        self._in_flight.cpp_waits.end_step(step)
+        self.step_listeners.tell(step)
+
+    def expect_steps_of(self, source: str) -> None:
+        """Know who will mark steps before the first one ends, unless a step has told already."""
+        self.step_source = self.step_source or source
+
+    def _is_counted(self, source: str) -> bool:
+        """Tell whether steps of `source` count.
+
+        A better source takes over without a step of its own: the lesser one has just counted it.
+        """
+        if source == self.step_source:
+            return True
+        with self._lock:
+            best = self.step_source or source
+            self.step_source = max(best, source, key=_SOURCES.index)
+        return best == source

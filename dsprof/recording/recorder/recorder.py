@@ -1,0 +1,161 @@
+"""Recorder: where hooks leave what they saw. It never raises, and holds nothing of the user's.
+
+The one exception are the Works that `in_flight` keeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+from dsprof.recording.recorder.contexts import Contexts
+from dsprof.recording.recorder.in_flight import InFlight
+from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
+from dsprof.recording.recorder.listeners import Listeners
+from dsprof.recording.recorder.outbox import Outbox
+from dsprof.recording.recorder.progress import Progress
+from dsprof.trace.schema import Collective
+from dsprof.trace.scope import clock
+
+SAMPLE = 31
+"""Every so many collectives the hook times itself. A prime: else often the same one of a step."""
+
+FIRST_SAMPLE = 7
+"""The collective that is timed first: those before it find all of the hook cold."""
+
+
+class Cost:
+    """Says which collectives are timed, and adds up what they took.
+
+    Any thread that communicates adds to it without a lock: a sample that is lost to another thread
+    changes an estimate by little. The session reads it when a trace ends.
+    """
+
+    def __init__(self, ids: Iterator[int]) -> None:
+        # Of each collective, whether its hook times itself.
+        self.are_timed = itertools.cycle([n == FIRST_SAMPLE for n in range(1, SAMPLE + 1)])
+        self.samples = self.sampled_ns = 0
+        self._ids = ids
+        self._first_id = 1  # of this trace
+
+    def begin_again(self) -> None:
+        """Count anew, for a new trace."""
+        self.samples = self.sampled_ns = 0
+        self._first_id = next(self._ids)
+
+    def total_ns(self) -> int:
+        """Estimate what hooks have taken in this trace.
+
+        A collective's record is timed occasionally; whatever else hooks number costs about as
+        much. Phases and waits are left out: in `benchmarks/overhead_hooks.py` it is 50 to 90 % of
+        what all hooks take.
+        """
+        numbered = next(self._ids) - self._first_id
+        return self.sampled_ns * numbered // self.samples if self.samples else 0
+
+
+T = TypeVar("T")
+
+
+def _nothing(*args: Any) -> None:
+    """Ignore it: there is no listener."""
+
+
+class Recorder:
+    """Whether anything is recorded, and the parts that hooks use for it.
+
+    `recording` and `stopped` are read in every thread without a lock, and changed with `_arming`
+    held, in a forked child without. Each part says which threads touch it.
+    """
+
+    def __init__(
+        self,
+        on_first_collective: Callable[[], bool],
+        on_new_world: Callable[[], None] = _nothing,
+        on_failure: Callable[[str], None] = _nothing,
+    ) -> None:
+        """The session learns of each new default group, and of each hook that breaks, once."""
+        self.recording = False
+        self.stopped = False
+        self.failures: dict[str, str] = {}
+        self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
+        self.on_new_world = on_new_world
+        self.trace_listeners: Listeners[[]] = Listeners(self.fail)  # told of each new trace
+        self.outbox = Outbox()
+        self.in_flight = InFlight(self.outbox.add, self.fail)
+        self.outbox.told = self.in_flight.state.define
+        self.progress = Progress(self, self.outbox, self.in_flight)
+        self.contexts = Contexts()
+        self.cost = Cost(self.ids)
+        self._shared: dict[Callable[[Recorder], object], object] = {}
+        self._on_first_collective = on_first_collective
+        self._on_failure = on_failure
+        self._arming = threading.RLock()
+
+    def shared(self, kind: Callable[[Recorder], T]) -> T:
+        """Return the one of this kind that all hooks share.
+
+        It is made when a hook first asks, as hooks do while they are made, in the thread that makes
+        them.
+        """
+        if kind not in self._shared:
+            self._shared[kind] = kind(self)
+        return cast(T, self._shared[kind])
+
+    def arm(self) -> bool:
+        """Start recording if a process group is up; called at each collective until it is."""
+        if self.stopped:
+            return False
+        with self._arming:
+            try:
+                if not (self.recording or self.stopped) and self._on_first_collective():
+                    self.progress.step_start_ns = clock()
+                    self.recording = not self.stopped  # by a signal handler, meanwhile
+            except Exception as error:
+                self.fail("session", error)
+                self.stopped = True
+        return self.recording
+
+    def stop(self) -> None:
+        """Record no more; hooks that stay in someone's chain only pass calls through.
+
+        A thread that begins to record just now has begun before this returns: else there would be
+        a trace that is never ended.
+        """
+        with self._arming:
+            self.recording = False
+            self.stopped = True
+
+    def abandon(self) -> None:
+        """Record no more, in a forked child: the locks may be of threads that are not there."""
+        self.recording = False
+        self.stopped = True
+        self.in_flight.state.forget()
+
+    def begin_again(self) -> list[Collective]:
+        """Begin anew for a new trace: nothing of the old one is counted in it.
+
+        Returns:
+            What was not handed over by now.
+        """
+        left = self.in_flight.begin_again()
+        self.outbox.begin_again()
+        self.cost.begin_again()
+        self.progress.begin_again()
+        self.trace_listeners.tell()
+        return left
+
+    def fail(self, hook: str, error: BaseException) -> None:
+        """Remember that a hook broke; the caller makes it inert.
+
+        Raises:
+            BaseException: `error`, where a signal handler of the user raised it while a hook ran.
+        """
+        raise_if_of_signal_handler(error)
+        if hook not in self.failures:
+            self.failures[hook] = f"{type(error).__name__}: {error}"
+            with suppress(Exception):  # a failure to report does no harm
+                self._on_failure(hook)

@@ -1,0 +1,491 @@
+"""Session: configuration -> hooks -> recorder -> writer. The one place that wires them.
+
+Hooks go in as the modules that they watch get imported. Recording starts at the first collective
+of an initialised process group, so never in launchers, agents or data-loading workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dsprof import environment
+from dsprof._version import __version__
+from dsprof.config import COMMAND_PID, Config
+from dsprof.files.redaction import redact_text
+from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
+from dsprof.recording.interpreter import NO_GIL, has_gil
+from dsprof.recording.recorder.live_state import keep_states_of_the_dead
+from dsprof.recording.recorder.pseudonyms import Anonymizer
+from dsprof.recording.recorder.recorder import Recorder
+from dsprof.recording.recorder.redacted_records import Redaction
+from dsprof.recording.recorder.shared_key import SharedKey
+from dsprof.trace.schema import (
+    EXIT,
+    FILE_PATTERN,
+    INTERRUPTED,
+    SCHEMA_VERSION,
+    Header,
+    HookStatus,
+    Note,
+    Phase,
+    Trailer,
+)
+from dsprof.trace.scope import clock
+from dsprof.trace.writer import Source, TraceWriter, Window
+
+if TYPE_CHECKING:
+    from dsprof.hooks.base import Hook
+    from dsprof.recording.watchdog.crash import CrashNotes
+    from dsprof.recording.watchdog.thread import Watchdog
+
+
+class Session:
+    """One recording, from `enable` to `disable` or the end of the process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
+        self.writer: TraceWriter | None = None
+        self._watchdog: Watchdog | None = None
+        self._crash: CrashNotes | None = None
+        self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
+        self._installed: list[Hook] = []
+        self._patches = PatchSet()
+        self._status: dict[str, HookStatus] = {}
+        self._started_ns = 0
+        self._rank = 0
+        self._world_size = 0
+        self._started_s = time.time()
+
+    @property
+    def rank(self) -> int:
+        """The rank that this process is; 0 before a process group is up."""
+        return self._rank
+
+    @property
+    def trace_file(self) -> Path | None:
+        """The file that is written; None before the first collective."""
+        path = self.writer.path if self.writer is not None else None
+        return path if path is not None and path.is_file() else None
+
+    # -- hooks --------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Put hooks in now, or as soon as what they watch is imported. torch must be imported."""
+        from dsprof.hooks.registry import FALLBACKS, create_hooks
+
+        self._fallbacks = FALLBACKS
+        for hook in create_hooks(self.config, self.recorder):
+            self._install(hook)
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            self.recorder.arm()  # at the next collective a step would be half over
+
+    def _install(self, hook: Hook) -> None:
+        for module in hook.modules():
+            self._set_status(hook, HookStatus(hook.name, module))
+            when_imported(module, partial(self._install_module, hook, module))
+            for package, inner in parents(module):
+                when_imported(package, partial(self._look_for, hook, module, inner))
+
+    def _look_for(self, hook: Hook, module: str, inner: str) -> None:
+        """Say what is lost where a release has no module of that name, or none above it."""
+        if self.recorder.stopped or is_importable(inner):
+            return
+        try:
+            hook.losses(module)
+        except Exception as error:
+            self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
+
+    def _install_module(self, hook: Hook, module: str) -> None:
+        if self.recorder.stopped:
+            return
+        try:
+            lost = hook.losses(module)  # first: a hook that does not fit changes nothing
+            self._put_in(hook, module)
+        except Exception as error:
+            self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
+            fallback = self._fallbacks.get(type(hook))
+            if fallback is not None:
+                self._install(fallback(self.recorder))
+        else:
+            self._set_status(hook, HookStatus(hook.name, module, installed=True, lost=lost))
+
+    def _put_in(self, hook: Hook, module: str) -> None:
+        """Install all of a hook for one module, or nothing."""
+        self._installed.append(hook)  # first: what is half in has to come out, too
+        try:
+            hook.install(module)
+            self._patches.apply(hook.patches(module))
+        except Exception:
+            self._take_out(hook)
+            raise
+
+    def _take_out(self, hook: Hook) -> None:
+        """Undo what a hook has installed."""
+        try:
+            hook.uninstall()
+        except Exception as error:
+            self.recorder.fail(hook.name, error)
+
+    def _set_status(self, hook: Hook, status: HookStatus) -> None:
+        self._put_status(f"{type(hook).__name__}/{status.module}", status)
+
+    def _note_failure(self, hook: str) -> None:
+        """Say in the trace which hook broke: a run that gets killed writes no trailer."""
+        why = self.recorder.failures[hook]
+        self._put_status(f"{hook}/failure", HookStatus(hook, installed=True, why=why))
+
+    def _put_status(self, key: str, status: HookStatus) -> None:
+        self._status[key] = status
+        if self.writer is not None:
+            self.recorder.outbox.define(list(self._status.values()))
+
+    # -- recording ----------------------------------------------------------------------------
+
+    def _arm(self) -> bool:
+        """Start the writer if a process group is up; called by the recorder."""
+        dist = sys.modules["torch.distributed"]
+        if not dist.is_initialized():
+            return False
+        # Not first at exit: psutil's import then would change the exit code after Ctrl-C.
+        with suppress(ImportError):
+            import psutil  # noqa: F401
+        self.writer = self._start_writer(dist, self.config.budget_mb * 1_000_000)
+        return True
+
+    def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:
+        """Begin a trace of the rank that this process is now."""
+        from dsprof.hooks.device.memory import MemorySampler
+        from dsprof.hooks.wire.c10d import reduce_op_name
+
+        self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
+        recorder, config = self.recorder, self.config
+        run_key = environment.run_key(os.environ, self._world_size)
+        anonymizer = Anonymizer(run_key) if config.anonymize else None
+        key = SharedKey()
+        if not config.anonymize and self._world_size > 1:
+            key.agree(dist)
+        self._disclose = Redaction(anonymizer, key.digest)
+        header = self._disclose(self._header(dist, run_key))
+        state = recorder.in_flight.state
+        if why := state.open(header, self._disclose):
+            recorder.outbox.define(Note(f"this rank keeps no live state: {why}"))
+        elif state.path is not None and not config.anonymize:  # it has the number of the user
+            header.state_file = state.path.name
+        source = Source(
+            records=recorder.outbox.records,
+            definitions=recorder.outbox.definitions,
+            unfinished=recorder.in_flight.unfinished,
+            reduce_op_name=reduce_op_name,
+            sample_memory=MemorySampler().sample,
+            prepare=partial(self._describe_environment, key),
+            prepare_late=partial(self._describe_effective_environment, key),
+            disclose=self._disclose,
+            show_life=lambda: state.beat(recorder.progress.scope),
+        )
+        writer = TraceWriter(
+            Path(config.out),
+            header,
+            source,
+            Window(config.start_step, config.steps, config.every),
+            budget_bytes,
+        )
+        recorder.outbox.define(list(self._status.values()))
+        writer.start()
+        self._watch(header)
+        return writer
+
+    def _watch(self, header: Header) -> None:
+        """Watch whether training goes on, as this rank."""
+        from dsprof.hooks.device.memory import MemorySampler
+        from dsprof.recording.watchdog.crash import CrashNotes
+        from dsprof.recording.watchdog.thread import Watchdog
+
+        self._crash = self._crash or CrashNotes(self.recorder.outbox.define)
+        self._started_ns = header.started_monotonic_ns
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if self.config.hang_after:
+            sampler = MemorySampler()
+            self._watchdog = Watchdog(
+                self.recorder, header, self.config, self._disclose, sampler.sample, _say
+            )
+            self._watchdog.start()
+
+    def _follow_world(self) -> None:
+        """Go on in a new trace if this process is another rank now, or one of another world."""
+        dist, old = sys.modules["torch.distributed"], self.writer
+        if old is None or not dist.is_initialized():
+            return
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if rank < 0 or (rank, world_size) == (self._rank, self._world_size):
+            return
+        totals = self._totals(f"became rank {rank} of {world_size}")
+        left = self.recorder.begin_again()
+        old.end(lambda: _with_writers(totals, old), lambda: left)
+        going_on = [one for one in self._ended if not one.is_done or one.error is not None]
+        self._ended = [*going_on, old]
+        self.writer = self._start_writer(dist, old.budget_left_bytes)
+
+    def _header(self, dist: Any, run_key: str) -> Header:
+        torch = sys.modules["torch"]
+        deepspeed = sys.modules.get("deepspeed")
+        versions = {"dsprof": __version__, "torch": str(torch.__version__)}
+        if deepspeed is not None:
+            versions["deepspeed"] = str(getattr(deepspeed, "__version__", ""))
+        config = {name: getattr(self.config, name) for name in self.config.__dataclass_fields__}
+        return Header(
+            schema_version=SCHEMA_VERSION,
+            run_key=run_key,
+            rank=self._rank,
+            world_size=self._world_size,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_epoch_ns=time.time_ns(),
+            started_monotonic_ns=time.perf_counter_ns(),
+            boot_id=environment.boot_id(),
+            local_rank=environment.count(os.environ.get("LOCAL_RANK", "")),
+            backend=str(dist.get_backend()),
+            device=_device_of(torch, str(dist.get_backend())),
+            versions=versions,
+            config=config,
+            anonymized=self.config.anonymize,
+        )
+
+    def _describe_environment(self, key: SharedKey) -> list[Any]:
+        key.wait()
+        self._environment = environment.snapshot(os.environ, key.digest)
+        return [self._environment]
+
+    def _describe_effective_environment(self, key: SharedKey) -> list[Any]:
+        """Ask again after the first step: NCCL has read its configuration files by then."""
+        found = environment.after_first_step(self._environment, key.digest)
+        return [] if found is None else [found]
+
+    # -- end ----------------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        """Take all hooks out and finish the trace."""
+        forget_imports()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if self._crash is not None:
+            self._crash.close()
+        self.recorder.stop()
+        left = self._patches.revert()
+        for hook in dict.fromkeys(self._installed):
+            self._take_out(hook)
+        if self.writer is None:
+            if self.recorder.failures:
+                _say(f"nothing was recorded: {'; '.join(self.recorder.failures.values())}")
+            elif reason == EXIT:
+                self._report_silence()
+            return
+        for patch in left:
+            text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
+            self.recorder.outbox.define(Note(text))
+        writer, totals = self.writer, self._totals(reason)
+        writer.close(lambda: _with_writers(totals, writer))
+        for ended in self._ended:
+            ended.join()
+        if writer.error is None:
+            self.recorder.in_flight.state.close()
+            run_key = environment.run_key(os.environ, self._world_size)
+            keep_states_of_the_dead(run_key, Path(self.config.out))
+        self._report()
+
+    def abandon(self) -> None:
+        """Stop recording in a forked child: the writer's thread does not live on there."""
+        self.recorder.abandon()
+        self.writer = None
+
+    def _totals(self, reason: str) -> Trailer:
+        """Return what the recorder has to say at the end of a trace."""
+        recorder, crash = self.recorder, self._crash
+        return Trailer(
+            reason=reason,
+            exception=_uncaught(),
+            exception_ns=crash.failed_ns - self._started_ns if crash and crash.failed_ns else 0,
+            raised_at=crash.raised_at if crash else "",
+            lost=crash.lost if crash else "",
+            oom_kills=crash.oom_kills() if crash else 0,
+            steps=recorder.progress.steps,
+            dropped=recorder.outbox.dropped,
+            unmatched_waits=recorder.in_flight.unmatched_waits,
+            lost_stalls=recorder.in_flight.lost_stalls,
+            given_up=recorder.in_flight.given_up,
+            hooks_ns=recorder.cost.total_ns(),
+            failed_hooks=recorder.failures,
+        )
+
+    def _report(self) -> None:
+        """Say once, on rank 0, where the trace is and what to type next."""
+        writer = self.writer
+        assert writer is not None
+        for one in (*self._ended, writer):
+            if one.error is not None:
+                what = f"{type(one.error).__name__}: {one.error}"
+                _say(f"the trace in {self.config.out} ends early: {what}")
+        if writer.error is not None:
+            return
+        if not writer.path.exists():
+            _say(f"the trace {writer.path} was removed while it was written")
+        elif self._rank == 0:
+            files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
+            counted, steps = writer.counted_only_steps, self.recorder.progress.steps
+            apart = f" ({counted} of them only in counters)" if counted else ""
+            _say(
+                f"steps recorded: {steps}{apart}, trace files in {self.config.out}: "
+                f"{files}; see them with: dsprof report {self.config.out}"
+            )
+            self._report_hooks()
+
+    def _report_silence(self) -> None:
+        """Say so if what `dsprof run` started has not communicated, nor its children."""
+        if os.environ.get(COMMAND_PID) != str(os.getpid()) or hasattr(sys, "last_type"):
+            return
+        with suppress(OSError):
+            traces = Path(self.config.out).glob(FILE_PATTERN)
+            if not any(path.stat().st_mtime >= self._started_s for path in traces):
+                _say(
+                    "nothing was recorded: the program communicated with no other rank. Start "
+                    "several, such as: dsprof run -- torchrun --nproc-per-node 2 train.py; profile "
+                    "a single process with torch.profiler, and give its trace to dsprof report"
+                )
+
+    def _report_hooks(self) -> None:
+        """Say once, on rank 0, which hooks could not do their work; the report names all."""
+        off: dict[str, str] = {}
+        for status in self._status.values():
+            said = "; ".join(filter(None, (off.get(status.name), status.why, *status.lost)))
+            if said:
+                off[status.name] = said
+        for name, why in off.items():
+            _say(f"hook {name}: {why}")
+
+
+def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
+    """Add what the writer has to say."""
+    return msgspec.structs.replace(
+        totals,
+        events=writer.events,
+        dropped=totals.dropped + writer.dropped,
+        counted_only_steps=writer.counted_only_steps,
+        writer_ns=writer.cpu_ns,
+        budget_spent=writer.budget_spent,
+    )
+
+
+def _uncaught() -> str:
+    """Return the type of the exception that ends this process.
+
+    "" if none does: at a prompt an exception ends nothing, and Ctrl-C is no failure.
+    """
+    kind = getattr(sys, "last_type", None)
+    if kind is None or hasattr(sys, "ps1") or issubclass(kind, KeyboardInterrupt):
+        return ""
+    name: str = kind.__qualname__
+    return name if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{name}"
+
+
+def _device_of(torch: Any, backend: str) -> str:
+    """Return what a run computes on; torch.cuda.is_available() would spoil later forks."""
+    return "cuda" if torch.cuda.is_initialized() or "nccl" in backend else "cpu"
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # a full or closed stderr
+        print(f"dsprof: {redact_text(text)}", file=sys.stderr, flush=True)
+
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """Return the session of this process, if one is on."""
+    return _current
+
+
+def start(config: Config, torch_is_complete: bool = False) -> None:
+    """Begin a session; does nothing if one is on already, or on a Python without the GIL.
+
+    `torch_is_complete` is for the caller that runs in the last lines of torch's own import.
+    """
+    global _current
+    if _current is not None:
+        return
+    if not has_gil():
+        _say(f"not recording: {NO_GIL}")
+        return
+    _current = Session(config)
+    install = _guarded(_current.install)
+    if torch_is_complete:
+        install()
+    else:
+        when_imported("torch", install)
+
+
+def stop(reason: str = "disable") -> None:
+    """End the session, if one is on."""
+    global _current
+    session, _current = _current, None
+    if session is not None:
+        session.close(reason)
+
+
+@contextmanager
+def annotate(name: str) -> Iterator[None]:
+    """Record the time inside as a span called `name`, if a recording is on."""
+    recorder = _current.recorder if _current is not None else None
+    if recorder is None or not recorder.recording:
+        yield
+        return
+    scope, start_ns = recorder.progress.scope, clock()
+    try:
+        yield
+    finally:
+        span = Phase(start_ns, clock(), scope.step, scope.micro_step, scope.engine)
+        span.name, span.thread, span.is_annotation = str(name), get_ident(), True
+        recorder.outbox.add(span)
+
+
+def _guarded(install: Callable[[], None]) -> Callable[[], None]:
+    """Keep a failure of ours from failing the import of torch."""
+
+    def guarded() -> None:
+        try:
+            install()
+        except Exception as error:
+            _say(f"not recording: {type(error).__name__}: {error}")
+
+    return guarded
+
+
+def _after_fork() -> None:
+    global _current
+    session, _current = _current, None
+    if session is not None:
+        session.abandon()
+
+
+def _stop_at_exit() -> None:
+    kind = getattr(sys, "last_type", None)
+    is_interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+    stop(INTERRUPTED if is_interrupted and not hasattr(sys, "ps1") else EXIT)
+
+
+atexit.register(_stop_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,90 @@
+"""Notes how a process ends, by what only it can know: of many ranks the first one is the root.
+
+Hooks are chained: whoever was there is called as before, and what others put on top stays there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from dsprof.recording.watchdog.look import oom_kills
+from dsprof.trace.schema import Note
+from dsprof.trace.scope import clock
+
+_OURS = ("/dsprof/", "/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
+_LOST = (
+    ("timeout", re.compile(r"\btimed out\b|\btimeout\b", re.IGNORECASE)),
+    ("connection", re.compile(r"(closed|reset) by (remote )?peer|broken pipe", re.IGNORECASE)),
+)
+"""How communication fails: the peer did not come in time, or its process closed the connection."""
+_MESSAGE = 10_000
+
+
+class CrashNotes:
+    """The uncaught exception of the main thread, and notes on those of others."""
+
+    def __init__(self, define: Callable[[Any], None]) -> None:
+        self.failed_ns = 0
+        self.raised_at = ""
+        self.lost = ""
+        self._define = define
+        self._killed_before = oom_kills(os.getpid())
+        self._is_on = True
+        self._main, self._others = sys.excepthook, threading.excepthook
+        sys.excepthook = self._in_main
+        threading.excepthook = self._in_thread
+        self._put = (sys.excepthook, threading.excepthook)
+
+    def _in_main(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if self._is_on:
+            with suppress(Exception):
+                self.failed_ns, self.raised_at = clock(), raised_at(trace)
+                self.lost = _lost(str(error)[:_MESSAGE])
+        self._main(kind, error, trace)
+
+    def _in_thread(self, args: threading.ExceptHookArgs, /) -> None:
+        if self._is_on and args.exc_type is not SystemExit:
+            with suppress(Exception):
+                name = args.thread.name if args.thread is not None else "?"
+                where = raised_at(args.exc_traceback)
+                self._define(
+                    Note(f"thread {name} ended by {args.exc_type.__qualname__} at {where}")
+                )
+        self._others(args)
+
+    def oom_kills(self) -> int:
+        """Return how many processes of this cgroup the kernel has killed for memory since."""
+        return oom_kills(os.getpid()) - self._killed_before
+
+    def close(self) -> None:
+        """Put back what was there, unless others have wrapped us."""
+        self._is_on = False
+        if sys.excepthook is self._put[0]:
+            sys.excepthook = self._main
+        if threading.excepthook is self._put[1]:
+            threading.excepthook = self._others
+
+
+def _lost(message: str) -> str:
+    return next((how for how, pattern in _LOST if pattern.search(message)), "")
+
+
+def raised_at(trace: TracebackType | None) -> str:
+    """Return where an exception came from: `file:line function` of the user's innermost call."""
+    found = last = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        last = f"{code.co_filename}:{trace.tb_lineno} {code.co_name}"
+        if not any(part in code.co_filename for part in _OURS):
+            found = last
+        trace = trace.tb_next
+    return found or last

@@ -1,0 +1,98 @@
+"""Where ranks are, by their dumps and live states: what the judgement is made of."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+
+from dsprof.environment.processes import GONE
+from dsprof.recording.watchdog.judgement import Condition, Standing, Wait
+from dsprof.recording.watchdog.look import is_debugged, is_saving
+from dsprof.trace.dumps.hang_dump import FILE_WAITS, HangDump, store_call
+from dsprof.trace.dumps.state_file import StateCall
+
+_OTHER_SIDE = {"send": "recv", "recv": "send"}
+
+
+def standings_of(
+    dumps: Mapping[int, HangDump], earlier: Mapping[int, HangDump] = {}
+) -> dict[int, Standing]:
+    """Return where each rank is; `earlier` are dumps of the inquiry before, in the same silence."""
+    return {rank: _standing(rank, dump, earlier.get(rank)) for rank, dump in dumps.items()}
+
+
+def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
+    entered: dict[Hashable, int] = defaultdict(int)
+    waits: list[Wait] = []
+    state = dump.state
+    if state is None:
+        return Standing(condition=condition_of(dump, earlier), at_store_ns=_at_store_ns(dump))
+    for number, seq in state.passed.items():
+        if number in state.groups:
+            entered[state.groups[number].key] = seq
+    for call in state.calls:
+        if (group := state.groups.get(call.group)) is None:
+            continue
+        key, awaited = _key(rank, call, group.key), (rank, call.peer)
+        entered[key] = max(entered[key], call.seq)
+        if call.is_in_flight:
+            members = awaited if call.is_pair else tuple(group.ranks)
+            other = _key(rank, call, group.key, _OTHER_SIDE) if call.is_pair else key
+            age_ns = dump.noticed_ns - call.issue_ns
+            waits.append(Wait(other, members[1:] if call.is_pair else members, call.seq, age_ns))
+    return Standing(
+        waits=tuple(waits),
+        entered=dict(entered),
+        condition=condition_of(dump, earlier),
+        is_on_device=dump.header.device != "cpu",
+        at_store_ns=_at_store_ns(dump),
+    )
+
+
+def condition_of(dump: HangDump, earlier: HangDump | None = None) -> Condition:
+    """Say what a rank does outside collectives."""
+    process = dump.process
+    if process.state == GONE:
+        return "gone"
+    if is_debugged(dump.threads, process) or process.state == "t":
+        return "debugged"
+    if process.state == "T":
+        return "stopped"
+    if dump.holds_interpreter:
+        return "locked"
+    if dump.lost_store:
+        return "storeless"
+    if is_saving(dump.threads) and not _writes_nothing(dump, earlier):
+        return "saving"
+    return "active" if dump.is_active else "idle"
+
+
+def _at_store_ns(dump: HangDump) -> int:
+    return dump.quiet_ns if dump.is_own and store_call(dump.threads) else 0
+
+
+def _writes_nothing(dump: HangDump, earlier: HangDump | None) -> bool:
+    """Say whether a rank that saves waits for a file, as in the inquiry before, and no byte moved.
+
+    One that waits for another thread may send bytes, which the kernel does not count.
+    """
+    if earlier is None or not (_saves_to_file(earlier) and _saves_to_file(dump)):
+        return False
+    return dump.process.thread_io_bytes == earlier.process.thread_io_bytes
+
+
+def _saves_to_file(dump: HangDump) -> bool:
+    process = dump.process
+    waits = process.state == "D" or re.search(FILE_WAITS, process.waits_in)
+    return bool(waits) and is_saving(dump.threads)
+
+
+def _key(rank: int, call: StateCall, group: str, sides: Mapping[str, str] = {}) -> Hashable:
+    """Return what numbers calls: their group, or sender, receiver and side of it."""
+    if not call.is_pair:
+        return group
+    op = call.op.removeprefix("i")
+    side = sides.get(op, op)
+    ends = (rank, call.peer) if op == "send" else (call.peer, rank)
+    return group, *ends, side

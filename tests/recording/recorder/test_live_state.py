@@ -1,0 +1,313 @@
+"""The live state holds what is in flight, whatever came after it, and goes when it should."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsprof.cli.loading import keep_live_states
+from dsprof.environment import boot_id
+from dsprof.errors import TraceError
+from dsprof.hooks.wire.native import state_writers
+from dsprof.recording.recorder import live_state
+from dsprof.recording.recorder.live_state import Kinds, LiveState
+from dsprof.trace.dumps import state_file
+from dsprof.trace.dumps.state_file import (
+    CALLS,
+    OLD_CALLS,
+    PEER_SHIFT,
+    UNFOLLOWED,
+    RankState,
+    read_state,
+)
+from dsprof.trace.run import RunFiles
+from dsprof.trace.schema import Group, Header, Site
+from dsprof.trace.scope import Scope, clock
+from tests.factories.trace import header
+
+THREAD = 77
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands in for /dev/shm."""
+    for module in (live_state, state_file):
+        monkeypatch.setattr(module, "memory_folders", lambda: iter([tmp_path]))
+    return tmp_path
+
+
+def own_header(**fields: object) -> Header:
+    return header(rank=1, pid=os.getpid(), started_monotonic_ns=clock(), **fields)
+
+
+@pytest.fixture(params=[live_state.writers, state_writers], ids=["Python", "C++"])
+def state(memory: Path, request: pytest.FixtureRequest) -> Iterator[LiveState]:
+    """A state that is written in Python, or by the kernels, which make builds for the tests."""
+    live = LiveState()
+    live.make_writers = request.param
+    assert live.open(own_header(), lambda definition: definition) == ""
+    yield live
+    live.close()
+
+
+def issue(live: LiveState, number: int, seq: int, *, group: int = 1, done_ns: int = 0) -> None:
+    kind = Kinds(live.words, "all_reduce")["bfloat16"]
+    live.issue(number, seq, group, kind, 64, 1000 + number, 3, 5, done_ns, THREAD)
+
+
+def read(live: LiveState) -> RankState:
+    assert live.path is not None
+    return read_state(live.path)
+
+
+def test_a_call_is_read_as_it_was_issued(state: LiveState) -> None:
+    state.define(Group(id=4, key="k", label="experts", ranks=[0, 1]))
+    state.define(Site(id=3, file="train.py", line=9, function="main"))
+    kind = Kinds(state.words, "send")["float32"]
+    state.issue(9, -2, 4 | 1 << PEER_SHIFT, kind, 64, 1000, 3, 5, 0, THREAD)
+    state.beat(Scope(5, 0, "backward"))
+    found = read(state)
+    (call,) = found.in_flight
+    assert (call.id, call.seq, call.group, call.peer, call.is_pair) == (9, 2, 4, 0, True)
+    assert (call.op, call.dtype, call.nbytes, call.issue_ns) == ("send", "float32", 64, 1000)
+    assert (call.site, call.step, call.thread) == (3, 5, THREAD)
+    assert found.groups[4].label == "experts"
+    assert found.sites[3].line == 9
+    assert (found.header.rank, found.header.run_key) == (1, "run-1")
+    assert (found.step, found.phase) == (5, "backward")
+    assert found.header.started_monotonic_ns < found.beat_ns <= clock()
+
+
+def test_a_call_that_is_done_is_no_longer_in_flight(state: LiveState) -> None:
+    for number in (1, 2, 3):
+        issue(state, number, number)
+    state.done(1, 5000)
+    state.done(3, -6000)
+    assert [call.id for call in read(state).in_flight] == [2]
+    assert [call.done_ns for call in read(state).calls] == [5000, 0, -6000]
+
+
+def test_a_call_in_flight_outlives_all_that_come_after_it(state: LiveState) -> None:
+    issue(state, 1, 1, group=2)
+    for number in range(2, 3 * CALLS):
+        issue(state, number, number)
+        state.done(number, 5000)
+    assert [call.id for call in read(state).in_flight] == [1]
+    state.done(1, 9000)
+    assert read(state).in_flight == []
+
+
+def test_of_too_many_the_oldest_outlive_and_the_others_are_counted(state: LiveState) -> None:
+    for number in range(1, CALLS + OLD_CALLS + 6):
+        issue(state, number, number)
+    found = read(state)
+    assert [call.id for call in found.in_flight[:OLD_CALLS]] == list(range(1, OLD_CALLS + 1))
+    assert found.lost == 5
+
+
+def test_a_place_of_an_old_call_that_is_done_is_used_again(state: LiveState) -> None:
+    for number in range(1, CALLS + OLD_CALLS + 1):
+        issue(state, number, number)
+    state.done(2, 5000)
+    issue(state, CALLS + OLD_CALLS + 1, 999)
+    found = read(state)
+    assert OLD_CALLS + 1 in {call.id for call in found.in_flight}
+    assert found.lost == 0
+
+
+def test_the_last_completed_number_of_a_group_outlives_its_calls(state: LiveState) -> None:
+    issue(state, 1, 41, group=2, done_ns=UNFOLLOWED)
+    state.issue(2, -7, 3, 0, 64, 1000, 3, 5, 4000, THREAD)
+    for number in range(3, 2 * CALLS):
+        issue(state, number, number)
+        state.done(number, 5000)
+    assert read(state).passed == {1: CALLS - 1, 2: 41}
+
+
+def test_what_cannot_be_described_is_left_to_the_trace(memory: Path) -> None:
+    def broken(definition: object) -> object:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    live = LiveState()
+    assert live.open(own_header(), broken) == ""
+    live.define(Site(id=3, file="train.py", line=9, function="main"))
+    assert read(live).sites == {}
+    live.close()
+
+
+def test_it_is_the_users_own_and_goes_with_the_trace(state: LiveState) -> None:
+    path = state.path
+    assert path is not None
+    assert (path.stat().st_mode & 0o777, path.stat().st_size) == (0o600, 96 << 10)
+    state.close()
+    assert not path.exists()
+    issue(state, 1, 1)
+    state.done(1, 2)
+    state.define(Site(id=1, file="a", line=1, function="f"))
+
+
+def test_a_forked_child_writes_nothing(state: LiveState) -> None:
+    child = os.fork()
+    if not child:
+        state.forget()
+        issue(state, 1, 1)
+        state.beat(Scope(3, 0, ""))
+        state.define(Site(id=1, file="a", line=1, function="f"))
+        os._exit(0)
+    os.waitpid(child, 0)
+    found = read(state)
+    assert (found.calls, found.sites, found.step) == ([], {}, -1)
+
+
+def test_full_memory_is_noticed_when_the_file_is_made(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    live = LiveState()
+    why = live.open(own_header(), lambda definition: definition)
+    assert why == f"{memory} cannot be written: No space left on device"
+    assert list(memory.iterdir()) == []
+    issue(live, 1, 1)
+
+
+def test_no_link_is_followed(memory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    target = tmp_path_factory.mktemp("else") / "target"
+    target.write_bytes(b"precious")
+    mine = own_header()
+    name = state_file.state_name(mine.run_key, 1, os.getpid())
+    (memory / name).symlink_to(target)
+    live = LiveState()
+    assert live.open(mine, lambda definition: definition) == ""
+    assert target.read_bytes() == b"precious"
+    live.close()
+    (memory / name).symlink_to(target)
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_state(memory / name)
+
+
+def test_those_of_dead_processes_go_after_a_day(memory: Path) -> None:
+    day_ns, gone = 24 * 3600 * 10**9, 1 << 22
+    stale = {gone + 1: 25 * 3600 * 10**9, gone + 2: day_ns // 2}
+    for pid, age_ns in stale.items():
+        live = LiveState()
+        started = {"pid": pid, "started_epoch_ns": time.time_ns() - age_ns}
+        assert live.open(header(started_monotonic_ns=clock(), **started), lambda d: d) == ""
+        assert live.path is not None
+        made_ns = time.time_ns() - age_ns
+        os.utime(live.path, ns=(made_ns, made_ns))
+    live = LiveState()
+    assert live.open(own_header(), lambda definition: definition) == ""
+    left = {read_state(path).header.pid for path in memory.iterdir()}
+    assert left == {gone + 2, os.getpid()}
+
+
+def test_copies_are_made_of_the_dead_only(
+    memory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    for pid in (os.getpid(), 1 << 22):
+        assert LiveState().open(header(rank=1, pid=pid), lambda definition: definition) == ""
+    live_state.keep_states_of_the_dead("run-1", folder)
+    assert [path.name for path in folder.iterdir()] == [f"state-rank00001-{1 << 22}.bin"]
+
+
+def test_a_report_keeps_the_states_of_the_dead(
+    memory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("traces") / "trace.rank00001.json"
+    live = LiveState()
+    gone = header(rank=1, pid=1 << 22, boot_id=boot_id())
+    assert live.open(gone, lambda definition: definition) == ""
+    assert live.path is not None
+    issue(live, 1, 1)
+    gone.state_file = live.path.name
+    keep_live_states(RunFiles((path,), (gone,)))
+    live.path.unlink()
+    state = state_file.find_state(gone, path.parent)
+    assert state is not None
+    assert [call.id for call in state.in_flight] == [1]
+
+
+def test_a_state_of_another_process_is_not_taken(
+    memory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    live = LiveState()
+    gone = header(rank=1, pid=1 << 22)
+    assert live.open(gone, lambda definition: definition) == ""
+    assert live.path is not None
+    live_state.keep_state(live.path, folder / state_file.kept_name(1, gone.pid))
+    assert state_file.find_state(gone, folder) is not None
+    for other in (
+        header(rank=1, pid=gone.pid, run_key="run-2"),
+        header(rank=1, pid=gone.pid, started_monotonic_ns=7),
+        header(rank=0, pid=gone.pid),
+    ):
+        assert state_file.find_state(other, folder) is None
+
+
+def test_a_process_that_its_parent_has_not_asked_about_is_dead() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert live_state.process_start(child) == 0
+    assert live_state.process_start(os.getpid()) > 0
+    os.waitpid(child, 0)
+
+
+def test_a_call_that_is_just_being_written_is_passed_over(state: LiveState) -> None:
+    issue(state, 1, 1)
+    issue(state, 2, 2)
+    assert state.path is not None
+    data = bytearray(state.path.read_bytes())
+    struct.pack_into("=q", data, 8 * (state_file.RING + 2 * 10 + state_file.THREAD), 0)
+    copy = state.path.with_name("torn.state")
+    copy.write_bytes(data)
+    assert [call.id for call in read_state(copy).calls] == [1]
+
+
+def test_a_file_that_somebody_else_made_does_no_harm(state: LiveState) -> None:
+    for number in range(1, 50):
+        issue(state, number, number)
+    assert state.path is not None
+    whole = state.path.read_bytes()
+    copy = state.path.with_name("hostile.state")
+    starts = (0, state_file.OLD, state_file.PASSED, state_file.RING + 10)
+    for at in (8 * (start + word) for start in starts for word in range(13)):
+        for word in (-1, 1 << 62, -(1 << 63), (1 << 63) - 1):
+            data = bytearray(whole)
+            struct.pack_into("=q", data, at, word)
+            copy.write_bytes(data)
+            try:
+                found = read_state(copy)
+            except TraceError:
+                continue
+            assert found.header.rank == 1
+            assert len(found.calls) <= CALLS + OLD_CALLS
+    for data in (b"", whole[:-1], whole + b"x", bytes(len(whole)), os.urandom(len(whole))):
+        copy.write_bytes(data)
+        with pytest.raises(TraceError):
+            read_state(copy)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "known"),
+    [
+        (list(range(5, 2053, 2)), list(range(5, 2053, 2))),
+        ([0, *range(2, 1025)], []),
+    ],
+)
+def test_a_large_group_is_known_if_its_ranks_are_regular(
+    state: LiveState, ranks: list[int], known: list[int]
+) -> None:
+    state.define(Group(id=4, key="k", label="data", ranks=ranks, size=len(ranks)))
+    assert read(state).groups[4].ranks == known

@@ -1,0 +1,574 @@
+"""A session from enable to disable, in one process over torch's fake backend."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import dsprof
+from dsprof.errors import ConfigError
+from dsprof.hooks import registry
+from dsprof.hooks.base import Hook, Target
+from dsprof.recording import session
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.reader import read_trace
+from dsprof.trace.schema import FILE_PATTERN, HookStatus
+from dsprof.trace.writer import TraceWriter
+from tests.factories.foreign_kernel import foreign_kernel
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    yield
+    dsprof.disable()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def communicate(times: int = 1) -> None:
+    for _ in range(times):
+        dist.all_reduce(torch.zeros(4))
+
+
+def read(folder: Path) -> RankTrace:
+    (file,) = folder.glob(FILE_PATTERN)
+    return read_trace(file)
+
+
+def targets() -> dict[tuple[str, str, str], Any]:
+    """Return what stands under each name that any hook replaces."""
+    import deepspeed  # noqa: F401 - so that its hooks go in, too
+
+    from dsprof.hooks.registry import WIRE_HOOKS, hooks_for
+
+    found = {}
+    for hook in (kind for way in WIRE_HOOKS for kind in hooks_for(way, in_cpp=True)):
+        for target in hook.targets:
+            if target.is_there():
+                owner = target.resolve()
+                found[target.module, target.owner, target.name] = vars(owner).get(target.name)
+    return found
+
+
+@pytest.mark.parametrize("interception", ["auto", "dispatcher", "native", "process_group"])
+def test_after_disable_every_attribute_is_the_object_that_it_was(
+    tmp_path: Path, interception: str
+) -> None:
+    before = targets()
+    assert len(before) > 50
+    dsprof.enable(out=str(tmp_path), interception=interception)
+    communicate()
+    during = targets()
+    assert any(during[name] is not before[name] for name in before)
+    dsprof.disable()
+    after = targets()
+    assert [name for name in before if after[name] is not before[name]] == []
+
+
+def test_enable_twice_is_enable_once(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    once = targets()
+    dsprof.enable(out=str(tmp_path / "other"))
+    assert all(value is once[name] for name, value in targets().items())
+    communicate(3)
+    dsprof.disable()
+    assert len(read(tmp_path).collectives) == 3
+    assert not (tmp_path / "other").exists()
+
+
+def test_enable_disable_enable_are_two_traces(tmp_path: Path) -> None:
+    for count in (2, 5):
+        dsprof.enable(out=str(tmp_path))
+        communicate(count)
+        dsprof.disable()
+        communicate()
+    counts = [len(read_trace(file).collectives) for file in sorted(tmp_path.glob(FILE_PATTERN))]
+    assert sorted(counts) == [2, 5]
+
+
+class OtherTool:
+    """Wraps names that dsprof wraps, and puts back what it found there."""
+
+    def __init__(self) -> None:
+        from deepspeed.runtime.engine import DeepSpeedEngine
+
+        self.names = (
+            (dist.Work, "wait"),
+            (dist.ProcessGroup, "allreduce"),
+            (DeepSpeedEngine, "forward"),
+            (DeepSpeedEngine, "step"),
+        )
+        self.calls = 0
+
+    def found(self) -> list[Any]:
+        return [vars(owner)[name] for owner, name in self.names]
+
+    def on(self) -> None:
+        self.before = self.found()
+        for owner, name in self.names:
+            setattr(owner, name, self.wrap(getattr(owner, name)))
+
+    def wrap(self, original: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    def off(self) -> None:
+        for (owner, name), raw in zip(self.names, self.before, strict=True):
+            setattr(owner, name, raw)
+
+
+ORDERS = [
+    order
+    for order in permutations(("tool on", "dsprof on", "tool off", "dsprof off"))
+    if order.index("tool on") < order.index("tool off")
+    and order.index("dsprof on") < order.index("dsprof off")
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=", ".join)
+def test_beside_a_tool_that_wraps_the_same_names(tmp_path: Path, order: tuple[str, ...]) -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    tool = OtherTool()
+    originals, on, recorded = tool.found(), set[str](), 0
+    act = {
+        "tool on": tool.on,
+        "tool off": tool.off,
+        "dsprof on": lambda: dsprof.enable(out=str(tmp_path), interception="process_group"),
+        "dsprof off": dsprof.disable,
+    }
+    for what in order:
+        act[what]()
+        who, state = what.split()
+        on = on | {who} if state == "on" else on - {who}
+        tool.calls = 0
+        dist.group.WORLD.allreduce(torch.ones(4)).wait()
+        assert tool.calls == (2 if "tool" in on else 0), what
+        # A tool that puts the originals back while dsprof is on takes dsprof's wrapper away.
+        is_taken_away = order[:3] == ("tool on", "dsprof on", "tool off")
+        recorded += "dsprof" in on and not (is_taken_away and "tool" not in on)
+    assert len(read(tmp_path).collectives) == recorded
+    if order == ("dsprof on", "tool on", "dsprof off", "tool off"):
+        # The tool put our inert wrapper back: it had found it there.
+        assert not any(now is raw for now, raw in zip(tool.found(), originals, strict=True))
+        for (owner, name), raw in zip(tool.names, originals, strict=True):
+            setattr(owner, name, raw)
+    assert all(now is raw for now, raw in zip(tool.found(), originals, strict=True))
+
+
+def become(rank: int, world_size: int) -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+
+def test_each_rank_and_world_that_a_process_becomes_has_a_trace_of_its_own(
+    tmp_path: Path,
+) -> None:
+    dsprof.enable(out=str(tmp_path))
+    for _ in range(3):
+        communicate()
+        dsprof.step()
+    unfinished = dist.all_reduce(torch.zeros(4), async_op=True)
+    become(rank=2, world_size=4)
+    communicate(2)
+    dsprof.step()
+    become(rank=2, world_size=4)
+    communicate()
+    become(rank=2, world_size=3)
+    communicate(5)
+    unfinished.wait()
+    dsprof.disable()
+    traces = [read_trace(file) for file in tmp_path.glob(FILE_PATTERN)]
+    traces.sort(key=lambda trace: trace.header.started_monotonic_ns)
+    assert [(t.header.rank, t.header.world_size) for t in traces] == [(1, 4), (2, 4), (2, 3)]
+    assert len({trace.header.run_key for trace in traces}) == 2
+    assert [len(trace.collectives) for trace in traces] == [4, 3, 5]
+    assert [[s.step for s in trace.steps] for trace in traces] == [[0, 1, 2], [0], []]
+    reasons = [trace.trailer.reason for trace in traces if trace.trailer is not None]
+    assert reasons == ["became rank 2 of 4", "became rank 2 of 3", "disable"]
+    for trace in traces:
+        comm = trace.collectives
+        assert (comm.issue_ns >= 0).all()
+        assert set(comm.group) <= set(trace.groups)
+        assert set(comm.site) <= set(trace.sites)
+        assert {tuple(group.ranks) for group in trace.groups.values()} == {
+            tuple(range(trace.header.world_size))
+        }
+        assert any(hook.name == "world" and hook.installed for hook in trace.hooks)
+        assert trace.environment is not None
+
+
+def test_a_foreign_wrapper_keeps_working_after_disable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = vars(dist.Work)["wait"]
+    dsprof.enable(out=str(tmp_path))
+    ours = dist.Work.wait
+    calls = []
+
+    def foreign(self: Any, *args: Any) -> Any:
+        calls.append(self)
+        return ours(self, *args)
+
+    monkeypatch.setattr(dist.Work, "wait", foreign)
+    communicate()
+    dsprof.disable()
+    assert vars(dist.Work)["wait"] is foreign
+    assert any("Work.wait" in note.text for note in read(tmp_path).notes)
+    communicate()
+    monkeypatch.setattr(dist.Work, "wait", original)
+
+
+def test_steps_annotations_and_phases_of_the_user(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    for _ in range(3):
+        communicate()
+        with dsprof.annotate("data"):
+            pass
+        dsprof.step()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert [(step.step, step.source) for step in trace.steps] == [(n, "user") for n in range(3)]
+    assert [span.name for span in trace.spans if span.is_annotation] == ["data"] * 3
+
+
+def test_without_a_session_step_and_annotate_do_nothing() -> None:
+    dsprof.step()
+    with dsprof.annotate("data"):
+        pass
+    dsprof.disable()
+
+
+def test_optimizer_steps_count_where_nothing_else_does(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    communicate()
+    for _ in range(2):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    dsprof.disable()
+    assert [step.source for step in read(tmp_path).steps] == ["optimizer", "optimizer"]
+    optimizer.step()
+
+
+def test_a_wrong_option_raises_and_leaves_nothing_on() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'steps'"):
+        dsprof.enable(step=3)
+    assert session.current() is None
+
+
+def test_the_trace_describes_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("MY_SECRET", "do not read me")
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert (trace.header.rank, trace.header.world_size, trace.header.backend) == (1, 4, "fake")
+    assert trace.environment is not None
+    assert trace.environment.variables["NCCL_DEBUG"] == "WARN"
+    assert b"do not read me" not in Path(trace.path).read_bytes()
+    assert trace.trailer is not None
+    assert trace.trailer.reason == "disable"
+    assert all(
+        hook.installed for hook in trace.hooks if hook.name in ("c10d", "work", "torch.loop")
+    )
+
+
+def test_anonymize(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path), anonymize=True)
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    data = Path(trace.path).read_text()
+    assert trace.header.anonymized
+    assert os.uname().nodename not in trace.header.host
+    assert str(Path(__file__).parent) not in data
+    assert "test_session.py" in data
+
+
+def test_a_forked_child_records_nothing(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    child = os.fork()
+    if child == 0:
+        communicate(10)
+        os._exit(0 if session.current() is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    dsprof.disable()
+    assert len(read(tmp_path).collectives) == 1
+
+
+def test_rank_zero_says_what_to_do_next(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.step()
+    dsprof.disable()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == (
+        f"dsprof: steps recorded: 1, trace files in {tmp_path}: 1; "
+        f"see them with: dsprof report {tmp_path}"
+    )
+
+
+def test_rank_zero_says_how_many_steps_are_in_counters_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    dsprof.enable(out=str(tmp_path), steps=1)
+    for _ in range(3):
+        communicate()
+        dsprof.step()
+    dsprof.disable()
+    said = capfd.readouterr().err
+    assert said.startswith("dsprof: steps recorded: 3 (2 of them only in counters), trace files")
+
+
+def test_an_unwritable_folder_is_said_and_the_run_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    dsprof.enable(out=str(tmp_path / "file"))
+    communicate(3)
+    dsprof.disable()
+    assert "ends early" in capfd.readouterr().err
+
+
+def test_an_earlier_worlds_trace_that_failed_is_told_of(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate(3)
+    recording = session.current()
+    assert recording is not None
+    failed = SimpleNamespace(error=OSError("no space left"), is_done=True, join=lambda: None)
+    recording._ended.append(cast(TraceWriter, failed))
+    dsprof.disable()
+    told = f"dsprof: the trace in {tmp_path} ends early: OSError: no space left\n"
+    assert capfd.readouterr().err == told
+
+
+def test_why_nothing_was_recorded_is_said_in_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> str:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(session.environment, "boot_id", fails)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    said = capfd.readouterr().err
+    assert said == "dsprof: nothing was recorded: OSError: too many open files\n"
+
+
+def test_where_another_tool_holds_the_dispatcher_the_class_is_patched(tmp_path: Path) -> None:
+    with foreign_kernel():
+        dsprof.enable(out=str(tmp_path), interception="dispatcher")
+        communicate(2)
+        dsprof.disable()
+    trace = read(tmp_path)
+    assert len(trace.collectives) == 2
+    assert trace.trailer is not None
+    assert trace.trailer.failed_hooks == {}
+    assert [hook.why for hook in trace.hooks if hook.why] == [
+        "collectives that C++ issues are not recorded: "
+        "another tool holds the BackendSelect kernel of c10d::allreduce_"
+    ]
+    assert sum(hook.installed for hook in trace.hooks if hook.name == "c10d") == 1
+
+
+def test_a_hook_that_breaks_is_in_the_trace_before_its_end(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    live = session.current()
+    assert live is not None
+    live.recorder.fail("fsdp", ValueError("renamed"))
+    live.recorder.fail("fsdp", ValueError("again"))
+    deadline = time.monotonic() + 60
+    writer = live.writer
+    while writer is None or writer.events < 3:  # the file is there
+        assert time.monotonic() < deadline
+        writer = live.writer
+    while not any(hook.why for hook in read(tmp_path).hooks):  # the writer's next turn
+        assert time.monotonic() < deadline
+    broken = [(hook.name, hook.why) for hook in read(tmp_path).hooks if hook.why]
+    assert broken == [("fsdp", "ValueError: renamed")]
+    dsprof.disable()
+
+
+def test_a_removed_folder_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dsprof.enable(out=str(tmp_path / "out"))
+    communicate()
+    writer = session.current().writer  # type: ignore[union-attr]
+    while writer.events < 3:  # the file is there
+        os.sched_yield()
+    shutil.rmtree(tmp_path / "out")
+    dsprof.disable()
+    assert "was removed" in capfd.readouterr().err
+
+
+def test_an_empty_local_rank_is_no_reason_to_record_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", "/tmp/\udcff")
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert trace.header.local_rank == -1
+    assert trace.environment is not None
+    assert "NCCL_DEBUG_FILE" in trace.environment.variables
+
+
+def test_without_psutil_the_rest_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert len(trace.collectives) == 1
+    assert trace.trailer is not None
+    assert trace.memory[0].rss_bytes == -1
+    assert trace.memory[0].peak_rss_bytes > 0
+
+
+def test_a_full_stderr_is_not_the_runs_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    assert len(read(tmp_path).collectives) == 1
+
+
+def test_the_session_leaves_nothing_in_flight(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    recorder = session.current().recorder  # type: ignore[union-attr]
+    dsprof.disable()
+    assert recorder.stopped
+    assert recorder.in_flight.works == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(KeyboardInterrupt, "interrupted"), (ValueError, "exit"), (None, "exit")]
+)
+def test_the_trailer_tells_ctrl_c_from_another_end(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException] | None, reason: str
+) -> None:
+    reasons: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "stop", reasons.append)
+        patch.setattr(sys, "last_type", kind, raising=False)
+        session._stop_at_exit()
+    assert reasons == [reason]
+
+
+def test_a_python_without_the_gil_is_not_recorded_and_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = vars(dist.Work)["wait"]
+    monkeypatch.setattr(sys, "_is_gil_enabled", bool, raising=False)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    assert vars(dist.Work)["wait"] is before
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("dsprof: not recording: this Python runs without the GIL")
+    assert session.current() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+class Half(Hook):
+    """A hook that does something beside its targets."""
+
+    name = "half"
+    targets = (Target("torch.distributed", "Work", "renamed_in_a_later_release", "a test"),)
+    kept: ClassVar[list[str]] = []
+
+    def install(self, module: str) -> None:
+        self.kept.append(module)
+
+    def uninstall(self) -> None:
+        self.kept.clear()
+
+
+def record_with(kind: type[Hook], folder: Path, monkeypatch: pytest.MonkeyPatch) -> HookStatus:
+    """Record one collective with one more hook; return what the trace says of that."""
+    monkeypatch.setattr(registry, "HOOKS", (*registry.HOOKS, kind))
+    dsprof.enable(out=str(folder))
+    communicate()
+    installed = list(Half.kept)
+    dsprof.disable()
+    assert installed == []
+    (status,) = [hook for hook in read(folder).hooks if hook.name == kind.name]
+    return status
+
+
+def test_a_hook_whose_target_is_missing_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nowhere(Half):
+        def install(self, module: str) -> None:
+            raise AssertionError("installed without its target")
+
+    status = record_with(Nowhere, tmp_path, monkeypatch)
+    assert (status.installed, "renamed_in_a_later_release" in status.why) == (False, True)
+
+
+def test_a_hook_that_is_half_installed_is_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Half):
+        targets = (Target("torch.distributed", "Work", "wait", "a test"),)
+
+        def wrap(self, target: Target, original: Any) -> Any:
+            raise RuntimeError("no way to wrap it")
+
+    status = record_with(Broken, tmp_path, monkeypatch)
+    assert (status.installed, status.why) == (False, "no way to wrap it")
+
+
+@pytest.mark.parametrize("since", ["", "1000000"])
+def test_a_module_that_a_release_does_not_have_is_named_unless_it_is_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    class Moved(Half):
+        targets = (
+            Target("torch.distributed.moved.inner", "Unit", "gather", "a test", "gathers", since),
+        )
+
+    status = record_with(Moved, tmp_path, monkeypatch)
+    lacks = f"gathers are not recorded: torch {torch.__version__} has no Unit.gather"
+    assert (status.installed, status.why) == (False, "" if since else lacks)

@@ -1,0 +1,92 @@
+import sys
+import threading
+
+import pytest
+
+from dsprof.recording.watchdog.crash import CrashNotes, raised_at
+
+
+@pytest.fixture
+def hooks(monkeypatch):
+    """Hooks of somebody else, that stay in place."""
+    called = []
+    monkeypatch.setattr(sys, "excepthook", lambda *args: called.append(args))
+    monkeypatch.setattr(threading, "excepthook", lambda args: called.append(args))
+    return called
+
+
+def fail():
+    raise ValueError("of the user")
+
+
+def test_an_uncaught_exception_is_noted_and_passed_on(hooks):
+    notes = CrashNotes([].append)
+    try:
+        fail()
+    except ValueError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+
+    assert notes.failed_ns > 0
+    assert notes.raised_at.endswith(" fail")
+    assert len(hooks) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("[unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation", "timeout"),
+        ("[pair.cc:553] Connection closed by peer [127.0.0.1]:42919", "connection"),
+        ("Received data size doesn't match expected size", ""),
+    ],
+)
+def test_how_communication_was_lost_is_in_the_message_of_the_exception(hooks, message, lost):
+    notes = CrashNotes([].append)
+    sys.excepthook(RuntimeError, RuntimeError(message), None)
+    assert notes.lost == lost
+
+
+def test_an_exception_of_a_thread_is_a_note(hooks):
+    told = []
+    notes = CrashNotes(told.append)
+    thread = threading.Thread(target=fail, name="loader")
+    thread.start()
+    thread.join()
+    notes.close()
+
+    assert [note.text for note in told] == [
+        f"thread loader ended by ValueError at {__file__}:19 fail"
+    ]
+    assert notes.failed_ns == 0
+    assert len(hooks) == 1
+
+
+def test_afterwards_the_hooks_are_those_from_before(hooks):
+    before = sys.excepthook, threading.excepthook
+    CrashNotes([].append).close()
+
+    assert (sys.excepthook, threading.excepthook) == before
+
+
+def test_a_hook_that_others_put_on_top_stays_and_notes_nothing_more(hooks):
+    notes = CrashNotes([].append)
+    inner = sys.excepthook
+    sys.excepthook = on_top = lambda *args: inner(*args)
+    notes.close()
+    sys.excepthook(ValueError, ValueError(), None)
+
+    assert sys.excepthook is on_top
+    assert notes.failed_ns == 0
+    assert len(hooks) == 1
+
+
+def test_without_a_traceback_the_place_is_unknown():
+    assert raised_at(None) == ""
+
+
+def test_where_it_was_raised_is_in_no_library():
+    library = {}
+    exec(compile("def divide(n): return 1 / n", "/venv/site-packages/sums.py", "exec"), library)
+    with pytest.raises(ZeroDivisionError) as raised:
+        library["divide"](0)
+    where = raised_at(raised.value.__traceback__)
+    assert where.endswith(" test_where_it_was_raised_is_in_no_library")
