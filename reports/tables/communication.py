@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.diagnosis.model import (
@@ -17,7 +18,7 @@ from dsprof.diagnosis.model import (
 )
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
-from dsprof.reports.tables.listing import Shown, listing
+from dsprof.reports.tables.listing import Section, Shown, listing
 from dsprof.trace.schema import ROLES
 
 
@@ -195,3 +196,35 @@ _TRANSFER: tuple[Shown[TransferRow], ...] = (
 def transfers(rows: Iterable[TransferRow]) -> Table:
     """Transfers by operation, group and size."""
     return listing("Transfer of collectives, call of median speed", _TRANSFER, rows)
+
+
+SECTIONS: tuple[Section[Any], ...] = (
+    Section(
+        "flushes",
+        "Bucket flushes",
+        "When and why the gradients of each bucket or module were sent, and how full the bucket "
+        "was.",
+        lambda diagnosis: diagnosis.flushes,
+        flushes,
+        bars=("Fill", "Exposed"),
+        order=1,
+    ),
+    Section(
+        "fetches",
+        "Sharded parameters",
+        "How often parameters were gathered and released, and their blocked time.",
+        lambda diagnosis: diagnosis.fetches,
+        fetches,
+        bars=("Waited",),
+        order=2,
+    ),
+    Section(
+        "copies",
+        "Copies between host and device",
+        "Bytes that offloading copied, and the time of the copy calls.",
+        lambda diagnosis: diagnosis.copies,
+        copies,
+        nav="Host copies",
+        order=3,
+    ),
+)

@@ -212,3 +212,12 @@ def _last_ranks(late: Lateness) -> dict[str, int]:
         if late.caused_ns[place, column] > 0:
             found[str(int(late.steps[column]))] = late.ranks[place]
     return found
+
+
+SECTIONS = {
+    "arrivals": arrivals,
+    "communication": communication,
+    "copies": copies,
+    "fetches": fetches,
+    "flushes": flushes,
+}
