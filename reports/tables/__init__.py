@@ -26,7 +26,7 @@ from dsprof.reports.tables.environment import (
 from dsprof.reports.tables.flight_recorders import flights, logged, logged_calls
 from dsprof.reports.tables.hangs import waits
 from dsprof.reports.tables.listing import MAX_ROWS, Section
-from dsprof.reports.tables.memory import memory, snapshots
+from dsprof.reports.tables.memory import memory, snapshots, stacks
 from dsprof.reports.tables.time import annotated, devices, steps, timeline
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "per_step",
     "run",
     "snapshots",
+    "stacks",
     "steps",
     "thresholds",
     "timeline",

@@ -67,6 +67,7 @@ def _snapshot_row(rank: int, one: MemorySnapshot) -> model.SnapshotRow:
         peak_bytes=peak.requested_bytes if peak else None,
         peak_before_bytes=peak.before_bytes if peak else None,
         peak_holders=dict(peak.holders) if peak else {},
+        stacks=[model.StackRow(calls=[*calls], bytes=held) for calls, held in one.stacks],
     )
 
 

@@ -313,17 +313,19 @@ def test_who_waits_for_whom_is_a_matrix() -> None:
     assert widths[7] == "--w:0.50"
 
 
-def test_lines_that_communicate_are_listed_by_exposed_time_with_bars() -> None:
-    rows = factory.communication(8, 50)
-    rows[1].site = "optim.py:7"
-    made = factory.diagnosis(8, 50, communication=rows)
-    tables = page_of(made).one("section", id="communication").all("table")
-    lines = next(one for one in tables if "optim.py:7" in one.one("tbody").all("td")[4].text)
+def test_lines_that_wait_are_drawn_and_listed_by_exposed_time_with_bars(page: Element) -> None:
+    section = page.one("section", id="communication")
+    picture = section.one("div", _class="flame")
+    assert picture.attributes["aria-label"] == (
+        "84.4\xa0ms exposed communication per rank and step; most, 61.0\xa0ms, in "
+        "/home/me/train.py:160 main."
+    )
+    lines = next(one for one in section.all("table") if "Phases" in one.text)
     first, second = lines.one("tbody").all("tr")
-    assert first.text == "train.py:118 all_reduce, broadcast 5.50 62.9 ms"
-    assert second.text == "optim.py:7 all_gather_into_tensor 1 21.5 ms"
-    assert first.all("td")[3].attributes["style"] == "--w:1.000"
-    assert second.all("td")[3].attributes["style"] == "--w:0.342"
+    assert first.text == "/home/me/train.py:160 main backward all_reduce 12 61.0 ms"
+    assert second.text == "/home/me/train.py:161 main step all_gather, all_reduce 3 23.4 ms"
+    assert first.all("td")[4].attributes["style"] == "--w:1.000"
+    assert second.all("td")[4].attributes["style"] == "--w:0.384"
 
 
 def test_the_page_carries_the_report_as_json() -> None:
