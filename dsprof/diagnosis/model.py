@@ -565,6 +565,28 @@ class WaitPairs(msgspec.Struct):
             raise ValueError("the matrix of waits has not one cell for each pair of ranks")
 
 
+class PeerTraffic(_Part):
+    """Point-to-point traffic from ranks (rows) to ranks (columns), of a step.
+
+    Beyond 32 ranks rows are hosts, or the busiest ranks and the others together.
+    """
+
+    names: list[str] = []
+    bytes: list[list[int | None]] = []  # null where a size is not known
+    calls: list[list[float]] = []
+    waited_ns: list[list[int | None]] = []  # by the receiver; null where that was not measured
+
+    def __post_init__(self) -> None:
+        """Refuse a matrix that no renderer could show: one may come from a file.
+
+        Raises:
+            ValueError: it has not one cell for each pair of names.
+        """
+        for cells in (self.bytes, self.calls, self.waited_ns):
+            if [len(row) for row in cells] != [len(self.names)] * len(self.names):
+                raise ValueError("the matrix of transfers has not one cell for each pair of names")
+
+
 class ArrivalInfo(_Part):
     """Last arrivals; the ranks for whom others waited most first."""
 
@@ -630,6 +652,7 @@ class Diagnosis(_Part):
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
     step_map: StepMap = msgspec.field(default_factory=StepMap)
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
+    peer_traffic: PeerTraffic = msgspec.field(default_factory=PeerTraffic)
     thresholds: list[ThresholdInfo] = []
     rules: list[RuleInfo] = []
     baseline: BaselineInfo | None = None

@@ -16,6 +16,7 @@ from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
 from dsprof.reports.html.drawing import Drawing
 from dsprof.reports.html.flame_graph import FlameGraph, held_memory, waiting_lines
 from dsprof.reports.html.heat_map import heat_map
+from dsprof.reports.html.matrix import Matrix, traffic_matrix, wait_matrix
 from dsprof.reports.html.memory_drawing import memory_drawing
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
@@ -155,10 +156,20 @@ class View:
         return snapshot_drawing(self._diagnosis.snapshots) if not self.step.total_ns else None
 
     @cached_property
+    def wait_matrix(self) -> Matrix | None:
+        """Which rank waits for which; None for two ranks."""
+        return wait_matrix(self._diagnosis.arrivals.pairs)
+
+    @cached_property
+    def traffic_matrix(self) -> Matrix | None:
+        """Which rank sends how much to which; None for two ranks."""
+        return traffic_matrix(self._diagnosis.peer_traffic)
+
+    @cached_property
     def waiting_lines(self) -> FlameGraph | None:
-        """Which lines wait for communication; None where one does or none was measured."""
-        sites = {row.site for row in self._diagnosis.call_sites if row.exposed_ns}
-        return waiting_lines(self._diagnosis.call_sites) if len(sites) > 1 else None
+        """Which lines wait for communication; None for a single row: it says the same in words."""
+        rows = [row for row in self._diagnosis.call_sites if row.exposed_ns]
+        return waiting_lines(rows) if len(rows) > 1 else None
 
     @cached_property
     def held_memory(self) -> list[tuple[FlameGraph, SnapshotRow]]:

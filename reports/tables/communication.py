@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.diagnosis.model import (
@@ -14,6 +15,7 @@ from dsprof.diagnosis.model import (
     CopyRow,
     FetchRow,
     FlushRow,
+    PeerTraffic,
     TransferRow,
 )
 from dsprof.findings import formatting as fmt
@@ -175,6 +177,43 @@ _ARRIVAL: tuple[Shown[ArrivalRow], ...] = (
 def last_arrivals(arrivals: ArrivalInfo) -> Table:
     """Last arrivals, how often and by how much."""
     return listing("Last arrivals in measured steps", _ARRIVAL, arrivals.rows)
+
+
+class _Pair(NamedTuple):
+    """What goes from one rank or host to another in a step."""
+
+    sender: str
+    receiver: str
+    nbytes: int | None
+    calls: float
+    waited_ns: int | None
+
+
+_PAIR: tuple[Shown[_Pair], ...] = (
+    Shown("From", lambda pair: pair.sender),
+    Shown("To", lambda pair: pair.receiver),
+    Shown("Bytes", lambda pair: pair.nbytes, "bytes"),
+    Shown("Calls", lambda pair: pair.calls, "count"),
+    Shown("Receiver waits", lambda pair: pair.waited_ns, "ns"),
+)
+
+
+def peer_traffic(found: PeerTraffic) -> Table:
+    """Pairs that exchange anything, those that exchange most first."""
+    places = range(len(found.names))
+    pairs = [
+        _Pair(
+            found.names[row],
+            found.names[column],
+            found.bytes[row][column],
+            found.calls[row][column],
+            found.waited_ns[row][column],
+        )
+        for row, column in product(places, places)
+        if found.calls[row][column]
+    ]
+    pairs.sort(key=lambda pair: -(pair.nbytes or 0))
+    return listing("Point-to-point traffic of a step", _PAIR, pairs)
 
 
 _TRANSFER: tuple[Shown[TransferRow], ...] = (
