@@ -13,10 +13,12 @@ from dsprof.cli.env import EnvCommand
 from dsprof.cli.export import ExportCommand
 from dsprof.cli.hang import HangCommand
 from dsprof.cli.lint import LintCommand
+from dsprof.cli.metrics import MetricsCommand
 from dsprof.cli.report import ReportCommand
 from dsprof.cli.rules import ExplainCommand, RulesCommand
 from dsprof.cli.run import RunCommand
 from dsprof.cli.serve import ServeCommand
+from dsprof.cli.watch import WatchCommand
 
 __all__ = ["COMMANDS", "Command", "Parser"]
 
@@ -24,6 +26,8 @@ COMMANDS: tuple[Command, ...] = (
     RunCommand(),
     ReportCommand(),
     ServeCommand(),
+    WatchCommand(),
+    MetricsCommand(),
     HangCommand(),
     LintCommand(),
     CompareCommand(),

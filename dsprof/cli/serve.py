@@ -32,7 +32,7 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
             "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
         )
         parser.add_argument(
-            "--port", type=_port, default=8642, metavar="N", help="port (default: 8642; 0: any)"
+            "--port", type=port, default=8642, metavar="N", help="port (default: 8642; 0: any)"
         )
         parser.add_argument("--open", action="store_true", help="open the address in a browser")
         add_judging(parser)
@@ -64,7 +64,12 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
         return 0
 
 
-def _port(text: str) -> int:
+def port(text: str) -> int:
+    """Return the number of a port.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
     if not (text.isdecimal() and int(text) < 1 << 16):
         raise ArgumentTypeError(f"invalid port '{text}': must be 0 to 65535")
     return int(text)

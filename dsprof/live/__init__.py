@@ -1,1 +1,1 @@
-"""The report as a local web application, with each step of each rank when it is asked for."""
+"""A run on a screen: while it lasts, in a terminal or for Prometheus, and as a local web page."""

@@ -27,6 +27,7 @@ class RuleMeta:
     min_steps: int = 0  # fewer recorded steps: unknown
     needs_sizes: bool = False  # where no collective has a size: unknown
     needs_groups: bool = False  # where a collective may be of one rank or of many: unknown
+    judges_end: bool = False  # how a run ended: while it lasts, it says nothing
     judges_machine: bool = False  # what of a configuration a machine is slow in: for lint, too
     package: str = ""  # which brings it as a plugin; "": dsprof
     left_to: str = ""  # a rule that says more of the same ranks: where it fails, no remark here

@@ -105,15 +105,15 @@ def read_trace(path: Path) -> RankTrace:
         trace.unknown_records += unknown
         # By type: these have no subclasses, and isinstance takes two to five times as long.
         comm = [event for event in events if type(event) is COMM_LINE]
-        trace.broken_lines += broken + _add(finished, comm)
+        trace.broken_lines += broken + add_collectives(finished, comm)
         if len(comm) < len(events):
             rare = [event for event in events if type(event) not in _READ_APART]
-            trace.broken_lines += _take(trace, rare, opened)
+            trace.broken_lines += take_rare(trace, rare, opened)
         if opened:
             for event in comm:
                 opened.pop(event.args.id, None)
         check_damage(str(path), trace.broken_lines, whole)
-    trace.broken_lines += _add(finished, list(opened.values()))
+    trace.broken_lines += add_collectives(finished, list(opened.values()))
     trace.collectives = finished.build()
     trace.nbytes = size_of(path)
     return trace
@@ -151,6 +151,11 @@ def _whole_lines(source: Source) -> Iterator[bytearray]:
 
 def _padded(parts: Iterable[bytes | memoryview]) -> bytearray:
     return bytearray().join([b" ", *parts, b" "])
+
+
+def decode_lines(lines: bytes) -> list[Line]:
+    """Return the events of whole lines; what cannot be read is left out."""
+    return _decode(_padded([lines]))[0]
 
 
 def _decode(lines: bytearray) -> tuple[list[Line], int, int]:
@@ -197,7 +202,7 @@ def _is_of_unknown_kind(line: bytes) -> bool:
         return False
 
 
-def _add(builder: CollectivesBuilder, events: Sequence[Line]) -> int:
+def add_collectives(builder: CollectivesBuilder, events: Sequence[Line]) -> int:
     """Add rows; return the number of those left out because a number is beyond 64 bits."""
     try:
         builder.add(events)
@@ -229,7 +234,7 @@ def _fits(value: object) -> bool:
     return True
 
 
-def _take(trace: RankTrace, rare: list[Line], opened: dict[int, Line]) -> int:
+def take_rare(trace: RankTrace, rare: list[Line], opened: dict[int, Line]) -> int:
     """Put the rarer events where they belong; return the number of those that do not fit."""
     fitting = [event for event in rare if _fits(event)]
     for event in fitting:

@@ -1,9 +1,5 @@
 """Tables of a diagnosis as typed data, for any renderer."""
 
-from itertools import chain
-from typing import Any
-
-from dsprof.plugins.parts import in_folder
 from dsprof.reports.tables.call_sites import call_sites
 from dsprof.reports.tables.communication import (
     communication,
@@ -12,7 +8,6 @@ from dsprof.reports.tables.communication import (
     flushes,
     group_name,
     last_arrivals,
-    peer_traffic,
     per_step,
     total_bytes,
     transfers,
@@ -26,13 +21,12 @@ from dsprof.reports.tables.environment import (
 )
 from dsprof.reports.tables.flight_recorders import flights, logged, logged_calls
 from dsprof.reports.tables.hangs import waits
-from dsprof.reports.tables.listing import MAX_ROWS, Section
-from dsprof.reports.tables.memory import memory, snapshots, stacks
+from dsprof.reports.tables.listing import MAX_ROWS
+from dsprof.reports.tables.memory import memory, snapshots
 from dsprof.reports.tables.time import annotated, devices, steps, timeline
 
 __all__ = [
     "MAX_ROWS",
-    "SECTIONS",
     "annotated",
     "call_sites",
     "communication",
@@ -49,11 +43,9 @@ __all__ = [
     "logged",
     "logged_calls",
     "memory",
-    "peer_traffic",
     "per_step",
     "run",
     "snapshots",
-    "stacks",
     "steps",
     "thresholds",
     "timeline",
@@ -61,8 +53,3 @@ __all__ = [
     "transfers",
     "waits",
 ]
-
-SECTIONS: tuple[Section[Any], ...] = tuple(
-    sorted(chain.from_iterable(in_folder(__name__, "SECTIONS")), key=lambda one: one.order)
-)
-"""What of the page is one table each: any module here may have `SECTIONS`."""

@@ -26,7 +26,7 @@ class PhaseSums(Sums):
     rank_steps: int  # measured steps, summed over the ranks that had such a span
     duration_ns: int  # union over threads and engines
     exposed_ns: int  # of it, waits for communication
-    outside_ns: int  # of it, in no phase, wait or copy
+    outside_ns: int = 0  # of it, in no phase, wait or copy
 
     @property
     def busy_ms_per_step(self) -> float:

@@ -26,10 +26,9 @@ def hang_report(summary: RunSummary, thresholds: Mapping[str, Any]) -> HangRepor
     return None if report.is_healthy else report
 
 
-def flights(summary: RunSummary) -> list[model.FlightRow]:
+def flights(facts: FlightRecorders) -> list[model.FlightRow]:
     """List the process groups in which something was in flight, at most 200."""
-    states = group_states(summary[FlightRecorders])
-    open_ones = [s for s in states if s.in_flight or s.p2p_in_flight or s.waiting]
+    held = [s for s in group_states(facts) if s.in_flight or s.p2p_in_flight or s.waiting]
     return [
         model.FlightRow(
             group=state.label,
@@ -46,8 +45,5 @@ def flights(summary: RunSummary) -> list[model.FlightRow]:
             unfinished=list(state.unfinished),
             without_dump=list(state.unknown),
         )
-        for state in open_ones[:_ROWS]
+        for state in held[:_ROWS]
     ]
-
-
-SECTIONS = {"flights": flights}

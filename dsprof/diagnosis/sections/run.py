@@ -50,6 +50,7 @@ def rule_infos(rules: Iterable[Rule], findings: Iterable[Finding]) -> list[model
             why=rule.meta.why,
             category=rule.meta.category,
             package=rule.meta.package,
+            judges_end=rule.meta.judges_end,
             page=page_of(rule)[:_PAGE_LENGTH] if rule.meta.id in found else "",
         )
         for rule in rules

@@ -47,6 +47,7 @@ class StuckCollective:
         category="communication",
         order=80,
         needs=(FlightRecorders, Endings),
+        judges_end=True,
     )
     thresholds = Thresholds()
 

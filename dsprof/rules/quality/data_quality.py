@@ -37,6 +37,7 @@ class DataQuality:
         category="quality",
         order=10,
         needs=(Run, Steps, Endings),
+        judges_end=True,
     )
     thresholds = Thresholds()
 

@@ -1,0 +1,68 @@
+"""`dsprof metrics`: a run for Prometheus while it lasts."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from threading import Event
+
+from dsprof.cli.serve import port
+from dsprof.errors import DsprofError
+
+
+class MetricsCommand:
+    """Follows the traces of a run and answers Prometheus."""
+
+    name = "metrics"
+    help = "serve the figures of a run to Prometheus"
+    description = """\
+Follow a run while it records, and serve its figures in Prometheus' text format.
+Run it once on a node that sees the folder of traces; training opens no port.
+
+  dsprof metrics dsprof-out                     http://127.0.0.1:9467/metrics
+  dsprof metrics dsprof-out --host 0.0.0.0      also for other machines
+
+docs/how-to/watch.md lists the metrics."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument(
+            "paths", nargs="+", type=Path, metavar="PATH", help="folder that the run records into"
+        )
+        parser.add_argument(
+            "--port", type=port, default=9467, metavar="N", help="port (default: 9467; 0: any)"
+        )
+        parser.add_argument(
+            "--host",
+            default="127.0.0.1",
+            metavar="ADDRESS",
+            help="address to listen on (default: 127.0.0.1)",
+        )
+
+    def run(self, arguments: Namespace) -> int:
+        """Serve until interrupted."""
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError:
+            raise DsprofError(
+                "metrics need prometheus_client: pip install 'dsprof[metrics]'"
+            ) from None
+        from dsprof.cli.watch import found
+        from dsprof.live.metrics import RunCollector
+        from dsprof.live.watching import repeat
+
+        collector, registry = RunCollector(), CollectorRegistry(auto_describe=False)
+        registry.register(collector)
+        try:
+            server, _ = start_http_server(arguments.port, arguments.host, registry)
+        except OSError as error:
+            raise DsprofError(
+                f"cannot listen on {arguments.host}:{arguments.port}: {error.strerror}; choose "
+                "another port with --port N, or any with --port 0"
+            ) from None
+        shown = f"http://{arguments.host}:{server.server_port}/metrics"
+        print(f"dsprof: {shown}; Ctrl-C ends", file=sys.stderr, flush=True)
+        watched = found(arguments.paths)
+        repeat(watched, Event(), lambda now: collector.show(now, watched.totals))
+        return 0

@@ -1,0 +1,111 @@
+"""`dsprof watch`: a run in a terminal while it lasts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
+
+from dsprof.cli.output import print_bytes
+from dsprof.errors import DsprofError, TraceError, escaped
+
+if TYPE_CHECKING:
+    from dsprof.live.watching import Watched
+
+_POLL_S = 0.1
+_WAIT_S = 1.0
+
+
+class WatchCommand:
+    """Follows the traces of a run."""
+
+    name = "watch"
+    help = "show a run in the terminal while it lasts"
+    description = """\
+Follow a run while it records: pace, where a step goes, ranks by steps, what is
+in flight, memory, and the findings so far. It reads the traces as they grow, and
+asks nothing of the training.
+
+  dsprof watch dsprof-out                          q quits, arrows choose a rank
+  dsprof watch dsprof-out --once                   print it once, as text
+  dsprof watch dsprof-out --once --format json     the same for programs"""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument(
+            "paths", nargs="+", type=Path, metavar="PATH", help="folder that the run records into"
+        )
+        parser.add_argument("--once", action="store_true", help="print the state and end")
+        parser.add_argument(
+            "--format",
+            choices=("text", "json"),
+            default="text",
+            help="with --once: text or json (default: text)",
+        )
+
+    def run(self, arguments: Namespace) -> int:
+        """Show the run."""
+        from dsprof.live.watching import Watched
+
+        if arguments.once:
+            _print(Watched(arguments.paths), arguments.format)
+        elif arguments.format == "json":
+            raise DsprofError("--format json needs --once")
+        elif not sys.stdout.isatty():
+            raise DsprofError("standard output is no terminal; add --once to print the state")
+        else:
+            _app(found(arguments.paths))
+        return 0
+
+
+def found(paths: Sequence[Path]) -> Watched:
+    """Return the run; where nothing is recorded yet, wait for it.
+
+    Raises:
+        TraceError: a path is a file that cannot be read.
+    """
+    from dsprof.live.watching import Watched
+
+    is_said = False
+    while True:
+        try:
+            return Watched(paths)
+        except TraceError:
+            if any(path.exists() and not path.is_dir() for path in paths):
+                raise
+        if not is_said:
+            names = escaped(", ".join(map(str, paths)))
+            print(f"dsprof: waiting for the first trace in {names}; Ctrl-C ends", file=sys.stderr)
+            is_said = True
+        time.sleep(_WAIT_S)
+
+
+def _print(watched: Watched, form: str) -> None:
+    from dsprof.live.screen import Chosen, as_text, screen
+
+    watched.look()
+    while watched.is_behind or watched.judge.is_busy:
+        time.sleep(0 if watched.is_behind else _POLL_S)
+        watched.look()
+    now = watched.now()
+    if form == "json":
+        import msgspec
+
+        print_bytes(msgspec.json.format(msgspec.json.encode(now)) + b"\n")
+    else:
+        width = get_terminal_size().columns
+        print_bytes(as_text(screen(now, width, len(now.ranks) + 60, Chosen())).encode())
+
+
+def _app(watched: Watched) -> None:
+    try:
+        from dsprof.live.terminal import WatchApp
+    except ImportError:
+        raise DsprofError(
+            "the terminal view needs textual: pip install 'dsprof[watch]', or add --once"
+        ) from None
+    WatchApp(watched).run()

@@ -1,0 +1,131 @@
+"""Follows the native traces of a run: of each file only what is new is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+
+from dsprof.errors import TraceError
+from dsprof.files.inputs import open_input
+from dsprof.trace.dumps.state_file import RankState, find_state
+from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.reader import add_collectives, decode_lines, take_rare
+from dsprof.trace.schema import Group, Header, Heartbeat, MemorySample
+
+_LOOK_BYTES = 1 << 22
+"""Read of one file at once: a run that is long over is caught up with in several looks."""
+
+_MOST_EVENTS = 100_000
+"""Kept of a rank for its next window: more only come of runs without steps."""
+
+
+class FollowedRank:
+    """The trace of one rank as it grows, and what its last steps hold."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path, self.header = path, header
+        self.is_behind = True  # whether the file holds more than was read
+        self.grown_at = monotonic()
+        self.memory: MemorySample | None = None
+        self.heartbeat: Heartbeat | None = None
+        self._lasting = RankTrace(str(path), header, CollectivesBuilder().build())
+        self._offset = 0
+        self._fresh: list[Line] = []
+        self._recent: list[Line] = []  # of the newest step, and of what has no step yet
+        self._opened: dict[int, Line] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rank has written its last line."""
+        return self._lasting.trailer is not None
+
+    @property
+    def exception(self) -> str:
+        """The type of the exception that ended the rank, if any."""
+        trailer = self._lasting.trailer
+        return trailer.exception if trailer is not None else ""
+
+    @property
+    def opened(self) -> list[Line]:
+        """The collectives that the file knows to be in flight, the oldest first."""
+        return sorted(self._opened.values(), key=lambda line: line.args.issue_ns)
+
+    def state(self) -> RankState | None:
+        """Return what the rank does at this moment, where its memory can be read from here."""
+        return None if self.is_over else find_state(self.header, self.path.parent)
+
+    @property
+    def groups(self) -> Mapping[int, Group]:
+        """The process groups that the file has described by now."""
+        return self._lasting.groups
+
+    def look(self) -> list[Line]:
+        """Read what is new, up to the last whole line, and return its collectives.
+
+        Raises:
+            TraceError: the file has gone, or cannot be read any more.
+        """
+        events = self._read()
+        ended = [event for event in events if type(event) is COMM_LINE]
+        for event in events:
+            if type(event) is OPEN_LINE:
+                self._opened[event.args.id] = event
+        for event in ended:
+            self._opened.pop(event.args.id, None)
+        self._fresh += [event for event in events if type(event) is not OPEN_LINE]
+        return ended
+
+    def window(self) -> RankTrace | None:
+        """Return a trace of the steps that are complete since the last call; None without any.
+
+        What a later step still adds to one, as a wait that outlasts it, is in the next window,
+        which therefore begins with the last step of this one.
+        """
+        events, self._fresh = [*self._recent, *self._fresh], []
+        trace = RankTrace(
+            path=str(self.path),
+            header=self.header,
+            collectives=self._lasting.collectives,
+            groups=self._lasting.groups,
+            engines=self._lasting.engines,
+            sites=self._lasting.sites,
+            models=self._lasting.models,
+        )
+        builder = CollectivesBuilder()
+        add_collectives(builder, [event for event in events if type(event) is COMM_LINE])
+        take_rare(trace, [event for event in events if type(event) is not COMM_LINE], {})
+        trace.collectives = builder.build()
+        self._keep(trace)
+        last = max((step.step for step in trace.steps), default=-1)
+        self._recent = [event for event in events if _step_of(event) >= last][-_MOST_EVENTS:]
+        return trace if trace.steps else None
+
+    def _keep(self, trace: RankTrace) -> None:
+        """Keep what holds beyond a window."""
+        lasting = self._lasting
+        lasting.trailer = trace.trailer or lasting.trailer
+        self.memory = trace.memory[-1] if trace.memory else self.memory
+        self.heartbeat = trace.heartbeats[-1] if trace.heartbeats else self.heartbeat
+
+    def _read(self) -> list[Line]:
+        try:
+            with open_input(self.path) as file:
+                file.seek(self._offset)
+                data = file.read(_LOOK_BYTES)
+        except OSError as error:
+            raise TraceError(f"{self.path}: cannot be read: {error.strerror}") from None
+        end = data.rfind(b"\n") + 1
+        self.is_behind = len(data) == _LOOK_BYTES
+        if not end and not self.is_behind:
+            return []
+        self._offset += end or len(data)  # a line as long as a look is none of ours
+        self.grown_at = monotonic()
+        return decode_lines(data[:end])
+
+
+def _step_of(event: Line) -> int:
+    """Return the step that an event belongs to; -1 for none."""
+    step: int = getattr(event.args, "step", -1)
+    return step

@@ -1,0 +1,169 @@
+"""Judges a run while it lasts, by the rules of the report, and keeps findings from flickering."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import IO
+
+import msgspec
+
+from dsprof.analysis.run.hang_model import HangReport
+from dsprof.diagnosis.model import Diagnosis, from_json
+from dsprof.errors import DsprofError
+from dsprof.findings.finding import Finding, Status
+
+_REST = 25
+"""After a judgement, rest so many times as long as it took: 4 % of a core."""
+
+_PERSISTENCE = 2
+"""So many judgements in a row raise a finding, and withdraw it."""
+
+
+class Standing:
+    """The findings that stand.
+
+    A rule is raised and withdrawn at most once while the run lasts; the last judgement, of the
+    whole run, holds without more ado.
+    """
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.waiting: list[str] = []
+        self._agreed: dict[str, int] = {}  # rule -> judgements in a row that are unlike what stands
+        self._withdrawn: set[str] = set()
+
+    def hear(self, diagnosis: Diagnosis, *, is_over: bool) -> None:
+        """Take the judgement of the run so far."""
+        failed = [one for one in diagnosis.findings if one.status is Status.FAIL]
+        if is_over:
+            self.findings, self.waiting = failed, []
+            return
+        self.waiting = [rule.rule for rule in diagnosis.rules if rule.judges_end]
+        failed = [one for one in failed if one.rule not in self.waiting]
+        standing = self._settled({one.rule for one in failed})
+        known = {one.rule for one in failed}
+        kept = [one for one in self.findings if one.rule in standing - known]
+        self.findings = [*(one for one in failed if one.rule in standing), *kept]
+
+    def _settled(self, heard: set[str]) -> set[str]:
+        """Return the rules that stand, now that these failed."""
+        standing = {one.rule for one in self.findings}
+        unlike = (heard ^ standing) - self._withdrawn
+        self._agreed = {rule: self._agreed.get(rule, 0) + 1 for rule in unlike}
+        due = {rule for rule, count in self._agreed.items() if count >= _PERSISTENCE}
+        self._agreed = {rule: n for rule, n in self._agreed.items() if rule not in due}
+        self._withdrawn |= due & standing
+        return standing ^ due
+
+
+class Asked:
+    """A command of dsprof that runs beside this process: it may take seconds and memory.
+
+    After an answer it rests so long that it takes 4 % of a core.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", "dsprof", *arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._files: tuple[IO[bytes], ...] = ()
+        self._began = self._due = monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it may be asked again."""
+        return not self.is_busy and monotonic() >= self._due
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it was asked and has not answered."""
+        return self._process is not None
+
+    def ask(self) -> None:
+        """Start it."""
+        self._began = monotonic()
+        self._files = tuple(map(tempfile.TemporaryFile, ("w+b", "w+b")))
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._files[0],
+            stderr=self._files[1],
+            start_new_session=True,  # Ctrl-C is for whoever watches
+        )
+
+    def answer(self) -> bytes | None:
+        """Return what it wrote, once it has ended; None before.
+
+        Raises:
+            DsprofError: it failed.
+        """
+        if self._process is None or self._process.poll() is None:
+            return None
+        code, self._process = self._process.returncode, None
+        self._due = monotonic() + _REST * (monotonic() - self._began)
+        with self._files[0] as output, self._files[1] as errors:
+            output.seek(0)
+            errors.seek(0)
+            if code not in (0, 1):
+                said = errors.read().decode(errors="replace").strip()
+                raise DsprofError(said.removeprefix("dsprof: ") or "the process was killed")
+            return output.read()
+
+    def close(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Judge:
+    """Judges a run so far by the rules of the report, and asks why it is stuck where it is."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.standing = Standing()
+        self.steps: int | None = None  # that the last judgement saw
+        self.stuck = ""  # why no step ends
+        self.failure = ""  # why there is no judgement
+        self.is_done = False  # the whole run is judged
+        names = [str(path) for path in paths]
+        self._report = Asked("report", *names, "--format", "json", "-o", "-", "--quiet")
+        self._hang = Asked("hang", "--live", *names, "--format", "json", "-o", "-", "--quiet")
+        self._is_of_whole = False
+
+    def poll(self, *, is_over: bool, is_stalled: bool) -> None:
+        """Take answers that are ready, and ask again where that is due."""
+        try:
+            self._take()
+        except DsprofError as error:
+            self.failure = str(error)
+        if not is_stalled:
+            self.stuck = ""
+        elif self._hang.is_due:
+            self._hang.ask()
+        if not self.is_done and (self._report.is_due or (is_over and not self._report.is_busy)):
+            self._is_of_whole = is_over
+            self._report.ask()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is to come."""
+        return self._report.is_busy or self._hang.is_busy
+
+    def close(self) -> None:
+        """End the commands that run."""
+        self._report.close()
+        self._hang.close()
+
+    def _take(self) -> None:
+        if (answer := self._hang.answer()) is not None:
+            found = msgspec.json.decode(answer, type=HangReport).verdicts
+            self.stuck = next((one.sentence for one in found if not one.is_healthy), "")
+        if (answer := self._report.answer()) is not None:
+            diagnosis = from_json(answer, "dsprof report")
+            self.failure, self.steps = "", diagnosis.run.steps
+            self.standing.hear(diagnosis, is_over=self._is_of_whole)
+            self.is_done = self._is_of_whole

@@ -1,0 +1,192 @@
+"""What Prometheus reads of a run: a bounded catalogue, in the words of docs/how-to/watch.md.
+
+Labels are hosts, operations and groups, never steps, and ranks only where they are few.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import accumulate
+from threading import Lock
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from dsprof.findings.finding import Severity
+from dsprof.live.now import RankNow, RunNow
+from dsprof.live.totals import BUCKETS_S, Totals
+
+_MOST_RANKS = 64
+"""Of more, each series is of a host."""
+
+_MOST_HOSTS = 2048
+_MOST_GROUPS = 200
+"""Operations and groups with series of their own; the rest is `others`."""
+
+_OTHERS = "others"
+_LENGTHS = (*map(str, BUCKETS_S), "+Inf")
+
+
+class RunCollector(Collector):
+    """Tells Prometheus what the last look has seen."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._families: list[Metric] = []
+
+    def show(self, now: RunNow, totals: Totals) -> None:
+        """Tell this from now on."""
+        families = [
+            *_of_run(now),
+            *_of_ranks(now),
+            *_of_traffic(totals),
+            *_of_steps(totals),
+        ]
+        with self._lock:
+            self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of metrics."""
+        with self._lock:
+            yield from self._families
+
+
+def _of_run(now: RunNow) -> Iterator[Metric]:
+    info = InfoMetricFamily("dsprof_run", "The run that is watched")
+    info.add_metric([], {"run_key": now.run_key, "world_size": str(now.world_size)})
+    yield info
+    yield _gauge("dsprof_step", "The last step that a rank completed", now.step)
+    yield _gauge("dsprof_ranks", "Ranks that have a trace", len(now.ranks))
+    yield _gauge(
+        "dsprof_exposed_share",
+        "Exposed communication / time of recent steps",
+        now.exposed_share,
+    )
+    yield _gauge(
+        "dsprof_straggler_rank",
+        "The rank that others wait for in most recent steps; absent where none is",
+        now.straggler,
+    )
+    yield _gauge(
+        "dsprof_straggler_lateness_seconds",
+        "How long the others wait for it in a step",
+        _seconds(now.straggler_ns) or 0,
+    )
+    yield _gauge("dsprof_stuck", "Whether no step ends for a known reason", bool(now.stuck))
+    found = GaugeMetricFamily("dsprof_findings", "Findings so far", labels=["severity"])
+    counts = Counter(finding.severity for finding in now.findings)
+    for severity in Severity:
+        if severity is not Severity.NONE and now.judged_steps is not None:
+            found.add_metric([severity.value], counts[severity])
+    yield found
+
+
+def _of_ranks(now: RunNow) -> Iterator[Metric]:
+    """Yield what is of ranks, or of hosts, where the worst of their ranks speaks."""
+    is_few = len(now.ranks) <= _MOST_RANKS
+    for name, text, value in _OF_RANKS:
+        family = GaugeMetricFamily(name, text, labels=["host", "rank"])
+        hosts: dict[str, float] = {}
+        for rank in now.ranks:
+            if (found := value(rank)) is None:
+                continue
+            if is_few:
+                family.add_metric([rank.host, str(rank.rank)], found)
+            elif rank.host in hosts or len(hosts) < _MOST_HOSTS:
+                hosts[rank.host] = max(found, hosts.get(rank.host, found))
+        for host, worst in hosts.items():
+            family.add_metric([host, ""], worst)
+        yield family
+
+
+def _of_steps(totals: Totals) -> Iterator[Metric]:
+    lengths = HistogramMetricFamily(
+        "dsprof_step_seconds", "Length of the steps of all ranks", labels=["host"]
+    )
+    exposed = CounterMetricFamily(
+        "dsprof_exposed_seconds", "Exposed communication of all ranks", labels=["host"]
+    )
+    for host, steps in totals.steps.items():
+        so_far = accumulate(steps.lengths[place] for place in range(len(_LENGTHS)))
+        buckets = [(length, float(n)) for length, n in zip(_LENGTHS, so_far, strict=True)]
+        lengths.add_metric([host], buckets, steps.total_s)
+        exposed.add_metric([host], steps.exposed_s)
+    yield lengths
+    yield exposed
+
+
+def _of_traffic(totals: Totals) -> Iterator[Metric]:
+    calls = CounterMetricFamily("dsprof_calls", "Collectives", labels=["op", "group"])
+    nbytes = CounterMetricFamily("dsprof_bytes", "Their bytes", labels=["op", "group"])
+    kept = dict(totals.calls.most_common(_MOST_GROUPS))
+    sums: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for what, count in totals.calls.items():
+        known = what if what in kept else (_OTHERS, _OTHERS)
+        sums[known] += count
+        sizes[known] += totals.nbytes[what]
+    for (op, group), count in sums.items():
+        calls.add_metric([op, group], count)
+        nbytes.add_metric([op, group], sizes[op, group])
+    yield calls
+    yield nbytes
+
+
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    """Return a gauge; one whose value is not known has no sample."""
+    family = GaugeMetricFamily(name, text)
+    if value is not None:
+        family.add_metric([], float(value))
+    return family
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9
+
+
+def _in_flight(rank: RankNow) -> float | None:
+    if rank.state in ("ended", "crashed"):
+        return None
+    return rank.in_flight.age_ns / 1e9 if rank.in_flight is not None else 0.0
+
+
+_OF_RANKS = (
+    (
+        "dsprof_in_flight_seconds",
+        "Age of the oldest collective in flight",
+        _in_flight,
+    ),
+    (
+        "dsprof_rank_silent",
+        "Whether a rank shows no sign of life",
+        lambda rank: float(rank.state == "silent"),
+    ),
+    (
+        "dsprof_rank_lateness_seconds",
+        "How long others wait for a rank in a step",
+        lambda rank: _seconds(rank.late_ns),
+    ),
+    ("dsprof_host_memory_bytes", "Resident memory", lambda rank: rank.rss_bytes),
+    (
+        "dsprof_device_allocated_bytes",
+        "Memory of the device in use",
+        lambda rank: rank.allocated_bytes,
+    ),
+    (
+        "dsprof_device_reserved_bytes",
+        "Memory that the allocator holds",
+        lambda rank: rank.reserved_bytes,
+    ),
+    (
+        "dsprof_device_stuck_bytes",
+        "Free memory in segments that are partly used",
+        lambda rank: rank.stuck_bytes,
+    ),
+)

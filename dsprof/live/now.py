@@ -1,0 +1,72 @@
+"""What a run does now: the value that terminal, metrics and JSON show of a run while it lasts.
+
+The figures of a step are made by the aggregates of the report, from the steps that are new.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dsprof.diagnosis.model import StepParts
+from dsprof.findings.finding import Finding
+
+State = Literal["running", "silent", "ended", "crashed"]
+
+
+class InFlight(msgspec.Struct):
+    """The oldest collective that a rank has called and that has not ended."""
+
+    op: str
+    group: str
+    nbytes: int
+    age_ns: int
+
+
+class RankNow(msgspec.Struct):
+    """One rank."""
+
+    rank: int
+    host: str
+    state: State
+    step: int | None  # the last that it completed
+    step_ns: int | None = None  # median of its recent steps
+    exposed_ns: int | None = None  # of one of them, mean
+    late_ns: int | None = None  # by how much others wait for it in one of them, mean
+    in_flight: InFlight | None = None
+    rss_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    stuck_bytes: int | None = None  # free, in segments of the allocator that are partly used
+
+
+class Strip(msgspec.Struct):
+    """Ranks x recent steps: time outside communication waits in ns, -1 without data."""
+
+    ranks: list[int] = []
+    steps: list[int] = []
+    busy_ns: list[list[int]] = []
+
+
+class RunNow(msgspec.Struct):
+    """The run."""
+
+    run_key: str
+    started: str  # ISO 8601, UTC
+    world_size: int
+    is_over: bool  # all ranks that have a trace have written its last line
+    ranks: list[RankNow]
+    strip: Strip
+    step: int | None = None  # the last that a rank completed
+    steps_per_s: float | None = None  # by the median of recent steps
+    step_ns: int | None = None  # median of recent steps, mean over ranks
+    trend: float | None = None  # newer half / older half of recent steps - 1
+    parts: StepParts | None = None  # of all recent steps together
+    exposed_share: float | None = None
+    straggler: int | None = None  # others wait for it in most of the recent steps
+    straggler_ns: int | None = None
+    stuck: str = ""  # why no step ends, where none does
+    findings: list[Finding] = []  # that stand, the most important first
+    judged_steps: int | None = None  # up to which findings are known; None: not judged yet
+    waiting_rules: list[str] = []  # judged only when the run is over

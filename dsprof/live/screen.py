@@ -1,0 +1,204 @@
+"""What the terminal shows of a run: lines of words and colours, for a width and a height."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.findings import brief
+from dsprof.findings import formatting as fmt
+from dsprof.findings.finding import Severity
+from dsprof.findings.wording import shortened
+from dsprof.live.now import RankNow, RunNow
+
+Span = tuple[str, str]
+"""A text, and the style that rich gives it."""
+
+Line = list[Span]
+
+_LEVELS = "·░▒▓█"
+_HEAT = ("grey50", "blue", "cyan", "yellow", "bright_red")
+"""Readers see the levels by their signs, too: colour does not suffice."""
+
+_STYLES = {
+    Severity.CRITICAL: "bold bright_red",
+    Severity.HIGH: "bright_red",
+    Severity.MEDIUM: "yellow",
+    Severity.LOW: "cyan",
+}
+_PARTS = (("compute", "blue"), ("exposed_comm", "bright_red"), ("copies", "cyan"))
+_REST_PARTS = (("idle", "grey50"), ("other", "grey50"))
+_NAMES = {"exposed_comm": "exposed communication"}
+_COLUMNS = 44
+"""Characters of a line of a rank beside the strip and what the rank does."""
+_STRANGE = "\N{REPLACEMENT CHARACTER}"
+_LONG_NS = 1_000_000_000
+"""A collective in flight for longer is worth a line."""
+
+
+@dataclass
+class Chosen:
+    """What the keys have chosen, as places in what is shown."""
+
+    rank: int = 0
+    finding: int | None = None
+
+
+def screen(now: RunNow, width: int, height: int, chosen: Chosen) -> list[Line]:
+    """Return at most `height` lines; ranks that do not fit scroll with the one that is chosen."""
+    top = [_title(now), *_step(now, width), *_stuck(now, width), []]
+    bottom = [[], *_findings(now, width, chosen)]
+    room = max(height - len(top) - len(bottom) - 1, 1)
+    lines = [*top, _rank_head(width), *_ranks(now, width, room, chosen), *bottom]
+    return [_cut(line, width) for line in lines[:height]]
+
+
+def as_text(lines: Iterable[Line]) -> str:
+    """Return lines without styles."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines) + "\n"
+
+
+def _title(now: RunNow) -> Line:
+    present = fmt.plural(now.world_size, "rank")
+    if len(now.ranks) < now.world_size:
+        present = f"{len(now.ranks)} of {present}"
+    hosts = {rank.host for rank in now.ranks}
+    where = next(iter(hosts)) if len(hosts) == 1 else fmt.plural(len(hosts), "host")
+    state = "over" if now.is_over else "running"
+    return [
+        ("dsprof ", "bold"),
+        (f"{present} on {shortened(where, 24)}, since {now.started[11:19]} UTC, ", ""),
+        (state, "bold" if now.is_over else "green"),
+    ]
+
+
+def _step(now: RunNow, width: int) -> Iterator[Line]:
+    if now.step is None or now.step_ns is None:
+        yield [("No step has ended yet.", "")]
+        return
+    pace = "" if now.steps_per_s is None else f", {now.steps_per_s:.3g} a second"
+    trend = _trend(now.trend)
+    yield [(f"Step {now.step:,}", "bold"), (f"  {fmt.duration(now.step_ns)}{pace}{trend}", "")]
+    if now.parts is None:
+        return
+    parts = [*_PARTS, *_REST_PARTS]
+    known = [(name, style, getattr(now.parts, f"{name}_ns")) for name, style in parts]
+    shares = [
+        (name, style, ns / max(now.parts.total_ns, 1))
+        for name, style, ns in known
+        if ns is not None
+    ]
+    yield [("█" * round(share * width), style) for _, style, share in shares]
+    words = [f"{_NAMES.get(name, name)} {fmt.share(share)}" for name, _, share in shares]
+    yield [("  ".join(words), "")]
+
+
+def _trend(trend: float | None) -> str:
+    if trend is None:
+        return ""
+    if abs(trend) < 0.02:
+        return ", steady"
+    return f", {fmt.share(abs(trend))} {'slower' if trend > 0 else 'faster'} than before"
+
+
+def _stuck(now: RunNow, width: int) -> Iterator[Line]:
+    if now.straggler is not None:
+        wait = fmt.duration(now.straggler_ns)
+        yield [(f"Rank {now.straggler} is late: the others wait {wait} a step for it.", "yellow")]
+    if now.stuck:
+        yield from ([(line, "bold bright_red")] for line in _wrapped(now.stuck, width))
+
+
+def _rank_head(width: int) -> Line:
+    head = f"{'rank':>5} {'step':>8} {'a step':>8} {'exposed':>7} {'memory':>8}  recent steps"
+    return [(head[:width], "bold")]
+
+
+def _ranks(now: RunNow, width: int, room: int, chosen: Chosen) -> Iterator[Line]:
+    chosen.rank = min(max(chosen.rank, 0), len(now.ranks) - 1)
+    first = min(max(chosen.rank - room // 2, 0), max(len(now.ranks) - room, 0))
+    seen = now.ranks[first : first + room]
+    doing = max((len(_doing(rank)) for rank in seen), default=0)
+    heat = _heat(now, max(width - _COLUMNS - doing, 0))
+    for place, rank in enumerate(seen, first):
+        style = "reverse" if place == chosen.rank else ""
+        share = (
+            rank.exposed_ns / rank.step_ns if rank.exposed_ns is not None and rank.step_ns else None
+        )
+        exposed = "" if share is None else fmt.share(share)
+        length = "" if rank.step_ns is None else fmt.duration(rank.step_ns)
+        step = "" if rank.step is None else f"{rank.step:,}"
+        held = rank.rss_bytes if rank.reserved_bytes is None else rank.reserved_bytes
+        memory = "" if held is None else fmt.size(held)
+        yield [
+            (f"{rank.rank:>5} {step:>8} {length:>8} {exposed:>7} {memory:>8}  ", style),
+            *heat.get(rank.rank, []),
+            (f"  {_doing(rank)}", "yellow" if _is_worth_a_look(rank) else ""),
+        ]
+
+
+def _is_worth_a_look(rank: RankNow) -> bool:
+    flying = rank.in_flight
+    return rank.state in ("silent", "crashed") or (flying is not None and flying.age_ns > _LONG_NS)
+
+
+def _doing(rank: RankNow) -> str:
+    flying = rank.in_flight
+    if flying is not None and (flying.age_ns > _LONG_NS or rank.state == "silent"):
+        group = f" of {flying.group}" if flying.group else ""
+        return f"in {flying.op}{group} for {fmt.duration(flying.age_ns)}"
+    return "" if rank.state == "running" else rank.state
+
+
+def _heat(now: RunNow, width: int) -> dict[int, Line]:
+    """Return a cell for each of the newest steps: how long a rank was busy, against the median."""
+    busy = np.array(now.strip.busy_ns, np.int64)
+    if not busy.size or not width:
+        return {}
+    busy = busy[:, -min(width, 60) :]
+    known = busy >= 0
+    middle = float(np.median(busy[known])) if known.any() else 0.0
+    level = np.searchsorted([0.8, 1.05, 1.25, 1.6], busy / max(middle, 1))
+    return {
+        rank: [
+            (_LEVELS[cell], _HEAT[cell]) if is_known else (" ", "")
+            for cell, is_known in zip(levels, knowns, strict=True)
+        ]
+        for rank, levels, knowns in zip(now.strip.ranks, level, known, strict=True)
+    }
+
+
+def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
+    if now.judged_steps is None:
+        yield [("Not judged yet.", "")]
+        return
+    waiting = f"; judged at its end: {', '.join(now.waiting_rules)}" if now.waiting_rules else ""
+    count = fmt.plural(len(now.findings), "finding") if now.findings else "No findings"
+    yield [(f"{count} after {fmt.plural(now.judged_steps, 'step')}{waiting}"[:width], "bold")]
+    for place, finding in enumerate(now.findings):
+        is_chosen = place == chosen.finding
+        mark = f"{finding.severity.value:<9}"
+        text = brief.line(finding)
+        yield [(mark, _STYLES.get(finding.severity, "")), (text, "reverse" if is_chosen else "")]
+        if is_chosen:
+            more = " ".join(filter(None, (finding.summary, finding.cause, finding.action)))
+            yield from ([(f"  {line}", "")] for line in _wrapped(more, width - 2))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(" ".join(text.split()), max(width, 20))
+
+
+def _cut(line: Sequence[Span], width: int) -> Line:
+    cut: Line = []
+    for text, style in line:
+        shown = "".join(
+            char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text
+        )
+        cut.append((shown[:width], style))
+        width -= min(len(shown), width)
+    return cut

@@ -1,0 +1,257 @@
+"""Looks at a run again and again, and says what it does now."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import mean, median
+from threading import Event
+from time import monotonic
+
+from dsprof.diagnosis.model import StepParts
+from dsprof.errors import TraceError
+from dsprof.live.following import FollowedRank
+from dsprof.live.judging import Judge
+from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
+from dsprof.live.recent import RecentSteps
+from dsprof.live.totals import Totals
+from dsprof.trace.run import find_run
+from dsprof.trace.schema import Group, Header
+
+_SILENT_S = 10.0
+"""A living process writes at least every 5 s."""
+
+_REST = 25
+"""After a look, rest so many times as long as it took: 4 % of a core."""
+
+_SHORTEST_REST_S = 1.0
+
+_STALLED = 5
+"""So many typical steps without the end of one are a stall, if that is longer."""
+
+_STRIP_RANKS = 64
+
+
+class Watched:
+    """A run that is being recorded into a folder.
+
+    Each `look` reads what is new; `now` says what is known. Everything is bounded: by ranks, and by
+    a number of recent steps.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Find the run.
+
+        Raises:
+            TraceError: there is none yet, or it cannot be read.
+        """
+        self._paths = paths
+        self._seen: set[str] = set()
+        self.ranks: dict[int, FollowedRank] = {}
+        self.recent = RecentSteps()
+        self.totals = Totals()
+        self.judge = Judge(paths)
+        self._moved_at = monotonic()
+        self._find()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every rank that has a trace has ended it."""
+        return all(rank.is_over for rank in self.ranks.values())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to read at once."""
+        return any(rank.is_behind for rank in self.ranks.values())
+
+    def look(self) -> None:
+        """Read what is new."""
+        if _names(self._paths) != self._seen:
+            with suppress(TraceError):
+                self._find()
+        windows = []
+        for followed in self.ranks.values():
+            with suppress(TraceError):  # it has gone: what is known of it stays
+                ended = followed.look()
+                if (window := followed.window()) is not None:
+                    windows.append(window)
+                labels = {number: group.label for number, group in followed.groups.items()}
+                self.totals.add_calls(ended, labels)
+        steps = self.recent.add(windows)
+        for rank, number, found in steps:
+            self.totals.add_step(rank, number, found, self.ranks[rank].header.host)
+        if steps:
+            self._moved_at = monotonic()
+        if not self.is_behind:
+            self.judge.poll(is_over=self.is_over, is_stalled=self.is_stalled)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether no step has ended for much longer than steps take."""
+        lengths = self.recent.lengths_ns()
+        patience_s = max(_SILENT_S, _STALLED * median(lengths) / 1e9 if lengths else 0)
+        return not self.is_over and monotonic() - self._moved_at > patience_s
+
+    def now(self) -> RunNow:
+        """Say what the run does now."""
+        first = self.ranks[min(self.ranks)].header
+        steps, lengths = sorted(self.recent.steps), self.recent.lengths_ns()
+        step_ns = round(median(lengths)) if lengths else None
+        straggler = self.recent.straggler()
+        return RunNow(
+            run_key=first.run_key,
+            started=_date(first),
+            world_size=first.world_size,
+            is_over=self.is_over,
+            ranks=[self._rank(number) for number in sorted(self.ranks)],
+            strip=self._strip(steps),
+            step=steps[-1] if steps else None,
+            steps_per_s=1e9 / step_ns if step_ns and not self.is_over else None,
+            step_ns=step_ns,
+            trend=self.recent.trend(),
+            parts=(parts := _parts(self.recent)),
+            exposed_share=parts.exposed_comm_ns / parts.total_ns
+            if parts and parts.exposed_comm_ns is not None and parts.total_ns
+            else None,
+            straggler=straggler[0] if straggler else None,
+            straggler_ns=straggler[1] if straggler else None,
+            stuck=self.judge.stuck,
+            findings=self.judge.standing.findings,
+            judged_steps=self.judge.steps,
+            waiting_rules=self.judge.standing.waiting,
+        )
+
+    def _find(self) -> None:
+        names = _names(self._paths)
+        run = find_run(self._paths)
+        known = {rank.path: rank for rank in self.ranks.values()}
+        if run.headers[0].run_key not in {rank.header.run_key for rank in known.values()}:
+            self.recent, self.totals = RecentSteps(), Totals()
+        self.ranks = {
+            header.rank: known.get(path) or FollowedRank(path, header)
+            for path, header in zip(run.files, run.headers, strict=True)
+        }
+        self._seen = names
+
+    def _rank(self, number: int) -> RankNow:
+        followed, steps = self.ranks[number], self.recent.of_rank(number)
+        last = max((n for n, ranks in self.recent.steps.items() if number in ranks), default=None)
+        state, flying = _state(followed)
+        memory = followed.memory
+        device = (memory.device if memory else None) or {}
+        return RankNow(
+            rank=number,
+            host=followed.header.host,
+            state=state,
+            step=last,
+            step_ns=round(median(one.total_ns for one in steps)) if steps else None,
+            exposed_ns=_mean(one.exposed_ns for one in steps),
+            late_ns=_mean(one.caused_ns for one in steps),
+            in_flight=flying,
+            rss_bytes=memory.rss_bytes if memory and memory.rss_bytes >= 0 else None,
+            allocated_bytes=device.get("allocated_bytes.all.current"),
+            reserved_bytes=device.get("reserved_bytes.all.current"),
+            stuck_bytes=device.get("inactive_split_bytes.all.current"),
+        )
+
+    def _strip(self, steps: Sequence[int]) -> Strip:
+        ranks = sorted(self.ranks)[:_STRIP_RANKS]
+        found = [[self.recent.steps[step].get(rank) for step in steps] for rank in ranks]
+        busy = [
+            [-1 if one is None else one.total_ns - (one.exposed_ns or 0) for one in row]
+            for row in found
+        ]
+        return Strip(ranks, list(steps), busy)
+
+
+def _names(paths: Iterable[Path]) -> set[str]:
+    """Return the names of the files under `paths`, as far as they can be listed."""
+    found = set()
+    for path in paths:
+        found.add(str(path))
+        with suppress(OSError), os.scandir(path) as entries:
+            found |= {entry.path for entry in entries}
+    return found
+
+
+def _state(followed: FollowedRank) -> tuple[State, InFlight | None]:
+    """Say whether a rank shows life, and what it waits for: by its memory, or else by its file."""
+    if followed.is_over:
+        return ("crashed" if followed.exception else "ended"), None
+    if (state := followed.state()) is not None:
+        now_ns = time.monotonic_ns()
+        flying = [
+            InFlight(call.op, _label(state.groups, call.group), call.nbytes, now_ns - call.issue_ns)
+            for call in state.in_flight[:1]
+        ]
+        silent_s = (now_ns - state.beat_ns) / 1e9
+    else:
+        now_ns = time.time_ns() - followed.header.started_epoch_ns
+        flying = [
+            InFlight(
+                line.name,
+                _label(followed.groups, line.args.group),
+                line.args.nbytes,
+                now_ns - line.args.issue_ns,
+            )
+            for line in followed.opened[:1]
+        ]
+        silent_s = monotonic() - followed.grown_at
+    return ("silent" if silent_s > _SILENT_S else "running"), flying[0] if flying else None
+
+
+def _label(groups: Mapping[int, Group], number: int) -> str:
+    return groups[number].label if number in groups else ""
+
+
+def _parts(recent: RecentSteps) -> StepParts | None:
+    """Return the mean over ranks of the recent steps after warm-up, added up."""
+    rows = [[*recent.steps[number].values()] for number in recent.measured]
+    if not rows:
+        return None
+    parts = {
+        name: _sum([_mean(getattr(one, f"{name}_ns") for one in row) for row in rows])
+        for name in ("compute", "exposed", "copies", "idle")
+    }
+    total_ns = sum(round(mean(one.total_ns for one in row)) for row in rows)
+    return StepParts(
+        step=None,
+        compute_ns=parts["compute"],
+        exposed_comm_ns=parts["exposed"],
+        copies_ns=parts["copies"],
+        idle_ns=parts["idle"],
+        other_ns=total_ns - sum(part or 0 for part in parts.values()),
+        total_ns=total_ns,
+    )
+
+
+def _mean(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(mean(known)) if known else None
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _date(header: Header) -> str:
+    started = datetime.fromtimestamp(header.started_epoch_ns / 1e9, timezone.utc)
+    return started.isoformat(timespec="seconds")
+
+
+def repeat(watched: Watched, stopped: Event, show: Callable[[RunNow], object]) -> None:
+    """Look at the run and show it until `stopped`, with 4 % of a core at most once it is read."""
+    try:
+        while not stopped.is_set():
+            began = time.thread_time()
+            watched.look()
+            if not watched.is_behind:
+                show(watched.now())
+                stopped.wait(max(_REST * (time.thread_time() - began), _SHORTEST_REST_S))
+    finally:
+        watched.judge.close()

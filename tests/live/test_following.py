@@ -1,0 +1,172 @@
+"""A run is followed as its files grow: figures are those of the whole files."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summarise import summarise
+from dsprof.errors import TraceError
+from dsprof.live.watching import Watched
+from dsprof.trace.lines import LINES, Line
+from dsprof.trace.run import find_run
+from dsprof.trace.schema import Header, MemorySample, Trailer
+from tests.factories import trace as make
+from tests.factories.trace_files import encode
+
+
+def events(rank: int, steps: int = 12, late_ms: float = 3) -> list[Line]:
+    """A rank of two: rank 1 computes longer, rank 0 waits for it in each step."""
+    found: list[Line] = [
+        LINES["header"](args=make.header(rank, 2)),
+        LINES["group"](args=make.group(2)),
+    ]
+    for number in range(steps):
+        start = 50.0 * number
+        busy = 10 + number % 3 + (late_ms if rank else 0)
+        whole = 30 + number % 3
+        found += [
+            make.sync("all_reduce", start + busy, whole - busy, seq=number, step=number),
+            make.sync("all_gather", start + 40, 2 + number % 2, seq=steps + number, step=number),
+            LINES["step"](args=make.step(number, start, start + 50)),
+        ]
+    return found
+
+
+TRAILER = LINES["trailer"](args=Trailer(reason="exit"))
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    for rank in range(2):
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(
+            encode(events(rank)[:1])[:-3] + b",\n"
+        )
+    return Watched([tmp_path])
+
+
+def grow(folder: Path, rank: int, data: bytes) -> None:
+    with (folder / f"trace.rank{rank:05d}.json").open("ab") as file:
+        file.write(data)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_are_those_of_the_whole_files_wherever_they_were_cut(
+    tmp_path: Path, watched: Watched, seed: int
+) -> None:
+    chance = random.Random(seed)
+    rest = [encode([*events(rank)[1:], TRAILER])[2:] for rank in range(2)]
+    while any(rest):
+        rank = chance.randrange(2)
+        size = chance.randrange(700)
+        grow(tmp_path, rank, rest[rank][:size])
+        rest[rank] = rest[rank][size:]
+        watched.look()
+    watched.look()
+    watched.judge.close()
+    whole = summarise(find_run([tmp_path]), [Steps])[Steps]
+    for rank, rows in whole.ranks.items():
+        assert rows.exposed_ns is not None
+        steps = [watched.recent.steps[number][rank] for number in rows.number.tolist()]
+        assert [one.total_ns for one in steps] == rows.total_ns.tolist()
+        assert [one.exposed_ns for one in steps] == rows.exposed_ns.tolist()
+    assert watched.is_over
+    assert watched.totals.calls == {("all_reduce", "world"): 24, ("all_gather", "world"): 24}
+    # The newest step of a rank may still change, and is not counted yet.
+    assert sum(sum(one.lengths.values()) for one in watched.totals.steps.values()) == 2 * 11
+
+
+def test_a_step_holds_what_ended_after_it(tmp_path: Path, watched: Watched) -> None:
+    late = make.issued("all_reduce", 10, 54, wait=46, waited=54, seq=0, step=0)
+    step = LINES["step"](args=make.step(0, 0, 50))
+    grow(tmp_path, 0, encode([events(0)[1], step])[2:-3] + b",\n")
+    watched.look()
+    before = watched.recent.steps[0][0].exposed_ns
+    grow(tmp_path, 0, encode([late, LINES["step"](args=make.step(1, 50, 100))])[2:])
+    watched.look()
+    watched.judge.close()
+    assert before == 0
+    assert watched.recent.steps[0][0].exposed_ns == make.ns(4)
+
+
+def test_the_late_rank_is_named(tmp_path: Path, watched: Watched) -> None:
+    for rank in range(2):
+        grow(tmp_path, rank, encode(events(rank, late_ms=12)[1:])[2:])
+    watched.look()
+    watched.judge.close()
+    now = watched.now()
+    assert (now.straggler, now.straggler_ns) == (1, make.ns(12))
+    assert now.step_ns == make.ns(50)
+    assert not now.is_over
+
+
+def test_ranks_that_take_turns_are_no_stragglers(tmp_path: Path, watched: Watched) -> None:
+    for rank in range(2):
+        mine = [
+            line
+            for number in range(12)
+            for line in events(rank, late_ms=12 if number % 2 else -12)[2 + 3 * number :][:3]
+        ]
+        grow(tmp_path, rank, encode([events(rank)[1], *mine])[2:])
+    watched.look()
+    watched.judge.close()
+    assert watched.now().straggler is None
+
+
+def test_a_rank_tells_what_is_in_flight(tmp_path: Path, watched: Watched) -> None:
+    open_call = make.hanging("broadcast", 20, nbytes=1 << 20, step=3)
+    grow(tmp_path, 0, encode([events(0)[1], open_call])[2:])
+    watched.look()
+    watched.judge.close()
+    flying = watched.now().ranks[0].in_flight
+    assert flying is not None
+    assert (flying.op, flying.group, flying.nbytes) == ("broadcast", "world", 1 << 20)
+
+
+def test_memory_is_the_newest_sample(tmp_path: Path, watched: Watched) -> None:
+    device = {"allocated_bytes.all.current": 5, "reserved_bytes.all.current": 9}
+    samples = [
+        LINES["memory"](args=MemorySample(at="step", time_ns=n, rss_bytes=n, device=device))
+        for n in (1, 2)
+    ]
+    grow(tmp_path, 0, encode(samples)[2:])
+    watched.look()
+    watched.judge.close()
+    rank = watched.now().ranks[0]
+    assert (rank.rss_bytes, rank.allocated_bytes, rank.reserved_bytes) == (2, 5, 9)
+    assert rank.stuck_bytes is None
+
+
+def test_ranks_that_come_later_are_found_and_a_new_run_replaces_the_old(tmp_path: Path) -> None:
+    (tmp_path / "trace.rank00000.json").write_bytes(encode(events(0)))
+    watched = Watched([tmp_path])
+    (tmp_path / "trace.rank00001.json").write_bytes(encode(events(1)))
+    watched.look()
+    assert [rank.rank for rank in watched.now().ranks] == [0, 1]
+    head = Header(**{**as_dict(make.header(0, 1)), "run_key": "next", "started_epoch_ns": 1 << 61})
+    (tmp_path / "trace.next.rank00000.json").write_bytes(
+        encode([LINES["header"](args=head), LINES["step"](args=make.step(7, 0, 10))])
+    )
+    watched.look()
+    watched.judge.close()
+    now = watched.now()
+    assert (now.run_key, now.world_size, now.step) == ("next", 1, 7)
+
+
+def as_dict(header: Header) -> dict[str, object]:
+    return {name: getattr(header, name) for name in header.__struct_fields__}
+
+
+def test_a_file_that_goes_keeps_what_was_known(tmp_path: Path, watched: Watched) -> None:
+    grow(tmp_path, 0, encode(events(0)[1:])[2:])
+    watched.look()
+    (tmp_path / "trace.rank00000.json").unlink()
+    watched.look()
+    watched.judge.close()
+    assert watched.now().step == 11
+
+
+def test_a_folder_without_traces_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no trace files"):
+        Watched([tmp_path])

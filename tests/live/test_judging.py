@@ -1,0 +1,94 @@
+"""Findings of a run that goes on: none flickers, and the last ones are the report's."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.diagnosis.model import Diagnosis, RuleInfo
+from dsprof.errors import DsprofError
+from dsprof.findings.finding import Status
+from dsprof.live.judging import Asked, Standing
+from dsprof.trace.run import find_run
+from tests.factories import diagnosis as make
+from tests.factories.trace_files import encode
+from tests.live.test_following import TRAILER, events
+from tests.live.test_screen import finding
+
+
+def judged(*rules: str) -> Diagnosis:
+    empty = make.empty()
+    empty.findings = [finding(rule) for rule in rules]
+    empty.rules = [RuleInfo(rule="at-the-end", title="", why="", category="", judges_end=True)]
+    return empty
+
+
+def shown(standing: Standing, judgements: Iterable[str]) -> list[str]:
+    """Let it hear judgements, each of rules of one letter, and return what stands after each."""
+    found = []
+    for rules in judgements:
+        standing.hear(judged(*rules), is_over=False)
+        found.append("".join(sorted(one.rule for one in standing.findings)))
+    return found
+
+
+def test_a_finding_is_raised_and_withdrawn_by_two_judgements_in_a_row() -> None:
+    heard = ["a", "", "a", "a", "", "a", "", "", ""]
+    assert shown(Standing(), heard) == ["", "", "", "a", "a", "a", "a", "", ""]
+
+
+def test_a_withdrawn_finding_does_not_come_back_before_the_end() -> None:
+    standing = Standing()
+    assert shown(standing, ["a", "a", "", "", "a", "a", "ab", "ab"])[-1] == "b"
+    standing.hear(judged("a"), is_over=True)
+    assert [one.rule for one in standing.findings] == ["a"]
+
+
+def test_rules_that_judge_the_end_wait_for_it() -> None:
+    standing = Standing()
+    for _ in range(3):
+        standing.hear(judged("a", "at-the-end"), is_over=False)
+    assert [one.rule for one in standing.findings] == ["a"]
+    assert standing.waiting == ["at-the-end"]
+    standing.hear(judged("a", "at-the-end"), is_over=True)
+    assert [one.rule for one in standing.findings] == ["a", "at-the-end"]
+    assert standing.waiting == []
+
+
+@pytest.mark.parametrize("late_ms", [0, 15])
+def test_a_run_that_is_replayed_ends_with_the_findings_of_its_report(
+    tmp_path: Path, late_ms: float
+) -> None:
+    """Each step more is judged; no rule is raised and withdrawn more than once."""
+    ranks = [events(rank, 30, late_ms) for rank in range(2)]
+    standing, flips, before = Standing(), Counter[str](), set[str]()
+    for steps in range(1, 31):
+        is_over = steps == 30
+        for rank, lines in enumerate(ranks):
+            cut = lines[: 2 + 3 * steps] + ([TRAILER] if is_over else [])
+            (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(encode(cut))
+        diagnosis = diagnose(find_run([tmp_path]))
+        standing.hear(diagnosis, is_over=is_over)
+        rules = {one.rule for one in standing.findings}
+        flips.update(rules ^ before)
+        before = rules
+    failed = [one for one in diagnosis.findings if one.status is Status.FAIL]
+    assert standing.findings == failed
+    assert ("late-rank" in before) == bool(late_ms)
+    assert max(flips.values(), default=0) <= 2
+
+
+def test_a_command_beside_answers_or_says_why_not(tmp_path: Path) -> None:
+    def answer(*arguments: str) -> bytes:
+        asked = Asked(*arguments)
+        asked.ask()
+        while (found := asked.answer()) is None:
+            assert asked.is_busy
+        assert not asked.is_due
+        return found
+
+    assert answer("--version").startswith(b"dsprof ")
+    with pytest.raises(DsprofError, match="No such file"):
+        answer("report", str(tmp_path / "absent"), "-q")

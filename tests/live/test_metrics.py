@@ -1,0 +1,82 @@
+"""What Prometheus reads: known names, bounded labels, nothing where nothing is known."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("prometheus_client")
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dsprof.live.metrics import RunCollector
+from dsprof.live.now import InFlight, RunNow
+from dsprof.live.recent import StepOfRank
+from dsprof.live.totals import Totals
+from tests.factories.trace import ns, sync
+from tests.live.test_screen import finding, rank, run
+
+
+def scraped(now: RunNow, totals: Totals | None = None) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Return the value of each sample, by its name and the values of its labels."""
+    collector, registry = RunCollector(), CollectorRegistry()
+    registry.register(collector)
+    collector.show(now, totals or Totals())
+    text = generate_latest(registry).decode()
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def step(total_ms: float, exposed_ms: float | None = 0) -> StepOfRank:
+    exposed_ns = None if exposed_ms is None else ns(exposed_ms)
+    return StepOfRank(ns(total_ms), exposed_ns, None, None, None)
+
+
+def test_steps_are_a_histogram_and_count_once_though_told_twice() -> None:
+    totals = Totals()
+    for number, one in ((0, step(30)), (0, step(40, 10)), (1, step(400, 50)), (2, step(9))):
+        totals.add_step(0, number, one, "node-a")
+    found = scraped(run(), totals)
+    lengths = {labels[1]: n for (name, labels), n in found.items() if name.endswith("_bucket")}
+    assert [lengths[le] for le in ("0.02", "0.05", "0.2", "0.5", "+Inf")] == [0, 1, 1, 2, 2]
+    assert found["dsprof_step_seconds_sum", ("node-a",)] == pytest.approx(0.44)
+    assert found["dsprof_exposed_seconds_total", ("node-a",)] == pytest.approx(0.06)
+
+
+def test_collectives_are_counted_by_operation_and_group_up_to_a_number() -> None:
+    totals = Totals()
+    calls = [sync("all_reduce", 0, 1, nbytes=100, group=1) for _ in range(3)]
+    totals.add_calls(calls, {1: "data"})
+    for group in range(2, 400):
+        totals.add_calls([sync("broadcast", 0, 1, nbytes=7, group=group)], {group: f"g{group}"})
+    found = scraped(run(), totals)
+    assert found["dsprof_calls_total", ("data", "all_reduce")] == 3
+    assert found["dsprof_bytes_total", ("data", "all_reduce")] == 300
+    assert found["dsprof_calls_total", ("others", "others")] == 398 - 199
+    assert sum(name == "dsprof_calls_total" for name, _ in found) == 201
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    found = scraped(run(rank(0, rss_bytes=None), straggler=None))
+    names = {name for name, _ in found}
+    assert not names & {"dsprof_straggler_rank", "dsprof_host_memory_bytes", "dsprof_findings"}
+    assert "dsprof_device_stuck_bytes" not in names
+
+
+def test_findings_are_counted_by_severity_once_judged() -> None:
+    found = scraped(run(findings=[finding("late-rank")], judged_steps=3))
+    counts = {labels: n for (name, labels), n in found.items() if name == "dsprof_findings"}
+    assert counts == {("critical",): 0, ("high",): 1, ("medium",): 0, ("low",): 0}
+
+
+@pytest.mark.parametrize("count", [64, 65])
+def test_many_ranks_are_told_by_host_and_the_worst_speaks(count: int) -> None:
+    flying: dict[str, Any] = {"in_flight": InFlight("all_reduce", "data", 8, ns(3000))}
+    ranks = [rank(number, **(flying if number == 7 else {})) for number in range(count)]
+    found = scraped(run(*ranks))
+    ages = {labels: n for (name, labels), n in found.items() if name == "dsprof_in_flight_seconds"}
+    assert len(ages) == (64 if count == 64 else 1)
+    assert max(ages.values()) == 3

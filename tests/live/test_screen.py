@@ -1,0 +1,130 @@
+"""What the terminal shows, at the size of a terminal."""
+
+from typing import Any
+
+import msgspec
+
+from dsprof.diagnosis.model import StepParts
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.live.now import InFlight, RankNow, RunNow, Strip
+from dsprof.live.screen import Chosen, as_text, screen
+from tests.factories.trace import ns
+
+
+def rank(number: int, **fields: Any) -> RankNow:
+    given: dict[str, Any] = {"host": "node-a", "state": "running", "rss_bytes": 1 << 30}
+    given |= {"step": 40, "step_ns": ns(100), "exposed_ns": ns(25)}
+    return RankNow(number, **(given | fields))
+
+
+def finding(rule: str, summary: str = "What is.", **fields: Any) -> Finding:
+    return Finding(
+        rule=rule,
+        title="A title",
+        status=Status.FAIL,
+        summary=summary,
+        severity=Severity.HIGH,
+        **fields,
+    )
+
+
+def run(*ranks: RankNow, **fields: Any) -> RunNow:
+    found = ranks or (rank(0), rank(1))
+    parts = StepParts(
+        step=None,
+        compute_ns=ns(70),
+        exposed_comm_ns=ns(25),
+        copies_ns=None,
+        idle_ns=None,
+        other_ns=ns(5),
+        total_ns=ns(100),
+    )
+    busy = [[ns(75)] * 30 for _ in found]
+    given: dict[str, Any] = {"step": 40, "step_ns": ns(100), "steps_per_s": 10.0, "parts": parts}
+    return RunNow(
+        "key",
+        "2026-01-02T03:04:05+00:00",
+        len(found),
+        False,
+        list(found),
+        Strip([one.rank for one in found][:64], list(range(30)), busy[:64]),
+        **(given | fields),
+    )
+
+
+def lines(now: RunNow, width: int = 80, height: int = 24, **chosen: Any) -> list[str]:
+    return as_text(screen(now, width, height, Chosen(**chosen))).splitlines()
+
+
+def test_the_pace_and_the_parts_of_a_step_are_said() -> None:
+    found = lines(run(trend=0.25))
+    assert found[0] == "dsprof 2 ranks on node-a, since 03:04:05 UTC, running"
+    assert found[1] == "Step 40  100 ms, 10 a second, 25 % slower than before"
+    assert found[2].count("█") == 56 + 20 + 4
+    assert found[3] == "compute 70 %  exposed communication 25 %  other 5 %"
+
+
+def test_a_rank_that_waits_or_is_silent_says_so() -> None:
+    waiting = rank(0, in_flight=InFlight("all_reduce", "data", 8, ns(3000)))
+    brief = rank(1, in_flight=InFlight("all_reduce", "data", 8, ns(5)))
+    found = lines(run(waiting, brief, rank(2, state="silent")))
+    rows = [line for line in found if "node-a" not in line and "100 ms" in line][1:]
+    assert rows[0].endswith("in all_reduce of data for 3.00 s")
+    assert "all_reduce" not in rows[1]
+    assert rows[2].endswith("silent")
+
+
+def test_all_fits_however_many_ranks_and_findings_there_are() -> None:
+    many = [rank(number) for number in range(1024)]
+    failed = [finding(f"r{n}", "What is. " * 40) for n in range(30)]
+    now = run(*many, findings=failed, judged_steps=40, waiting_rules=["data-quality"])
+    for width, height in ((80, 24), (40, 10), (200, 60)):
+        found = lines(now, width, height, rank=1000, finding=0)
+        assert len(found) <= height
+        assert max(map(len, found)) <= width
+
+
+def test_the_chosen_rank_is_in_sight() -> None:
+    many = [rank(number, step=number) for number in range(100)]
+    assert any(line.startswith("   77 ") for line in lines(run(*many), rank=77))
+    assert not any(line.startswith("   77 ") for line in lines(run(*many), rank=0))
+
+
+def test_a_slow_step_of_a_rank_stands_out_in_the_strip() -> None:
+    now = run()
+    now.strip.busy_ns[1][20] = ns(200)
+    row = next(line for line in lines(now, 100) if line.startswith("    1 "))
+    assert row.count("█") == 1
+    row = next(line for line in lines(now, 100) if line.startswith("    0 "))
+    assert row.count("█") == 0
+
+
+def test_findings_say_how_far_they_go_and_unfold() -> None:
+    failed = finding(
+        "late-rank",
+        "Rank 1 is last.",
+        action="Look at rank 1.",
+        problem="Rank 1 delays every step",
+        fix="Look at rank 1",
+    )
+    now = run(findings=[failed], judged_steps=1, waiting_rules=["data-quality"])
+    folded = "\n".join(lines(now))
+    assert "1 finding after 1 step; judged at its end: data-quality" in folded
+    assert "high     Rank 1 delays every step. Look at rank 1." in folded
+    assert "Rank 1 is last." not in folded
+    assert "Rank 1 is last. Look at rank 1." in "\n".join(lines(now, finding=0))
+    assert "Not judged yet." in "\n".join(lines(run()))
+
+
+def test_names_of_a_trace_cannot_move_the_cursor() -> None:
+    found = lines(run(rank(0, state="silent"), stuck="\x1b[2J" + "no\nway"))
+    assert "\x1b" not in "".join(found)
+    hostile = run()
+    hostile.ranks[0].host = hostile.ranks[1].host = "\x1b[31mred"
+    assert "\x1b" not in "".join(lines(hostile))
+
+
+def test_a_run_without_a_step_says_so() -> None:
+    now = run(step=None, step_ns=None, parts=None)
+    assert "No step has ended yet." in lines(now)
+    assert msgspec.json.decode(msgspec.json.encode(now), type=RunNow) == now

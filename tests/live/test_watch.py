@@ -1,0 +1,134 @@
+"""`dsprof watch` on real and on finished runs, in a real terminal, and without one."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from dsprof.__main__ import main
+from tests.factories.trace_files import encode
+from tests.live.test_following import TRAILER, events
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for rank in range(2):
+        content = encode([*events(rank, late_ms=12), TRAILER])
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(content)
+    return tmp_path
+
+
+def test_once_prints_the_findings_of_the_report(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", str(run), "--once", "--format", "json"]) == 0
+    now = json.loads(capsys.readouterr().out)
+    assert main(["report", str(run), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert now["findings"] == [one for one in report["findings"] if one["status"] == "fail"]
+    assert now["is_over"]
+    assert now["judged_steps"] == report["run"]["steps"] == 12
+    # The same statistic of the same steps.
+    assert now["step_ns"] == report["steps"]["median_total_ns"]
+    assert now["exposed_share"] == pytest.approx(report["steps"]["exposed_share"])
+
+
+def test_once_prints_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", str(run), "--once"]) == 0
+    text = capsys.readouterr().out
+    assert "Rank 1 is late: the others wait 12.0 ms a step for it." in text
+    assert "after 12 steps" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--format", "json"], "--format json needs --once"),
+        ([], "standard output is no terminal; add --once to print the state"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    run: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["watch", str(run), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """A terminal of 80 x 24 in which `dsprof watch` runs; call it to press keys and to see."""
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    server = ["tmux", "-S", str(tmp_path / "tmux")]
+
+    def ask(*arguments: str) -> str:
+        done = subprocess.run([*server, *arguments], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    command = f"{sys.executable} -m dsprof watch {traces}"
+    ask("new-session", "-d", "-s", "w", "-x", "80", "-y", "24", command)
+
+    def seen(text: str, *keys: str) -> str:
+        if keys:
+            ask("send-keys", "-t", "w", *keys)
+        until = monotonic() + 60
+        while text not in (screen := ask("capture-pane", "-p", "-t", "w")):
+            assert monotonic() < until, screen
+            sleep(0.1)
+        return screen
+
+    yield seen
+    subprocess.run([*server, "kill-server"], capture_output=True)
+
+
+def test_a_terminal_shows_a_run_as_it_grows(tmp_path: Path, terminal: Callable[..., str]) -> None:
+    terminal("waiting for the first trace")
+    files = [tmp_path / "traces" / f"trace.rank{rank:05d}.json" for rank in range(2)]
+    ranks = [events(rank, 30, late_ms=12) for rank in range(2)]
+    for lines, file in zip(ranks, files, strict=True):
+        file.write_bytes(encode(lines[: 2 + 3 * 6]))
+    assert "running" in terminal("Step 5")
+    for lines, file in zip(ranks, files, strict=True):
+        with file.open("ab") as grown:
+            grown.write(encode([*lines[2 + 3 * 6 :], TRAILER])[2:])
+    screen = terminal("Step 29")
+    assert "Rank 1 is late: the others wait 12.0 ms a step for it." in screen
+    terminal("over")
+    terminal("finding")
+    first = terminal("Rank 1 delays", "f")
+    assert all(len(line) <= 80 for line in first.splitlines())
+
+
+def test_keys_choose_a_rank_and_unfold_a_finding(run: Path) -> None:
+    pytest.importorskip("textual")
+    from textual.widgets import Static
+
+    from dsprof.live.terminal import WatchApp
+    from dsprof.live.watching import Watched
+
+    app = WatchApp(Watched([run]))
+
+    async def press() -> tuple[str, str]:
+        async with app.run_test(size=(80, 24)) as pilot:
+
+            def shown() -> str:
+                return str(app.query_one("#run", Static).content)
+
+            while "after 12 steps" not in shown():
+                await pilot.pause(0.1)
+            await pilot.press("down")
+            chosen = app.chosen.rank
+            await pilot.press("q")
+            return shown(), str(chosen)
+
+    text, chosen = asyncio.run(press())
+    assert "Step 11" in text
+    assert chosen == "1"
