@@ -58,7 +58,7 @@ lint: .venv/.installed ## Check style, types, layers, spelling and words
 	$(BIN)/ruff format --check
 	$(BIN)/mypy dsprof dsprof_autostart.py
 	PYTHONPATH=. $(BIN)/lint-imports
-	$(BIN)/codespell *.md docs dsprof hooks reports benchmarks examples
+	$(BIN)/codespell *.md docs dsprof hooks reports benchmarks examples deploy
 	$(BIN)/python -m tests.words
 	$(BIN)/python -m tests.pages --check
 

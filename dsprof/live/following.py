@@ -62,20 +62,19 @@ class FollowedRank:
         return self._lasting.groups
 
     def look(self) -> list[Line]:
-        """Read what is new, up to the last whole line, and return its collectives.
+        """Read and return what is new, up to the last whole line.
 
         Raises:
             TraceError: the file has gone, or cannot be read any more.
         """
         events = self._read()
-        ended = [event for event in events if type(event) is COMM_LINE]
         for event in events:
             if type(event) is OPEN_LINE:
                 self._opened[event.args.id] = event
-        for event in ended:
-            self._opened.pop(event.args.id, None)
+            elif type(event) is COMM_LINE:
+                self._opened.pop(event.args.id, None)
         self._fresh += [event for event in events if type(event) is not OPEN_LINE]
-        return ended
+        return events
 
     def window(self) -> RankTrace | None:
         """Return a trace of the steps that are complete since the last call; None without any.

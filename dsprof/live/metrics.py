@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
 from threading import Lock
+from time import process_time
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -30,6 +31,7 @@ _MOST_HOSTS = 2048
 _MOST_GROUPS = 200
 """Operations and groups with series of their own; the rest is `others`."""
 
+_MOST_CAUSES = 16
 _OTHERS = "others"
 _LENGTHS = (*map(str, BUCKETS_S), "+Inf")
 
@@ -62,6 +64,7 @@ def _of_run(now: RunNow) -> Iterator[Metric]:
     info = InfoMetricFamily("dsprof_run", "The run that is watched")
     info.add_metric([], {"run_key": now.run_key, "world_size": str(now.world_size)})
     yield info
+    yield _gauge("dsprof_over", "Whether all ranks have ended their traces", now.is_over)
     yield _gauge("dsprof_step", "The last step that a rank completed", now.step)
     yield _gauge("dsprof_ranks", "Ranks that have a trace", len(now.ranks))
     yield _gauge(
@@ -137,6 +140,13 @@ def _of_traffic(totals: Totals) -> Iterator[Metric]:
         nbytes.add_metric([op, group], sizes[op, group])
     yield calls
     yield nbytes
+    flushes = CounterMetricFamily("dsprof_flushes", "Flushes of buckets", labels=["cause"])
+    for cause, count in totals.flushes.most_common(_MOST_CAUSES):
+        flushes.add_metric([cause], count)
+    yield flushes
+    own = CounterMetricFamily("dsprof_own_cpu_seconds", "CPU time of dsprof metrics itself")
+    own.add_metric([], process_time())
+    yield own
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

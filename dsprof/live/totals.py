@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dsprof.live.recent import StepOfRank
-from dsprof.trace.lines import Line
+from dsprof.trace.lines import COMM_LINE, LINES, Line
+
+_FLUSH_LINE = LINES["flush"]
 
 BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0)
 """Lengths up to which steps are counted."""
@@ -29,15 +31,19 @@ class Totals:
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.nbytes: Counter[tuple[str, str]] = Counter()
+        self.flushes: Counter[str] = Counter()  # by cause
         self.steps: defaultdict[str, StepSums] = defaultdict(StepSums)
         self._newest: dict[int, tuple[int, StepOfRank]] = {}  # of each rank: it may still change
 
-    def add_calls(self, lines: Iterable[Line], labels: Mapping[int, str]) -> None:
-        """Count collectives that have ended; `labels` are those of process groups."""
+    def add_lines(self, lines: Iterable[Line], labels: Mapping[int, str]) -> None:
+        """Count collectives that have ended, and flushes; `labels` are those of process groups."""
         for line in lines:
-            what = line.name, labels.get(line.args.group, "")
-            self.calls[what] += 1
-            self.nbytes[what] += line.args.nbytes
+            if type(line) is COMM_LINE:
+                what = line.name, labels.get(line.args.group, "")
+                self.calls[what] += 1
+                self.nbytes[what] += line.args.nbytes
+            elif type(line) is _FLUSH_LINE:
+                self.flushes[line.args.cause] += 1
 
     def add_step(self, rank: int, number: int, found: StepOfRank, host: str) -> None:
         """Take a step of a rank; a later account of it replaces the one before."""

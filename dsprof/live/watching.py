@@ -76,11 +76,11 @@ class Watched:
         windows = []
         for followed in self.ranks.values():
             with suppress(TraceError):  # it has gone: what is known of it stays
-                ended = followed.look()
+                events = followed.look()
                 if (window := followed.window()) is not None:
                     windows.append(window)
                 labels = {number: group.label for number, group in followed.groups.items()}
-                self.totals.add_calls(ended, labels)
+                self.totals.add_lines(events, labels)
         steps = self.recent.add(windows)
         for rank, number, found in steps:
             self.totals.add_step(rank, number, found, self.ranks[rank].header.host)

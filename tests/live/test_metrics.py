@@ -13,7 +13,8 @@ from dsprof.live.metrics import RunCollector
 from dsprof.live.now import InFlight, RunNow
 from dsprof.live.recent import StepOfRank
 from dsprof.live.totals import Totals
-from tests.factories.trace import ns, sync
+from dsprof.trace.lines import LINES
+from tests.factories.trace import flush, ns, sync
 from tests.live.test_screen import finding, rank, run
 
 
@@ -49,14 +50,20 @@ def test_steps_are_a_histogram_and_count_once_though_told_twice() -> None:
 def test_collectives_are_counted_by_operation_and_group_up_to_a_number() -> None:
     totals = Totals()
     calls = [sync("all_reduce", 0, 1, nbytes=100, group=1) for _ in range(3)]
-    totals.add_calls(calls, {1: "data"})
+    totals.add_lines(calls, {1: "data"})
     for group in range(2, 400):
-        totals.add_calls([sync("broadcast", 0, 1, nbytes=7, group=group)], {group: f"g{group}"})
+        totals.add_lines([sync("broadcast", 0, 1, nbytes=7, group=group)], {group: f"g{group}"})
     found = scraped(run(), totals)
     assert found["dsprof_calls_total", ("data", "all_reduce")] == 3
     assert found["dsprof_bytes_total", ("data", "all_reduce")] == 300
     assert found["dsprof_calls_total", ("others", "others")] == 398 - 199
     assert sum(name == "dsprof_calls_total" for name, _ in found) == 201
+
+
+def test_flushes_are_counted_by_cause() -> None:
+    totals = Totals()
+    totals.add_lines([LINES["flush"](args=flush(n, 0, 1, cause="full")) for n in range(3)], {})
+    assert scraped(run(), totals)["dsprof_flushes_total", ("full",)] == 3
 
 
 def test_what_is_not_known_has_no_sample() -> None:

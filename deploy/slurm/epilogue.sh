@@ -1,0 +1,12 @@
+#!/bin/bash
+# Makes the report of a job that recorded into dsprof-JOBID in its folder; the job's state is left alone.
+# In a job script: trap 'deploy/slurm/epilogue.sh' EXIT. As TaskEpilog: give its path in slurm.conf.
+set -u
+
+folder="${DSPROF_OUT:-${SLURM_SUBMIT_DIR:-.}/dsprof-${SLURM_JOB_ID:?}}"
+[ -d "$folder" ] || exit 0
+[ "${SLURM_PROCID:-0}" = 0 ] || exit 0
+
+dsprof report "$folder" -o "$folder/report.html" --quiet || true
+dsprof hang "$folder" -o "$folder/hang.txt" --quiet || true
+exit 0
