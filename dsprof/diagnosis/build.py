@@ -7,12 +7,7 @@ from typing import Any
 
 from dsprof._version import __version__
 from dsprof.analysis.aggregates import AGGREGATES
-from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Baseline
 from dsprof.analysis.pool import Progress
@@ -21,21 +16,12 @@ from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.headline import headline_of, next_lines
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.diagnosis.sections.communication import (
-    arrivals,
-    communication,
-    copies,
-    fetches,
-    flushes,
-    transfers,
-)
-from dsprof.diagnosis.sections.environment import environment_info
-from dsprof.diagnosis.sections.hang import flights, hang_report
-from dsprof.diagnosis.sections.logs import logged_calls, logged_facts
-from dsprof.diagnosis.sections.memory import memory, snapshots
+from dsprof.diagnosis.sections import sections
+from dsprof.diagnosis.sections.communication import transfers
+from dsprof.diagnosis.sections.hang import hang_report
 from dsprof.diagnosis.sections.quality import in_a_line, quality
 from dsprof.diagnosis.sections.run import rule_infos, run_info, thresholds_in_force
-from dsprof.diagnosis.sections.steps import annotated, devices, split_steps, timelines, waits
+from dsprof.diagnosis.sections.steps import split_steps
 from dsprof.diagnosis.step_map import step_map
 from dsprof.diagnosis.throughput import throughput, utilisation_info
 from dsprof.diagnosis.tiles import kind_of, tiles
@@ -103,28 +89,14 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         headline=headline_of(lead) if lead else without_problem(findings, summary, typical),
         next_lines=next_lines(findings, lead),
         findings=findings,
-        communication=communication(summary),
-        devices=devices(summary),
         hang=hang_report(summary, thresholds),
-        flights=flights(summary[FlightRecorders]),
-        flushes=flushes(summary),
-        fetches=fetches(summary),
-        copies=copies(summary),
-        annotations=annotated(summary),
-        memory=memory(summary),
-        snapshots=snapshots(summary[Snapshots]),
-        environment=environment_info(summary[EnvironmentFacts], summary[Engines].engines),
-        logged=logged_facts(summary[Logs]),
-        logged_calls=logged_calls(summary[Logs]),
-        timelines=timelines(summary),
-        waits=waits(summary),
         step_map=step_map(summary, findings, typical.settled_from if typical else None),
-        arrivals=arrivals(summary),
         transfers=transfers(summary, thresholds),
         thresholds=thresholds_in_force(rules, thresholds),
         rules=rule_infos(rules, findings),
         utilisation=utilisation_info(summary),
         throughput=throughput(summary, typical),
+        **{field: make(summary) for field, make in sections().items()},
     )
     diagnosis.kind, diagnosis.tiles = kind_of(diagnosis), tiles(diagnosis)
     diagnosis.quality.line, diagnosis.quality.limits = in_a_line(diagnosis)

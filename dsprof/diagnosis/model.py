@@ -229,6 +229,16 @@ class CommunicationRow(_Part):
     group_ranks: list[list[int]] = []  # of up to 4 such groups, where they are small
 
 
+class CallSiteRow(_Part):
+    """A line of the program that issues collectives; means of one rank's step."""
+
+    site: str  # "file:line function", "" where no frame of the program was on the stack
+    phase: str
+    op: str
+    calls_per_step: float
+    exposed_ns: float | None
+
+
 class TransferRow(_Part):
     """How fast like collectives were after all ranks had arrived: their call of median speed."""
 
@@ -343,6 +353,13 @@ class RankMemory(_Part):
     reserved_bytes: list[int] = []
 
 
+class StackRow(_Part):
+    """What a call stack holds of the memory in use; calls from the outermost to the innermost."""
+
+    calls: list[str]  # "file:line function"; [] where none was recorded
+    bytes: int
+
+
 class SnapshotRow(_Part):
     """The memory of a device as its allocator laid it out: reserved = active + cached + stuck."""
 
@@ -361,6 +378,7 @@ class SnapshotRow(_Part):
     peak_bytes: int | None = None  # requested at most, as far as the history tells
     peak_before_bytes: int | None = None  # of these, allocated before the history began
     peak_holders: dict[str, int] = {}  # caller -> bytes held at the peak
+    stacks: list[StackRow] = []  # of the memory in use, the largest 200; [] where none is known
 
 
 class Difference(_Part):
@@ -547,6 +565,28 @@ class WaitPairs(msgspec.Struct):
             raise ValueError("the matrix of waits has not one cell for each pair of ranks")
 
 
+class PeerTraffic(_Part):
+    """Point-to-point traffic from ranks (rows) to ranks (columns), of a step.
+
+    Beyond 32 ranks rows are hosts, or the busiest ranks and the others together.
+    """
+
+    names: list[str] = []
+    bytes: list[list[int | None]] = []  # null where a size is not known
+    calls: list[list[float]] = []
+    waited_ns: list[list[int | None]] = []  # by the receiver; null where that was not measured
+
+    def __post_init__(self) -> None:
+        """Refuse a matrix that no renderer could show: one may come from a file.
+
+        Raises:
+            ValueError: it has not one cell for each pair of names.
+        """
+        for cells in (self.bytes, self.calls, self.waited_ns):
+            if [len(row) for row in cells] != [len(self.names)] * len(self.names):
+                raise ValueError("the matrix of transfers has not one cell for each pair of names")
+
+
 class ArrivalInfo(_Part):
     """Last arrivals; the ranks for whom others waited most first."""
 
@@ -596,6 +636,7 @@ class Diagnosis(_Part):
     tiles: list[Tile] = []  # the figures that matter for this kind
     findings: list[Finding] = []  # most valuable first; every rule at least once
     communication: list[CommunicationRow] = []
+    call_sites: list[CallSiteRow] = []  # the most exposed first
     devices: list[DeviceRow] = []  # ranks whose traces have device times
     hang: HangReport | None = None  # where a hang or crash is known
     flights: list[FlightRow] = []  # groups with something in flight, where dumps were given
@@ -612,6 +653,7 @@ class Diagnosis(_Part):
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
     step_map: StepMap = msgspec.field(default_factory=StepMap)
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
+    peer_traffic: PeerTraffic = msgspec.field(default_factory=PeerTraffic)
     thresholds: list[ThresholdInfo] = []
     rules: list[RuleInfo] = []
     baseline: BaselineInfo | None = None

@@ -18,12 +18,12 @@ _INNERMOST = 2
 def shown_frames(stack: Sequence[str], at_most: int) -> list[str]:
     """Return lines for a stack: calls within libraries are counted, but for the innermost."""
     lines: list[str] = []
-    for library, run in groupby(without_hooks(stack), _library):
+    for name, run in groupby(without_hooks(stack), library):
         inside = [*run]
-        kept = len(inside) if not library else 0 if lines else _INNERMOST
+        kept = len(inside) if not name else 0 if lines else _INNERMOST
         lines += inside[:kept]
         if left := len(inside[kept:]):
-            lines.append(f"({plural(left, 'call')} in {library})")
+            lines.append(f"({plural(left, 'call')} in {name})")
     left = len(lines) - at_most
     return [*lines[:at_most], *([f"and {plural(left, 'more frame')}"] if left > 0 else [])]
 
@@ -39,12 +39,18 @@ def without_hooks(stack: Sequence[str]) -> list[str]:
     return [*filterfalse(_OURS.search, stack)]
 
 
+def to_the_innermost(stack: Sequence[str]) -> tuple[str, ...]:
+    """Return calls from the outermost on, without those of libraries but the innermost call."""
+    return (*(call for call in stack[:-1] if not library(call)), *stack[-1:])
+
+
 def frame_of_user(stack: Sequence[str]) -> str:
     """Return the innermost call that is in no library; the innermost one if all are."""
     calls = without_hooks(stack)
-    return next((call for call in calls if not _library(call)), stack[0])
+    return next((call for call in calls if not library(call)), stack[0])
 
 
-def _library(frame: str) -> str:
+def library(frame: str) -> str:
+    """Return the library that a call is in; "" for the program itself."""
     found = _LIBRARY.search(frame)
     return (found[1] or found[2]) if found else ""

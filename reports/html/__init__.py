@@ -40,6 +40,7 @@ class HtmlRenderer:
                 max_memory_ranks=MAX_RANKS,
                 glossary=sorted(GLOSSARY.items()),
                 tables=tables,
+                sections=[one for one in tables.SECTIONS if one.rows(diagnosis)],
                 csp=_content_security_policy(code),
                 css=stylesheet(),
                 script=code,

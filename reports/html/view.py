@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dsprof.analysis.run.hang_model import HangVerdict
-from dsprof.diagnosis.model import Diagnosis, Headline, ThresholdInfo, Timeline
+from dsprof.diagnosis.model import Diagnosis, Headline, SnapshotRow, ThresholdInfo, Timeline
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
 from dsprof.reports.html import figures, hangs
 from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
 from dsprof.reports.html.drawing import Drawing
+from dsprof.reports.html.flame_graph import FlameGraph, held_memory, waiting_lines
 from dsprof.reports.html.heat_map import heat_map
+from dsprof.reports.html.matrix import Matrix, traffic_matrix, wait_matrix
 from dsprof.reports.html.memory_drawing import memory_drawing
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
@@ -22,6 +24,7 @@ from dsprof.reports.html.templates import packed
 from dsprof.reports.html.timeline_drawing import MAX_BARS, timeline_drawing
 
 MAX_STEP_BARS = 120
+MAX_FLAME_GRAPHS = 4
 
 _CHECKS = {
     Status.PASS: "passed",
@@ -151,6 +154,29 @@ class View:
     def snapshot(self) -> Drawing | None:
         """Memory of devices where only a snapshot of it was given."""
         return snapshot_drawing(self._diagnosis.snapshots) if not self.step.total_ns else None
+
+    @cached_property
+    def wait_matrix(self) -> Matrix | None:
+        """Which rank waits for which; None for two ranks."""
+        return wait_matrix(self._diagnosis.arrivals.pairs)
+
+    @cached_property
+    def traffic_matrix(self) -> Matrix | None:
+        """Which rank sends how much to which; None for two ranks."""
+        return traffic_matrix(self._diagnosis.peer_traffic)
+
+    @cached_property
+    def waiting_lines(self) -> FlameGraph | None:
+        """Which lines wait for communication; None for a single row: it says the same in words."""
+        rows = [row for row in self._diagnosis.call_sites if row.exposed_ns]
+        return waiting_lines(rows) if len(rows) > 1 else None
+
+    @cached_property
+    def held_memory(self) -> list[tuple[FlameGraph, SnapshotRow]]:
+        """What call stacks hold on the fullest devices."""
+        fullest = sorted(self._diagnosis.snapshots, key=lambda row: -row.reserved_bytes)
+        graphs = ((held_memory(row), row) for row in fullest)
+        return [(graph, row) for graph, row in graphs if graph][:MAX_FLAME_GRAPHS]
 
     @cached_property
     def bandwidth(self) -> Drawing | None:

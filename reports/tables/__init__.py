@@ -1,5 +1,9 @@
 """Tables of a diagnosis as typed data, for any renderer."""
 
+from itertools import chain
+from typing import Any
+
+from dsprof.plugins.parts import in_folder
 from dsprof.reports.tables.call_sites import call_sites
 from dsprof.reports.tables.communication import (
     communication,
@@ -8,6 +12,7 @@ from dsprof.reports.tables.communication import (
     flushes,
     group_name,
     last_arrivals,
+    peer_traffic,
     per_step,
     total_bytes,
     transfers,
@@ -21,12 +26,13 @@ from dsprof.reports.tables.environment import (
 )
 from dsprof.reports.tables.flight_recorders import flights, logged, logged_calls
 from dsprof.reports.tables.hangs import waits
-from dsprof.reports.tables.listing import MAX_ROWS
-from dsprof.reports.tables.memory import memory, snapshots
+from dsprof.reports.tables.listing import MAX_ROWS, Section
+from dsprof.reports.tables.memory import memory, snapshots, stacks
 from dsprof.reports.tables.time import annotated, devices, steps, timeline
 
 __all__ = [
     "MAX_ROWS",
+    "SECTIONS",
     "annotated",
     "call_sites",
     "communication",
@@ -43,9 +49,11 @@ __all__ = [
     "logged",
     "logged_calls",
     "memory",
+    "peer_traffic",
     "per_step",
     "run",
     "snapshots",
+    "stacks",
     "steps",
     "thresholds",
     "timeline",
@@ -53,3 +61,8 @@ __all__ = [
     "transfers",
     "waits",
 ]
+
+SECTIONS: tuple[Section[Any], ...] = tuple(
+    sorted(chain.from_iterable(in_folder(__name__, "SECTIONS")), key=lambda one: one.order)
+)
+"""What of the page is one table each: any module here may have `SECTIONS`."""

@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dsprof.diagnosis.model import CommunicationRow
+from dsprof.diagnosis.model import CallSiteRow
 from dsprof.findings.finding import Table
-from dsprof.reports.tables.communication import per_step
 from dsprof.reports.tables.listing import Shown, listing
 
 
 class _Site(NamedTuple):
-    """A line, with the collectives that it most often issues; figures of one rank's step."""
+    """A line and what it issues; figures of one rank's step."""
 
     site: str
+    phases: tuple[str, ...]
     ops: tuple[str, ...]
     calls: float
     exposed_ns: float | None
@@ -23,15 +23,16 @@ class _Site(NamedTuple):
 
 _SITE: tuple[Shown[_Site], ...] = (
     Shown("Called from", lambda one: one.site),
+    Shown("Phases", lambda one: ", ".join(one.phases)),
     Shown("Operations", lambda one: ", ".join(one.ops)),
     Shown("Calls", lambda one: one.calls, "count"),
     Shown("Exposed", lambda one: one.exposed_ns, "ns"),
 )
 
 
-def call_sites(rows: Iterable[CommunicationRow]) -> Table:
-    """Lines by exposed time; each kind of collective counts for the line that issues it most."""
-    alike: dict[str, list[CommunicationRow]] = defaultdict(list)
+def call_sites(rows: Iterable[CallSiteRow]) -> Table:
+    """Lines by exposed time."""
+    alike: dict[str, list[CallSiteRow]] = defaultdict(list)
     for row in rows:
         if row.site:
             alike[row.site].append(row)
@@ -39,11 +40,11 @@ def call_sites(rows: Iterable[CommunicationRow]) -> Table:
     return listing("Per rank and step, on average", _SITE, sites)
 
 
-def _summed(site: str, rows: list[CommunicationRow]) -> _Site:
-    exposed = [per_step(row, row.exposed_ns) for row in rows]
-    known = [ns for ns in exposed if ns is not None]
+def _summed(site: str, rows: list[CallSiteRow]) -> _Site:
+    known = [row.exposed_ns for row in rows if row.exposed_ns is not None]
     return _Site(
         site,
+        tuple(dict.fromkeys(row.phase for row in rows if row.phase)),
         tuple(dict.fromkeys(row.op for row in rows)),
         sum(row.calls_per_step for row in rows),
         sum(known) if known else None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
+from typing import Any, NamedTuple
 
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.diagnosis.model import (
@@ -13,11 +15,12 @@ from dsprof.diagnosis.model import (
     CopyRow,
     FetchRow,
     FlushRow,
+    PeerTraffic,
     TransferRow,
 )
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
-from dsprof.reports.tables.listing import Shown, listing
+from dsprof.reports.tables.listing import Section, Shown, listing
 from dsprof.trace.schema import ROLES
 
 
@@ -176,6 +179,43 @@ def last_arrivals(arrivals: ArrivalInfo) -> Table:
     return listing("Last arrivals in measured steps", _ARRIVAL, arrivals.rows)
 
 
+class _Pair(NamedTuple):
+    """What goes from one rank or host to another in a step."""
+
+    sender: str
+    receiver: str
+    nbytes: int | None
+    calls: float
+    waited_ns: int | None
+
+
+_PAIR: tuple[Shown[_Pair], ...] = (
+    Shown("From", lambda pair: pair.sender),
+    Shown("To", lambda pair: pair.receiver),
+    Shown("Bytes", lambda pair: pair.nbytes, "bytes"),
+    Shown("Calls", lambda pair: pair.calls, "count"),
+    Shown("Receiver waits", lambda pair: pair.waited_ns, "ns"),
+)
+
+
+def peer_traffic(found: PeerTraffic) -> Table:
+    """Pairs that exchange anything, those that exchange most first."""
+    places = range(len(found.names))
+    pairs = [
+        _Pair(
+            found.names[row],
+            found.names[column],
+            found.bytes[row][column],
+            found.calls[row][column],
+            found.waited_ns[row][column],
+        )
+        for row, column in product(places, places)
+        if found.calls[row][column]
+    ]
+    pairs.sort(key=lambda pair: -(pair.nbytes or 0))
+    return listing("Point-to-point traffic of a step", _PAIR, pairs)
+
+
 _TRANSFER: tuple[Shown[TransferRow], ...] = (
     Shown("Operation", lambda row: row.op),
     Shown("Group (ranks)", lambda row: f"{row.group} ({row.group_size})"),
@@ -195,3 +235,35 @@ _TRANSFER: tuple[Shown[TransferRow], ...] = (
 def transfers(rows: Iterable[TransferRow]) -> Table:
     """Transfers by operation, group and size."""
     return listing("Transfer of collectives, call of median speed", _TRANSFER, rows)
+
+
+SECTIONS: tuple[Section[Any], ...] = (
+    Section(
+        "flushes",
+        "Bucket flushes",
+        "When and why the gradients of each bucket or module were sent, and how full the bucket "
+        "was.",
+        lambda diagnosis: diagnosis.flushes,
+        flushes,
+        bars=("Fill", "Exposed"),
+        order=1,
+    ),
+    Section(
+        "fetches",
+        "Sharded parameters",
+        "How often parameters were gathered and released, and their blocked time.",
+        lambda diagnosis: diagnosis.fetches,
+        fetches,
+        bars=("Waited",),
+        order=2,
+    ),
+    Section(
+        "copies",
+        "Copies between host and device",
+        "Bytes that offloading copied, and the time of the copy calls.",
+        lambda diagnosis: diagnosis.copies,
+        copies,
+        nav="Host copies",
+        order=3,
+    ),
+)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Cell, Column, ColumnKind, Table
 
@@ -22,6 +23,20 @@ class Shown(Generic[R]):
     label: str
     of: Callable[[R], Cell]
     kind: ColumnKind = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Section(Generic[R]):
+    """A part of the page that is one table; assign several to `SECTIONS` to have them found."""
+
+    id: str
+    title: str
+    lead: str
+    rows: Callable[[Diagnosis], Sequence[R]]  # no section without any
+    table: Callable[[Sequence[R]], Table]
+    nav: str = ""  # "": as the title
+    bars: tuple[str, ...] = ()  # columns whose numbers are bars, too
+    order: int = 0  # the lower comes first
 
 
 def listing(caption: str, columns: Sequence[Shown[R]], things: Iterable[R]) -> Table:

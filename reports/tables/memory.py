@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dsprof.diagnosis.model import RankMemory, SnapshotRow
+from dsprof.diagnosis.model import RankMemory, SnapshotRow, StackRow
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing
 
@@ -66,6 +66,18 @@ def snapshots(rows: Sequence[SnapshotRow]) -> Iterator[Table]:
     yield listing("Snapshots: in use + cached + stuck = reserved", _SNAPSHOT, rows)
     if holders := [one for row in rows for one in _holders(row) if one.nbytes]:
         yield listing("What held memory at the peak", _HOLDER, holders)
+
+
+_STACK: tuple[Shown[StackRow], ...] = (
+    Shown("Allocated by", lambda one: one.calls[-1] if one.calls else None),
+    Shown("Called from", lambda one: one.calls[-2] if len(one.calls) > 1 else None),
+    Shown("Held", lambda one: one.bytes, "bytes"),
+)
+
+
+def stacks(row: SnapshotRow) -> Table:
+    """What call stacks hold of the memory in use."""
+    return listing("", _STACK, row.stacks)
 
 
 def _holders(row: SnapshotRow) -> Iterator[_Holder]:

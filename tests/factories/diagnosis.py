@@ -12,6 +12,7 @@ from dsprof.diagnosis.model import (
     AnnotationRow,
     ArrivalInfo,
     ArrivalRow,
+    CallSiteRow,
     CommunicationRow,
     CopyRow,
     Diagnosis,
@@ -84,6 +85,7 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
         "are reduced twice: reduce once per optimizer step to save 30 to 48 ms of 430 ms.",
         findings=findings(),
         communication=communication(ranks, steps),
+        call_sites=call_sites(),
         transfers=transfers(ranks),
         flushes=flushes(ranks * steps),
         fetches=[
@@ -356,6 +358,18 @@ def unknown_collective() -> CommunicationRow:
 def unsplit() -> Diagnosis:
     """A run with such a step."""
     return msgspec.structs.replace(diagnosis(), steps=unsplit_steps())
+
+
+def call_sites() -> list[CallSiteRow]:
+    """Two lines that wait, one of which issues two operations."""
+    return [
+        CallSiteRow(site=site, phase=phase, op=op, calls_per_step=calls, exposed_ns=ms * MS)
+        for site, phase, op, calls, ms in (
+            ("/home/me/train.py:160 main", "backward", "all_reduce", 12, 61.0),
+            ("/home/me/train.py:161 main", "step", "all_gather", 1, 21.5),
+            ("/home/me/train.py:161 main", "step", "all_reduce", 2, 1.9),
+        )
+    ]
 
 
 def transfers(ranks: int) -> list[TransferRow]:

@@ -244,6 +244,24 @@ def test_no_rule_of_accessibility_is_violated(
         assert page.evaluate(VIOLATIONS) == [], (path, dark)
 
 
+def test_a_frame_of_a_flame_graph_is_zoomed_and_the_whole_comes_back(
+    chromium: browser.Browser, page_file: Path
+) -> None:
+    page = chromium.open(page_file)
+    page.evaluate("document.querySelector('.flame').closest('details').open = true")
+    widths = """[...document.querySelectorAll(".flame > svg > svg")]
+      .map((one) => Math.round(one.getBoundingClientRect().width))"""
+    click = """document.querySelectorAll(".flame rect")[{}]
+      .dispatchEvent(new Event("click", {{bubbles: true}}))"""
+    before = page.evaluate(widths)
+    assert before[0] == before[1] + before[4]
+    page.evaluate(click.format(4))
+    assert page.evaluate(widths)[4] == before[0]
+    page.evaluate(click.format(0))
+    assert page.evaluate(widths) == before
+    assert page.complaints() == []
+
+
 def test_the_filter_hides_findings_without_the_words(
     chromium: browser.Browser, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ MADE = factory.diagnosis(2, 4)
 EVERY_TABLE = [
     tables.communication(MADE.communication),
     tables.steps(step_bars(MADE.steps.rows, 10)),
+    tables.call_sites(MADE.call_sites),
     tables.flushes(MADE.flushes),
     tables.fetches(MADE.fetches),
     tables.copies(MADE.copies),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.call_sites import CallSites
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.copies import Copies
 from dsprof.analysis.aggregates.fetches import Fetches
@@ -24,6 +25,7 @@ from dsprof.findings.wording import percent
 from dsprof.rules.hardware.judged_transfers import Judged, Thresholds, judged
 
 _FLUSH_ROWS = 200
+_CALL_SITES = 200
 _LEAST_EXPOSED = 0.05  # of the step: less is not explained
 _MINOR = 0.25  # of the waiting: so little transfer is not what costs the step its time
 
@@ -33,6 +35,23 @@ def communication(summary: RunSummary) -> list[model.CommunicationRow]:
     rows = summary[Communication].rows.items()
     order = sorted(rows, key=lambda item: (-(item[1].exposed_ns or 0), -item[1].nbytes, item[0]))
     return [_communication_row(kind, row) for kind, row in order]
+
+
+def call_sites(summary: RunSummary) -> list[model.CallSiteRow]:
+    """List the lines that issue collectives, the most exposed first; at most 200."""
+    found = summary[CallSites]
+    rows = [
+        model.CallSiteRow(
+            **use._asdict(),
+            calls_per_step=per_rank_step(held.calls, found.rank_steps),
+            exposed_ns=None
+            if held.exposed_ns is None
+            else per_rank_step(held.exposed_ns, found.rank_steps),
+        )
+        for use, held in found.rows.items()
+    ]
+    rows.sort(key=lambda row: (-(row.exposed_ns or 0), row.site, row.phase, row.op))
+    return rows[:_CALL_SITES]
 
 
 def flushes(summary: RunSummary) -> list[model.FlushRow]:
@@ -212,3 +231,13 @@ def _last_ranks(late: Lateness) -> dict[str, int]:
         if late.caused_ns[place, column] > 0:
             found[str(int(late.steps[column]))] = late.ranks[place]
     return found
+
+
+SECTIONS = {
+    "arrivals": arrivals,
+    "call_sites": call_sites,
+    "communication": communication,
+    "copies": copies,
+    "fetches": fetches,
+    "flushes": flushes,
+}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts, RankSet, ranks_of
+from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.environment.machine import OF_A_RANK, Accelerator, Adapter
 from dsprof.trace.schema import EngineConfig
@@ -92,3 +94,10 @@ def _adapter(found: Adapter) -> str:
 def _first(values: Mapping[V, RankSet]) -> V:
     """Return the value of the lowest rank."""
     return min(values, key=lambda value: values[value] & -values[value])
+
+
+def _of_run(summary: RunSummary) -> model.EnvironmentInfo:
+    return environment_info(summary[EnvironmentFacts], summary[Engines].engines)
+
+
+SECTIONS = {"environment": _of_run}

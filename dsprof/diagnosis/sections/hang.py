@@ -26,9 +26,10 @@ def hang_report(summary: RunSummary, thresholds: Mapping[str, Any]) -> HangRepor
     return None if report.is_healthy else report
 
 
-def flights(facts: FlightRecorders) -> list[model.FlightRow]:
+def flights(summary: RunSummary) -> list[model.FlightRow]:
     """List the process groups in which something was in flight, at most 200."""
-    held = [s for s in group_states(facts) if s.in_flight or s.p2p_in_flight or s.waiting]
+    states = group_states(summary[FlightRecorders])
+    open_ones = [s for s in states if s.in_flight or s.p2p_in_flight or s.waiting]
     return [
         model.FlightRow(
             group=state.label,
@@ -45,5 +46,8 @@ def flights(facts: FlightRecorders) -> list[model.FlightRow]:
             unfinished=list(state.unfinished),
             without_dump=list(state.unknown),
         )
-        for state in held[:_ROWS]
+        for state in open_ones[:_ROWS]
     ]
+
+
+SECTIONS = {"flights": flights}

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dsprof.analysis.aggregates.environment import ranks_of
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.collectives import busbw_factor
+from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.trace.rank_log import CallKind, LoggedCalls
 
 _LOGGED_BY = "DeepSpeed's comms_logger"
 
 
-def logged_facts(logs: Logs) -> list[model.LoggedFact]:
+def logged_facts(summary: RunSummary) -> list[model.LoggedFact]:
     """List what the logs state, each with the ranks that state it."""
+    logs = summary[Logs]
     return [
         model.LoggedFact(
             kind=kind, value=value, ranks=list(ranks_of(ranks)), lines=logs.lines(kind, value)
@@ -22,8 +24,9 @@ def logged_facts(logs: Logs) -> list[model.LoggedFact]:
     ]
 
 
-def logged_calls(logs: Logs) -> list[model.LoggedCallRow]:
+def logged_calls(summary: RunSummary) -> list[model.LoggedCallRow]:
     """List the calls that DeepSpeed's comms_logger told, those that took longest first."""
+    logs = summary[Logs]
     rows = sorted(logs.calls().items(), key=lambda item: (-(item[1].total_ns or 0), item[0]))
     note = next((log.comms_logger for log in logs.ranks.values() if log.comms_logger), "")
     return [_call_row(kind, calls, note) for kind, calls in rows]
@@ -68,3 +71,6 @@ def _note(calls: LoggedCalls, wrong: str) -> str:
     return f"{wrong}; " + (
         "times not usable" if calls.total_ns is None else "times recovered from the sums"
     )
+
+
+SECTIONS = {"logged": logged_facts, "logged_calls": logged_calls}

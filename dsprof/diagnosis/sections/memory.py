@@ -43,9 +43,10 @@ def _device_column(samples: Iterable[MemorySample], name: str) -> list[int]:
     return known if len(known) == len(values) else []
 
 
-def snapshots(facts: Snapshots) -> list[model.SnapshotRow]:
+def snapshots(summary: RunSummary) -> list[model.SnapshotRow]:
     """List what each snapshot says."""
-    return [_snapshot_row(rank, facts.ranks[rank]) for rank in sorted(facts.ranks)]
+    ranks = summary[Snapshots].ranks
+    return [_snapshot_row(rank, ranks[rank]) for rank in sorted(ranks)]
 
 
 def _snapshot_row(rank: int, one: MemorySnapshot) -> model.SnapshotRow:
@@ -66,4 +67,8 @@ def _snapshot_row(rank: int, one: MemorySnapshot) -> model.SnapshotRow:
         peak_bytes=peak.requested_bytes if peak else None,
         peak_before_bytes=peak.before_bytes if peak else None,
         peak_holders=dict(peak.holders) if peak else {},
+        stacks=[model.StackRow(calls=[*calls], bytes=held) for calls, held in one.stacks],
     )
+
+
+SECTIONS = {"memory": memory, "snapshots": snapshots}

@@ -220,3 +220,11 @@ def timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Ti
         ],
         left_out=sum(detail.left_out for detail in ranks.values()),
     )
+
+
+SECTIONS = {
+    "annotations": annotated,
+    "devices": devices,
+    "timelines": timelines,
+    "waits": waits,
+}

@@ -36,7 +36,8 @@ class MemorySnapshot:
     """Sums over the segments of one device, in bytes.
 
     reserved = active + cached + stuck. Cached is what the allocator gives back when asked: whole
-    free segments, and free pages of expandable ones. Stuck is the rest of what is free.
+    free segments, and free pages of expandable ones. Stuck is the rest of what is free. `stacks`
+    are calls of Python, the outermost first, and what they hold of what is in use.
     """
 
     device: int
@@ -54,6 +55,7 @@ class MemorySnapshot:
     oom_device_free_bytes: int | None = None  # free on the device at that moment
     changed_since_oom: bool = False  # memory was taken or freed before the snapshot was made
     returned: ReturnedSegments = ReturnedSegments()
+    stacks: tuple[tuple[tuple[str, ...], int], ...] = ()  # in use
 
     @property
     def was_fragmentation(self) -> bool:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.errors import TraceError
+from dsprof.findings.frames import to_the_innermost
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
 from dsprof.trace.readers.pickles import load_plain
-from dsprof.trace.readers.untrusted_values import caller, items, mapping, number, text
+from dsprof.trace.readers.untrusted_values import call_stack, caller, items, mapping, number, text
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.source import Source
 
@@ -25,6 +26,9 @@ _MOST_SEGMENTS = 200_000
 _MOST_BLOCKS = 1_000_000  # of all segments: one list may be in many of them
 _MOST_EVENTS = 2_000_000
 _MOST_FRAMES = 200  # of a call stack
+_MOST_STACKS = 10_000
+_STACKS_KEPT = 200
+_OTHERS = ("other call stacks",)
 _HOLDERS_KEPT = 10
 _LARGEST_DEVICE = 1 << 10
 _SMALL_PAGE, _LARGE_PAGE = 2 << 20, 20 << 20  # of expandable segments of either pool
@@ -108,10 +112,12 @@ def _layout(
 ) -> MemorySnapshot:
     left = _MOST_BLOCKS
     sums: Counter[str] = Counter()
+    stacks = _Stacks()
     largest = 0
     for segment in segments:
         blocks = [mapping(block) for block in items(segment.get("blocks"), left)]
         left -= len(blocks)
+        stacks.take(blocks)
         free = [_size(block) for block in blocks if block.get("state") == "inactive"]
         largest = max(largest, *free, 0)
         total, active = _total(segment), min(_size(segment, "active_size"), _total(segment))
@@ -145,7 +151,37 @@ def _layout(
         oom_device_free_bytes=_size(oom, "device_free") if oom and "device_free" in oom else None,
         changed_since_oom=failed is not None and any(_action(e) in _STEPS for e in events[failed:]),
         returned=_returned(events),
+        stacks=stacks.largest(),
     )
+
+
+class _Stacks:
+    """Sums what is in use by call stack."""
+
+    def __init__(self) -> None:
+        self._held: Counter[tuple[str, ...]] = Counter()
+        self._known: dict[int, tuple[str, ...]] = {}  # a pickle has one list for equal stacks
+
+    def take(self, blocks: Iterable[dict[Any, Any]]) -> None:
+        """Add blocks; beyond a number of stacks, new ones count as one."""
+        for block in blocks:
+            if block.get("state") != "inactive":
+                stack = self._of(block.get("frames"))
+                is_kept = stack in self._held or len(self._held) < _MOST_STACKS
+                self._held[stack if is_kept else _OTHERS] += _size(block)
+
+    def _of(self, frames: Any) -> tuple[str, ...]:
+        if id(frames) not in self._known:
+            self._known[id(frames)] = to_the_innermost(call_stack(frames))
+        return self._known[id(frames)]
+
+    def largest(self) -> tuple[tuple[tuple[str, ...], int], ...]:
+        """Return those that hold most; none where no stack was recorded."""
+        if not any(self._held):
+            return ()
+        kept = self._held.most_common(_STACKS_KEPT)
+        rest = self._held.total() - sum(nbytes for _, nbytes in kept)
+        return (*kept, *([(_OTHERS, rest)] if rest else []))
 
 
 def _action(event: dict[Any, Any]) -> str:

@@ -6,6 +6,7 @@ One list may occur in a pickle a thousand times, so every list is taken up to a 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -46,14 +47,24 @@ def text(value: Any) -> str:
 def caller(frames: Any) -> str:
     """Return the innermost frame of the user's own Python code, as `file:line function`."""
     found = ""
+    for file, name in _python_frames(frames):
+        if not _INNER_FILE.search(file):
+            return name
+        found = found or name
+    return found
+
+
+def call_stack(frames: Any) -> tuple[str, ...]:
+    """Return the Python frames from the outermost on, each as `file:line function`."""
+    return tuple(name for _, name in _python_frames(frames))[::-1]
+
+
+def _python_frames(frames: Any) -> Iterator[tuple[str, str]]:
+    """Yield the file and the name of each frame of Python, the innermost first."""
     for frame in map(mapping, items(frames, _MOST_FRAMES)):
         file = text(frame.get("filename")).replace("\\", "/")
         if file.endswith(".py") or "ipython" in file:
-            name = f"{file}:{number(frame.get('line'))} {text(frame.get('name'))}".strip()
-            if not _INNER_FILE.search(file):
-                return name
-            found = found or name
-    return found
+            yield file, f"{file}:{number(frame.get('line'))} {text(frame.get('name'))}".strip()
 
 
 def is_of_zero3(frames: Any) -> bool:

@@ -10,7 +10,15 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Diagnosis, Headline, Quality, RuleInfo, WaitPairs, from_json
+from dsprof.diagnosis.model import (
+    Diagnosis,
+    Headline,
+    PeerTraffic,
+    Quality,
+    RuleInfo,
+    WaitPairs,
+    from_json,
+)
 from dsprof.findings.finding import Column, Status, Table
 from dsprof.findings.formatting import NOTHING
 from dsprof.reports import render
@@ -306,24 +314,49 @@ def test_who_waits_for_whom_is_a_matrix() -> None:
     made.arrivals.pairs = WaitPairs([0, 1, 5], [[0, 40 * MS, 0], [0, 0, 0], [0, 20 * MS, 0]])
     matrix = page_of(made).one("section", id="waits").all("table", _class="heat")[0]
     assert [row.text for row in matrix.one("tbody").all("tr")] == [
-        "0 \N{MIDDLE DOT} 40 0.0", "1 0.0 \N{MIDDLE DOT} 0.0", "5 0.0 20 \N{MIDDLE DOT}",
+        "0 \N{MIDDLE DOT} 40", "1 \N{MIDDLE DOT}", "5 20 \N{MIDDLE DOT}",
     ]  # fmt: skip
     widths = [cell.attributes.get("style") for cell in matrix.one("tbody").all("td")]
     assert widths[1] == "--w:1.00"
     assert widths[7] == "--w:0.50"
 
 
-def test_lines_that_communicate_are_listed_by_exposed_time_with_bars() -> None:
-    rows = factory.communication(8, 50)
-    rows[1].site = "optim.py:7"
-    made = factory.diagnosis(8, 50, communication=rows)
-    tables = page_of(made).one("section", id="communication").all("table")
-    lines = next(one for one in tables if "optim.py:7" in one.one("tbody").all("td")[4].text)
+def test_point_to_point_traffic_is_a_matrix_in_one_unit_and_a_table() -> None:
+    some = 3 << 19
+    made = factory.diagnosis()
+    made.peer_traffic = PeerTraffic(
+        names=["rank 0", "rank 1", "others"],
+        bytes=[[0, some, 0], [0, 0, None], [10 << 20, 0, 0]],
+        calls=[[0, 2, 0], [0, 0, 1], [1, 0, 0]],
+        waited_ns=[[0, 3 * MS, 0], [0, 0, None], [0, 0, 0]],
+    )
+    section = page_of(made).one("section", id="communication")
+    matrix = section.one("table", _class="heat")
+    assert [row.text for row in matrix.one("tbody").all("tr")] == [
+        "0 \N{MIDDLE DOT} 1.5", f"1 \N{MIDDLE DOT} {NOTHING}", "others 10 \N{MIDDLE DOT}",
+    ]  # fmt: skip
+    assert "MiB of a step that the row sends to the column" in section.text
+    table = next(one for one in section.all("table") if "Receiver waits" in one.text)
+    assert [row.text for row in table.one("tbody").all("tr")] == [
+        "others rank 0 10.0 MiB 1 0 ns",
+        "rank 0 rank 1 1.50 MiB 2 3.00 ms",
+        "rank 1 others not measurable 1 not measurable",
+    ]
+
+
+def test_lines_that_wait_are_drawn_and_listed_by_exposed_time_with_bars(page: Element) -> None:
+    section = page.one("section", id="communication")
+    picture = section.one("div", _class="flame")
+    assert picture.attributes["aria-label"] == (
+        "84.4\xa0ms exposed communication per rank and step; most, 61.0\xa0ms, in "
+        "/home/me/train.py:160 main."
+    )
+    lines = next(one for one in section.all("table") if "Phases" in one.text)
     first, second = lines.one("tbody").all("tr")
-    assert first.text == "train.py:118 all_reduce, broadcast 5.50 62.9 ms"
-    assert second.text == "optim.py:7 all_gather_into_tensor 1 21.5 ms"
-    assert first.all("td")[3].attributes["style"] == "--w:1.000"
-    assert second.all("td")[3].attributes["style"] == "--w:0.342"
+    assert first.text == "/home/me/train.py:160 main backward all_reduce 12 61.0 ms"
+    assert second.text == "/home/me/train.py:161 main step all_gather, all_reduce 3 23.4 ms"
+    assert first.all("td")[4].attributes["style"] == "--w:1.000"
+    assert second.all("td")[4].attributes["style"] == "--w:0.384"
 
 
 def test_the_page_carries_the_report_as_json() -> None:

@@ -85,3 +85,45 @@ def test_the_rank_is_in_the_name_or_said_to_be_unknown(tmp_path: Path) -> None:
     trace = read(make.write(tmp_path / "model_1024.pickle", [segment(1)]))
     assert trace.rank == 0
     assert "does not name its rank" in trace.notes[0].text
+
+
+def stack(*places: tuple[str, int]) -> list[dict[str, Any]]:
+    """Frames as torch writes them: the innermost first, those of C++ between them."""
+    frames = [{"name": "f", "filename": file, "line": line} for file, line in reversed(places)]
+    return [{"name": "at::empty", "filename": "??", "line": 0}, *frames]
+
+
+def test_memory_in_use_is_summed_by_call_stack(tmp_path: Path) -> None:
+    module = ("C:\\x\\site-packages\\torch\\nn\\modules\\module.py", 1790)
+    one = segment(10, 6, -4, 3)
+    blocks = one["blocks"]
+    blocks[0]["frames"] = stack(("/me/main.py", 1), module, ("/me/model.py", 7), module)
+    blocks[1]["frames"] = stack(("/me/main.py", 1))
+    blocks[2]["frames"] = stack(("/me/main.py", 9))  # free
+    found = laid_out(tmp_path, [one, segment(1, frames=[])]).stacks
+    assert [(calls, mib(nbytes)) for calls, nbytes in found] == [
+        (
+            (
+                "/me/main.py:1 f",
+                "/me/model.py:7 f",
+                "C:/x/site-packages/torch/nn/modules/module.py:1790 f",
+            ),
+            10,
+        ),
+        (("/me/main.py:1 f",), 6),
+        ((), 4),
+    ]
+
+
+def test_without_any_call_stack_none_is_made_up(tmp_path: Path) -> None:
+    assert laid_out(tmp_path, [segment(10, -6)]).stacks == ()
+
+
+def test_of_many_call_stacks_the_largest_are_kept_and_the_rest_is_summed(tmp_path: Path) -> None:
+    one = segment(*range(1, 301))
+    for line, block in enumerate(one["blocks"]):
+        block["frames"] = stack(("/me/main.py", line))
+    found = laid_out(tmp_path, [one]).stacks
+    assert len(found) == 201
+    assert found[-1] == (("other call stacks",), sum(range(1, 101)) * MIB)
+    assert sum(nbytes for _, nbytes in found) == one["active_size"]

@@ -1,0 +1,52 @@
+"""What each rank sent to each other one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.collectives import family
+from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
+from dsprof.analysis.rank.steps import detailed_steps, in_steps
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import RankTrace
+
+MOST_PEERS = 64
+"""Of one rank in one direction, those with which it exchanges most: thousands may all meet."""
+
+Pair = tuple[int, int]
+"""Sender and receiver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers(Aggregate):
+    """Sums by pair in measured steps in full detail, once as each side recorded them."""
+
+    sent: dict[Pair, BlockedTime]
+    received: dict[Pair, BlockedTime]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Peers:
+        """Sort the transfers of one rank."""
+        rank = trace.rank
+        sent = {(rank, peer): held for peer, held in _by_peer(trace, "send")}
+        return cls(sent, {(peer, rank): held for peer, held in _by_peer(trace, "recv")})
+
+    @property
+    def once(self) -> dict[Pair, BlockedTime]:
+        """Each pair once: as the sender recorded it, where its trace is there."""
+        return self.received | self.sent
+
+
+def _by_peer(trace: RankTrace, direction: str) -> list[tuple[int, BlockedTime]]:
+    table, steps = trace.collectives, detailed_steps(trace)
+    codes = [code for code, word in enumerate(table.words) if family(word) == direction]
+    mine = np.isin(table.op, codes) & in_steps(table.step, steps) & table.on_wire
+    chosen = np.flatnonzero(mine & (table.peer >= 0))
+    rows = blocked_rows(trace, chosen, [table.peer], len(steps))
+    found = [(int(table.peer[index]), held) for index, held in rows]
+    return sorted(found, key=lambda one: -one[1].nbytes)[:MOST_PEERS]
+
+
+AGGREGATE = Peers
