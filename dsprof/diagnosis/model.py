@@ -587,6 +587,39 @@ class PeerTraffic(_Part):
                 raise ValueError("the matrix of transfers has not one cell for each pair of names")
 
 
+class GroupLayout(_Part):
+    """Comparable process groups, of which a rank is in one at most."""
+
+    name: str
+    size: int  # ranks of the largest
+    groups: int
+    hosts: int | None  # that the ranks of one group are on, at most; null if some are unknown
+    group_of: list[int]  # of each rank of the topology; -1: in none
+    bytes_per_step: float | None  # of one rank; null where a size is not known
+    exposed_ns: float | None  # of one rank's step
+
+
+class Topology(_Part):
+    """Which ranks are on which host and in which groups; of up to 64 ranks."""
+
+    ranks: list[int] = []
+    hosts: list[str] = []  # of each rank, "" where unknown
+    layouts: list[GroupLayout] = []  # the largest groups first
+    left_out_ranks: int = 0
+    within_hosts: str = ""  # link, where it is known
+    between_hosts: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no renderer could show: one may come from a file.
+
+        Raises:
+            ValueError: a list has not one element for each rank.
+        """
+        sizes = {len(self.hosts), *(len(layout.group_of) for layout in self.layouts)}
+        if sizes != {len(self.ranks)}:
+            raise ValueError("the topology has not one host and group for each rank")
+
+
 class ArrivalInfo(_Part):
     """Last arrivals; the ranks for whom others waited most first."""
 
@@ -654,6 +687,7 @@ class Diagnosis(_Part):
     step_map: StepMap = msgspec.field(default_factory=StepMap)
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
     peer_traffic: PeerTraffic = msgspec.field(default_factory=PeerTraffic)
+    topology: Topology = msgspec.field(default_factory=Topology)
     thresholds: list[ThresholdInfo] = []
     rules: list[RuleInfo] = []
     baseline: BaselineInfo | None = None

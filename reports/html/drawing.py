@@ -21,7 +21,7 @@ class Shape:
     path: str
     colour: str  # its name in the style sheet
     title: str = ""  # shown while the pointer is on it
-    kind: Literal["area", "line", "outline"] = "area"
+    kind: Literal["area", "line", "outline", "tint"] = "area"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
 from dsprof.reports.html.templates import packed
 from dsprof.reports.html.timeline_drawing import MAX_BARS, timeline_drawing
+from dsprof.reports.html.topology_drawing import topology_drawing
 
 MAX_STEP_BARS = 120
 MAX_FLAME_GRAPHS = 4
@@ -154,6 +155,11 @@ class View:
     def snapshot(self) -> Drawing | None:
         """Memory of devices where only a snapshot of it was given."""
         return snapshot_drawing(self._diagnosis.snapshots) if not self.step.total_ns else None
+
+    @cached_property
+    def topology(self) -> Drawing | None:
+        """Ranks on hosts and in groups; None where one host has one group."""
+        return topology_drawing(self._diagnosis.topology)
 
     @cached_property
     def wait_matrix(self) -> Matrix | None:

@@ -15,7 +15,9 @@ from dsprof.diagnosis.model import (
     CopyRow,
     FetchRow,
     FlushRow,
+    GroupLayout,
     PeerTraffic,
+    Topology,
     TransferRow,
 )
 from dsprof.findings import formatting as fmt
@@ -214,6 +216,21 @@ def peer_traffic(found: PeerTraffic) -> Table:
     ]
     pairs.sort(key=lambda pair: -(pair.nbytes or 0))
     return listing("Point-to-point traffic of a step", _PAIR, pairs)
+
+
+_LAYOUT: tuple[Shown[GroupLayout], ...] = (
+    Shown("Groups", lambda one: one.name),
+    Shown("Number", lambda one: one.groups, "count"),
+    Shown("Ranks of each", lambda one: one.size, "count"),
+    Shown("Hosts of each", lambda one: one.hosts, "count"),
+    Shown("Bytes", lambda one: one.bytes_per_step, "bytes"),
+    Shown("Exposed", lambda one: one.exposed_ns, "ns"),
+)
+
+
+def groups(found: Topology) -> Table:
+    """Kinds of process groups; figures of one rank's step."""
+    return listing("Process groups; figures per rank and step", _LAYOUT, found.layouts)
 
 
 _TRANSFER: tuple[Shown[TransferRow], ...] = (

@@ -7,7 +7,16 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import Bar, SnapshotRow, StepMap, StepMark, StepParts, Timeline
+from dsprof.diagnosis.model import (
+    Bar,
+    GroupLayout,
+    SnapshotRow,
+    StepMap,
+    StepMark,
+    StepParts,
+    Timeline,
+    Topology,
+)
 from dsprof.reports.content import step_bars, typical_step
 from dsprof.reports.html import drawing, memory_drawing
 from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
@@ -17,6 +26,7 @@ from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
 from dsprof.reports.html.templates import stylesheet
 from dsprof.reports.html.timeline_drawing import timeline_drawing
+from dsprof.reports.html.topology_drawing import topology_drawing
 from dsprof.reports.html.view import View
 from tests.factories import diagnosis as factory
 
@@ -181,6 +191,38 @@ def test_the_memory_of_each_device_is_a_bar_on_one_scale() -> None:
         "Of 16.0 GiB reserved on rank 0 are 8.00 GiB in use, 2.00 GiB stuck, 6.00 GiB cached."
     )
     assert snapshot_drawing([]) is None
+
+
+def test_a_group_is_a_run_of_neighbours_and_numbers_are_shown_where_they_have_room() -> None:
+    def layout(name: str, group_of: list[int]) -> GroupLayout:
+        return GroupLayout(
+            name=name,
+            size=2,
+            groups=max(group_of) + 1,
+            hosts=1,
+            group_of=group_of,
+            bytes_per_step=None,
+            exposed_ns=None,
+        )
+
+    found = Topology(
+        ranks=[0, 1, 2, 3],
+        hosts=["a", "a", "node-of-a-long-name-without-any-room", ""],
+        layouts=[layout("tensor parallel", [0, 0, 1, 1]), layout("odd", [-1, 0, -1, 0])],
+    )
+    made = topology_drawing(found)
+    assert made is not None
+    assert [lane.text for lane in made.lanes] == [
+        "host", "tensor parallel \N{MULTIPLICATION SIGN} 2", "odd", "rank",
+    ]  # fmt: skip
+    assert [width for *_, width, _ in rectangles(made, "other")] == [497, 247]
+    assert [left for left, *_ in rectangles(made, "series-1")] == [0, 250, 750]
+    assert [word.text for word in made.words] == ["a", "0", "1", "0", "0", "0", "1", "2", "3"]
+    assert made.sentence == (
+        "4 ranks on 2 hosts. tensor parallel: 2 groups of up to 2 ranks, odd: 1 group of up to 2 "
+        "ranks."
+    )
+    assert topology_drawing(Topology()) is None
 
 
 def snapshot(rank: int, active: int, stuck: int, cached: int) -> SnapshotRow:

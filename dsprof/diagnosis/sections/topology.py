@@ -1,0 +1,91 @@
+"""Ranks on hosts, and the process groups over them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.placement import GroupUse, Place, Placement
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.rank.blocked_time import BlockedTime
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.model import GroupLayout, Topology
+from dsprof.rules.hardware.links import LinkModel
+from dsprof.trace.schema import ROLES
+
+MOST_RANKS, MOST_LAYOUTS = 64, 12
+
+Groups = dict[str, Place]
+"""Groups by key."""
+
+
+def topology(summary: RunSummary) -> Topology:
+    """Lay out ranks and groups; empty where one host has one group, which needs no picture."""
+    hosts = {n: run.header.host for n, run in summary[Run].ranks.items() if run.header.host}
+    found = summary[Placement]
+    ranks = sorted({*summary[Run].ranks, *(n for p in found.groups.values() for n in p.ranks)})
+    layouts = _layouts(found.groups)
+    if len({*hosts.values()}) < 2 and all(
+        set(place.ranks) == {*ranks} for place in found.groups.values()
+    ):
+        return Topology()
+    links, shown = LinkModel.of(summary[EnvironmentFacts]), ranks[:MOST_RANKS]
+    return Topology(
+        ranks=shown,
+        hosts=[hosts.get(rank, "") for rank in shown],
+        layouts=[
+            _layout(name, groups, shown, hosts, found.rows)
+            for name, groups in layouts[:MOST_LAYOUTS]
+        ],
+        left_out_ranks=len(ranks) - len(shown),
+        within_hosts=links.within.name if links.within else "",
+        between_hosts=links.between.name if links.between else "",
+    )
+
+
+def _layouts(groups: Mapping[str, Place]) -> list[tuple[str, Groups]]:
+    """Put groups of the same name together that share no rank, the largest groups first."""
+    found: defaultdict[str, list[tuple[Groups, set[int]]]] = defaultdict(list)
+    for key, place in sorted(groups.items(), key=lambda item: (item[1].ranks, item[0])):
+        layouts = found[ROLES.get(place.role, place.label)]
+        free = (one for one in layouts if one[1].isdisjoint(place.ranks))
+        if (mine := next(free, None)) is None:
+            layouts.append(mine := ({}, set()))
+        mine[0][key] = place
+        mine[1].update(place.ranks)
+    named = [(name, one) for name, layouts in found.items() for one, _ in layouts]
+    return sorted(named, key=lambda item: (-_largest(item[1]), item[0]))
+
+
+def _largest(groups: Groups) -> int:
+    return max(len(place.ranks) for place in groups.values())
+
+
+def _layout(
+    name: str,
+    groups: Groups,
+    ranks: list[int],
+    hosts: Mapping[int, str],
+    rows: Mapping[GroupUse, BlockedTime],
+) -> GroupLayout:
+    number = {n: i for i, place in enumerate(groups.values()) for n in place.ranks}
+    mine = [held for use, held in rows.items() if use.group in groups]
+    exposed = [held.exposed_ms_per_step for held in mine]
+    known_ms = [ms for ms in exposed if ms is not None]
+    is_sized = rows and not any(held.unsized for held in mine)
+    is_timed = rows and len(known_ms) == len(exposed)
+    return GroupLayout(
+        name=name,
+        size=_largest(groups),
+        groups=len(groups),
+        hosts=max(len(place.hosts(hosts)) for place in groups.values())
+        if number.keys() <= hosts.keys()
+        else None,
+        group_of=[number.get(rank, -1) for rank in ranks],
+        bytes_per_step=sum(h.bytes_per_step for h in mine) / len(groups) if is_sized else None,
+        exposed_ns=sum(known_ms) * 1e6 / len(groups) if is_timed else None,
+    )
+
+
+SECTIONS = {"topology": topology}
