@@ -1,4 +1,4 @@
-"""Benchmarks and throughput that stand in logs."""
+"""Benchmarks that stand in logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication import slow_benchmark
-from dsprof.rules.steps import throughput_drop
 from tests.factories import logs as make
 from tests.factories.trace import judged, rank_trace
 
@@ -151,54 +150,4 @@ def test_without_a_table_there_is_nothing_to_judge():
     (finding,) = findings(slow_benchmark, lines)
     assert finding.status is Status.NOT_APPLICABLE
     (finding,) = judged(slow_benchmark.RULE, rank_trace(0))
-    assert finding.status is Status.NOT_APPLICABLE
-
-
-def reports(rates: list[float], gib: list[float] | None = None, first: int = 10) -> list[str]:
-    """What DeepSpeed's timer prints every ten steps."""
-    memory = gib or [4.0] * len(rates)
-    return [
-        "[2026-01-01 00:00:00,000] [INFO] [timer.py:264:stop] epoch=0/micro_step=1/"
-        f"global_step={first + 10 * i}, RunningAvgSamplesPerSec=200.0, CurrSamplesPerSec={rate}, "
-        f"MemAllocated={one}GB, MaxMemAllocated=60.0GB"
-        for i, (rate, one) in enumerate(zip(rates, memory, strict=True))
-    ]
-
-
-def test_throughput_that_drops():
-    (finding,) = findings(throughput_drop, reports([50.0, *(200.0 - 3 * i for i in range(20))]))
-    assert finding.status is Status.FAIL
-    assert "196 samples/s at the start, 148 at the end: 25 % fewer" in finding.summary
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        reports([400.0, *[200.0 + i % 3 for i in range(20)]]),  # the first is not compared
-        reports([100.0, *[200.0 - 60 * (i % 2) for i in range(20)]]),  # as noisy as it drops
-        reports([300.0] * 15) + reports([200.0] * 15),  # two runs in one log
-    ],
-)
-def test_throughput_that_does_not_drop(lines):
-    (finding,) = findings(throughput_drop, lines)
-    assert finding.status is Status.PASS
-
-
-def test_memory_that_grows():
-    def grown(gib: list[float]) -> str:
-        found = findings(throughput_drop, reports([200.0] * 21, gib))
-        (finding,) = (one for one in found if one.status is Status.FAIL)
-        assert finding.title == "Allocated memory grows during the run"
-        return finding.summary
-
-    assert "from 10.5 GiB in step 20 to 13.7 GiB" in grown([10.0 + 0.2 * i for i in range(21)])
-    assert "from 10.0 GiB in step 20 to 13.0 GiB" in grown([10.0 + i // 6 for i in range(21)])
-    (finding,) = findings(throughput_drop, reports([200.0] * 21, [10.0, 14.0] * 10 + [10.0]))
-    assert finding.status is Status.PASS
-
-
-def test_few_reports_and_none():
-    (finding,) = findings(throughput_drop, reports([200.0] * 5))
-    assert finding.status is Status.UNKNOWN
-    (finding,) = judged(throughput_drop.RULE, rank_trace(0))
     assert finding.status is Status.NOT_APPLICABLE
