@@ -1,11 +1,13 @@
-"""Reads many ranks, one after the other or in several processes, and keeps what is wanted."""
+"""Reads the ranks of a run by an engine, and keeps what is wanted of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from operator import add
+from typing import NamedTuple
 
 from dsprof.analysis.alignment.clocks import Alignment, ClockSamples, clock_samples
+from dsprof.analysis.engine import Engine, Job, Progress, unshown
 from dsprof.analysis.rank.ddp_buckets import attach_buckets
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
@@ -15,8 +17,24 @@ from dsprof.trace.joining import Stranger
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RankFiles, RunFiles, bounded_memory, rank_files, read_rank, stranger
 
-Progress = Callable[[int, int], None]
-"""Told how many ranks are read, and of how many."""
+_KILLED = TraceError(
+    "reading it killed the process, probably because memory ran out; use a machine with more memory"
+)
+
+
+class Ranks(NamedTuple):
+    """What was read of some ranks, and the files that cannot be read."""
+
+    summary: RunSummary | None = None
+    unread: tuple[Stranger, ...] = ()
+
+    def merge(self, other: Ranks) -> Ranks:
+        """Join what was read of two disjoint sets of ranks."""
+        if self.summary is None or other.summary is None:
+            summary = self.summary or other.summary
+        else:
+            summary = self.summary.merge(other.summary)
+        return Ranks(summary, self.unread + other.unread)
 
 
 class _Task(NamedTuple):
@@ -33,55 +51,33 @@ def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]
 
 
 def collect_ranks(
-    run: RunFiles, alignment: Alignment, kinds: Sequence[type[Aggregate]], processes: int
-) -> Iterator[RunSummary | Stranger]:
-    """Yield the aggregates of each rank, or why it cannot be read, in the order of the files.
-
-    Raises:
-        TraceError: a process died reading a file.
-    """
+    run: RunFiles,
+    alignment: Alignment,
+    kinds: Sequence[type[Aggregate]],
+    engine: Engine,
+    progress: Progress,
+) -> Ranks:
+    """Collect the aggregates of all ranks."""
     tasks = [_Task(files, alignment.clocks[files.header.rank], kinds) for files in rank_files(run)]
-    yield from _each(_collect_file, tasks, processes)
+    return engine.merged(_COLLECT, tasks, progress)
 
 
-def sample_ranks(run: RunFiles, processes: int) -> Iterator[ClockSamples]:
-    """Yield what each rank knows of the clocks, in the order of the files.
-
-    Raises:
-        TraceError: a process died reading a file.
-    """
-    yield from _each(_sample_file, list(rank_files(run)), processes)
+def sample_ranks(run: RunFiles, engine: Engine) -> list[ClockSamples]:
+    """Return what each rank knows of the clocks, in the order of the ranks."""
+    samples = engine.merged(_SAMPLE, list(rank_files(run)), unshown)
+    return sorted(samples, key=lambda one: one.header.rank)
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-def _each(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> Iterator[R]:
-    if min(processes, len(tasks)) < 2:
-        yield from map(work, tasks)
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
-
-    # A fork would copy the threads' locks of whoever calls; a fresh process has none.
-    with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn")) as pool:
-        try:
-            yield from pool.map(work, tasks)
-        except BrokenProcessPool:
-            raise TraceError(
-                "a process that read a trace was killed, probably because memory ran out; "
-                "give fewer files, or use a machine with more memory"
-            ) from None
-
-
-def _collect_file(task: _Task) -> RunSummary | Stranger:
+def _collect_file(task: _Task) -> Ranks:
     try:
         with bounded_memory(task.files.path):
-            return _collected(read_rank(*task.files), task)
+            return Ranks(_collected(read_rank(*task.files), task))
     except TraceError as error:
-        return stranger(task.files.path, error)
+        return Ranks(unread=(stranger(task.files.path, error),))
+
+
+def _killed(task: _Task) -> Ranks:
+    return Ranks(unread=(stranger(task.files.path, _KILLED),))
 
 
 def _collected(trace: RankTrace, task: _Task) -> RunSummary:
@@ -101,9 +97,17 @@ def _collected(trace: RankTrace, task: _Task) -> RunSummary:
         ) from error
 
 
-def _sample_file(files: RankFiles) -> ClockSamples:
+def _sample_file(files: RankFiles) -> list[ClockSamples]:
     try:
         with bounded_memory(files.path):
-            return clock_samples(read_rank(*files))
+            return [clock_samples(read_rank(*files))]
     except TraceError:  # which `_collect_file` meets again, and says
-        return ClockSamples(files.header, {})
+        return _without_samples(files)
+
+
+def _without_samples(files: RankFiles) -> list[ClockSamples]:
+    return [ClockSamples(files.header, {})]
+
+
+_COLLECT = Job(_collect_file, Ranks.merge, _killed)
+_SAMPLE = Job(_sample_file, add, _without_samples)

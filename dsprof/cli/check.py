@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from dsprof.cli.delivery import add_quiet
-from dsprof.cli.loading import add_judging, load_diagnosis
+from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis
 from dsprof.cli.output import print_bytes
 from dsprof.errors import escaped
 
@@ -44,6 +44,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
             "--budget", type=Path, required=True, metavar="FILE", help="YAML file with limits"
         )
         add_judging(parser)
+        add_reading(parser)
         add_quiet(parser, "print broken limits only")
 
     def run(self, arguments: Namespace) -> int:
@@ -54,7 +55,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
         budget = load_budget(arguments.budget, [rule.meta.id for rule in all_rules()])
         diagnosis = load_diagnosis(
-            arguments.paths, arguments.config, arguments.baseline, is_quiet=arguments.quiet
+            arguments.paths, arguments.config, arguments.baseline, Reading.of(arguments)
         )
         lines = broken(budget, diagnosis)
         holds = [] if arguments.quiet else [f"{arguments.budget}: the budget holds"]

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import load_diagnosis
+from dsprof.cli.loading import Reading, add_reading, load_diagnosis
 
 _PAGE = "comparison.html"
 
@@ -40,6 +40,7 @@ newest is taken."""
                 help="folder of traces, trace file, or saved diagnosis",
             )
         add_delivery(parser, _formats, "text", _PAGE)
+        add_reading(parser)
 
     def run(self, arguments: Namespace) -> int:
         """Show the comparison."""
@@ -48,7 +49,8 @@ newest is taken."""
 
         paths = (arguments.before, arguments.after)
         output = destination(arguments, _PAGE, paths)
-        before, after = (load_diagnosis([path], is_quiet=arguments.quiet) for path in paths)
+        reading = Reading.of(arguments)
+        before, after = (load_diagnosis([path], reading=reading) for path in paths)
         comparison = compare(before, after, (str(paths[0]), str(paths[1])))
         deliver(partial(render, comparison), arguments, output, "Comparison")
         return 0

@@ -84,8 +84,7 @@ def _shown(ranks: Iterator[RankTracks], count: int) -> Iterator[RankTracks]:
     progress = progress_on_terminal()
     for done, rank in enumerate(ranks, 1):
         yield rank
-        if progress is not None:
-            progress(done, count)
+        progress(done, count)
 
 
 def _write_table(arguments: Namespace) -> None:

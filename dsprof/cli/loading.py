@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
 
-from dsprof.errors import DsprofError
+from dsprof.config.settings import in_one_line
+from dsprof.errors import ConfigError, DsprofError
 from dsprof.files.inputs import read_input
 
 if TYPE_CHECKING:
+    from dsprof.analysis.engine import Engine, Progress
     from dsprof.diagnosis.model import Diagnosis
     from dsprof.trace.run import RunFiles
 
@@ -34,6 +39,31 @@ def add_judging(parser: ArgumentParser) -> None:
     )
 
 
+def add_reading(parser: ArgumentParser) -> None:
+    """Add where traces are read."""
+    parser.add_argument(
+        "--engine",
+        default="",
+        metavar="ADDRESS",
+        help="read on a Dask cluster: dask://HOST:PORT (default: processes of this machine)",
+    )
+
+
+class Reading(NamedTuple):
+    """How traces are read."""
+
+    engine: str = ""
+    is_quiet: bool = False
+
+    @classmethod
+    def of(cls, arguments: Namespace) -> Reading:
+        """Take what `add_reading` and --quiet gave."""
+        return cls(arguments.engine, is_quiet=getattr(arguments, "quiet", False))
+
+
+_BY_DEFAULT = Reading()
+
+
 def threshold_schema() -> dict[str, type]:
     """Return the dataclass of each rule's thresholds, by the id of the rule."""
     from dsprof.rules import all_rules
@@ -45,8 +75,7 @@ def load_diagnosis(
     paths: Sequence[Path],
     config: Path | None = None,
     baseline: Path | None = None,
-    *,
-    is_quiet: bool = False,
+    reading: Reading = _BY_DEFAULT,
 ) -> Diagnosis:
     """Judge the traces under `paths`, or read the diagnosis that `report --format json` saved.
 
@@ -65,15 +94,14 @@ def load_diagnosis(
         )
     if saved:
         return from_json(read_input(saved[0], LARGEST_WHOLE_BYTES), str(saved[0]))
-    return load_run_and_diagnosis(paths, config, baseline, is_quiet=is_quiet)[1]
+    return load_run_and_diagnosis(paths, config, baseline, reading)[1]
 
 
 def load_run_and_diagnosis(
     paths: Sequence[Path],
     config: Path | None = None,
     baseline: Path | None = None,
-    *,
-    is_quiet: bool = False,
+    reading: Reading = _BY_DEFAULT,
 ) -> tuple[RunFiles, Diagnosis]:
     """Judge the traces under `paths`.
 
@@ -81,6 +109,7 @@ def load_run_and_diagnosis(
         DsprofError: a path cannot be read, or the configuration is wrong.
     """
     from dsprof.analysis.baseline import read_baseline
+    from dsprof.analysis.engine import Processes, unshown
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
     from dsprof.trace.run import find_run
@@ -88,11 +117,27 @@ def load_run_and_diagnosis(
 
     thresholds = load_thresholds(config, threshold_schema()) if config else {}
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
-    run = find_run(paths)
+    # Workers of a cluster have a current folder of their own.
+    run = find_run([path.absolute() for path in paths] if reading.engine else paths)
     keep_live_states(run)
-    processes = processes_for([size_of(path) for path in run.files])
-    progress = None if is_quiet else progress_on_terminal()
-    return run, diagnose(run, thresholds, baseline=costs, processes=processes, progress=progress)
+    sizes = [size_of(path) for path in run.files]
+    engine = _engine_at(reading.engine) if reading.engine else Processes(processes_for(sizes))
+    progress = unshown if reading.is_quiet else progress_on_terminal(sum(sizes))
+    return run, diagnose(run, thresholds, baseline=costs, engine=engine, progress=progress)
+
+
+def _engine_at(address: str) -> Engine:
+    """Return the engine at an address.
+
+    Raises:
+        ConfigError: there is no such kind of engine.
+    """
+    from dsprof.analysis.dask_engine import SCHEME, DaskEngine
+
+    place = address.removeprefix(SCHEME)
+    if place == address or not re.fullmatch(r"[^\s/@]+:\d{1,5}", place):
+        raise ConfigError(f"unknown engine '{in_one_line(address)}'; use {SCHEME}HOST:PORT")
+    return DaskEngine(place)
 
 
 def keep_live_states(run: RunFiles) -> None:
@@ -110,17 +155,22 @@ def keep_live_states(run: RunFiles) -> None:
         keep_states_of_the_dead(run_key, folder)
 
 
-def _show_progress(done: int, total: int) -> None:
+def progress_on_terminal(nbytes: int = 0) -> Progress:
+    """Return what draws a bar of reading so many bytes, where standard error is a terminal."""
+    from dsprof.analysis.engine import unshown
+
+    return partial(_show_progress, nbytes, monotonic()) if sys.stderr.isatty() else unshown
+
+
+def _show_progress(nbytes: int, since_s: float, done: int, total: int) -> None:
     """Redraw the bar; it is gone when all is read."""
-    filled = "#" * (_WIDTH * done // total)
-    text = f"reading: rank {done} of {total} [{filled:<{_WIDTH}}]"
-    sys.stderr.write(f"\r{text}" if done < total else f"\r{' ' * len(text)}\r")
+    spent_s = monotonic() - since_s
+    bar = "#" * (_WIDTH * done // total)
+    rate = f"{nbytes * done / total / max(spent_s, 1e-3) / 1e6:.0f} MB/s, " if nbytes else ""
+    left = f"{rate}{spent_s * (total - done) / done:.0f} s left"
+    text = f"reading: rank {done} of {total} [{bar:<{_WIDTH}}] {left}"
+    sys.stderr.write(f"\r{text}\x1b[K" if done < total else "\r\x1b[K")
     sys.stderr.flush()
-
-
-def progress_on_terminal() -> Callable[[int, int], None] | None:
-    """Return what draws the bar; None where standard error is no terminal."""
-    return _show_progress if sys.stderr.isatty() else None
 
 
 def processes_for(sizes: Sequence[int]) -> int:

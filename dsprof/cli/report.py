@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import add_judging, load_diagnosis
+from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis
 from dsprof.errors import ConfigError
 from dsprof.files.inputs import read_input
 
@@ -50,6 +50,7 @@ files by name."""
         )
         add_delivery(parser, _formats, "html", _PAGE)
         add_judging(parser)
+        add_reading(parser)
         parser.add_argument(
             "--static",
             action="store_true",
@@ -68,7 +69,7 @@ files by name."""
         output = destination(arguments, _PAGE, inputs)
         plotlyjs = _bundle(arguments.plotlyjs) if arguments.plotlyjs else None
         diagnosis = load_diagnosis(
-            arguments.paths, arguments.config, arguments.baseline, is_quiet=arguments.quiet
+            arguments.paths, arguments.config, arguments.baseline, Reading.of(arguments)
         )
         show = partial(render, diagnosis)
         is_static = arguments.static

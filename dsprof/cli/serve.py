@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 from dsprof.cli.delivery import show_address
-from dsprof.cli.loading import add_judging, load_run_and_diagnosis
+from dsprof.cli.loading import Reading, add_judging, add_reading, load_run_and_diagnosis
 from dsprof.cli.output import print_bytes
 from dsprof.errors import DsprofError
 
@@ -36,6 +36,7 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
         )
         parser.add_argument("--open", action="store_true", help="open the address in a browser")
         add_judging(parser)
+        add_reading(parser)
 
     def run(self, arguments: Namespace) -> int:
         """Serve until interrupted."""
@@ -43,7 +44,7 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
         from dsprof.live.site import Site, check_confined
 
         run, diagnosis = load_run_and_diagnosis(
-            arguments.paths, arguments.config, arguments.baseline
+            arguments.paths, arguments.config, arguments.baseline, Reading.of(arguments)
         )
         check_confined(run, arguments.paths)
         try:

@@ -10,7 +10,7 @@ from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Baseline
-from dsprof.analysis.pool import Progress
+from dsprof.analysis.engine import HERE, Engine, Progress, unshown
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
@@ -37,18 +37,18 @@ def diagnose(
     thresholds: Mapping[str, Any] | None = None,
     *,
     baseline: tuple[Baseline, str] | None = None,
-    processes: int = 1,
-    progress: Progress | None = None,
+    engine: Engine = HERE,
+    progress: Progress = unshown,
 ) -> Diagnosis:
     """Read a run, judge it, and say what it did.
 
     `thresholds` replaces those of a rule by its id; `baseline` holds costs measured on the machine
-    and the name of their source; `processes` and `progress` are those of `summarise`.
+    and the name of their source; `engine` and `progress` are those of `summarise`.
 
     Raises:
         TraceError: no file can be read.
     """
-    summary = summarise_all(run, processes=processes, progress=progress)
+    summary = summarise_all(run, engine=engine, progress=progress)
     if baseline is None:
         return diagnosis_of(summary, thresholds or {})
     summary, info = with_baseline(summary, *baseline)
@@ -59,14 +59,14 @@ def diagnose(
 
 
 def summarise_all(
-    run: RunFiles, *, processes: int = 1, progress: Progress | None = None
+    run: RunFiles, *, engine: Engine = HERE, progress: Progress = unshown
 ) -> RunSummary:
     """Collect every aggregate that `diagnosis_of` needs; the arguments are those of `summarise`.
 
     Raises:
         TraceError: no file can be read.
     """
-    return summarise(run, _kinds(), processes=processes, progress=progress)
+    return summarise(run, _kinds(), engine=engine, progress=progress)
 
 
 def _kinds() -> tuple[type[Aggregate], ...]:

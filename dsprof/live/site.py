@@ -109,7 +109,7 @@ class Site:
 
     def _draw(self, step: int, ranks: tuple[int, ...]) -> list[Timeline]:
         drawn = draw_steps(self._run, self._alignment, {rank: {step} for rank in ranks})
-        details = {rank: detail for one in drawn for rank, detail in one.get(step, {}).items()}
+        details = dict(sorted(drawn.get(step, {}).items()))
         return [timeline(step, "chosen", details)] if details else []
 
 

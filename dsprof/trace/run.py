@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path  # its questions answer False where Path's raise: in folders we may not enter
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +53,16 @@ class RunFiles:
     headers: tuple[Header, ...]
     strangers: tuple[Stranger, ...] = ()
     beside: Mapping[int, Sequence[Path]] = field(default_factory=dict)
+
+    def of_ranks(self, wanted: Container[int]) -> RunFiles:
+        """Return the files of some of the ranks."""
+        chosen = [i for i, header in enumerate(self.headers) if header.rank in wanted]
+        return RunFiles(
+            tuple(self.files[i] for i in chosen),
+            tuple(self.headers[i] for i in chosen),
+            self.strangers,
+            {rank: paths for rank, paths in self.beside.items() if rank in wanted},
+        )
 
 
 def find_run(paths: Iterable[str | Path]) -> RunFiles:

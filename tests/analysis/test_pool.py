@@ -7,6 +7,7 @@ import pytest
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.engine import Processes
 from dsprof.analysis.summarise import summarise
 from dsprof.cli.loading import processes_for
 from dsprof.diagnosis.build import diagnose
@@ -34,13 +35,13 @@ def hosts(folder: Path) -> None:
 def test_several_processes_say_the_same_as_one(tmp_path: Path, write) -> None:
     write(tmp_path)
     run = find_run([tmp_path])
-    one, three = diagnose(run), diagnose(run, processes=3)
+    one, three = diagnose(run), diagnose(run, engine=Processes(3))
     assert to_json(one) == to_json(three)
 
 
 def test_clocks_are_aligned_in_processes_too(tmp_path: Path) -> None:
     hosts(tmp_path)
-    summary = summarise(find_run([tmp_path]), [Steps, Run], processes=2)
+    summary = summarise(find_run([tmp_path]), [Steps, Run], engine=Processes(2))
     assert summary[Run].clock_bound_ns
 
 
@@ -55,13 +56,13 @@ def test_a_file_that_vanishes_is_passed_over_from_a_process_too(tmp_path: Path) 
     write_run(tmp_path, 3)
     run = find_run([tmp_path])
     run.files[1].unlink()
-    found = summarise(run, AGGREGATES, processes=2)[Run]
+    found = summarise(run, AGGREGATES, engine=Processes(2))[Run]
     assert sorted(found.ranks) == [0, 2]
     assert "rank00001" in found.strangers[0]
     for file in (run.files[0], run.files[2]):
         file.unlink()
     with pytest.raises(TraceError, match="rank00000"):
-        summarise(run, AGGREGATES, processes=2)
+        summarise(run, AGGREGATES, engine=Processes(2))
 
 
 def test_small_files_are_not_worth_a_process() -> None:

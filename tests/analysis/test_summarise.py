@@ -7,8 +7,9 @@ import pytest
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import Timelines
+from dsprof.analysis.engine import fold
 from dsprof.analysis.pool import collect
-from dsprof.analysis.summarise import _fold, summarise
+from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import to_json
@@ -57,7 +58,7 @@ def test_ranks_are_merged_once_each_and_in_their_order(count):
         def merge(self, other):
             return Ranks(self + other)
 
-    assert _fold(Ranks([rank]) for rank in range(count)) == tuple(range(count))
+    assert fold((Ranks([rank]) for rank in range(count)), Ranks.merge) == tuple(range(count))
 
 
 def test_a_rule_sees_what_it_declared():
@@ -80,7 +81,7 @@ def test_profiles_that_do_not_name_their_hosts_are_read_once(monkeypatch, tmp_pa
 
 def test_ranks_that_disagree_are_read_again_for_the_timelines(monkeypatch, tmp_path):
     ranks = {f"rank{t.rank}": t for t in disagreeing()}
-    monkeypatch.setattr("dsprof.trace.run.read_rank", lambda path, *_: ranks[path.name])
+    monkeypatch.setattr("dsprof.analysis.summarise.read_rank", lambda path, *_: ranks[path.name])
     monkeypatch.setattr("dsprof.analysis.pool.read_rank", lambda path, *_: ranks[path.name])
     files = tuple(tmp_path / name for name in ranks)
     run = RunFiles(files, tuple(trace.header for trace in ranks.values()))

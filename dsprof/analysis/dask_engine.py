@@ -1,0 +1,121 @@
+"""Reads the ranks of a run on the workers of a Dask cluster, which merge what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsprof._version import __version__
+from dsprof.analysis.engine import Job, Progress, fold, parted, shown
+from dsprof.errors import DsprofError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SCHEME = "dask://"
+_PATIENCE_S = 60
+_MISSING = "--engine dask:// needs dask.distributed: pip install 'dsprof[scale]'"
+
+
+class DaskEngine:
+    """The scheduler at an address, `host:port`; TLS and the like come from Dask's own settings."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def merged(self, job: Job[T, R], tasks: Sequence[T], progress: Progress) -> R:
+        """Return what all tasks give; only the last merge comes here.
+
+        The scheduler repeats what a worker that dies has done, or was to do.
+        """
+        with self._client() as client:
+            # Merged when all are read: a merge beside a task that kills its worker dies with it.
+            parts = list(shown(_results(client, job, tasks), len(tasks), progress))
+            whole: Any = fold(parts, partial(client.submit, job.merge, pure=False))
+            found: R = whole.result()
+            return found
+
+    @contextmanager
+    def _client(self) -> Iterator[Client]:
+        """Connect, and see that there are workers that have this dsprof.
+
+        Raises:
+            DsprofError: there are none.
+        """
+        try:
+            from distributed import Client
+        except ImportError:
+            raise DsprofError(_MISSING) from None
+        try:
+            client = Client(self._address, timeout=_PATIENCE_S, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise DsprofError(f"no Dask scheduler answers at {self._address}: {error}") from None
+        with client:
+            try:
+                client.wait_for_workers(1, timeout=_PATIENCE_S)
+            except TimeoutError:
+                raise DsprofError(
+                    f"the Dask scheduler at {self._address} has no workers; start some with "
+                    f"dask worker {self._address}"
+                ) from None
+            _check_versions(client)
+            yield client
+
+
+def installed_version() -> str:
+    """Return the dsprof of the process that is asked."""
+    return __version__
+
+
+def _check_versions(client: Client) -> None:
+    """Refuse workers that would read traces otherwise.
+
+    Raises:
+        DsprofError: there are some.
+    """
+    for worker, version in client.run(installed_version, on_error="return").items():
+        if version != __version__:
+            found = version if isinstance(version, str) else "none that can be imported"
+            raise DsprofError(
+                f"worker {worker} has another dsprof than this process: {found}, not "
+                f"{__version__}; install the same on all workers"
+            )
+
+
+def _results(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Iterator[tuple[int, Any]]:
+    """Yield how many tasks each part had, and where its result is.
+
+    Dask blames all tasks of a worker that dies: those are repeated, each with nothing beside it.
+    """
+    from distributed import as_completed, wait
+
+    parts = parted(tasks, sum(client.nthreads().values()))
+    # Dask looks for futures in what it is given, but not in a partial.
+    leaves = {client.submit(partial(job.of_part, part), pure=False): part for part in parts}
+    for future in as_completed(list(leaves), loop=client.loop):
+        if not _has_killed(future):
+            yield len(leaves.pop(future)), future
+    for task in (task for part in leaves.values() for task in part):
+        future = client.submit(partial(job.work, task), pure=False)
+        wait(future)
+        yield 1, client.submit(partial(job.lost, task)) if _has_killed(future) else future
+
+
+def _has_killed(future: Any) -> bool:
+    """Say whether each worker that tried a task died.
+
+    Raises:
+        Exception: the task itself failed.
+    """
+    from distributed import KilledWorker
+
+    if future.status != "error":
+        return False
+    if not isinstance(error := future.exception(), KilledWorker):
+        raise error
+    return True

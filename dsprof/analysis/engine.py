@@ -1,0 +1,127 @@
+"""Where the ranks of a run are read: in this process, in several, or wherever an `Engine` says.
+
+An engine works on tasks and merges what they give in the order in which it comes: merges commute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from functools import reduce
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Progress = Callable[[int, int], None]
+"""Told how many ranks are read, and of how many."""
+
+_PARTS_A_PROCESS = 4
+_LARGEST_PART = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[T, R]):
+    """What is done with each task; functions of modules, so that other processes find them."""
+
+    work: Callable[[T], R]
+    merge: Callable[[R, R], R]
+    lost: Callable[[T], R]  # stands for a task that no process survived
+
+    def of_part(self, tasks: Sequence[T]) -> R:
+        """Work on some tasks, one after the other, and merge what they give."""
+        return fold(map(self.work, tasks), self.merge)
+
+
+class Engine(Protocol):
+    """Whatever works on tasks."""
+
+    def merged(self, job: Job[T, R], tasks: Sequence[T], progress: Progress) -> R:
+        """Return what all tasks give, of which there is at least one, merged."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Several processes of this machine, or this one.
+
+    Each imports the program's main module, so more than one are for programs that guard it.
+    """
+
+    count: int = 1
+
+    def merged(self, job: Job[T, R], tasks: Sequence[T], progress: Progress) -> R:
+        """Return what all tasks give, merged."""
+        count = min(self.count, len(tasks))
+        results = _in_processes(job, tasks, count) if count > 1 else _here(job, tasks)
+        return fold(shown(results, len(tasks), progress), job.merge)
+
+
+HERE = Processes()
+"""This process."""
+
+
+def unshown(done: int, total: int) -> None:
+    """Show no progress."""
+
+
+def fold(values: Iterable[R], merge: Callable[[R, R], R]) -> R:
+    """Merge values that stand for as many: merged in sequence, each would copy all before it."""
+    held: list[tuple[int, R]] = []
+    for value in values:
+        count, whole = 1, value
+        while held and held[-1][0] == count:
+            before, earlier = held.pop()
+            count, whole = before + count, merge(earlier, whole)
+        held.append((count, whole))
+    return reduce(lambda later, earlier: merge(earlier, later), [one for _, one in reversed(held)])
+
+
+def parted(tasks: Sequence[T], processes: int) -> list[Sequence[T]]:
+    """Split tasks into parts of which each gives one result: fewer to send, enough to share."""
+    size = min(max(len(tasks) // (processes * _PARTS_A_PROCESS), 1), _LARGEST_PART)
+    return [tasks[at : at + size] for at in range(0, len(tasks), size)]
+
+
+def shown(results: Iterable[tuple[int, R]], total: int, progress: Progress) -> Iterator[R]:
+    """Pass results on, and say of how many tasks they were."""
+    done = 0
+    for count, result in results:
+        done += count
+        progress(done, total)
+        yield result
+
+
+def _here(job: Job[T, R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+    for task in tasks:
+        yield 1, job.work(task)
+
+
+def _in_processes(job: Job[T, R], tasks: Sequence[T], count: int) -> Iterator[tuple[int, R]]:
+    left = dict(enumerate(parted(tasks, count)))
+    yield from _survived(job, left, count)
+    # A process was killed, probably because memory ran out: the rest gets all of it, task by task.
+    left = dict(enumerate([task] for part in left.values() for task in part))
+    while left:
+        yield from _survived(job, left, 1)
+        if left:
+            yield 1, job.lost(left.pop(min(left))[0])
+
+
+def _survived(job: Job[T, R], left: dict[int, Sequence[T]], count: int) -> Iterator[tuple[int, R]]:
+    """Yield what parts gave until a process dies, and take them out of `left`."""
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    # A fork would copy the threads' locks of whoever calls; a fresh process has none.
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        futures = {pool.submit(job.of_part, part): place for place, part in left.items()}
+        for future in as_completed(list(futures)):
+            place = futures.pop(future)
+            try:
+                result = future.result()
+            except BrokenProcessPool:
+                continue
+            yield len(left.pop(place)), result

@@ -1,0 +1,106 @@
+"""Where ranks are read makes no difference, not even when a process dies of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from operator import add
+from pathlib import Path
+
+import pytest
+from dask.config import set as dask_settings
+from distributed import LocalCluster
+
+from dsprof.analysis.dask_engine import DaskEngine
+from dsprof.analysis.engine import Engine, Job, Processes, unshown
+from dsprof.cli.loading import Reading, load_diagnosis
+from dsprof.diagnosis.model import to_json
+from dsprof.errors import DsprofError
+from tests.factories.trace_files import write_run
+
+_SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.diagnostics.nvml": False}
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a cluster of this machine."""
+    with (
+        dask_settings(_SETTINGS),
+        LocalCluster(
+            n_workers=request.param,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+        ) as found,
+    ):
+        yield found.scheduler_address.removeprefix("tcp://")
+
+
+def survivors(task: tuple[int, Path | None]) -> list[int]:
+    """Return the number of a task; one with a file dies as long as the file is there."""
+    number, mark = task
+    if mark is not None and mark.exists():
+        if mark.suffix == ".once":
+            mark.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [number]
+
+
+def lost(task: tuple[int, Path | None]) -> list[int]:
+    return [-task[0]]
+
+
+_JOB = Job(survivors, add, lost)
+
+
+def deadly(engine: Engine, mark: Path) -> list[int]:
+    """Return what comes of ten tasks of which the eighth kills its process."""
+    mark.touch()
+    tasks = [(number, mark if number == 8 else None) for number in range(1, 11)]
+    told: list[tuple[int, int]] = []
+    found = engine.merged(_JOB, tasks, lambda *now: told.append(now))
+    assert told[-1] == (10, 10)
+    return sorted(found, key=abs)
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
+    assert deadly(Processes(2), tmp_path / "8.once") == list(range(1, 11))
+
+
+def test_only_the_task_that_kills_is_lost(tmp_path: Path) -> None:
+    assert deadly(Processes(2), tmp_path / "8.always") == [*range(1, 8), -8, 9, 10]
+
+
+@pytest.mark.dist
+def test_a_worker_that_dies_is_replaced(cluster: str, tmp_path: Path) -> None:
+    assert deadly(DaskEngine(cluster), tmp_path / "8.once") == list(range(1, 11))
+
+
+@pytest.mark.dist
+def test_only_the_task_that_kills_workers_is_lost(cluster: str, tmp_path: Path) -> None:
+    assert deadly(DaskEngine(cluster), tmp_path / "8.always") == [*range(1, 8), -8, 9, 10]
+
+
+@pytest.mark.dist
+def test_dask_says_the_same_as_one_process(cluster: str, tmp_path: Path) -> None:
+    write_run(tmp_path, 5)
+    (tmp_path / "trace.rank00001.json").write_bytes(b"no trace")
+    here = load_diagnosis([tmp_path])
+    there = load_diagnosis([tmp_path], reading=Reading(f"dask://{cluster}"))
+    assert to_json(there) == to_json(here)
+    assert any("rank00001" in line for line in there.quality.strangers)
+
+
+@pytest.mark.parametrize("address", ["ray://here:1", "dask://here", "dask://user:word@here:1"])
+def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path) -> None:
+    write_run(tmp_path, 1)
+    with pytest.raises(DsprofError, match="dask://HOST:PORT") as caught:
+        load_diagnosis([tmp_path], reading=Reading(address))
+    assert "word" not in str(caught.value)
+
+
+def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsprof.analysis.dask_engine._PATIENCE_S", 0.2)
+    with pytest.raises(DsprofError, match=r"no Dask scheduler answers at 127.0.0.1:1"):
+        DaskEngine("127.0.0.1:1").merged(_JOB, [(1, None)], unshown)
