@@ -7,8 +7,9 @@ An aggregate is a small value with `collect` (from one rank's trace) and an asso
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, cast
@@ -95,6 +96,28 @@ def _joined(one: Any, other: Any) -> Any:
     return add_rows(one, other) if type(one) is dict else one + other
 
 
+def _in_order(value: Any) -> Any:
+    if isinstance(value, dict):
+        rows = [(key, _in_order(value[key])) for key in _ordered(value)]
+        return Counter(dict(rows)) if isinstance(value, Counter) else dict(rows)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    found = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
+    changed = {name: _in_order(part) for name, part in found.items() if _has_rows(part)}
+    return replace(value, **changed) if changed else value
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, dict) or is_dataclass(value)
+
+
+def _ordered(keys: Iterable[Any]) -> list[Any]:
+    try:
+        return sorted(keys)
+    except TypeError:  # of several types, such as None
+        return sorted(keys, key=repr)
+
+
 class RunSummary:
     """The aggregates of a run, by their type: `summary[Communication].rows`.
 
@@ -124,6 +147,10 @@ class RunSummary:
             if kind not in failures
         )
         return RunSummary([part for part in parts if part is not None], failures)
+
+    def in_order(self) -> RunSummary:
+        """Return the same with rows in the order of their keys, not in that of the merges."""
+        return RunSummary(map(_in_order, self._parts.values()), self.failures)
 
     def with_part(self, part: Aggregate) -> RunSummary:
         """Return a summary with the aggregate of this type replaced."""

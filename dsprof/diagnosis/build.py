@@ -78,6 +78,7 @@ def _kinds() -> tuple[type[Aggregate], ...]:
 def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosis:
     """Judge a summary that holds every aggregate."""
     rules = all_rules()
+    summary = summary.in_order()
     findings, steps = judge(summary, rules, thresholds), split_steps(summary)
     typical, lead = steps.typical, leading(findings)
     diagnosis = Diagnosis(

@@ -3,22 +3,29 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from functools import reduce
 from itertools import permutations
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates import AGGREGATES
-from dsprof.analysis.summary import RankClock
+from dsprof.analysis.pool import collect
+from dsprof.analysis.summary import RankClock, RunSummary
+from dsprof.diagnosis.build import diagnosis_of
+from dsprof.diagnosis.model import to_json
+from dsprof.trace.schema import Site
 from tests.factories import device, environment, hangs, logs
 from tests.factories.device_run import device_rank, synchronisations
 from tests.factories.engines import interleaved
 from tests.factories.trace import (
     copy,
     fetch,
+    group,
     header,
     issued,
     rank_trace,
+    step,
     sync,
     zero_rank,
 )
@@ -71,7 +78,25 @@ def environment_of(rank: int):
     return environment.rank_trace(rank, variables, engine={"zero_optimization": {"stage": rank}})
 
 
+def called_from_everywhere(rank: int):
+    """A rank of four, in pairs, whose calls come from more lines than a report names."""
+    calls = [
+        sync("all_reduce", 10 * number + 1, 1, step=number, site=1 + (number * (rank + 1)) % 7)
+        for number in range(60)
+    ]
+    mates = [rank // 2 * 2, rank // 2 * 2 + 1]
+    return rank_trace(
+        rank,
+        4,
+        comm=calls,
+        steps=[step(number, 10 * number, 10 * number + 9) for number in range(60)],
+        groups={1: group(4, key=f"pair {mates}", ranks=mates, label=f"pair {rank // 2}")},
+        sites={number: Site(number, "train.py", number) for number in range(1, 8)},
+    )
+
+
 RUNS = {
+    "calls from everywhere": lambda: map(called_from_everywhere, range(4)),
     "ZeRO": lambda: map(zero, range(3)),
     "several engines": lambda: map(two_engines, range(2)),
     "device": lambda: map(device_of, range(3)),
@@ -104,3 +129,23 @@ def test_ranks_may_be_merged_in_any_grouping_and_order(run, kind):
     ways = [plain(reduce(merge, order)) for order in permutations(parts)]
     ways += [plain(reduce(lambda a, b: merge(b, a), order)) for order in permutations(parts)]
     assert all(way == ways[0] for way in ways)
+
+
+def merged_at_random(parts: list[RunSummary], random: Random) -> RunSummary:
+    """Merge neighbours of a shuffled row until one is left."""
+    random.shuffle(parts)
+    while len(parts) > 1:
+        place = random.randrange(len(parts) - 1)
+        parts[place : place + 2] = [parts[place].merge(parts[place + 1])]
+    return parts[0]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_diagnosis_is_the_same_to_the_last_byte_in_whatever_order_ranks_come(run):
+    parts = [collect(trace, RankClock(), AGGREGATES) for trace in RUNS[run]()]
+
+    def diagnosis(seed: int) -> bytes:
+        return to_json(diagnosis_of(merged_at_random([*parts], Random(seed)), {}))
+
+    first = diagnosis(0)
+    assert all(diagnosis(seed) == first for seed in range(1, 12))

@@ -24,7 +24,7 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import ROLES, CounterRow, Group
 
-_SITES_KEPT = 4
+_SITES_KEPT = 64
 _GROUPS_KEPT = 4
 _LARGEST_NAMED = 8
 """Of larger groups only the size is kept."""
@@ -77,7 +77,7 @@ class Row(PerStep):
             in_flight_ns=added(self.in_flight_ns, other.in_flight_ns),
             timed_bytes=self.timed_bytes + other.timed_bytes,
             timed_ns=self.timed_ns + other.timed_ns,
-            sites=tuple(sites.most_common(_SITES_KEPT)),
+            sites=_kept(sites),
             members=tuple(sorted({*self.members, *other.members})[:_GROUPS_KEPT]),
             least_exposed_ns=lesser(self.least_exposed_ns, other.least_exposed_ns),
             ranks=self.ranks | other.ranks,
@@ -256,7 +256,13 @@ def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[
         site = trace.sites.get(int(trace.collectives.site[chosen[first]]))
         if site is not None:
             found[groups.of_row[first]][f"{site.file}:{site.line}"] += int(count)
-    return [tuple(counter.most_common(_SITES_KEPT)) for counter in found]
+    return [_kept(counter) for counter in found]
+
+
+def _kept(sites: Counter[str]) -> tuple[tuple[str, int], ...]:
+    """Return the commonest first, of the first by name: a cut that no order of merges changes."""
+    named = sorted(sites.items())[:_SITES_KEPT]
+    return tuple(sorted(named, key=lambda item: (-item[1], item[0])))
 
 
 AGGREGATE = Communication
