@@ -12,7 +12,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsprof.config.settings import in_one_line
 from dsprof.errors import ConfigError, DsprofError
 from dsprof.files.inputs import read_input
 
@@ -136,7 +135,7 @@ def _engine_at(address: str) -> Engine:
 
     place = address.removeprefix(SCHEME)
     if place == address or not re.fullmatch(r"[^\s/@]+:\d{1,5}", place):
-        raise ConfigError(f"unknown engine '{in_one_line(address)}'; use {SCHEME}HOST:PORT")
+        raise ConfigError(f"unknown --engine value; use {SCHEME}HOST:PORT")
     return DaskEngine(place)
 
 

@@ -14,13 +14,13 @@ from dsprof.analysis.alignment.matching import (
     RankArrivals,
     Rows,
     match,
-    sample,
 )
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.rank.intervals import Array, blocked, completion
 from dsprof.analysis.rank.isolated_transfers import isolated
 from dsprof.analysis.rank.pace import pace
-from dsprof.analysis.rank.steps import is_timed, measured_steps
+from dsprof.analysis.rank.sampling import sample, share_of, steps_left_out
+from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
@@ -28,7 +28,7 @@ from dsprof.trace.schema import Group
 
 ROWS = 1 << 19
 """Collectives kept of all ranks together: 40 MB. Beyond, each rank keeps the same sample."""
-_LEAST_ROWS = 256  # of a rank, however many there are
+_LEAST_ROWS = 64  # of a rank, however many there are
 
 _GROUPED_KERNEL = "send_recv"
 """What a profiler calls all-to-all, too; matching shows whether all ranks took part."""
@@ -48,9 +48,8 @@ class Arrivals(Aggregate):
         rows = trace.collectives
         names = {number: _digest(group.key) for number, group in trace.groups.items()}
         facts = {names[n]: _facts(group) for n, group in trace.groups.items()}
-        chosen = np.flatnonzero(_usable(trace))
-        budget = max(ROWS // max(trace.header.world_size, 1), _LEAST_ROWS)
-        chosen, stride = sample(rows.seq, chosen, budget)
+        chosen = np.flatnonzero(_usable(trace) & ~in_steps(rows.step, steps_left_out(trace)))
+        chosen, stride = sample(rows.seq, chosen, share_of(trace, ROWS, _LEAST_ROWS, ROWS))
         arrivals = RankArrivals(
             node=(trace.header.host, trace.header.boot_id),
             bound_ns=clock.bound_ns,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from dsprof.analysis.rank.sampling import sample, share_of
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import MemorySample
+
+SAMPLES = 1 << 18
+"""Samples kept of all ranks together. Beyond, each rank keeps the same ones."""
+_LEAST_SAMPLES, _MOST_SAMPLES = 64, 1 << 12  # of a rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +45,11 @@ class Memory(Aggregate):
         samples = sorted(trace.memory, key=lambda sample: sample.time_ns)
         if not samples:
             return cls({})
-        at_steps = tuple(sample for sample in samples if sample.at == "step")
-        on_device = [sample.device for sample in at_steps if sample.device]
+        at_steps = [sample for sample in samples if sample.at == "step"]
+        on_device = [one.device for one in at_steps if one.device]
         device_max: dict[str, int] = {}
-        for sample in samples:
-            for name, value in (sample.device or {}).items():
+        for one in samples:
+            for name, value in (one.device or {}).items():
                 device_max[name] = max(value, device_max.get(name, value))
         rss = _known(sample.rss_bytes for sample in samples)
         peaks = _known(sample.peak_rss_bytes for sample in samples)
@@ -58,9 +65,16 @@ class Memory(Aggregate):
             device_max=device_max,
             device_first=on_device[0] if on_device else {},
             device_last=on_device[-1] if on_device else {},
-            at_steps=at_steps,
+            at_steps=_kept(trace, at_steps),
         )
         return cls({trace.rank: memory})
+
+
+def _kept(trace: RankTrace, samples: Sequence[MemorySample]) -> tuple[MemorySample, ...]:
+    """Return a sample of what the rank wrote at the ends of steps."""
+    numbers = np.fromiter((one.step for one in samples), np.int64)
+    most = share_of(trace, SAMPLES, _LEAST_SAMPLES, _MOST_SAMPLES)
+    return tuple(samples[place] for place in sample(numbers, np.arange(len(samples)), most)[0])
 
 
 def _known(values: Iterable[int]) -> list[int]:

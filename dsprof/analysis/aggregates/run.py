@@ -125,7 +125,7 @@ class Run(Aggregate):
         Medians over ranks; None where no rank both ended cleanly and took a step. The cost in
         training threads is an estimate from few samples: that of a single rank is mostly chance.
         """
-        spent = {rank: int(row.total_ns.sum()) for rank, row in steps.ranks.items()}
+        spent = {rank: row.all_ns for rank, row in steps.ranks.items()}
         ended = {rank: facts.trailer for rank, facts in self.ranks.items() if spent.get(rank)}
         shares = [
             (trailer.hooks_ns / spent[rank], trailer.writer_ns / spent[rank])

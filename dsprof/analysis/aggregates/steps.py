@@ -22,9 +22,11 @@ from dsprof.analysis.rank.intervals import (
 )
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.profiled_steps import covered_steps, parts_around, tied_profile
+from dsprof.analysis.rank.sampling import kept_steps, steps_left_out
 from dsprof.analysis.rank.steps import (
     choose_measured,
     counted_steps,
+    in_steps,
     is_timed,
     kernels,
     measured_rows,
@@ -44,7 +46,7 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """Columns, one row per step of one rank, by step number; None: not measurable here."""
+    """Columns, one row per kept step of one rank, by step number; None: not measurable here."""
 
     number: Array
     micro_steps: Array
@@ -63,6 +65,13 @@ class RankSteps:
     idle_ns: Array | None = None  # of the device
     profiled: BoolArray | None = None  # only these steps show compute, copies and idle; None: all
     by_kernels: bool = False  # all parts are those of kernels
+    recorded: int = 0  # steps, of which these are a sample
+
+    @property
+    def all_ns(self) -> int:
+        """Time of all steps, as far as the kept ones tell."""
+        kept = max(len(self.number), 1)
+        return int(self.total_ns.sum()) * max(self.recorded, kept) // kept
 
     @property
     def hidden(self) -> BoolArray:
@@ -104,7 +113,7 @@ class Steps(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> Steps:
         """Split the steps of one rank into exposed communication, compute, copies and the rest."""
         by_number = {step.step: step for step in trace.steps}
-        steps = [by_number[number] for number in sorted(by_number)]
+        steps = [by_number[number] for number in kept_steps(trace).tolist()]
         start = np.array([step.start_ns for step in steps], np.int64)
         end = np.array([step.end_ns for step in steps], np.int64)
         number = np.array([step.step for step in steps], np.int64)
@@ -133,12 +142,23 @@ class Steps(Aggregate):
             split.idle_ns,
             np.isin(number, list(seen)) if seen and split.idle_ns is not None else None,
             by_kernels is not None,
+            len(by_number),
         )
         return cls({trace.rank: row})
 
     @cached_property
+    def recorded(self) -> int:
+        """How many steps any rank recorded whole; as many as `numbers`, if all were kept."""
+        return max([len(self.numbers), *(row.recorded for row in self.ranks.values())])
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the run is too long to keep all its steps."""
+        return self.recorded > len(self.numbers)
+
+    @cached_property
     def numbers(self) -> list[int]:
-        """The steps that any rank recorded whole, ascending."""
+        """The steps that any rank recorded whole and kept, ascending."""
         return sorted({int(n) for rank in self.ranks.values() for n in rank.number})
 
     @cached_property
@@ -320,7 +340,7 @@ def _unwaited(trace: RankTrace) -> int:
 def _estimated(trace: RankTrace) -> int:
     rows, chosen = trace.collectives, measured_rows(trace)
     start, end = blocked(rows)
-    chosen = chosen[rows.is_estimated[chosen]]
+    chosen = chosen[rows.is_estimated[chosen] & ~in_steps(rows.step[chosen], steps_left_out(trace))]
     return Intervals.union(start[chosen], end[chosen]).length_ns
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Intervals, blocked, completion, without_size
 from dsprof.analysis.rank.profiled_steps import tied_profile
+from dsprof.analysis.rank.sampling import kept_steps
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.findings.wording import size
@@ -61,7 +62,7 @@ class Timelines(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Timelines:
         """Draw the candidate steps of one rank."""
-        numbers = set(detailed_steps(trace).tolist())
+        numbers = set(np.intersect1d(detailed_steps(trace), kept_steps(trace)).tolist())
         steps = {step.step: step for step in trace.steps if step.step in numbers}
         durations = {n: (step.end_ns - step.start_ns, 1) for n, step in steps.items()}
         order = _slowest_first(durations)

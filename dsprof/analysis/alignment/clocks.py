@@ -21,10 +21,10 @@ from dsprof.analysis.alignment.clock_ties import (
     renumbered,
     tie,
 )
-from dsprof.analysis.alignment.matching import sample
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.intervals import Array, completion
+from dsprof.analysis.rank.sampling import sample
 from dsprof.analysis.rank.steps import is_timed
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.rank_trace import RankTrace

@@ -16,7 +16,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.pace import Pace
-from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.columns import BoolArray
 
 _AGREEING = 0.9
 """Share of collectives whose times must fit, for numbers to be taken for matched."""
@@ -244,19 +244,3 @@ def _fits(one: Rows, other: Rows, shift: int, doubt_ns: int) -> bool:
         other.arrive[theirs] <= one.done[mine] + doubt_ns
     )
     return float(np.mean(fits)) >= _AGREEING
-
-
-_MIX = 2_654_435_761  # Knuth's multiplicative hash
-
-
-def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
-    """Return at most about `most` of the chosen rows, and one in how many that is.
-
-    Chosen only by a hash of the number: all ranks choose the same, and no period of the program
-    hides behind that of the sample.
-    """
-    stride = 1
-    while len(chosen) > most * stride:
-        stride *= 2
-    mixed = (seq[chosen].astype(np.int64) * _MIX) & 0xFFFFFFFF
-    return chosen[mixed < (1 << 32) // stride], stride

@@ -39,7 +39,7 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
         training_cost_share=costs[0] if costs else None,
         writer_cost_share=costs[1] if costs else None,
         hooks=_hook_notes(run),
-        notes=[*_notes(run), *_unknown_records(run), *problems],
+        notes=[*_notes(run), *_unknown_records(run), *_sampled(steps), *problems],
     )
 
 
@@ -73,6 +73,12 @@ def _words(quality: model.Quality, run: model.RunInfo) -> str:
 
 def _some(ranks: int) -> str:
     return f"{plural(ranks, 'rank')}; world size unknown"
+
+
+def _sampled(steps: Steps) -> Iterator[str]:
+    if steps.is_sampled:
+        kept = f"{len(steps.numbers):,} of {steps.recorded:,} steps"
+        yield f"{kept} are analysed one by one, the same on all ranks: step times are of these"
 
 
 def _notes(run: Run) -> list[str]:

@@ -28,7 +28,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
         world_size=header.world_size if run.is_world_known else None,
         ranks=sorted(run.ranks),
         hosts=list(dict.fromkeys(one.host for one in headers)),
-        steps=len(summary[Steps].numbers),
+        steps=summary[Steps].recorded,
         backend=header.backend,
         device=header.device,
         versions=header.versions,

@@ -63,7 +63,7 @@ class PeriodicSlowStep:
         share = excess_ns / max(float(times.sum()), 1.0)
         if share < thresholds.cost_share or np.count_nonzero(slow) < thresholds.slow_steps:
             return
-        period = period_of(slow)
+        period = None if run[Steps].is_sampled else period_of(slow)
         if period is None:
             yield self._scattered(columns, slow, share)
         else:

@@ -10,7 +10,8 @@ import pytest
 from dsprof.analysis.aggregates import arrivals as module
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.alignment.clocks import Alignment
-from dsprof.analysis.alignment.matching import Matched, sample
+from dsprof.analysis.alignment.matching import Matched
+from dsprof.analysis.rank.sampling import sample
 from dsprof.analysis.run.lateness import lateness, split_waits, vote
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock

@@ -1,0 +1,57 @@
+"""What is kept of many ranks and long runs: a sample that is the same on all ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.steps import counted_steps
+from dsprof.trace.columns import IntArray
+from dsprof.trace.rank_trace import RankTrace
+
+STEPS = 1 << 20
+"""Steps kept of all ranks together: 80 MB. Beyond, each rank keeps the same sample."""
+_LEAST_STEPS, _MOST_STEPS = 64, 1 << 14  # of a rank
+
+_MIX = 2_654_435_761  # Knuth's multiplicative hash
+
+
+def kept_steps(trace: RankTrace) -> Array:
+    """Return the numbers of the steps that a summary keeps one by one, ascending.
+
+    Steps in full detail are kept apart from those that were only counted.
+    """
+    most = share_of(trace, STEPS, _LEAST_STEPS, _MOST_STEPS)
+    numbers = _recorded(trace)
+    is_counted = np.isin(numbers, counted_steps(trace))
+    pools = (np.flatnonzero(~is_counted), np.flatnonzero(is_counted))
+    chosen = np.concatenate([sample(numbers, pool, most)[0] for pool in pools])
+    kept: Array = numbers[np.sort(chosen)]
+    return kept
+
+
+def steps_left_out(trace: RankTrace) -> Array:
+    """Return the numbers of the recorded steps that a summary does not keep, ascending."""
+    return np.setdiff1d(_recorded(trace), kept_steps(trace), assume_unique=True)
+
+
+def _recorded(trace: RankTrace) -> Array:
+    return np.unique(np.fromiter((step.step for step in trace.steps), np.int64))
+
+
+def share_of(trace: RankTrace, budget: int, least: int, most: int) -> int:
+    """Return how much of what all ranks may keep together this rank may keep."""
+    return min(max(budget // max(trace.header.world_size, 1), least), most)
+
+
+def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
+    """Return at most about `most` of the chosen rows, and one in how many that is.
+
+    Chosen only by a hash of the number: all ranks choose the same, and no period of the program
+    hides behind that of the sample.
+    """
+    stride = 1
+    while len(chosen) > most * stride:
+        stride *= 2
+    mixed = (seq[chosen].astype(np.int64) * _MIX) & 0xFFFFFFFF
+    return chosen[mixed < (1 << 32) // stride], stride
