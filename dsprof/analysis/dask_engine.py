@@ -92,7 +92,7 @@ def _results(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Iterator[tup
 
     Dask blames all tasks of a worker that dies: those are repeated, each with nothing beside it.
     """
-    from distributed import as_completed, wait
+    from distributed import as_completed
 
     parts = parted(tasks, sum(client.nthreads().values()))
     # Dask looks for futures in what it is given, but not in a partial.
@@ -102,7 +102,6 @@ def _results(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Iterator[tup
             yield len(leaves.pop(future)), future
     for task in (task for part in leaves.values() for task in part):
         future = client.submit(partial(job.work, task), pure=False)
-        wait(future)
         yield 1, client.submit(partial(job.lost, task)) if _has_killed(future) else future
 
 
@@ -114,8 +113,7 @@ def _has_killed(future: Any) -> bool:
     """
     from distributed import KilledWorker
 
-    if future.status != "error":
-        return False
-    if not isinstance(error := future.exception(), KilledWorker):
+    error = future.exception()  # when it is done
+    if error is not None and not isinstance(error, KilledWorker):
         raise error
-    return True
+    return error is not None

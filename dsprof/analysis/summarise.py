@@ -80,7 +80,11 @@ def summarise_traces(
 def draw_steps(
     run: RunFiles, alignment: Alignment, wanted: Mapping[int, Set[int]], engine: Engine = HERE
 ) -> Details:
-    """Read the ranks in `wanted` that can still be read, and draw these steps of each."""
+    """Read the ranks in `wanted`, and draw these steps of each.
+
+    Raises:
+        TraceError: a file has become unreadable.
+    """
     tasks = [
         _Drawing(files, alignment.clocks[files.header.rank], wanted[files.header.rank])
         for files in rank_files(run.of_ranks(wanted))
@@ -111,10 +115,7 @@ class _Drawing(NamedTuple):
 
 
 def _draw(task: _Drawing) -> Details:
-    try:
-        return draw(on_device_clock(read_rank(*task.files)), task.clock, task.steps)
-    except TraceError:  # it was readable a moment ago
-        return {}
+    return draw(on_device_clock(read_rank(*task.files)), task.clock, task.steps)
 
 
 def _nothing(task: _Drawing) -> Details:
