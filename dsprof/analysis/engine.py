@@ -27,7 +27,7 @@ class Job(Generic[T, R]):
 
     work: Callable[[T], R]
     merge: Callable[[R, R], R]
-    lost: Callable[[T], R]  # stands for a task that no process survived
+    lost: Callable[[T], R]  # instead of a task that no process survived
 
     def of_part(self, tasks: Sequence[T]) -> R:
         """Work on some tasks, one after the other, and merge what they give."""
@@ -67,7 +67,7 @@ def unshown(done: int, total: int) -> None:
 
 
 def fold(values: Iterable[R], merge: Callable[[R, R], R]) -> R:
-    """Merge values that stand for as many: merged in sequence, each would copy all before it."""
+    """Merge neighbours of as many values: merged in sequence, each would copy all before it."""
     held: list[tuple[int, R]] = []
     for value in values:
         count, whole = 1, value

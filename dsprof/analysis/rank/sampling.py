@@ -17,7 +17,7 @@ _MIX = 2_654_435_761  # Knuth's multiplicative hash
 
 
 def kept_steps(trace: RankTrace) -> Array:
-    """Return the numbers of the steps that a summary keeps one by one, ascending.
+    """Return the numbers of the steps that a summary keeps in full, ascending.
 
     Steps in full detail are kept apart from those that were only counted.
     """

@@ -78,7 +78,7 @@ def _some(ranks: int) -> str:
 def _sampled(steps: Steps) -> Iterator[str]:
     if steps.is_sampled:
         kept = f"{len(steps.numbers):,} of {steps.recorded:,} steps"
-        yield f"{kept} are analysed one by one, the same on all ranks: step times are of these"
+        yield f"Step times are of {kept}, the same on all ranks"
 
 
 def _notes(run: Run) -> list[str]:
