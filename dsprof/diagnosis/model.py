@@ -299,6 +299,28 @@ class FlushRow(_Part):
     bucket: int | None = None  # number of a DDP bucket, in the order in which they get ready
 
 
+class FillMoment(_Part):
+    """A reduction of a bucket; times from the start of the step."""
+
+    since_ns: int  # when the bucket was empty
+    start_ns: int
+    end_ns: int
+    elements: int
+    capacity: int
+    bytes: int
+    cause: str
+
+
+class BucketFill(_Part):
+    """Buckets of a rank's step of median length, in order of time."""
+
+    rank: int
+    step: int
+    duration_ns: int
+    flushes: list[FillMoment] = []  # the first 200
+    left_out: int = 0
+
+
 class FetchRow(_Part):
     """Parameter fetches by kind, phase and FSDP module."""
 
@@ -674,6 +696,7 @@ class Diagnosis(_Part):
     hang: HangReport | None = None  # where a hang or crash is known
     flights: list[FlightRow] = []  # groups with something in flight, where dumps were given
     flushes: list[FlushRow] = []
+    bucket_fill: BucketFill | None = None  # where buckets have a capacity
     fetches: list[FetchRow] = []
     copies: list[CopyRow] = []
     annotations: list[AnnotationRow] = []

@@ -13,6 +13,7 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
 from dsprof.reports.html import figures, hangs
 from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
+from dsprof.reports.html.bucket_drawing import bucket_drawing
 from dsprof.reports.html.drawing import Drawing
 from dsprof.reports.html.flame_graph import FlameGraph, held_memory, waiting_lines
 from dsprof.reports.html.heat_map import heat_map
@@ -160,6 +161,11 @@ class View:
     def topology(self) -> Drawing | None:
         """Ranks on hosts and in groups; None where one host has one group."""
         return topology_drawing(self._diagnosis.topology)
+
+    @cached_property
+    def bucket_fill(self) -> Drawing | None:
+        """How full buckets were when they were reduced; None for a few of them."""
+        return bucket_drawing(self._diagnosis.bucket_fill)
 
     @cached_property
     def wait_matrix(self) -> Matrix | None:

@@ -6,6 +6,7 @@ from typing import Any
 from dsprof.plugins.parts import in_folder
 from dsprof.reports.tables.call_sites import call_sites
 from dsprof.reports.tables.communication import (
+    bucket_fill,
     communication,
     copies,
     fetches,
@@ -35,6 +36,7 @@ __all__ = [
     "MAX_ROWS",
     "SECTIONS",
     "annotated",
+    "bucket_fill",
     "call_sites",
     "communication",
     "configuration",

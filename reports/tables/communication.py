@@ -11,9 +11,11 @@ from dsprof.diagnosis.model import (
     AnnotationRow,
     ArrivalInfo,
     ArrivalRow,
+    BucketFill,
     CommunicationRow,
     CopyRow,
     FetchRow,
+    FillMoment,
     FlushRow,
     GroupLayout,
     PeerTraffic,
@@ -179,6 +181,22 @@ _ARRIVAL: tuple[Shown[ArrivalRow], ...] = (
 def last_arrivals(arrivals: ArrivalInfo) -> Table:
     """Last arrivals, how often and by how much."""
     return listing("Last arrivals in measured steps", _ARRIVAL, arrivals.rows)
+
+
+_FILL: tuple[Shown[FillMoment], ...] = (
+    Shown("Starts", lambda one: one.start_ns, "ns"),
+    Shown("Takes", lambda one: one.end_ns - one.start_ns, "ns"),
+    Shown("Fill", lambda one: one.elements / one.capacity if one.capacity else None, "share"),
+    Shown("Elements", lambda one: one.elements, "count"),
+    Shown("Capacity", lambda one: one.capacity, "count"),
+    Shown("Bytes", lambda one: one.bytes, "bytes"),
+    Shown("Cause", lambda one: one.cause),
+)
+
+
+def bucket_fill(found: BucketFill) -> Table:
+    """Reductions of buckets in one step, in order of time."""
+    return listing("Buckets in order of time", _FILL, found.flushes)
 
 
 class _Pair(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.bucket_fills import BucketFills
 from dsprof.analysis.aggregates.call_sites import CallSites
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.copies import Copies
@@ -59,6 +60,32 @@ def flushes(summary: RunSummary) -> list[model.FlushRow]:
     order = sorted(summary[Flushes].rows.items(), key=lambda item: (-item[1].exposed_ns, item[0]))
     is_timed = summary[Steps].total.exposed_ns is not None
     return [_flush_row(kind, sums, is_timed=is_timed) for kind, sums in order[:_FLUSH_ROWS]]
+
+
+def bucket_fill(summary: RunSummary) -> model.BucketFill | None:
+    """Say how full buckets were when they were reduced, over one step of one rank."""
+    found = summary[BucketFills].found
+    if found is None:
+        return None
+    begun = found.step.start_ns
+    return model.BucketFill(
+        rank=found.rank,
+        step=found.step.step,
+        duration_ns=found.step.end_ns - begun,
+        flushes=[
+            model.FillMoment(
+                since_ns=since_ns - begun,
+                start_ns=flush.start_ns - begun,
+                end_ns=flush.end_ns - begun,
+                elements=flush.elements,
+                capacity=flush.capacity,
+                bytes=flush.nbytes,
+                cause=flush.cause,
+            )
+            for since_ns, flush in found.flushes
+        ],
+        left_out=found.left_out,
+    )
 
 
 def fetches(summary: RunSummary) -> list[model.FetchRow]:
@@ -235,6 +262,7 @@ def _last_ranks(late: Lateness) -> dict[str, int]:
 
 SECTIONS = {
     "arrivals": arrivals,
+    "bucket_fill": bucket_fill,
     "call_sites": call_sites,
     "communication": communication,
     "copies": copies,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.analysis.aggregates.placement import GroupUse, Place, Placement
+from dsprof.analysis.aggregates.placement import Place, Placement
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.blocked_time import BlockedTime
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import GroupLayout, Topology
@@ -35,7 +37,7 @@ def topology(summary: RunSummary) -> Topology:
         ranks=shown,
         hosts=[hosts.get(rank, "") for rank in shown],
         layouts=[
-            _layout(name, groups, shown, hosts, found.rows)
+            _layout(name, groups, shown, hosts, _held(found, groups, summary))
             for name, groups in layouts[:MOST_LAYOUTS]
         ],
         left_out_ranks=len(ranks) - len(shown),
@@ -63,18 +65,10 @@ def _largest(groups: Groups) -> int:
 
 
 def _layout(
-    name: str,
-    groups: Groups,
-    ranks: list[int],
-    hosts: Mapping[int, str],
-    rows: Mapping[GroupUse, BlockedTime],
+    name: str, groups: Groups, ranks: list[int], hosts: Mapping[int, str], held: BlockedTime
 ) -> GroupLayout:
     number = {n: i for i, place in enumerate(groups.values()) for n in place.ranks}
-    mine = [held for use, held in rows.items() if use.group in groups]
-    exposed = [held.exposed_ms_per_step for held in mine]
-    known_ms = [ms for ms in exposed if ms is not None]
-    is_sized = rows and not any(held.unsized for held in mine)
-    is_timed = rows and len(known_ms) == len(exposed)
+    exposed_ms = held.exposed_ms_per_step
     return GroupLayout(
         name=name,
         size=_largest(groups),
@@ -83,9 +77,17 @@ def _layout(
         if number.keys() <= hosts.keys()
         else None,
         group_of=[number.get(rank, -1) for rank in ranks],
-        bytes_per_step=sum(h.bytes_per_step for h in mine) / len(groups) if is_sized else None,
-        exposed_ns=sum(known_ms) * 1e6 / len(groups) if is_timed else None,
+        bytes_per_step=held.bytes_per_step if held.rank_steps and not held.unsized else None,
+        exposed_ns=None if exposed_ms is None else exposed_ms * 1e6,
     )
+
+
+def _held(found: Placement, groups: Groups, summary: RunSummary) -> BlockedTime:
+    """Add up what the groups did; all their ranks that are present share it."""
+    present = {n for place in groups.values() for n in place.ranks} & summary[Run].ranks.keys()
+    mine = [held for use, held in found.rows.items() if use.group in groups]
+    whole = sum(mine, BlockedTime(0, 0, 0, 0, 0.0))
+    return replace(whole, rank_steps=len(present) * len(summary[Steps].measured))
 
 
 SECTIONS = {"topology": topology}

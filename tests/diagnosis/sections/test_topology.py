@@ -60,6 +60,19 @@ def test_groups_of_one_name_that_share_ranks_are_rows_of_their_own() -> None:
     assert found.layouts[0].hosts is None  # of ranks 0 and 2 there is no trace
 
 
+def test_what_some_ranks_do_is_shared_by_all_of_their_group() -> None:
+    groups = {1: group(2), 2: group(id=2, key="t", label="tp", ranks=[0])}
+    comm = [sync("recv", 0, 8, step=0, peer=0)]
+    steps = [step(0, 0, 100)]
+    found = topology(
+        summary(
+            rank_trace(0, 2, head=header(0, host="a"), groups=groups, steps=steps),
+            rank_trace(1, 2, head=header(1, host="b"), groups=groups, steps=steps, comm=comm),
+        )
+    )
+    assert found.layouts[0].exposed_ns == 4 * MS
+
+
 def test_one_group_on_one_host_needs_no_picture_and_many_ranks_are_cut() -> None:
     assert topology(summary(rank_trace(0, 4, groups={1: group(4)}))) == Topology()
     found = parallel(MOST_RANKS + 8, 8)

@@ -9,6 +9,8 @@ import pytest
 
 from dsprof.diagnosis.model import (
     Bar,
+    BucketFill,
+    FillMoment,
     GroupLayout,
     SnapshotRow,
     StepMap,
@@ -20,6 +22,7 @@ from dsprof.diagnosis.model import (
 from dsprof.reports.content import step_bars, typical_step
 from dsprof.reports.html import drawing, memory_drawing
 from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
+from dsprof.reports.html.bucket_drawing import bucket_drawing
 from dsprof.reports.html.heat_map import LEVELS, heat_map
 from dsprof.reports.html.memory_drawing import size_ticks
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
@@ -223,6 +226,31 @@ def test_a_group_is_a_run_of_neighbours_and_numbers_are_shown_where_they_have_ro
         "ranks."
     )
     assert topology_drawing(Topology()) is None
+
+
+def test_a_bucket_is_as_high_as_it_is_full_and_has_the_colour_of_its_cause() -> None:
+    def reduced(start: int, elements: int, cause: str) -> FillMoment:
+        return FillMoment(
+            since_ns=(start - 10) * MS,
+            start_ns=start * MS,
+            end_ns=(start + 1) * MS,
+            elements=elements,
+            capacity=100,
+            bytes=4 * elements,
+            cause=cause,
+        )
+
+    flushes = [reduced(20, 90, "full"), reduced(40, 120, "full"), reduced(60, 30, "by hand")]
+    made = bucket_drawing(BucketFill(rank=3, step=7, duration_ns=100 * MS, flushes=flushes))
+    assert made is not None
+    grid, *shapes = made.shapes
+    assert [shape.path for shape in shapes] == [
+        "M100.0 98L200.0 30.5V98z", "M300.0 98L400.0 8.0V98z", "M500.0 98L600.0 75.5V98z",
+    ]  # fmt: skip
+    assert grid.path == "M0 23H1000M0 98H1000"  # one holds more than its capacity
+    assert [key.label for key in made.keys] == ["reduced when full", "reduced for another reason"]
+    assert shapes[0].title == "full: 90 % of 100 elements, 360 B"
+    assert bucket_drawing(BucketFill(rank=0, step=0, duration_ns=1, flushes=flushes[:2])) is None
 
 
 def snapshot(rank: int, active: int, stuck: int, cached: int) -> SnapshotRow:
