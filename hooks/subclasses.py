@@ -36,7 +36,7 @@ class Subclasses:
 
     def watch(self) -> None:
         """Patch all subclasses from now on."""
-        for kind in _descendants(self._base):
+        for kind in descendants(self._base):
             self.include(kind)
         self._patches.apply([Patch(self._base, "__init_subclass__", self._announce)])
 
@@ -75,8 +75,9 @@ def own_patches(kind: type, names: Iterable[str], wrap: Wrap) -> list[Patch]:
     return [Patch(kind, name, functools.partial(wrap, name)) for name in own]
 
 
-def _descendants(base: type) -> Iterator[type]:
+def descendants(base: type) -> Iterator[type]:
+    """Yield every class below `base`."""
     kind: type
     for kind in base.__subclasses__():
         yield kind
-        yield from _descendants(kind)
+        yield from descendants(kind)

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from dsprof.hooks.base import Target
+from dsprof.hooks.subclasses import descendants
 from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook
 from dsprof.hooks.wire.operations import WIRE_OPS
 from dsprof.recording.recorder.recorder import Recorder
@@ -140,6 +141,10 @@ class AutomaticHook(CompleteHook):
 
 
 def _ddp_lives() -> bool:
-    """Tell whether a DDP module exists; asked once, when recording is enabled in mid-run."""
+    """Tell whether a DDP module exists; asked once, when recording is enabled in mid-run.
+
+    An object refers to its class: looking for those that do takes half as long as listing all.
+    """
     ddp = _DDP.resolve()
-    return any(issubclass(type(thing), ddp) for thing in gc.get_objects())
+    kinds = {ddp, *descendants(ddp)}
+    return any(type(thing) in kinds for thing in gc.get_referrers(*kinds))
