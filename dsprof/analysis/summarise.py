@@ -57,7 +57,8 @@ def summarise(
     if Run not in summary:
         return summary
     strangers = tuple(f"{one.path}: {one.reason}" for one in (*unread, *run.strangers))
-    return summary.with_part(replace(summary[Run], strangers=strangers))
+    facts = replace(summary[Run], strangers=strangers, selection=run.selection)
+    return summary.with_part(facts)
 
 
 def align_run(run: RunFiles, engine: Engine = HERE) -> Alignment:

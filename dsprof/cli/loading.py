@@ -12,8 +12,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsprof.errors import ConfigError, DsprofError
+from dsprof.errors import ConfigError, DsprofError, escaped
 from dsprof.files.inputs import read_input
+from dsprof.trace.selection import EVERYTHING, Selection, ranks_in, steps_in
 
 if TYPE_CHECKING:
     from dsprof.analysis.engine import Engine, Progress
@@ -46,18 +47,36 @@ def add_reading(parser: ArgumentParser) -> None:
         metavar="ADDRESS",
         help="read on a Dask cluster: dask://HOST:PORT (default: processes of this machine)",
     )
+    parser.add_argument("--ranks", default="", metavar="RANKS", help="read only these: 0-63,128")
+    parser.add_argument("--hosts", default="", metavar="HOSTS", help="read only these: node1,node2")
+    parser.add_argument(
+        "--steps", default="", metavar="FROM:TO", help="read only these: 1000:1200 ends at 1199"
+    )
 
 
 class Reading(NamedTuple):
     """How traces are read."""
 
     engine: str = ""
+    selection: Selection = EVERYTHING
     is_quiet: bool = False
 
     @classmethod
     def of(cls, arguments: Namespace) -> Reading:
-        """Take what `add_reading` and --quiet gave."""
-        return cls(arguments.engine, is_quiet=getattr(arguments, "quiet", False))
+        """Take what `add_reading` and --quiet gave.
+
+        Raises:
+            ConfigError: ranks or steps are none.
+        """
+        try:
+            selection = Selection(
+                ranks=ranks_in(arguments.ranks) if arguments.ranks else (),
+                hosts=frozenset(filter(None, arguments.hosts.split(","))),
+                steps=steps_in(arguments.steps) if arguments.steps else None,
+            )
+        except ValueError as error:
+            raise ConfigError(escaped(str(error))) from None
+        return cls(arguments.engine, selection, getattr(arguments, "quiet", False))
 
 
 _BY_DEFAULT = Reading()
@@ -117,7 +136,8 @@ def load_run_and_diagnosis(
     thresholds = load_thresholds(config, threshold_schema()) if config else {}
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
     # Workers of a cluster have a current folder of their own.
-    run = find_run([path.absolute() for path in paths] if reading.engine else paths)
+    places = [path.absolute() for path in paths] if reading.engine else paths
+    run = find_run(places, reading.selection)
     keep_live_states(run)
     sizes = [size_of(path) for path in run.files]
     engine = _engine_at(reading.engine) if reading.engine else Processes(processes_for(sizes))

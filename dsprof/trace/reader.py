@@ -23,6 +23,7 @@ from dsprof.trace.schema import (
     Kind,
     Phase,
 )
+from dsprof.trace.selection import needed_lines
 from dsprof.trace.source import Source, check_damage, read_start, size_of
 
 _CHUNK_BYTES = 1 << 19
@@ -90,8 +91,8 @@ def read_header(path: Path) -> Header:
     return header
 
 
-def read_trace(path: Path) -> RankTrace:
-    """Read one native trace, cut anywhere.
+def read_trace(path: Path, steps: range | None = None) -> RankTrace:
+    """Read one native trace, cut anywhere; with `steps`, not all of what belongs to others.
 
     Raises:
         TraceError: the file is missing, empty, or not a trace of this version.
@@ -100,7 +101,7 @@ def read_trace(path: Path) -> RankTrace:
     finished = CollectivesBuilder()
     opened: dict[int, Line] = {}
     whole = 0
-    for events, broken, unknown in _chunks(path):
+    for events, broken, unknown in _chunks(path, steps):
         whole += len(events) + unknown
         trace.unknown_records += unknown
         # By type: these have no subclasses, and isinstance takes two to five times as long.
@@ -119,14 +120,14 @@ def read_trace(path: Path) -> RankTrace:
     return trace
 
 
-def _chunks(path: Path) -> Iterator[tuple[list[Line], int, int]]:
+def _chunks(path: Path, steps: range | None) -> Iterator[tuple[list[Line], int, int]]:
     """Yield half a megabyte of the file at a time: its events, and how many lines are none.
 
     These are broken, or whole and of a kind that a newer dsprof has: counted apart.
     """
     with Source(path) as source:
         for lines in _whole_lines(source):
-            yield _decode(lines)
+            yield _decode(lines if steps is None else needed_lines(lines, steps))
 
 
 def _whole_lines(source: Source) -> Iterator[bytearray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path  # its questions answer False where Path's raise: in folders we may not enter
+import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,12 +23,15 @@ from dsprof.trace.dumps.hang_dump import find_dump
 from dsprof.trace.dumps.state_file import find_state
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.reader import read_trace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
+from dsprof.trace.selection import EVERYTHING, Selection, cut_to_steps
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
 
+_NATIVE_NAME = re.compile(r"^trace.*\.rank(\d{1,9})\.json(?:\.gz)?$")
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
 
 _SAVED = (
@@ -53,6 +57,7 @@ class RunFiles:
     headers: tuple[Header, ...]
     strangers: tuple[Stranger, ...] = ()
     beside: Mapping[int, Sequence[Path]] = field(default_factory=dict)
+    selection: Selection = EVERYTHING
 
     def of_ranks(self, wanted: Container[int]) -> RunFiles:
         """Return the files of some of the ranks."""
@@ -62,26 +67,55 @@ class RunFiles:
             tuple(self.headers[i] for i in chosen),
             self.strangers,
             {rank: paths for rank, paths in self.beside.items() if rank in wanted},
+            self.selection,
         )
 
 
-def find_run(paths: Iterable[str | Path]) -> RunFiles:
+def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> RunFiles:
     """Find the newest run among trace files and folders of trace files.
 
-    Files of other runs, copies, and files that cannot be read are in `strangers`.
+    Files of other runs, copies, and files that cannot be read are in `strangers`. Of dsprof's own
+    traces those whose names tell that they are not selected are not opened.
 
     Raises:
-        TraceError: a path does not exist, or no file among them is a readable trace.
+        TraceError: a path does not exist, or no selected file among them is a readable trace.
     """
     found, unopened = _trace_files([Path(path) for path in paths])
-    files, strangers = _read_headers(found, unopened)
+    files, strangers = _read_headers(_selected(found, selection), unopened)
     ranks, others = choose_run(files)
+    ranks = [
+        files
+        for files in ranks
+        if selection.holds_rank(files[0].header.rank) and selection.holds_host(files[0].header.host)
+    ]
+    if not ranks:
+        raise _nothing_selected(selection)
     return RunFiles(
         files=tuple(files[0].path for files in ranks),
         headers=tuple(files[0].header for files in ranks),
         strangers=tuple({stranger.path: stranger for stranger in [*strangers, *others]}.values()),
         beside={first.header.rank: [file.path for file in more] for first, *more in ranks if more},
+        selection=selection,
     )
+
+
+def _selected(files: Sequence[Path], selection: Selection) -> list[Path]:
+    """Leave out traces whose names tell that their rank is not read.
+
+    Raises:
+        TraceError: all are left out.
+    """
+    ranks = {path: _NATIVE_NAME.search(path.name) for path in files}
+    kept = [
+        path for path, name in ranks.items() if name is None or selection.holds_rank(int(name[1]))
+    ]
+    if files and not kept:
+        raise _nothing_selected(selection)
+    return kept
+
+
+def _nothing_selected(selection: Selection) -> TraceError:
+    return TraceError(f"no trace of {selection} is here; leave the option out to see all ranks")
 
 
 class RankFiles(NamedTuple):
@@ -91,6 +125,7 @@ class RankFiles(NamedTuple):
     header: Header
     beside: Sequence[Path] = ()
     held: Mapping[Path, RankTrace] = {}  # what was read of the rank in files of several ranks
+    steps: range | None = None  # to read; None: all
 
 
 def rank_files(run: RunFiles) -> Iterator[RankFiles]:
@@ -103,7 +138,8 @@ def rank_files(run: RunFiles) -> Iterator[RankFiles]:
                 held[trace.rank][path] = trace
     for path, header in zip(run.files, run.headers, strict=True):
         rank = header.rank
-        yield RankFiles(path, header, run.beside.get(rank, ()), held.pop(rank, {}))
+        beside, steps = run.beside.get(rank, ()), run.selection.steps
+        yield RankFiles(path, header, beside, held.pop(rank, {}), steps)
 
 
 def read_run(run: RunFiles) -> Iterator[RankTrace]:
@@ -120,18 +156,21 @@ def read_rank(
     header: Header,
     beside: Iterable[Path] = (),
     held: Mapping[Path, RankTrace] | None = None,
+    steps: range | None = None,
 ) -> RankTrace:
-    """Read one rank of a run, of which `header` was read before; `held` as in `RankFiles`.
+    """Read one rank of a run, of which `header` was read before; the rest as in `RankFiles`.
 
     Raises:
         TraceError: a file has become unreadable since.
     """
-    trace = _of_rank(path, header.rank, held or {})
+    trace = _of_rank(path, header.rank, held or {}, steps)
     for other in beside:
         try:
             join(trace, _of_rank(other, header.rank, held or {}))
         except TraceError as error:
             trace.notes.append(Note(str(error)))
+    if steps is not None:
+        cut_to_steps(trace, steps)
     # What a single file does not contain was taken from all of them.
     trace.is_world_known = bool(trace.header.world_size)
     trace.header.world_size = header.world_size
@@ -160,19 +199,22 @@ def _redact(trace: RankTrace) -> None:
         trace.engines[number] = msgspec.structs.replace(engine, **configs)
 
 
-def _of_rank(path: Path, rank: int, held: Mapping[Path, RankTrace]) -> RankTrace:
+def _of_rank(
+    path: Path, rank: int, held: Mapping[Path, RankTrace], steps: range | None = None
+) -> RankTrace:
     if path in held:
         return held[path]
-    for trace in _read(path):
+    for trace in _read(path, steps):
         if trace.rank == rank:
             return trace
     raise TraceError(f"{path}: changed while it was read: it no longer contains rank {rank}")
 
 
-def _read(path: Path) -> Iterable[RankTrace]:
+def _read(path: Path, steps: range | None = None) -> Iterable[RankTrace]:
     reader = _reader(path)
     with bounded_memory(path):
-        for trace in reader.read_traces(path):
+        is_native = reader is NATIVE
+        for trace in [read_trace(path, steps)] if is_native else reader.read_traces(path):
             trace.is_foreign = reader is not NATIVE
             yield trace
 

@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header, HookStatus, Trailer
+from dsprof.trace.selection import EVERYTHING, Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Run(Aggregate):
     clock_method: str = ""
     clock_bound_ns: int | None = 0
     strangers: tuple[str, ...] = ()
+    selection: Selection = EVERYTHING
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Run:

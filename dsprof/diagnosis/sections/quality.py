@@ -23,7 +23,7 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
     ranks = run.ranks.values()
     costs = run.cost_shares(steps) if run.is_recorded else None
     return model.Quality(
-        missing_ranks=run.missing_ranks,
+        missing_ranks=run.missing_ranks if run.selection.has_all_ranks else [],
         unclean_ranks=run.unclean_ranks,
         exceptions=run.exceptions,
         is_recorded=run.is_recorded,
@@ -39,7 +39,7 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
         training_cost_share=costs[0] if costs else None,
         writer_cost_share=costs[1] if costs else None,
         hooks=_hook_notes(run),
-        notes=[*_notes(run), *_unknown_records(run), *_sampled(steps), *problems],
+        notes=[*_notes(run), *_unknown_records(run), *_partial(run, steps), *problems],
     )
 
 
@@ -75,7 +75,10 @@ def _some(ranks: int) -> str:
     return f"{plural(ranks, 'rank')}; world size unknown"
 
 
-def _sampled(steps: Steps) -> Iterator[str]:
+def _partial(run: Run, steps: Steps) -> Iterator[str]:
+    """Say what of the run is left out."""
+    if str(run.selection):
+        yield f"Only a part of the run is read, as asked: {run.selection}"
     if steps.is_sampled:
         kept = f"{len(steps.numbers):,} of {steps.recorded:,} steps"
         yield f"Step times are of {kept}, the same on all ranks"

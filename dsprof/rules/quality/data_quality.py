@@ -56,7 +56,7 @@ class DataQuality:
             yield self.meta.finding(Status.PASS, text, title=title)
 
     def _gaps(self, facts: Run, endings: Endings) -> Iterable[Finding]:
-        if facts.missing_ranks:
+        if facts.missing_ranks and facts.selection.has_all_ranks:
             yield self._missing(facts)
         if facts.unclean_ranks:
             yield self._unclean(facts, endings) if endings.ranks else self._cut(facts.unclean_ranks)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsprof.cli.loading import Reading, load_diagnosis
+from dsprof.errors import TraceError
+from dsprof.trace import reader
+from dsprof.trace.lines import LINES
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.schema import Site
+from dsprof.trace.selection import Selection, ranks_in, steps_in
+from tests.factories.trace import group, header, span, step, sync
+from tests.factories.trace_files import encode, write_run
+
+STEPS = 400
+
+
+def write_long(folder: Path) -> Path:
+    """A rank of many steps, whose second call site is first met in the middle."""
+    lines = [LINES["header"](header(0, 1)), LINES["group"](group(1))]
+    for number in range(STEPS):
+        if number in (0, STEPS // 2):
+            lines.append(LINES["site"](Site(1 + (number > 0), "train.py", number)))
+        at = 100.0 * number
+        lines.append(sync("all_reduce", at, 10, step=number, seq=number, site=1 + (number >= 200)))
+        lines.append(LINES["phase"](span("forward", at, at + 50, number), name="forward"))
+        lines.append(LINES["step"](step(number, at, at + 90)))
+    path = folder / "trace.rank00000.json"
+    path.write_bytes(encode(lines))
+    return path
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_CHUNK_BYTES", 1 << 12)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_only_the_steps_asked_for_are_read_and_decoded(tmp_path, monkeypatch):
+    path = write_long(tmp_path)
+    decoded = []
+    decode = reader._decode
+
+    def watched(lines: bytearray):
+        decoded.append(len(lines))
+        return decode(lines)
+
+    monkeypatch.setattr(reader, "_decode", watched)
+    [trace] = read_run(find_run([tmp_path], Selection(steps=range(300, 320))))
+    assert np.unique(trace.collectives.step).tolist() == list(range(300, 320))
+    assert [one.step for one in trace.steps] == list(range(300, 320))
+    assert {one.step for one in trace.spans} == set(range(300, 320))
+    assert sum(decoded) < path.stat().st_size / 4
+    assert {site.line for site in trace.sites.values()} == {0, 200}
+    assert trace.broken_lines == 0
+
+
+def test_files_of_other_ranks_are_not_opened(tmp_path):
+    write_run(tmp_path, 4)
+    for rank in (0, 3):
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(b"not a trace")
+    run = find_run([tmp_path], Selection(ranks=(range(1, 3),)))
+    assert [one.rank for one in run.headers] == [1, 2]
+    assert not run.strangers
+    assert [trace.rank for trace in read_run(run)] == [1, 2]
+
+
+def test_hosts_are_chosen_by_name(tmp_path):
+    for rank, host in enumerate(("one", "two", "one")):
+        lines = [LINES["header"](header(rank, 3, host=host)), LINES["step"](step(0, 0, 9))]
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(encode(lines))
+    run = find_run([tmp_path], Selection(hosts=frozenset(["one"])))
+    assert [one.rank for one in run.headers] == [0, 2]
+
+
+def test_the_report_says_what_is_left_out_and_calls_no_rank_missing(tmp_path):
+    write_run(tmp_path, 3)
+    chosen = Selection(ranks=ranks_in("0-1"))
+    diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+    assert any("ranks 0-1" in note for note in diagnosis.quality.notes)
+    assert diagnosis.quality.missing_ranks == []
+    [quality] = [one for one in diagnosis.findings if one.rule == "data-quality"]
+    assert "missing" not in quality.problem + quality.summary
+
+
+def test_nothing_selected_is_an_error_that_says_so(tmp_path):
+    write_run(tmp_path, 2)
+    for chosen in (Selection(ranks=ranks_in("7")), Selection(hosts=frozenset(["elsewhere"]))):
+        with pytest.raises(TraceError, match=r"no trace of (ranks 7|hosts elsewhere)"):
+            find_run([tmp_path], chosen)
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "1-2-3"])
+def test_ranks_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match="0-63"):
+        ranks_in(text)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:5", "7:3", ":", "1:2:3"])
+def test_steps_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match="1000:1200"):
+        steps_in(text)
