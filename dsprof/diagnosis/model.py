@@ -373,6 +373,9 @@ class RankMemory(_Part):
     rss_bytes: list[int] = []
     allocated_bytes: list[int] = []
     reserved_bytes: list[int] = []
+    stuck_bytes: list[int] = []  # free in segments that are partly used
+    gathered_bytes: list[int | None] = []  # sharded parameters, the most at once in the step
+    reducing_bytes: list[int | None] = []  # gradient buckets in flight, the most at once
 
 
 class StackRow(_Part):

@@ -23,14 +23,19 @@ KINDS = (
     ("rss", "resident memory of the process", "series-4"),
     ("allocated", "allocated on the device", "series-1"),
     ("reserved", "reserved on the device", "series-3"),
+    ("stuck", "stuck in the allocator", "exposed_comm"),
+    ("gathered", "gathered parameters, most in the step", "series-6"),
+    ("reducing", "gradient buckets in flight, most in the step", "series-2"),
 )
+_LEAST_SHARE = 0.01  # of the largest value: a line below lies on the axis, and is in the table
 _PLOT_PX, _TOP_PX, _AXIS_PX = 130, 14, 20
 
 
 def memory_drawing(ranks: Sequence[RankMemory]) -> Drawing | None:
     """Draw memory at the step ends; None where no samples were taken."""
     shown = [rank for rank in ranks if len(rank.steps) > 1][:MAX_RANKS]
-    most = max((max(values) for rank in shown for *_, values in _series(rank)), default=0)
+    series = [(rank, *one) for rank in shown for one in _series(rank)]
+    most = max((max(places.values()) for *_, places in series), default=0)
     if not most:
         return None
     first, last = min(rank.steps[0] for rank in shown), max(rank.steps[-1] for rank in shown)
@@ -39,14 +44,14 @@ def memory_drawing(ranks: Sequence[RankMemory]) -> Drawing | None:
         Shape(
             line(
                 ((step - first) * across, bottom - value / most * _PLOT_PX)
-                for step, value in zip(rank.steps, values, strict=True)
+                for step, value in places.items()
             ),
             colour,
-            f"rank {rank.rank}: {label}, at most {fmt.size(max(values))}",
+            f"rank {rank.rank}: {label}, at most {fmt.size(max(places.values()))}",
             kind="line",
         )
-        for rank in shown
-        for label, colour, values in _series(rank)
+        for rank, label, colour, places in series
+        if max(places.values()) >= _LEAST_SHARE * most
     ]
     grid = [(size, bottom - size / most * _PLOT_PX) for size in size_ticks(most)]
     colours = {shape.colour for shape in shapes}
@@ -63,11 +68,13 @@ def memory_drawing(ranks: Sequence[RankMemory]) -> Drawing | None:
     )
 
 
-def _series(rank: RankMemory) -> Iterator[tuple[str, str, list[int]]]:
+def _series(rank: RankMemory) -> Iterator[tuple[str, str, dict[int, int]]]:
+    """Yield each kind with its values by step, without steps of which it is not known."""
     for name, label, colour in KINDS:
         values = getattr(rank, f"{name}_bytes")
         if len(values) == len(rank.steps) and any(values):
-            yield label, colour, values
+            known = zip(rank.steps, values, strict=True)
+            yield label, colour, {step: value for step, value in known if value is not None}
 
 
 def size_ticks(most: int) -> Iterator[float]:

@@ -18,12 +18,22 @@ _RANK: tuple[Shown[RankMemory], ...] = (
     Shown("/dev/shm", lambda row: row.shm_total_bytes, "bytes"),
     Shown("Least free", lambda row: row.least_shm_free_bytes, "bytes"),
 )
+_OF_STEPS: tuple[Shown[RankMemory], ...] = (
+    Shown("Stuck", lambda row: _most(row.stuck_bytes), "bytes"),
+    Shown("Most gathered", lambda row: _most(row.gathered_bytes), "bytes"),
+    Shown("Most buckets in flight", lambda row: _most(row.reducing_bytes), "bytes"),
+)
 
 
 def memory(rows: Sequence[RankMemory]) -> Table:
     """Peaks and least free memory of each rank."""
     counters = sorted({name for row in rows for name in row.device})
-    return listing("Memory by rank", [*_RANK, *map(_counter, counters)], rows)
+    of_steps = [column for column in _OF_STEPS if any(column.of(row) for row in rows)]
+    return listing("Memory by rank", [*_RANK, *of_steps, *map(_counter, counters)], rows)
+
+
+def _most(values: Sequence[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _counter(name: str) -> Shown[RankMemory]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsprof.analysis.rank.buffer_levels import gathered_by_step, reducing_by_step
 from dsprof.analysis.rank.sampling import sample, share_of
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
@@ -31,6 +32,8 @@ class RankMemory:
     device_first: dict[str, int]  # values at the end of the first recorded step
     device_last: dict[str, int]
     at_steps: tuple[MemorySample, ...]
+    gathered_bytes: dict[int, int]  # by step, of those of `at_steps`: the most at once
+    reducing_bytes: dict[int, int]  # of gradient buckets in flight, the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Memory(Aggregate):
                 device_max[name] = max(value, device_max.get(name, value))
         rss = _known(sample.rss_bytes for sample in samples)
         peaks = _known(sample.peak_rss_bytes for sample in samples)
+        kept = _kept(trace, at_steps)
+        steps = np.unique(np.fromiter((one.step for one in kept), np.int64))
         memory = RankMemory(
             peak_rss_bytes=max(peaks + rss, default=None),
             last_rss_bytes=rss[-1] if rss else None,
@@ -65,7 +70,11 @@ class Memory(Aggregate):
             device_max=device_max,
             device_first=on_device[0] if on_device else {},
             device_last=on_device[-1] if on_device else {},
-            at_steps=_kept(trace, at_steps),
+            at_steps=kept,
+            gathered_bytes={
+                step: held.nbytes for step, held in gathered_by_step(trace, steps).items()
+            },
+            reducing_bytes=reducing_by_step(trace, steps),
         )
         return cls({trace.rank: memory})
 

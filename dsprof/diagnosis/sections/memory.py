@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
@@ -34,7 +34,15 @@ def _memory(rank: int, facts: MemoryFacts) -> model.RankMemory:
         rss_bytes=[sample.rss_bytes for sample in at_steps],
         allocated_bytes=_device_column(at_steps, "allocated_bytes.all.current"),
         reserved_bytes=_device_column(at_steps, "reserved_bytes.all.current"),
+        stuck_bytes=_device_column(at_steps, "inactive_split_bytes.all.current"),
+        gathered_bytes=_buffer_column(at_steps, facts.gathered_bytes),
+        reducing_bytes=_buffer_column(at_steps, facts.reducing_bytes),
     )
+
+
+def _buffer_column(samples: Sequence[MemorySample], held: Mapping[int, int]) -> list[int | None]:
+    values = [held.get(sample.step) for sample in samples]
+    return values if any(values) else []
 
 
 def _device_column(samples: Iterable[MemorySample], name: str) -> list[int]:

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dsprof.analysis.aggregates.buffers import Buffers, Gathered, RankBuffers
+from dsprof.analysis.aggregates.buffers import Buffers, RankBuffers
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.rank.buffer_levels import Gathered
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, size

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dsprof.analysis.aggregates.buffers import Buffers, Gathered, RankBuffers
+from dsprof.analysis.aggregates.buffers import Buffers, RankBuffers
+from dsprof.analysis.rank.buffer_levels import Gathered
 from dsprof.trace.schema import BucketLayout
 from tests.factories.trace import fetch, rank_trace, step, summary, sync
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.trace.schema import MemorySample
-from tests.factories.trace import rank_trace, summary
+from tests.factories.trace import issued, rank_trace, summary
 
 
 def test_extremes_are_over_all_samples_and_columns_over_step_ends():
@@ -28,3 +28,18 @@ def test_what_could_not_be_read_is_none():
 
 def test_a_rank_without_samples_has_no_row():
     assert summary(rank_trace())[Memory].ranks == {}
+
+
+def test_buffers_are_the_most_at_once_in_each_sampled_step():
+    comm = [
+        issued("all_reduce", 0, 10, step=0, flush=1, nbytes=4 << 20),
+        issued("all_reduce", 5, 15, step=0, flush=2, nbytes=2 << 20),
+        issued("all_reduce", 20, 30, step=0, flush=3, nbytes=5 << 20),
+        issued("all_reduce", 101, 110, step=1, flush=4, nbytes=1 << 20),
+        issued("all_gather", 102, 110, step=1, fetch=5, nbytes=3 << 20),
+        issued("all_reduce", 201, 210, step=2, flush=6),
+    ]
+    samples = [MemorySample("step", at, step=step) for step, at in ((0, 1), (1, 2))]
+    memory = summary(rank_trace(memory=samples, comm=comm))[Memory].ranks[0]
+    assert memory.reducing_bytes == {0: 6 << 20, 1: 1 << 20}
+    assert memory.gathered_bytes == {1: 3 << 20}

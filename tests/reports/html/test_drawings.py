@@ -19,6 +19,7 @@ from dsprof.diagnosis.model import (
     Timeline,
     Topology,
 )
+from dsprof.reports import tables
 from dsprof.reports.content import step_bars, typical_step
 from dsprof.reports.html import drawing, memory_drawing
 from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
@@ -166,6 +167,40 @@ def test_memory_of_many_ranks_draws_some_in_a_colour_for_each_kind() -> None:
     lines = [shape for shape in made.shapes if shape.title]
     assert len(lines) == 2 * memory_drawing.MAX_RANKS
     assert len({shape.colour for shape in lines}) == len(made.keys) == 2
+
+
+def test_memory_has_a_colour_for_each_kind_that_can_be_seen_and_gaps_where_it_is_unknown() -> None:
+    (rank,) = (
+        msgspec.structs.replace(
+            rank,
+            steps=[0, 1, 2],
+            rss_bytes=[],
+            allocated_bytes=[700, 800, 900],
+            reserved_bytes=[1000, 1000, 1000],
+            stuck_bytes=[100, 200, 300],
+            gathered_bytes=[None, 400, 500],
+            reducing_bytes=[9, 9, 9],
+        )
+        for rank in factory.diagnosis(1, 3).memory
+    )
+    made = memory_drawing.memory_drawing([rank])
+    assert made is not None
+    lines = {shape.title: shape for shape in made.shapes if shape.title}
+    assert list(lines) == [
+        "rank 0: allocated on the device, at most 900 B",
+        "rank 0: reserved on the device, at most 1,000 B",
+        "rank 0: stuck in the allocator, at most 300 B",
+        "rank 0: gathered parameters, most in the step, at most 500 B",
+    ]
+    assert len({shape.colour for shape in lines.values()}) == len(made.keys) == 4
+    assert [*lines.values()][3].path.startswith("M500 ")  # step 0 is not known
+    table = tables.memory([rank])
+    assert [c.label for c in table.columns][7:] == [
+        "Stuck",
+        "Most gathered",
+        "Most buckets in flight",
+    ]
+    assert table.rows[0][7:] == (300, 500, 9)
 
 
 def test_bandwidth_is_a_point_for_each_size_and_a_ring_where_one_is_expected() -> None:
