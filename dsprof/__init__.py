@@ -34,6 +34,7 @@ def enable(
     config: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] = _NOT_GIVEN,
     interception: Literal["auto", "dispatcher", "native", "process_group"] = _NOT_GIVEN,
+    mode: Literal["window", "always"] = _NOT_GIVEN,
     start_step: int = _NOT_GIVEN,
     steps: int | None = _NOT_GIVEN,
     every: int = _NOT_GIVEN,
@@ -52,6 +53,7 @@ def enable(
         config: YAML file with settings.
         out: folder for the trace files.
         interception: where collectives are intercepted.
+        mode: "always" records without end within `budget_mb`.
         start_step: first optimizer step recorded in detail.
         steps: number of steps recorded from there on; None: all.
         every: record only each n-th of these steps in detail.
@@ -85,6 +87,7 @@ def record(
     config: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] = _NOT_GIVEN,
     interception: Literal["auto", "dispatcher", "native", "process_group"] = _NOT_GIVEN,
+    mode: Literal["window", "always"] = _NOT_GIVEN,
     start_step: int = _NOT_GIVEN,
     steps: int | None = _NOT_GIVEN,
     every: int = _NOT_GIVEN,

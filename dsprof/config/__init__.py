@@ -44,6 +44,12 @@ class Config:
         "dispatcher when C++ code communicates, through the kernels of dsprof build if they exist; "
         "native is dispatcher through these kernels from the start",
     )
+    mode: Literal["window", "always"] = _option(
+        "window",
+        "window records the steps of start_step, steps and every in detail until budget_mb is "
+        "spent; always records without end within budget_mb: sums of all steps, and details of the "
+        "newest and of the most telling ones",
+    )
     start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
     steps: int | None = _option(
         None, "number of steps recorded from start_step on (all if not set)", minimum=1

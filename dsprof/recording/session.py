@@ -31,6 +31,8 @@ from dsprof.recording.recorder.pseudonyms import Anonymizer
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.recording.recorder.shared_key import SharedKey
+from dsprof.trace.rolling.parts import ALWAYS
+from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import (
     EXIT,
     FILE_PATTERN,
@@ -196,13 +198,12 @@ class Session:
             disclose=self._disclose,
             show_life=lambda: state.beat(recorder.progress.scope),
         )
-        writer = TraceWriter(
-            Path(config.out),
-            header,
-            source,
-            Window(config.start_step, config.steps, config.every),
-            budget_bytes,
-        )
+        folder = Path(config.out)
+        if config.mode == ALWAYS:
+            writer: TraceWriter = RollingWriter(folder, header, source, budget_bytes)
+        else:
+            window = Window(config.start_step, config.steps, config.every)
+            writer = TraceWriter(folder, header, source, window, budget_bytes)
         recorder.outbox.define(list(self._status.values()))
         writer.start()
         self._watch(header)

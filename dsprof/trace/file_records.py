@@ -21,6 +21,7 @@ from dsprof.trace.schema import (
     Phase,
     Stall,
     Step,
+    StepTotals,
 )
 from dsprof.trace.scope import OUTSIDE
 
@@ -212,6 +213,20 @@ def file_note(given: Any, start_ns: int) -> Note:
     )
 
 
+def file_step_totals(given: Any, start_ns: int) -> StepTotals:
+    """Return a `StepTotals` of the file."""
+    return StepTotals(
+        given.step,
+        given.start_ns - start_ns,
+        given.end_ns - start_ns,
+        given.phase_ns,
+        given.stalled_ns,
+        given.ops,
+        given.rss_bytes,
+        given.device_bytes,
+    )
+
+
 FILE_RECORDS: dict[type[Any], Callable[[Any, int], Any]] = {
     Collective: file_collective,
     Phase: file_phase,
@@ -225,5 +240,6 @@ FILE_RECORDS: dict[type[Any], Callable[[Any, int], Any]] = {
     Heartbeat: file_heartbeat,
     BucketLayout: file_bucket_layout,
     Note: file_note,
+    StepTotals: file_step_totals,
 }
 """What a hook may still hold is copied. Other records are written as they are."""

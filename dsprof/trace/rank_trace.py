@@ -32,14 +32,17 @@ from dsprof.trace.schema import (
     Header,
     Heartbeat,
     HookStatus,
+    Kept,
     MemorySample,
     Model,
     Note,
     Phase,
+    RollUp,
     Site,
     Stall,
     Step,
     StepCounters,
+    StepTotals,
     Trailer,
 )
 
@@ -233,6 +236,10 @@ class RankTrace:
     memory: list[MemorySample] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
     counters: list[StepCounters] = field(default_factory=list)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    totals: dict[int, StepTotals] = field(default_factory=dict)
+    rollups: dict[tuple[int, int], RollUp] = field(default_factory=dict)  # by length and begin
+    newest_from: int = 0  # of a rolling recording: the first step since which none is left out
     notes: list[Note] = field(default_factory=list)
     hang_dump: HangDump | None = None  # what it saw of itself when nothing went on
     state: RankState | None = None  # what the process was doing when it was killed

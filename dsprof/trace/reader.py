@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import msgspec
 from dsprof.errors import TraceError
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rolling.parts import KEPT, TAILS, is_rolling, parts_of
 from dsprof.trace.schema import (
     HOOKS,
     KINDS,
@@ -22,6 +25,7 @@ from dsprof.trace.schema import (
     Header,
     Kind,
     Phase,
+    Segment,
 )
 from dsprof.trace.selection import needed_lines
 from dsprof.trace.source import Source, check_damage, read_start, size_of
@@ -33,6 +37,7 @@ _LONGEST_LINE_BYTES = 1 << 24
 _READ_APART = (COMM_LINE, LINES["header"])
 _SETTINGS = (LINES["engine"], LINES["environment"])
 """Lines of which no number is a time."""
+_SUMS = (LINES["totals"], LINES["kept"])
 _UNREADABLE = b"\xff"  # no JSON begins with it
 _AROUND = b"[],\r\n "  # what is before, between and behind the events of a file
 _EDGE_BYTES = 16  # looked at for where the first event begins and the last one ends; else it is all
@@ -101,7 +106,13 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     finished = CollectivesBuilder()
     opened: dict[int, Line] = {}
     whole = 0
-    for events, broken, unknown in _chunks(path, steps):
+    parts = parts_of(path) if is_rolling(trace.header) else []
+    trace.newest_from = _newest_from(parts)
+    chunks = chain(
+        _chunks(path, steps),
+        *(_part_chunks(part, trace.newest_from, steps) for part in parts),
+    )
+    for events, broken, unknown in chunks:
         whole += len(events) + unknown
         trace.unknown_records += unknown
         # By type: these have no subclasses, and isinstance takes two to five times as long.
@@ -116,8 +127,37 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
         check_damage(str(path), trace.broken_lines, whole)
     trace.broken_lines += add_collectives(finished, list(opened.values()))
     trace.collectives = finished.build()
-    trace.nbytes = size_of(path)
+    trace.nbytes = sum(map(size_of, (path, *parts)))
     return trace
+
+
+def _newest_from(parts: Iterable[Path]) -> int:
+    """Return the first step of which, and of all later ones, the tails hold all lines."""
+    begun: list[Segment] = []
+    for path in parts:
+        if path.name.endswith(TAILS):
+            first = next((events for events, _, _ in _chunks(path, None)), [])
+            begun += [event.args for event in first[:1] if isinstance(event.args, Segment)]
+    oldest = min(begun, key=attrgetter("number"), default=Segment(0))
+    return oldest.step + 2 if oldest.number else 0
+
+
+def _part_chunks(
+    path: Path, newest_from: int, steps: range | None
+) -> Iterator[tuple[list[Line], int, int]]:
+    """Yield a part as `_chunks` does: of kept steps those that the tails no longer hold."""
+    is_tail, is_kept = path.name.endswith(TAILS), path.name.endswith(KEPT)
+    for events, broken, unknown in _chunks(path, steps):
+        if is_tail:
+            events = [one for one in events if not -1 < _step_of(one) < newest_from]
+        elif is_kept:
+            events = [one for one in events if _step_of(one) < newest_from]
+        yield events, broken, unknown
+
+
+def _step_of(event: Line) -> int:
+    """Return the step whose detail a line is; -1 for what is no detail."""
+    return -1 if type(event) in _SUMS else getattr(event.args, "step", -1)
 
 
 def _chunks(path: Path, steps: range | None) -> Iterator[tuple[list[Line], int, int]]:

@@ -27,6 +27,7 @@ from dsprof.trace.reader import read_trace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
+from dsprof.trace.rolling.parts import is_part
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.selection import EVERYTHING, Selection, cut_to_steps
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
@@ -303,7 +304,7 @@ def _in_folder(folder: Path) -> list[Path]:
         names = sorted(folder.iterdir())
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    return [path for path in names if not foreign_link(path) and is_trace(path)]
+    return [path for path in names if not (is_part(path) or foreign_link(path)) and is_trace(path)]
 
 
 def is_trace(path: Path) -> bool:

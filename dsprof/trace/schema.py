@@ -398,6 +398,73 @@ class StepCounters(msgspec.Struct, gc=False, omit_defaults=True):
     rows: Annotated[list[CounterRow], "a row for each kind of collective"]
 
 
+class OpTotals(msgspec.Struct, gc=False, array_like=True):
+    """Collectives of one operation, summed."""
+
+    calls: Annotated[int, "how many"] = 0
+    nbytes: Annotated[int, "their bytes"] = 0
+    blocked_ns: Annotated[Duration, "host time blocked"] = 0
+
+
+class StepTotals(msgspec.Struct, gc=False, omit_defaults=True):
+    """One step of a rolling recording in sums; its details may be gone."""
+
+    step: Annotated[int, "number of the step"]
+    start_ns: Annotated[Instant, "end of the step before"]
+    end_ns: Annotated[Instant, "end"]
+    phase_ns: Annotated[dict[str, int], Mark.DURATION, "time in each phase, by name"] = {}
+    stalled_ns: Annotated[Duration, "time that streams of a device waited for communication"] = 0
+    ops: Annotated[dict[str, OpTotals], "sums of each operation: calls, bytes, time blocked"] = {}
+    rss_bytes: Annotated[int, "resident memory of the process; -1: unknown"] = -1
+    device_bytes: Annotated[int, "memory allocated on the device; -1: unknown"] = -1
+
+
+class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
+    """The steps that ended in one span of time, in sums."""
+
+    begin_s: Annotated[int, "begin on the wall clock, in s since 1970: a multiple of `length_s`"]
+    length_s: Annotated[int, "length of the span: 10, 300 or 3600"]
+    first_step: Annotated[int, "number of the first step that ended in it"]
+    steps: Annotated[int, "how many"] = 0
+    total_ns: Annotated[Duration, "their times, summed"] = 0
+    fastest_ns: Annotated[Duration, "time of the fastest"] = 0
+    slowest_ns: Annotated[Duration, "time of the slowest"] = 0
+    slowest_step: Annotated[int, "its number"] = -1
+    blocked_ns: Annotated[Duration, "host time blocked in collectives, summed"] = 0
+    stalled_ns: Annotated[Duration, "time that streams waited for communication, summed"] = 0
+    calls: Annotated[int, "collectives"] = 0
+    nbytes: Annotated[int, "their bytes"] = 0
+    rss_bytes: Annotated[int, "most resident memory of the process; -1: unknown"] = -1
+    device_bytes: Annotated[int, "most memory allocated on the device; -1: unknown"] = -1
+    phase_ns: Annotated[
+        dict[str, int], Mark.DURATION, "time in each phase, by name; from 300 s on"
+    ] = {}
+    ops: Annotated[dict[str, OpTotals], "sums of each operation; from 300 s on"] = {}
+    bins: Annotated[
+        dict[int, int], "steps by time, bin n from 1.02^n ns to 1.02^(n+1) ns; from 300 s on"
+    ] = {}
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Length and begin."""
+        return self.length_s, self.begin_s
+
+
+class Kept(msgspec.Struct, gc=False, omit_defaults=True):
+    """A step of which a rolling recording keeps the details."""
+
+    step: Annotated[int, "number of the step"]
+    why: Annotated[str, "`first`, `capture`, `change`, `slow` or `sample`"]
+    times: Annotated[float, "its time over the usual time then; 0: not compared"] = 0.0
+
+
+class Segment(msgspec.Struct, gc=False, omit_defaults=True):
+    """The begin of a file of details, of which two are written by turns."""
+
+    number: Annotated[int, "number of the file, counted from 0"]
+    step: Annotated[int, "last step that ended before it"] = -1
+
+
 class Header(msgspec.Struct, omit_defaults=True):
     """Who wrote the file, in which run, with which clock."""
 
@@ -593,6 +660,10 @@ KINDS: Final = (
         label=lambda beat: "heartbeat",
     ),
     Kind("counters", StepCounters, "outside the window, after the budget", "counters"),
+    Kind("segment", Segment, "rolling: first in a file of details"),
+    Kind("kept", Kept, "rolling: before the lines of the step", "kept", "step"),
+    Kind("totals", StepTotals, "rolling: two steps later", "totals", "step"),
+    Kind("rollup", RollUp, "rolling: once the span is over", "rollups", "span"),
     Kind("note", Note, "any time", "notes"),
     Kind(
         METADATA,

@@ -204,14 +204,17 @@ class TraceWriter:
             self.error = error
             self._discard()
         finally:
-            if self._file >= 0:
-                os.close(self._file)
+            self._close_files()
+
+    def _close_files(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
 
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file, self.path = _create(self._folder, self._header.rank)
         line = self._json.encode(LINES["header"](self._header, ph="M", pid=self._header.rank))
-        _write_all(self._file, b"[\n" + line + b",\n")
+        write_all(self._file, b"[\n" + line + b",\n")
         self._write(self._define(self._source.prepare()))
         self._write(self._lines.record(self._source.sample_memory("writer", -1)))
 
@@ -302,7 +305,7 @@ class TraceWriter:
         if not lines:
             return
         data = self._encode(lines)
-        _write_all(self._file, data)
+        write_all(self._file, data)
         self.events += len(lines)
         self._written_bytes += len(data)
         self.budget_spent = self._written_bytes > self._budget_bytes
@@ -330,9 +333,12 @@ class TraceWriter:
         lines += self._lines.record(self._source.sample_memory("writer", self._step))
         self._write(lines + self._counter_lines(self._step + 2))
         self.cpu_ns = time.thread_time_ns()
+        self._write_trailer()
+
+    def _write_trailer(self) -> None:
         args = self._source.disclose(self._trailer())
         trailer = LINES["trailer"](args, ph="M", pid=self._header.rank)
-        _write_all(self._file, self._json.encode(trailer) + b"\n]\n")
+        write_all(self._file, self._json.encode(trailer) + b"\n]\n")
 
     def _discard(self) -> None:
         """After a failure of the disk: keep the buffers empty, so that memory stays bounded."""
@@ -360,7 +366,7 @@ def write_environment(folder: Path, header: Header, environment: EnvSnapshot) ->
     folder.mkdir(parents=True, exist_ok=True)
     file, path = _create(folder, rank)
     try:
-        _write_all(file, data)
+        write_all(file, data)
     except OSError:
         path.unlink()
         raise
@@ -377,11 +383,11 @@ def _create(folder: Path, rank: int) -> tuple[int, Path]:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             continue
-        return _past_standard_files(file), path
+        return past_standard_files(file), path
     raise AssertionError("unreachable: count() does not end")
 
 
-def _past_standard_files(file: int) -> int:
+def past_standard_files(file: int) -> int:
     """Move a file off 0 to 2, which are free in a daemon: whoever prints would print into it."""
     below = []
     while file <= 2:
@@ -392,6 +398,7 @@ def _past_standard_files(file: int) -> int:
     return file
 
 
-def _write_all(file: int, data: bytes) -> None:
+def write_all(file: int, data: bytes) -> None:
+    """Write all of `data`: the system may take less at once."""
     while data:
         data = data[os.write(file, data) :]

@@ -1,0 +1,111 @@
+"""Which steps are worth their details for good: decided when a step is over, and a few later."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from dsprof.trace.schema import Kept
+
+FIRST_STEPS = 12
+"""Two of warm-up, and ten more."""
+
+SAMPLES = 256
+"""When there are so many, half of them lose their worth: first every step, then every second..."""
+
+WORTH = ("sample", "slow", "change", "capture", "first")
+"""What leaves first when there is no more room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What is unusual."""
+
+    usual_steps: int = 64  # before a step, whose median is usual
+    least_steps: int = 16  # of them, to compare at all
+    slow_times: float = 1.2  # the usual time
+    change_share: float = 0.15  # of the usual time, by which the pace changed for good
+    change_steps: int = 16  # whose median is the new pace
+    around_steps: int = 4  # kept before and after a change
+
+
+class Interest:
+    """Says of each step in turn whether it, or an earlier one, is kept."""
+
+    def __init__(self, thresholds: Thresholds = Thresholds()) -> None:
+        self._limits = thresholds
+        count = thresholds.usual_steps + thresholds.change_steps
+        self._durations: deque[int] = deque(maxlen=count)
+        self._usual_ns = 0.0
+        self._stride = 1
+        self._samples = 0
+        self._settled_at = 0  # no change of pace is looked for before this step
+        self._windows: list[range] = []
+
+    @property
+    def usual_ns(self) -> float:
+        """The usual time of a step; 0 as long as there are too few."""
+        return self._usual_ns
+
+    def capture(self, steps: range) -> None:
+        """Keep these steps."""
+        self._windows = [*self._windows[-63:], steps]
+
+    def judge(self, step: int, duration_ns: int) -> Iterator[Kept]:
+        """Take a step that is over; yield what is kept on account of it."""
+        usual_ns = self._usual_ns
+        times = duration_ns / usual_ns if usual_ns else 0.0
+        if why := self._why(step, times):
+            yield Kept(step, why, round(times, 2))
+        self._durations.append(duration_ns)
+        # A median of a few dozen costs as much as a line: the usual time changes slowly.
+        if step % 8 == 0 or not usual_ns:
+            yield from self._follow_pace(step)
+
+    def worth(self, kept: Kept) -> tuple[float, ...]:
+        """Return what decides who leaves first."""
+        within = kept.times if kept.why != "sample" else float(kept.step & -kept.step or 1 << 62)
+        return float(WORTH.index(kept.why)), within
+
+    def _why(self, step: int, times: float) -> str:
+        if step < FIRST_STEPS:
+            return "first"
+        if any(step in window for window in self._windows):
+            return "capture"
+        if times >= self._limits.slow_times:
+            return "slow"
+        return "sample" if self._is_sample(step) else ""
+
+    def _is_sample(self, step: int) -> bool:
+        """Choose by number, as all ranks do, ever more seldom."""
+        if step % self._stride:
+            return False
+        self._samples += 1
+        if self._samples >= SAMPLES:
+            self._samples //= 2
+            self._stride *= 2
+        return True
+
+    def _follow_pace(self, step: int) -> Iterator[Kept]:
+        """Renew the usual time; keep the steps around a change of it."""
+        limits, times = self._limits, list(self._durations)
+        if len(times) < limits.least_steps:
+            return
+        before_ns, now_ns = self._usual_ns, median(times[-limits.change_steps :])
+        is_change = before_ns and abs(now_ns / before_ns - 1) >= limits.change_share
+        if step < self._settled_at:
+            return
+        if not is_change:
+            self._usual_ns = median(times[-limits.usual_steps :])
+            return
+        at = step - limits.change_steps // 2  # the new pace has the median since then
+        self._usual_ns, self._settled_at = now_ns, step + limits.change_steps
+        yield from around(at, limits.around_steps, now_ns / before_ns)
+
+
+def around(step: int, steps: int, times: float) -> Iterable[Kept]:
+    """Return the steps around a change."""
+    ratio = round(max(times, 1 / times), 2)
+    return (Kept(one, "change", ratio) for one in range(max(step - steps, 0), step + steps))

@@ -1,0 +1,165 @@
+"""The files of a rolling recording.
+
+A rank has a book, `trace.rank00003.json`: header, definitions, trailer. Beside it are two tails
+with the newest lines, and what was copied out of them: `.kept.gz` (details of steps), `.steps.gz`
+(sums of single steps) and `.series.gz` (roll-ups). Packed files are gzip members, each with its
+checksum, one after the other: what a killed process was just writing is the last one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from dsprof.files.ownership import foreign_link
+from dsprof.trace.schema import Header
+from dsprof.trace.source import is_there
+from dsprof.trace.writer import past_standard_files, write_all
+
+TAILS = (".tail0", ".tail1")
+KEPT, STEPS, SERIES = ".kept.gz", ".steps.gz", ".series.gz"
+PARTS = (*TAILS, KEPT, STEPS, SERIES)
+ALWAYS = "always"
+"""The mode of a rolling recording."""
+
+_COPIED_BYTES = 1 << 20
+
+
+def part_of(book: Path, ending: str) -> Path:
+    """Return the path of a part."""
+    return book.with_name(book.name.removesuffix(".json") + ending)
+
+
+def is_rolling(header: Header) -> bool:
+    """Say whether a file is the book of a rolling recording."""
+    return header.config.get("mode") == ALWAYS
+
+
+def parts_of(book: Path) -> list[Path]:
+    """Return the parts that a report reads: kept steps, roll-ups, then the newest lines."""
+    paths = (part_of(book, ending) for ending in (KEPT, SERIES, *TAILS))
+    return [path for path in paths if is_there(path) and not foreign_link(path)]
+
+
+def is_part(path: Path) -> bool:
+    """Say whether a file is a part of a recording, to be read with its book."""
+    return path.name.startswith("trace") and ".rank" in path.name and path.name.endswith(PARTS)
+
+
+class Extent(NamedTuple):
+    """Where lines are."""
+
+    segment: int
+    start: int
+    end: int
+
+
+class Tails:
+    """The newest lines, in two files by turns: when the newer is full the older begins anew."""
+
+    def __init__(self, book: Path, most_bytes: int, begin: Callable[[int], bytes]) -> None:
+        """`begin` gives the first line of a segment, by its number."""
+        self._most_bytes, self._begin = most_bytes, begin
+        self._files = [_create(part_of(book, ending)) for ending in TAILS]
+        self.segment = 0
+        self._size = 0
+        self._put(begin(0))
+
+    @property
+    def oldest(self) -> int:
+        """The number of the older segment."""
+        return max(self.segment - 1, 0)
+
+    def write(self, data: bytes) -> Extent:
+        """Append lines, in the next segment if this one is full."""
+        if self._size + len(data) > self._most_bytes:
+            self.segment += 1
+            self._size = 0
+            os.ftruncate(self._file, 0)
+            self._put(self._begin(self.segment))
+        start = self._size
+        self._put(data)
+        return Extent(self.segment, start, self._size)
+
+    def read(self, extent: Extent) -> bytes:
+        """Return lines of a segment that is still there."""
+        length = extent.end - extent.start
+        return os.pread(self._files[extent.segment % len(self._files)], length, extent.start)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            os.close(file)
+
+    @property
+    def _file(self) -> int:
+        return self._files[self.segment % len(self._files)]
+
+    def _put(self, data: bytes) -> None:
+        write_all(self._file, data)
+        self._size += len(data)
+
+
+class _Member(NamedTuple):
+    worth: tuple[float, ...]
+    start: int
+    size: int
+
+
+class Packed:
+    """Blocks of lines, compressed; above its limit the least worthy half is left out."""
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        """The file and the one that replaces it take at most `most_bytes` together."""
+        self._path, self._limit = path, most_bytes * 2 // 3
+        self._file = _create(path)
+        self._members: list[_Member] = []
+        self._size = 0
+
+    def add(self, worth: tuple[float, ...], lines: bytes) -> None:
+        """Append a block."""
+        data = gzip.compress(lines, 6, mtime=0)
+        if self._size + len(data) > self._limit:
+            self._shrink(self._limit // 2)
+        if self._size + len(data) > self._limit:
+            return
+        write_all(self._file, data)
+        self._members.append(_Member(worth, self._size, len(data)))
+        self._size += len(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _shrink(self, most_bytes: int) -> None:
+        """Replace the file, as a whole, by one with its worthiest blocks."""
+        chosen: list[_Member] = []
+        size = 0
+        for member in sorted(self._members, key=lambda one: one.worth, reverse=True):
+            if size + member.size > most_bytes:
+                break
+            chosen.append(member)
+            size += member.size
+        part = self._path.with_name(f".{self._path.name}")
+        file = _create(part, os.O_TRUNC)
+        members, at = [], 0
+        for member in sorted(chosen, key=lambda one: one.start):
+            self._copy(member, file)
+            members.append(member._replace(start=at))
+            at += member.size
+        os.replace(part, self._path)
+        os.close(self._file)
+        self._file, self._members, self._size = file, members, at
+
+    def _copy(self, member: _Member, to: int) -> None:
+        for at in range(member.start, member.start + member.size, _COPIED_BYTES):
+            size = min(_COPIED_BYTES, member.start + member.size - at)
+            write_all(to, os.pread(self._file, size, at))
+
+
+def _create(path: Path, how: int = os.O_EXCL) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how
+    return past_standard_files(os.open(path, flags, 0o644))

@@ -1,0 +1,111 @@
+"""Sums over time: each step goes into a span of 10 s, these into 5 minutes, these into hours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from dsprof.trace.schema import OpTotals, RollUp, StepTotals
+
+SPANS_S = (10, 300, 3600)
+FULL_FROM_S = 300
+"""Shorter spans are written without phases, operations and bins: there are 260,000 in a month."""
+
+_BIN = math.log(1.02)
+
+
+def bin_of(duration_ns: int) -> int:
+    """Return the bin of a time, 2 % wide."""
+    return int(math.log(max(duration_ns, 1)) / _BIN)
+
+
+def bin_ns(number: int) -> float:
+    """Return the middle of a bin, on its scale."""
+    return math.exp((number + 0.5) * _BIN)
+
+
+class RollUps:
+    """Spans that are not over yet, the shortest first."""
+
+    def __init__(self) -> None:
+        self._open: list[RollUp | None] = [None] * len(SPANS_S)
+
+    def add(self, step: StepTotals, ended_s: int) -> Iterator[RollUp]:
+        """Take a step that ended at a time of the wall clock; yield the spans that are over."""
+        yield from self._close(ended_s)
+        at = ended_s // SPANS_S[0] * SPANS_S[0]
+        span = self._open[0]
+        if span is None:
+            span = self._open[0] = RollUp(at, SPANS_S[0], step.step)
+        add_step(span, step)
+
+    def end(self) -> Iterator[RollUp]:
+        """Yield all spans, over or not."""
+        yield from self._close(1 << 62)
+
+    def _close(self, now_s: int) -> Iterator[RollUp]:
+        """Yield the spans that are over, each after it went into the longer one."""
+        for level, length_s in enumerate(SPANS_S):
+            span = self._open[level]
+            if span is None:
+                continue
+            if now_s < span.begin_s + length_s:
+                return
+            self._open[level] = None
+            if level + 1 < len(SPANS_S):
+                self._add_span(level + 1, span)
+            yield span if length_s >= FULL_FROM_S else short(span)
+
+    def _add_span(self, level: int, span: RollUp) -> None:
+        length_s, longer = SPANS_S[level], self._open[level]
+        if longer is None:
+            begin_s = span.begin_s // length_s * length_s
+            longer = self._open[level] = RollUp(begin_s, length_s, span.first_step)
+        merge(longer, span)
+
+
+def short(span: RollUp) -> RollUp:
+    """Return a span without what only longer ones have."""
+    return RollUp(
+        span.begin_s, span.length_s, span.first_step, span.steps, span.total_ns, span.fastest_ns,
+        span.slowest_ns, span.slowest_step, span.blocked_ns, span.stalled_ns, span.calls,
+        span.nbytes, span.rss_bytes, span.device_bytes,
+    )  # fmt: skip
+
+
+def add_step(span: RollUp, step: StepTotals) -> None:
+    """Add one step."""
+    duration_ns, ops = step.end_ns - step.start_ns, step.ops.values()
+    number = bin_of(duration_ns)
+    one = RollUp(
+        span.begin_s, span.length_s, step.step, 1, duration_ns, duration_ns, duration_ns,
+        step.step, sum(op.blocked_ns for op in ops), step.stalled_ns, sum(op.calls for op in ops),
+        sum(op.nbytes for op in ops), step.rss_bytes, step.device_bytes, step.phase_ns, step.ops,
+        {number: 1},
+    )  # fmt: skip
+    merge(span, one)
+
+
+def merge(span: RollUp, other: RollUp) -> None:
+    """Add the steps of another span."""
+    span.fastest_ns = min(span.fastest_ns or other.fastest_ns, other.fastest_ns)
+    if other.slowest_ns > span.slowest_ns:
+        span.slowest_ns, span.slowest_step = other.slowest_ns, other.slowest_step
+    span.steps += other.steps
+    span.total_ns += other.total_ns
+    span.blocked_ns += other.blocked_ns
+    span.stalled_ns += other.stalled_ns
+    span.calls += other.calls
+    span.nbytes += other.nbytes
+    span.rss_bytes = max(span.rss_bytes, other.rss_bytes)
+    span.device_bytes = max(span.device_bytes, other.device_bytes)
+    for name, spent_ns in other.phase_ns.items():
+        span.phase_ns[name] = span.phase_ns.get(name, 0) + spent_ns
+    for number, count in other.bins.items():
+        span.bins[number] = span.bins.get(number, 0) + count
+    for name, more in other.ops.items():
+        if (sums := span.ops.get(name)) is None:
+            sums = span.ops[name] = OpTotals()
+        sums.calls += more.calls
+        sums.nbytes += more.nbytes
+        sums.blocked_ns += more.blocked_ns

@@ -1,0 +1,318 @@
+"""Writes one rank's trace without end: all of it happens in the writer's thread.
+
+Every line goes to the tails, as in any other trace. A step is judged two steps later, when what is
+known late is known; if its details are worth it they are copied, as they are, from the tails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from dsprof.trace.lines import Line
+from dsprof.trace.rolling.interest import Interest
+from dsprof.trace.rolling.parts import KEPT, SERIES, STEPS, Extent, Packed, Tails, part_of
+from dsprof.trace.rolling.rollups import RollUps
+from dsprof.trace.schema import (
+    Collective,
+    Header,
+    Kept,
+    MemorySample,
+    OpTotals,
+    Phase,
+    Record,
+    RollUp,
+    Segment,
+    Stall,
+    Step,
+    StepTotals,
+)
+from dsprof.trace.writer import CHUNK_RECORDS, Source, TraceWriter, Window, write_all
+
+_LATE_STEPS = 2
+"""So many steps later a step has all its waits and what a device tells."""
+
+_LOOK_BACK_STEPS = 256
+"""A change of pace, or another rank, may ask for a step that is this old."""
+
+_PIECE_LINES = 100
+_PACKED_TOGETHER_BYTES = 1 << 20
+_SERIES_BYTES = 20_000_000
+_ALLOCATED = "allocated_bytes.all.current"
+_SCOPES = ("forward", "backward", "step")
+
+
+@dataclass(slots=True)
+class _Details:
+    """Where the lines of a step are, and their sums."""
+
+    extents: list[Extent] = field(default_factory=list)
+    is_closed: bool = False  # no longer whole, or copied
+    step: Step | None = None
+    memory: MemorySample | None = None
+    phase_ns: dict[str, int] = field(default_factory=dict)
+    ops: dict[str, OpTotals] = field(default_factory=dict)
+    stalled_ns: int = 0
+
+    def add(self, extent: Extent) -> None:
+        """Know where lines are; neighbours become one."""
+        if self.is_closed:
+            return
+        last = self.extents[-1] if self.extents else None
+        if last and (last.segment, last.end) == (extent.segment, extent.start):
+            self.extents[-1] = last._replace(end=extent.end)
+        else:
+            self.extents.append(extent)
+
+    def forget(self, oldest: int) -> None:
+        """Give up a step of which lines are in segments before `oldest`."""
+        if any(extent.segment < oldest for extent in self.extents):
+            self.close()
+
+    def close(self) -> None:
+        """Copy it no more."""
+        self.extents.clear()
+        self.is_closed = True
+
+    def count(self, record: Record) -> None:
+        """Add a record to the sums."""
+        if isinstance(record, Collective):
+            self._count_collective(record)
+        elif isinstance(record, Phase):
+            self._count_phase(record)
+        elif isinstance(record, Stall) and not record.is_side:
+            self.stalled_ns += record.duration_ns
+
+    def end(self, step: Step, memory: MemorySample) -> None:
+        """Take the end of the step."""
+        self.step, self.memory = step, memory
+
+    def totals(self) -> StepTotals | None:
+        """Return the sums of a step that has ended."""
+        step, memory = self.step, self.memory
+        if step is None or memory is None:
+            return None
+        device_bytes = (memory.device or {}).get(_ALLOCATED, -1)
+        times = (step.step, step.start_ns, step.end_ns)
+        sums = (self.phase_ns, self.stalled_ns, self.ops)
+        return StepTotals(*times, *sums, memory.rss_bytes, device_bytes)
+
+    def _count_collective(self, record: Collective) -> None:
+        sums = self.ops.get(record.op)
+        if sums is None:
+            sums = self.ops[record.op] = OpTotals()
+        sums.calls += 1
+        sums.nbytes += record.nbytes
+        sums.blocked_ns += record.blocked_ns
+
+    def _count_phase(self, record: Phase) -> None:
+        if record.name in _SCOPES:
+            spent_ns = record.end_ns - record.start_ns
+            self.phase_ns[record.name] = self.phase_ns.get(record.name, 0) + spent_ns
+
+
+class _Batch:
+    """Lines that are packed together."""
+
+    def __init__(self, packed: Packed) -> None:
+        self.packed = packed
+        self._lines = bytearray()
+        self._number = 0.0
+
+    def add(self, lines: bytes) -> None:
+        """Take lines; pack them once they are many."""
+        self._lines += lines
+        if len(self._lines) > _PACKED_TOGETHER_BYTES:
+            self.pack()
+
+    def pack(self) -> None:
+        """Pack what is there; the oldest leave first."""
+        if self._lines:
+            self._number += 1
+            self.packed.add((self._number,), bytes(self._lines))
+            self._lines.clear()
+
+
+class RollingWriter(TraceWriter):
+    """Its `path` is the book; with all that is beside it, it stays within the budget."""
+
+    def __init__(self, folder: Path, header: Header, source: Source, budget_bytes: int) -> None:
+        super().__init__(folder, header, source, Window(), budget_bytes)
+        self.interest = Interest()
+        self.wanted: deque[range] = deque()  # steps that others ask to keep, also past ones
+        self._tails: Tails | None = None
+        self._packed: list[Packed] = []
+        self._unjudged: dict[int, _Details] = {}
+        self._judged: dict[int, _Details] = {}  # while they are in the tails
+        self._outside = _Details()
+        self._rollups = RollUps()
+
+    # -- files --------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._book_left_bytes = self._budget_bytes // 8
+        super()._open()
+        part = self._budget_bytes // 8
+        self._kept = self._pack(KEPT, part)
+        self._step_lines = _Batch(self._pack(STEPS, part))
+        self._series = _Batch(self._pack(SERIES, min(part, _SERIES_BYTES)))
+        self._tails = Tails(self.path, part, self._begin_segment)
+
+    def _pack(self, ending: str, most_bytes: int) -> Packed:
+        packed = Packed(part_of(self.path, ending), most_bytes)
+        self._packed.append(packed)
+        return packed
+
+    def _close_files(self) -> None:
+        super()._close_files()
+        for packed in self._packed:
+            packed.close()
+        if self._tails is not None:
+            self._tails.close()
+
+    def _begin_segment(self, number: int) -> bytes:
+        """Begin a file of details; what was in it is from now on only in packed files."""
+        if number:
+            self._step_lines.pack()
+            self._series.pack()
+        for details in (*self._unjudged.values(), *self._judged.values()):
+            details.forget(number - 1)
+        return self._encode([self._lines.definition(Segment(number, self._step))])
+
+    # -- lines --------------------------------------------------------------------------------
+
+    def _write(self, lines: list[Line]) -> None:
+        """Write lines that are of no step: to the book until there are tails."""
+        if self._tails is None:
+            self._enter(lines)
+        else:
+            self._write_step(-1, lines)
+
+    def _enter(self, lines: list[Line]) -> None:
+        """Write to the book, which is never shortened."""
+        if not lines:
+            return
+        data = self._encode(lines)
+        self._book_left_bytes -= len(data)
+        if self._book_left_bytes < 0:
+            self.dropped += len(lines)
+            return
+        write_all(self._file, data)
+        self.events += len(lines)
+
+    def _write_step(self, step: int, lines: list[Line]) -> bytes:
+        """Write lines of one step to the tails, and remember where they are."""
+        assert self._tails is not None
+        if not lines:
+            return b""
+        data = self._encode(lines)
+        extent = self._tails.write(data)
+        self.events += len(lines)
+        if step >= 0:
+            self._of(step).add(extent)
+        return data
+
+    def _of(self, step: int) -> _Details:
+        if step < 0:
+            return self._outside
+        if (known := self._unjudged.get(step) or self._judged.get(step)) is None:
+            known = self._unjudged[step] = _Details()
+        return known
+
+    def _drain(self) -> None:
+        definitions, records = self._source.definitions, self._source.records
+        if records:
+            self._silence.broken(time.perf_counter_ns())
+        while self.wanted:
+            self._look_back(self.wanted.popleft())
+        while (definitions or records) and not self._given_up:
+            self._enter(self._define(definitions.popleft() for _ in range(len(definitions))))
+            self._write_records(records.popleft() for _ in range(min(len(records), CHUNK_RECORDS)))
+        self.cpu_ns = time.thread_time_ns()
+
+    def _write_records(self, records: Iterable[Record]) -> None:
+        """Write neighbours of one step together."""
+        lines: list[Line] = []
+        at, details = -1, self._outside
+        for record in records:
+            if record.step != at or len(lines) >= _PIECE_LINES:
+                self._write_step(at, lines)
+                lines, at, details = [], record.step, self._of(record.step)
+            lines += self._lines.record(record)
+            details.count(record)
+            if type(record) is Step:
+                self._write_step(at, lines + self._memory_line(record, details))
+                lines = []
+                self._judge_before(record.step - _LATE_STEPS + 1)
+        self._write_step(at, lines)
+
+    def _memory_line(self, record: Step, details: _Details) -> list[Line]:
+        if self._step < 0:
+            self._enter(self._define(self._source.prepare_late()))
+        self._step = record.step
+        sample = self._look_at_memory(record)
+        details.end(record, sample)
+        return self._lines.record(msgspec.structs.replace(sample, step=record.step))
+
+    # -- steps that are over ------------------------------------------------------------------
+
+    def _judge_before(self, before: int) -> None:
+        """Sum up steps, and keep the details of those that are worth it."""
+        for step in sorted(step for step in self._unjudged if step < before):
+            details = self._judged[step] = self._unjudged.pop(step)
+            if (totals := details.totals()) is not None:
+                self._sum_up(totals)
+                for kept in self.interest.judge(step, totals.end_ns - totals.start_ns):
+                    self._keep(kept)
+        while len(self._judged) > _LOOK_BACK_STEPS:
+            del self._judged[next(iter(self._judged))]
+
+    def _sum_up(self, totals: StepTotals) -> None:
+        self._step_lines.add(self._write_step(-1, [self._lines.definition(totals)]))
+        since_ns = totals.end_ns - self._header.started_monotonic_ns
+        ended_s = (self._header.started_epoch_ns + since_ns) // 1_000_000_000
+        self._write_rollups(self._rollups.add(totals, ended_s))
+
+    def _write_rollups(self, spans: Iterable[RollUp]) -> None:
+        for span in spans:
+            self._series.add(self._write_step(-1, [self._lines.definition(span)]))
+
+    def _keep(self, kept: Kept) -> None:
+        """Copy the details of a step; not of one that the tails no longer hold whole."""
+        details = self._judged.get(kept.step)
+        if self._tails is None or details is None or not details.extents:
+            return
+        lines = [
+            self._encode([self._lines.definition(kept)]),
+            *map(self._tails.read, details.extents),
+        ]
+        self._kept.add(self.interest.worth(kept), b"".join(lines))
+        details.close()
+
+    def _look_back(self, steps: range) -> None:
+        self.interest.capture(steps)
+        for step in steps:
+            if step in self._judged:
+                self._keep(Kept(step, "capture"))
+
+    def _finish(self) -> None:
+        self._drain()
+        if self._given_up:
+            return
+        lines: list[Line] = []
+        for record in self._source.unfinished():
+            finished = record.done_ns or record.waits
+            encode = self._lines.collective if finished else self._lines.open_collective
+            lines.append(encode(record))
+        self._write([*lines, *self._lines.record(self._source.sample_memory("writer", self._step))])
+        self._judge_before(self._step + 1)
+        self._write_rollups(self._rollups.end())
+        self._step_lines.pack()
+        self._series.pack()
+        self.cpu_ns = time.thread_time_ns()
+        self._write_trailer()

@@ -1,0 +1,121 @@
+"""A training run in fast motion: a fake clock and a generator drive the real recorder and writer."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from dsprof.recording.recorder import Recorder
+from dsprof.trace.rolling.writer import RollingWriter
+from dsprof.trace.schema import Collective, Group, Header, MemorySample, Trailer
+from dsprof.trace.scope import clock
+from dsprof.trace.writer import Source
+
+STEP_NS = 860_000_000
+"""A month has 3 million steps of so long."""
+
+STARTED_EPOCH_NS = 1_700_000_000_000_000_000
+_WAITING = 5_000
+
+
+class FakeClock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = clock()
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def pass_ns(self, duration_ns: int) -> None:
+        """Let time pass."""
+        self.now_ns += duration_ns
+
+
+class FastMotion:
+    """One rank that trains: each step has a few collectives, some steps are slow."""
+
+    def __init__(self, folder: Path, budget_bytes: int, rank: int = 0, world_size: int = 2) -> None:
+        self.clock = FakeClock()
+        self.recorder = Recorder(lambda: True)
+        self.steps = 0
+        self.slow: dict[int, float] = {}  # step -> how many times as long it takes
+        self._random = random.Random(1)  # noqa: S311 - the same for all ranks
+        header = Header(
+            1, "month", rank, world_size, "host", 1, STARTED_EPOCH_NS, self.clock.now_ns,
+            "boot", config={"mode": "always"},
+        )  # fmt: skip
+        outbox = self.recorder.outbox
+        source = Source(
+            records=outbox.records,
+            definitions=outbox.definitions,
+            unfinished=list,
+            reduce_op_name=str,
+            sample_memory=lambda at, step: MemorySample(at, self.clock(), step, rss_bytes=10**9),
+            prepare=list,
+            prepare_late=list,
+            disclose=lambda definition: definition,
+        )
+        self.writer = RollingWriter(folder, header, source, budget_bytes)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Record; the trace ends with a trailer."""
+        with patch("dsprof.recording.progress.clock", self.clock):
+            self.recorder.arm()
+            self.recorder.progress.begin_again()
+            self.recorder.outbox.define(Group(1, "key", "world", ranks=[0, 1], size=2))
+            self.writer.start()
+            yield
+            self.writer.close(lambda: Trailer("exit", steps=self.steps))
+
+    def train(self, steps: int, each: Callable[[], None] = lambda: None) -> None:
+        """Take steps as fast as the writer can follow; `each` is called once in a while."""
+        for _ in range(steps):
+            self._step()
+            if len(self.recorder.outbox.records) > _WAITING:
+                each()
+                while self.recorder.outbox.records and not self.writer.is_done:
+                    time.sleep(0.001)
+        each()
+
+    def _step(self) -> None:
+        times = self.slow.get(self.steps, 1 + self._random.gauss(0, 0.01))
+        part_ns = int(STEP_NS * times) // 4
+        progress = self.recorder.progress
+        for name, collectives in (("forward", 0), ("backward", 3), ("step", 1)):
+            phase = progress.enter(name)
+            self.clock.pass_ns(part_ns)
+            for _ in range(collectives):
+                self._communicate(name)
+            progress.leave(phase)
+        self.clock.pass_ns(part_ns)
+        progress.end_step("optimizer")
+        self.steps += 1
+
+    def _communicate(self, phase: str) -> None:
+        now_ns, number = self.clock(), next(self.recorder.ids)
+        self.clock.pass_ns(2_000_000)
+        self.recorder.outbox.add(
+            Collective(
+                number,
+                1,
+                number,
+                1 << 24,
+                1 << 22,
+                now_ns,
+                "all_reduce",
+                dtype="float32",
+                reduce_op="SUM",
+                step=self.steps,
+                phase=phase,
+                return_ns=now_ns + 2_000_000,
+                done_ns=now_ns + 2_000_000,
+                blocked_ns=2_000_000,
+                waits=1,
+            )  # fmt: skip
+        )

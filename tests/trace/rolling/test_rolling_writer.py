@@ -1,0 +1,119 @@
+"""A recording without end: within its budget at any time, with sums of all steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsprof.trace.reader import read_trace
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.run import find_run
+from tests.factories.month import STEP_NS, FastMotion
+
+BUDGET_BYTES = 2_000_000
+STEPS = 6000
+SLOW, CHANGE = 2000, 4000
+
+
+def size_of(folder: Path) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(folder)) if folder.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("month")
+    run = FastMotion(folder, BUDGET_BYTES)
+    run.slow = {SLOW: 3.0} | dict.fromkeys(range(CHANGE, STEPS), 1.5)
+    sizes: list[int] = []
+    with run.running():
+        run.train(STEPS, lambda: sizes.append(size_of(folder)))
+    assert run.writer.error is None
+    assert max(sizes) <= BUDGET_BYTES
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trace(folder: Path) -> RankTrace:
+    return read_trace(folder / "trace.rank00000.json")
+
+
+def test_a_rank_has_few_files_that_are_one_trace(folder: Path) -> None:
+    assert len(list(folder.iterdir())) <= 8
+    assert [path.name for path in find_run([folder]).files] == ["trace.rank00000.json"]
+
+
+def test_roll_ups_hold_every_step(trace: RankTrace) -> None:
+    for length_s in (10, 300, 3600):
+        spans = [one for one in trace.rollups.values() if one.length_s == length_s]
+        assert sum(one.steps for one in spans) == STEPS
+        assert sum(one.calls for one in spans) == 4 * STEPS
+        assert max((one.slowest_ns, one.slowest_step) for one in spans)[1] == SLOW
+    hours = [one for one in trace.rollups.values() if one.length_s == 3600]
+    assert sum(sum(one.bins.values()) for one in hours) == STEPS
+    assert sum(one.phase_ns["backward"] for one in hours) > STEPS * STEP_NS // 4
+
+
+def test_the_newest_steps_are_there_without_a_gap(trace: RankTrace) -> None:
+    newest = [step.step for step in trace.steps if step.step >= trace.newest_from]
+    assert newest == list(range(trace.newest_from, STEPS))
+    assert len(newest) > 100
+    rows = trace.collectives.step
+    assert all((rows == step).sum() == 4 for step in newest)
+
+
+def test_telling_steps_keep_their_details(trace: RankTrace) -> None:
+    assert trace.newest_from > CHANGE + 100
+    why = {kept.step: kept.why for kept in trace.kept.values()}
+    assert [why[step] for step in range(12)] == ["first"] * 12
+    assert why[SLOW] == "slow"
+    assert {why.get(CHANGE), why.get(CHANGE + 2)} <= {"slow", "change"}
+    assert "sample" in {why[step] for step in why if SLOW < step < CHANGE}
+    rows = trace.collectives.step
+    assert all((rows == step).sum() == 4 for step in why)
+    assert len({one.step for one in trace.steps}) == len(trace.steps)
+
+
+def test_a_file_cut_anywhere_costs_only_its_end(folder: Path, tmp_path: Path) -> None:
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        is_book = path.name.endswith(".json")
+        (tmp_path / path.name).write_bytes(data if is_book else data[: len(data) * 2 // 3])
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert trace.steps
+    assert trace.kept
+    assert trace.rollups
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.factories.month import FastMotion
+run = FastMotion(Path(sys.argv[1]), 1_000_000)
+with run.running():
+    while True:
+        run.train(1000, lambda: print(run.writer._step, flush=True))
+"""
+
+
+@pytest.mark.parametrize("lines", [2, 7, 13])
+def test_a_killed_process_loses_no_sums(tmp_path: Path, lines: int) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    done = 0
+    for _ in range(lines):
+        done = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert trace.trailer is None
+    spans = {at: one for (length_s, at), one in trace.rollups.items() if length_s == 10}
+    summed = sum(one.steps for one in spans.values())
+    last = max(one.first_step + one.steps for one in spans.values())
+    assert summed == last
+    assert {*range(last, max(trace.totals) + 1)} <= trace.totals.keys()
+    assert max(step.step for step in trace.steps) >= done - 1
