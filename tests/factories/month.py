@@ -1,4 +1,4 @@
-"""A training run in fast motion: a fake clock and a generator drive the real recorder and writer."""
+"""A training run in fast motion: fake clock, real recorder, real writer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FastMotion:
         self.recorder = Recorder(lambda: True)
         self.steps = 0
         self.slow: dict[int, float] = {}  # step -> how many times as long it takes
-        self._random = random.Random(1)  # noqa: S311 - the same for all ranks
+        self._random = random.Random(1)
         header = Header(
             1, "month", rank, world_size, "host", 1, STARTED_EPOCH_NS, self.clock.now_ns,
             "boot", config={"mode": "always"},
@@ -117,5 +117,5 @@ class FastMotion:
                 done_ns=now_ns + 2_000_000,
                 blocked_ns=2_000_000,
                 waits=1,
-            )  # fmt: skip
+            )
         )

@@ -131,7 +131,7 @@ class _Batch:
             self.pack()
 
     def pack(self) -> None:
-        """Pack what is there; the oldest leave first."""
+        """Pack all lines so far; the oldest leave first."""
         if self._lines:
             self._number += 1
             self.packed.add((self._number,), bytes(self._lines))

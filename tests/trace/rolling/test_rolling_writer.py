@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.trace.reader import read_trace
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
 from tests.factories.month import STEP_NS, FastMotion
 
