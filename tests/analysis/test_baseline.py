@@ -6,6 +6,7 @@ import pytest
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.baseline import (
     NOMINAL_CONTENTION,
+    Product,
     Sample,
     fitted,
     read_baseline,
@@ -60,6 +61,20 @@ def test_another_group_size_is_scaled_from_the_nearest():
     assert baseline(cost(size=2)).cost_ns("all_reduce", 1_000_000, 4) == pytest.approx(1.7e6)
     both = baseline(cost(size=2), cost(size=8, latency_ns=300_000.0))
     assert both.cost_ns("all_reduce", 1_000_000, 8) == pytest.approx(1.3e6)
+
+
+def test_of_a_broadcast_only_the_latency_grows_with_the_group():
+    # The whole message passes each link, whatever the group: 0.1 ms in 4 ranks is two levels.
+    known = baseline(cost("broadcast", size=4))
+    assert known.cost_ns("broadcast", 1_000_000, 16) == pytest.approx(1.2e6)
+
+
+def test_without_samples_the_line_is_all():
+    assert cost(samples=(), latency_ns=300.0, ns_per_byte=2.0).time_ns(500) == 1300
+
+
+def test_a_product_of_matrices_counts_a_multiplication_and_an_addition_each():
+    assert Product(precision="bf16", width=1000, time_ns=4e6).flops_per_s == 500e9
 
 
 def test_groups_within_and_across_nodes_are_told_apart():

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.collectives import busbw_factor, family
+from dsprof.analysis.collectives import (
+    SIZE_EDGES_BYTES,
+    busbw_factor,
+    family,
+    is_even,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +53,20 @@ def test_busbw_factor_of_four_ranks(op, factor):
 
 def test_busbw_factor_of_an_unknown_group_is_not_known():
     assert busbw_factor("all_reduce", 0) is None
+    assert busbw_factor("all_reduce", 1) == 0
+
+
+def test_classes_of_sizes_begin_at_their_names():
+    kib, mib = 1024, 1024 * 1024
+    assert SIZE_EDGES_BYTES == (
+        *(4 * kib, 64 * kib),
+        *(mib, 4 * mib, 16 * mib, 64 * mib, 256 * mib),
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "even"),
+    [("reduce", True), ("_allgather_base_", True), ("all_gather", False), ("scatter", False)],
+)
+def test_ranks_give_and_take_as_much_as_the_others(op, even):
+    assert is_even(op) is even
