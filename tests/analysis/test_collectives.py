@@ -58,10 +58,10 @@ def test_busbw_factor_of_an_unknown_group_is_not_known():
 
 def test_classes_of_sizes_begin_at_their_names():
     kib, mib = 1024, 1024 * 1024
-    assert SIZE_EDGES_BYTES == (
+    assert (
         *(4 * kib, 64 * kib),
         *(mib, 4 * mib, 16 * mib, 64 * mib, 256 * mib),
-    )
+    ) == SIZE_EDGES_BYTES
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dsprof.analysis.alignment.clocks import align, clock_samples, shared_clock
@@ -334,7 +336,21 @@ def summary(*traces: RankTrace) -> RunSummary:
 def judged(rule: Rule, *traces: RankTrace, **thresholds: Any) -> list[Finding]:
     """What a rule says about a run; `thresholds` replace some of its own."""
     given = replace(rule.thresholds, **thresholds)
-    return judge(summary(*traces), [rule], {rule.meta.id: given})
+    findings = judge(summary(*traces), [rule], {rule.meta.id: given})
+    for finding in findings:
+        assert_can_be_shown(finding)
+    return findings
+
+
+def assert_can_be_shown(finding: Finding) -> None:
+    """A finding is read back from JSON as it was, and no sentence has a gap."""
+    assert msgspec.convert(msgspec.to_builtins(finding), Finding) == finding
+    texts = (finding.title, finding.summary, finding.problem, finding.fix)
+    for text in (*texts, finding.cause, finding.action):
+        assert not re.search(r"\bNone\b|\bnan\b|  ", text), text
+    assert finding.ranks == tuple(sorted(set(finding.ranks)))
+    low, high = finding.saving_ms_per_step or (0, 1)
+    assert 0 <= low <= high > 0
 
 
 def said(rule: Rule, *traces: RankTrace, **thresholds: Any) -> Finding:
