@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from dsprof.recording.recorder import Recorder
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Collective, Group, Header, MemorySample, Trailer
 from dsprof.trace.scope import clock
@@ -65,7 +65,7 @@ class FastMotion:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Record; the trace ends with a trailer."""
-        with patch("dsprof.recording.progress.clock", self.clock):
+        with patch("dsprof.recording.recorder.progress.clock", self.clock):
             self.recorder.arm()
             self.recorder.progress.begin_again()
             self.recorder.outbox.define(Group(1, "key", "world", ranks=[0, 1], size=2))
