@@ -96,6 +96,14 @@ def typical_step(steps: Steps) -> StepBar:
     return StepBar(label, tuple(parts), round(steps.total.total_ns / count), None, None, None)
 
 
+def mean_note(steps: Steps) -> str:
+    """Say which figures are means, where the mean step is another than the typical one."""
+    if steps.typical is None or steps.typical.mean_ns is None:
+        return ""
+    mean = fmt.duration(steps.typical.mean_ns)
+    return f"Savings and other figures per step are means; the mean step is {mean}."
+
+
 def typical_bar(typical: TypicalStep) -> StepBar:
     """Give a typical step as a bar."""
     whole = typical.parts

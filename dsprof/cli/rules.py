@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -15,6 +16,7 @@ from dsprof.config.settings import did_you_mean, in_one_line
 from dsprof.errors import DsprofError, escaped
 
 if TYPE_CHECKING:
+    from dsprof.analysis.summary import Aggregate
     from dsprof.rules.rule import Rule
 
 
@@ -77,11 +79,16 @@ def _listed(rules: Iterable[Rule]) -> Iterator[str]:
         yield name
         for rule in group:
             yield f"  {rule.meta.id}: {rule.meta.failing_title}"
-            yield f"      needs {', '.join(kind.__name__ for kind in rule.meta.needs)}"
+            yield f"      needs {', '.join(map(_words, rule.meta.needs))}"
             if thresholds := _thresholds(rule):
                 yield f"      thresholds {thresholds}"
             yield f"      from {rule.meta.package or f'dsprof {__version__}'}"
         yield ""
+
+
+def _words(aggregate: type[Aggregate]) -> str:
+    """Name what a rule needs: `FlightRecorders` are "flight recorders"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", aggregate.__name__).lower()
 
 
 def _thresholds(rule: Rule) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsprof.findings.finding import Finding
-from dsprof.findings.wording import size
+from dsprof.findings.wording import sentence, size
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`\"'])")
 _ROUND = 1_000_000
@@ -78,7 +78,7 @@ def saving(finding: Finding) -> str:
 
 def line(finding: Finding) -> str:
     """Say problem, fix and saving in one line."""
-    parts = [f"{finding.problem}."]
+    parts = [sentence(finding.problem)]
     if finding.fix:
         saved = saving(finding)
         parts.append(f"{finding.fix}: saves {saved}." if saved else f"{finding.fix}.")

@@ -23,6 +23,8 @@ LONGEST_TEXT = 1000  # in a cell: paths are long, a value of 100,000 characters 
 NOTHING = "\N{EN DASH}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
+_COUNTED = ("count", "bytes")  # recorded or not; times and rates are measured
+
 _BEFORE_UNITS = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|(?:[kMG]|[KMGT]i)?B(?:/s)?)(?![\w/]))")
 
 
@@ -39,7 +41,7 @@ def one_unit(first: str, mark: str, second: str) -> str:
 
 def size(n_bytes: float | None) -> str:
     """Bytes in binary units, as memory and buckets are counted."""
-    return _measured(n_bytes, BINARY_UNITS)
+    return UNKNOWN if n_bytes is None else scaled(n_bytes, BINARY_UNITS)
 
 
 def rate(bytes_per_s: float | None) -> str:
@@ -54,7 +56,7 @@ def share(part: float | None) -> str:
 
 def count(number: float | None) -> str:
     """How many: whole numbers in full, others with about three figures."""
-    return NOT_MEASURABLE if number is None else wording.count(number)
+    return UNKNOWN if number is None else wording.count(number)
 
 
 def plural(number: int, noun: str) -> str:
@@ -80,7 +82,7 @@ def unbroken(text: str) -> str:
 def cell(value: Cell, kind: ColumnKind) -> str:
     """A table cell as its column's kind asks; what is null says so."""
     if value is None:
-        return NOTHING if kind == "text" else NOT_MEASURABLE
+        return NOTHING if kind == "text" else UNKNOWN if kind in _COUNTED else NOT_MEASURABLE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

@@ -47,7 +47,11 @@ def remarks(rows: Iterable[tuple[str, str]]) -> str:
     said = [f"{name}: {remark}" for name, remark in rows]
     if len(said) > _MOST_NAMED:
         said[_MOST_NAMED:] = [f"and {len(said) - _MOST_NAMED:,} more"]
-    text = "; ".join(said)
+    return sentence("; ".join(said))
+
+
+def sentence(text: str) -> str:
+    """End a sentence with a full stop; a question has its mark."""
     return text if text.endswith("?") else f"{text}."
 
 

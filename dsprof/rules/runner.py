@@ -66,7 +66,7 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
     if missing:
         text = f"Unknown: {', '.join(missing)} was not collected."
         return [meta.unknown(text)]
-    if meta.min_steps and _has_no_steps(run):
+    if _is_of_steps(meta) and _has_no_steps(run):
         return [meta.not_applicable("No step is marked.")]
     if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:
         return [meta.too_few(steps, meta.min_steps)]
@@ -109,6 +109,10 @@ def _ranks(run: RunSummary) -> int:
 
 def _measured_steps(run: RunSummary) -> int:
     return len(run[Steps].measured) if Steps in run else 0
+
+
+def _is_of_steps(meta: RuleMeta) -> bool:
+    return bool(meta.min_steps) or (meta.category == "steps" and Steps in meta.needs)
 
 
 def _has_no_steps(run: RunSummary) -> bool:

@@ -35,6 +35,9 @@ from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
 _NATIVE_NAME = re.compile(r"^trace.*\.rank(\d{1,9})\.json(?:\.gz)?$")
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
 
+_PAGES = (".md", ".rst")
+"""Pages about a run may quote its logs: such a file is read where it is given by name."""
+
 _SAVED = (
     "a saved diagnosis, which holds no trace: give it to dsprof report, compare or check, or "
     "give the traces"
@@ -304,7 +307,8 @@ def _in_folder(folder: Path) -> list[Path]:
         names = sorted(folder.iterdir())
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    return [path for path in names if not (is_part(path) or foreign_link(path)) and is_trace(path)]
+    files = (path for path in names if path.suffix not in _PAGES and not is_part(path))
+    return [path for path in files if not foreign_link(path) and is_trace(path)]
 
 
 def is_trace(path: Path) -> bool:

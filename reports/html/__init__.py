@@ -38,6 +38,7 @@ class HtmlRenderer:
                     diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
                 ),
                 max_memory_ranks=MAX_RANKS,
+                mean_note=content.mean_note(diagnosis.steps),
                 glossary=sorted(GLOSSARY.items()),
                 tables=tables,
                 sections=[one for one in tables.SECTIONS if one.rows(diagnosis)],

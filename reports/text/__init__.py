@@ -132,9 +132,8 @@ def _step(typical: content.StepBar, steps: Steps, page: Page) -> list[str]:
     bar_width = page.width - 50
     total = fmt.duration(typical.total_ns)
     lines = [f"{page.heading('Step')}  {total}, {printable(typical.label)}, mean over ranks"]
-    if steps.typical and steps.typical.mean_ns is not None:
-        mean = fmt.duration(steps.typical.mean_ns)
-        lines.append(f"  Other figures per step are means; the mean step is {mean}.")
+    if note := content.mean_note(steps):
+        lines += page.wrap(note, "  ")
     if not typical.is_split:
         return [*lines, *page.wrap(steps.method or fmt.NOT_MEASURABLE, "  ", "Its parts: ")]
     for part in typical.parts:

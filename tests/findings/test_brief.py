@@ -81,5 +81,6 @@ def test_the_problem_is_what_the_rule_says_else_a_short_summary_else_the_title()
 def test_a_line_has_problem_fix_and_saving_as_far_as_they_are_known() -> None:
     assert line(finding(problem="Prefetching is off")) == "Prefetching is off."
     assert line(finding(problem="Slow", fix="Do it")) == "Slow. Do it."
+    assert line(finding(problem="Is it slow?", fix="Do it")) == "Is it slow? Do it."
     saved = finding(problem="Slow", fix="Do it", saving_ms_per_step=(2.0, 3.0))
     assert line(saved) == "Slow. Do it: saves 2.0\u20133.0 ms per step."

@@ -47,8 +47,9 @@ def test_share_tells_nothing_from_little(part: float | None, words: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["count", "bytes", "ns", "ms", "share", "rate"])
-def test_a_null_number_is_not_measurable_and_zero_is(kind: ColumnKind) -> None:
-    assert fmt.cell(None, kind) == "not measurable"
+def test_a_null_number_is_never_shown_as_zero(kind: ColumnKind) -> None:
+    is_counted = kind in ("count", "bytes")
+    assert fmt.cell(None, kind) == ("unknown" if is_counted else "not measurable")
     assert fmt.cell(0, kind).startswith("0")
 
 

@@ -220,3 +220,12 @@ def test_a_saved_diagnosis_is_named_as_what_it_is(tmp_path: Path) -> None:
     write_run(tmp_path / "traces")
     (found,) = find_run([saved, tmp_path / "traces"]).strangers
     assert found.reason.startswith("a saved diagnosis")
+
+
+def test_a_readme_that_quotes_a_log_is_read_where_it_is_given_by_name(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("host0:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n" * 4)
+    (tmp_path / "run1").mkdir()
+    assert find_run([page]).files == (page,)
+    with pytest.raises(TraceError, match="folders inside are not searched: run1"):
+        find_run([tmp_path])

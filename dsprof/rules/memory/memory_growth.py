@@ -80,10 +80,11 @@ class MemoryGrowth:
         series = [(host_series(m), device_series(m, ALLOCATED)) for m in ranks.values()]
         longest = max((len(one) for pair in series for one in pair), default=0)
         if longest < thresholds.steps:
-            recorded = f"memory was recorded after {plural(longest, 'step')}"
             yield self.meta.unknown(
-                f"Unknown: {recorded if longest else 'memory was not recorded'}; "
+                f"Unknown: memory was recorded after {plural(longest, 'step')}; "
                 f"{thresholds.steps} steps are needed."
+                if longest
+                else "Unknown: memory was not recorded at the ends of steps."
             )
             return
         if device := [g for r in sorted(ranks) if (g := _device(r, ranks[r], thresholds))]:
