@@ -13,7 +13,7 @@ from dsprof.cli.loading import keep_live_states
 from dsprof.errors import TraceError
 
 if TYPE_CHECKING:
-    from dsprof.analysis.run.hang_model import HangReport
+    from dsprof.analysis.hang.model import HangReport
 
 _PAGE = "hang.html"
 _ASKED = 4  # of the ranks to look at, so many are asked where they are
@@ -61,8 +61,8 @@ read."""
 
 
 def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
-    from dsprof.analysis.run.hang_model import HangReport
-    from dsprof.analysis.run.ras_verdict import ras_verdicts
+    from dsprof.analysis.hang.model import HangReport
+    from dsprof.analysis.hang.ras import ras_verdicts
     from dsprof.diagnosis.hang_evidence import printed_ras
 
     of_ras = [*ras_verdicts(printed_ras(paths))]
@@ -81,7 +81,7 @@ def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
 def _of_traces(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     from dsprof.analysis.aggregates.endings import Endings
     from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-    from dsprof.analysis.run.hang_verdict import hang_of, report_of
+    from dsprof.analysis.hang.verdict import hang_of, report_of
     from dsprof.analysis.summarise import summarise
     from dsprof.diagnosis.hang_evidence import (
         asked_stacks,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dsprof.analysis.run.hang_model import HangReport
+from dsprof.analysis.hang.model import HangReport
 from dsprof.errors import TraceError
 from dsprof.files.json_documents import json_document
 from dsprof.files.redaction.known_settings import written_config, written_variables

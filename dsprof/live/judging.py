@@ -12,7 +12,7 @@ from typing import IO
 
 import msgspec
 
-from dsprof.analysis.run.hang_model import HangReport
+from dsprof.analysis.hang.model import HangReport
 from dsprof.diagnosis.model import Diagnosis, from_json
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Finding, Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dsprof.analysis.run.hang_model import HangReport
+from dsprof.analysis.hang.model import HangReport
 from dsprof.reports.base import Renderer, render_in
 from dsprof.reports.hang.html import HtmlRenderer
 from dsprof.reports.hang.text import TextRenderer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsprof._version import __version__
-from dsprof.analysis.run.hang_model import HangReport
+from dsprof.analysis.hang.model import HangReport
 from dsprof.reports import tables
 from dsprof.reports.base import Options
 from dsprof.reports.html.hangs import picture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsprof.analysis.run.hang_model import HangReport, HangVerdict
+from dsprof.analysis.hang.model import HangReport, HangVerdict
 from dsprof.findings import formatting as fmt
 from dsprof.findings.frames import shown_frames
 from dsprof.findings.wording import ranks_do

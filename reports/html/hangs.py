@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dsprof.analysis.run.hang_model import GroupWaits, HangReport
+from dsprof.analysis.hang.model import GroupWaits, HangReport
 from dsprof.findings import formatting as fmt
 
 MAX_LANES = 8

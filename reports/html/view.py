@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from dsprof.analysis.run.hang_model import HangVerdict
+from dsprof.analysis.hang.model import HangVerdict
 from dsprof.diagnosis.model import Diagnosis, Headline, SnapshotRow, ThresholdInfo, Timeline
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content

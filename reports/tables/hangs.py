@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsprof.analysis.run.hang_model import GroupWaits
+from dsprof.analysis.hang.model import GroupWaits
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.findings.frames import shortened

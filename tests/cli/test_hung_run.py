@@ -11,7 +11,7 @@ import pytest
 
 from dsprof.__main__ import main
 from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack, write_dump
-from tests.analysis.run.test_ras_verdict import BEHIND, HEAD
+from tests.analysis.hang.test_ras import BEHIND, HEAD
 from tests.factories.hangs import write_killed
 from tests.factories.trace import header
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dsprof.analysis.run.hang_model import HangReport
+from dsprof.analysis.hang.model import HangReport
 from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis

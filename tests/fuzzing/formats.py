@@ -17,7 +17,7 @@ from typing import Any
 
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.snapshots import Snapshots
-from dsprof.analysis.run.flight_recorders import group_states, mismatches
+from dsprof.analysis.hang.flight_recorders import group_states, mismatches
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status

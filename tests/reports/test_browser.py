@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.analysis.run.hang_model import GroupWaits, HangReport, HangVerdict
+from dsprof.analysis.hang.model import GroupWaits, HangReport, HangVerdict
 from dsprof.diagnosis.model import from_json
 from dsprof.reports import render
 from dsprof.reports.hang import render as render_hang

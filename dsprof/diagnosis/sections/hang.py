@@ -7,9 +7,9 @@ from typing import Any
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.run.flight_recorders import group_states
-from dsprof.analysis.run.hang_model import HangReport
-from dsprof.analysis.run.hang_verdict import hang_of, report_of
+from dsprof.analysis.hang.flight_recorders import group_states
+from dsprof.analysis.hang.model import HangReport
+from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 

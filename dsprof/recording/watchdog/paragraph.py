@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import reduce
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.run.hang_model import HEALTHY, HangVerdict
-from dsprof.analysis.run.hang_verdict import hang_of, judged
+from dsprof.analysis.hang.model import HEALTHY, HangVerdict
+from dsprof.analysis.hang.verdict import hang_of, judged
 from dsprof.analysis.summary import RankClock
 from dsprof.findings.frames import shown_frames
 from dsprof.trace.dumps.hang_dump import HangDump

@@ -8,8 +8,8 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.environment import named_ranks
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
-from dsprof.analysis.run.hang_model import HangVerdict
-from dsprof.analysis.run.hang_verdict import verdicts
+from dsprof.analysis.hang.model import HangVerdict
+from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, ranks_do

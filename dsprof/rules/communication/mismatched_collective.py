@@ -11,9 +11,9 @@ from dsprof.analysis.aggregates.arrivals import FAMILIES, Arrivals
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.alignment.matching import Matched
-from dsprof.analysis.run.flight_recorders import Mismatch, by_value, odd_ranks
-from dsprof.analysis.run.hang_verdict import hang_of
-from dsprof.analysis.run.hang_words import branches, difference
+from dsprof.analysis.hang.flight_recorders import Mismatch, by_value, odd_ranks
+from dsprof.analysis.hang.verdict import hang_of
+from dsprof.analysis.hang.words import branches, difference
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named

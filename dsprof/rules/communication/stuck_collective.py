@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.run.endings import LEAST_WAIT_NS, Hang
-from dsprof.analysis.run.flight_recorders import GroupState
-from dsprof.analysis.run.hang_model import HangVerdict
-from dsprof.analysis.run.hang_verdict import UNFINISHED, hang_of, judged
+from dsprof.analysis.hang.endings import LEAST_WAIT_NS, Hang
+from dsprof.analysis.hang.flight_recorders import GroupState
+from dsprof.analysis.hang.model import HangVerdict
+from dsprof.analysis.hang.verdict import UNFINISHED, hang_of, judged
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dsprof.analysis.aggregates.endings import Ending, LastCall
-from dsprof.analysis.run.flight_recorders import by_value
+from dsprof.analysis.hang.flight_recorders import by_value
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import named
 from dsprof.trace.schema import EXIT, INTERRUPTED

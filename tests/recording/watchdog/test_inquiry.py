@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.run.hang_model import HangVerdict
+from dsprof.analysis.hang.model import HangVerdict
 from dsprof.recording.watchdog.boards import StoreBoard
 from dsprof.recording.watchdog.judgement import judge
 from dsprof.recording.watchdog.paragraph import verdict_of

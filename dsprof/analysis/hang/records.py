@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dsprof.analysis.run import hang_words as words
-from dsprof.analysis.run.endings import Hang, cycles, roots
-from dsprof.analysis.run.flight_recorders import GroupState
-from dsprof.analysis.run.hang_model import Cause, HangVerdict
-from dsprof.analysis.run.hang_telling import Telling
+from dsprof.analysis.hang import words
+from dsprof.analysis.hang.endings import Hang, cycles, roots
+from dsprof.analysis.hang.flight_recorders import GroupState
+from dsprof.analysis.hang.model import Cause, HangVerdict
+from dsprof.analysis.hang.telling import Telling
 from dsprof.findings.wording import named
 
 

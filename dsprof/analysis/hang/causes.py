@@ -1,14 +1,15 @@
-"""What a rank does instead of joining, from a look at its process."""
+"""Why a rank does not join, from a look at its process and its connections."""
 
 from __future__ import annotations
 
 import linecache
 import os
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from dsprof.analysis.aggregates.endings import Symptoms
-from dsprof.analysis.run.hang_model import CauseKind
+from dsprof.analysis.hang.model import CauseKind
 from dsprof.findings.frames import frame_of_user, without_hooks
 from dsprof.trace.dumps.hang_dump import FILE_WAITS
 
@@ -103,3 +104,30 @@ def _source(file: str, line: int) -> str:
 
 def _first(patterns: Patterns, text: str) -> CauseKind | None:
     return next((kind for pattern, kind in patterns if re.search(pattern, text)), None)
+
+
+Link = tuple[int, int]
+
+
+def broken_links(looks: Mapping[int, Symptoms]) -> tuple[Link, ...]:
+    """Return the pairs of ranks between which bytes stay unsent, though nothing is left unread."""
+    return tuple(sorted(set(_broken(looks))))
+
+
+def _broken(looks: Mapping[int, Symptoms]) -> Iterator[Link]:
+    ends = {
+        (end.port, end.peer_port): (rank, end)
+        for rank, look in looks.items()
+        for end in look.connections
+    }
+    for (port, peer_port), (rank, end) in ends.items():
+        other = ends.get((peer_port, port))
+        if other and end.unsent_bytes and not other[1].unread_bytes and other[0] != rank:
+            yield min(rank, other[0]), max(rank, other[0])
+
+
+def cut_off(links: tuple[Link, ...]) -> tuple[int, ...]:
+    """Return the ranks at an end of the most links."""
+    count = Counter(rank for link in links for rank in link)
+    most = max(count.values(), default=0)
+    return tuple(sorted(rank for rank, links_of in count.items() if links_of == most))

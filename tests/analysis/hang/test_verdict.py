@@ -11,7 +11,7 @@ import pytest
 
 from dsprof.analysis.aggregates.endings import Endings, Symptoms
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.run.hang_verdict import HangVerdict, verdicts
+from dsprof.analysis.hang.verdict import HangVerdict, verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.trace.dumps.hang_dump import Connection, HangDump, ProcessState
 from dsprof.trace.rank_trace import RankTrace

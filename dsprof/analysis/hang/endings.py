@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.flight_recorders import (
     RankFlight,
 )
 from dsprof.analysis.collectives import SYNCHRONISING
-from dsprof.analysis.run.flight_recorders import GroupState, Mismatch, group_states, mismatches
+from dsprof.analysis.hang.flight_recorders import GroupState, Mismatch, group_states, mismatches
 
 _MOST_MISFITS = 0.1
 """Where more calls do not fit in time, it is the numbers that do not."""

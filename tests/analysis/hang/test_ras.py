@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.analysis.run.ras_verdict import ras_verdicts
+from dsprof.analysis.hang.ras import ras_verdicts
 from dsprof.trace.dumps.nccl_ras import communicators
 
 HEAD = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
+from dsprof.analysis.hang.flight_recorders import GroupState, Mismatch
 from dsprof.findings.frames import shortened
 from dsprof.findings.wording import duration, named, size
 

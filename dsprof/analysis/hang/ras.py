@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dsprof.analysis.run.hang_model import Cause, HangVerdict, Operation
+from dsprof.analysis.hang.model import Cause, HangVerdict, Operation
 from dsprof.findings.wording import named, plural
 from dsprof.trace.dumps.nccl_ras import Communicator, Count
 

@@ -1,5 +1,5 @@
 from dsprof.analysis.aggregates.endings import Symptoms
-from dsprof.analysis.run.hang_causes import in_own_code
+from dsprof.analysis.hang.causes import in_own_code
 
 C10D = "/v/site-packages/torch/distributed/distributed_c10d.py"
 

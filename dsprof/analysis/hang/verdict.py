@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.run import hang_words as words
-from dsprof.analysis.run.endings import (
+from dsprof.analysis.hang import words
+from dsprof.analysis.hang.causes import broken_links, cut_off
+from dsprof.analysis.hang.endings import (
     LEAST_WAIT_NS,
     LOST_NS,
     Hang,
@@ -21,19 +22,17 @@ from dsprof.analysis.run.endings import (
     hang_of_dumps,
     roots,
 )
-from dsprof.analysis.run.flight_recorders import GroupState
-from dsprof.analysis.run.hang_ends import ended
-from dsprof.analysis.run.hang_fates import Fate, by_look, fate_of
-from dsprof.analysis.run.hang_groups import groups_of
-from dsprof.analysis.run.hang_links import broken_links, cut_off
-from dsprof.analysis.run.hang_model import (
+from dsprof.analysis.hang.ends import ended
+from dsprof.analysis.hang.fates import Fate, by_look, fate_of
+from dsprof.analysis.hang.flight_recorders import GroupState
+from dsprof.analysis.hang.model import (
     Cause,
     HangReport,
     HangVerdict,
     Kind,
 )
-from dsprof.analysis.run.hang_records import with_few_records, without_record
-from dsprof.analysis.run.hang_telling import Telling, first_call, operation
+from dsprof.analysis.hang.records import with_few_records, without_record
+from dsprof.analysis.hang.telling import Telling, first_call, groups_of, operation
 from dsprof.findings.wording import duration, named, ranks_do
 from dsprof.trace.heartbeat import LONGEST_NS
 

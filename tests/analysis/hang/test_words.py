@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.run import hang_words as words
-from dsprof.analysis.run.flight_recorders import GroupState
-from dsprof.analysis.run.hang_fates import fate_of
+from dsprof.analysis.hang import words
+from dsprof.analysis.hang.fates import fate_of
+from dsprof.analysis.hang.flight_recorders import GroupState
 
 STATE = GroupState("0", "world", (0, 1, 2), 1, 0, seq=12_345)
 

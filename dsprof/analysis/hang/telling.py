@@ -1,17 +1,17 @@
-"""Tells a verdict: the call, who waits over which calls, and where ranks are."""
+"""A verdict and its groups told: the call, who waits over which calls, and where ranks are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import Call
-from dsprof.analysis.run import hang_words as words
-from dsprof.analysis.run.endings import Hang
-from dsprof.analysis.run.flight_recorders import GroupState, Mismatch
-from dsprof.analysis.run.hang_model import Cause, HangVerdict, Kind, Operation
+from dsprof.analysis.hang import words
+from dsprof.analysis.hang.endings import Hang
+from dsprof.analysis.hang.flight_recorders import GroupState, Mismatch
+from dsprof.analysis.hang.model import Cause, GroupWaits, HangVerdict, Kind, Operation
 
 _LINKS = 16
 
@@ -109,3 +109,37 @@ def operation(call: Call, label: str, seq: int) -> Operation:
         dtype=call.dtype,
         call_site=call.frame,
     )
+
+
+def groups_of(hang: Hang) -> Iterator[GroupWaits]:
+    """Yield the first call of each group that cannot end, those first that lack ranks."""
+    for found in hang.mismatched:
+        first = first_call(found.calls)
+        yield GroupWaits(
+            group=found.label,
+            name=found.name,
+            ranks=tuple(sorted(found.calls)),
+            op=first.op if first else "",
+            number=found.seq,
+            bytes=first.nbytes if first else None,
+            waited_ns=max((c.in_flight_ns for c in found.calls.values()), default=0) or None,
+            waiting=tuple(sorted(set(found.calls) - {*found.odd})),
+            different=found.odd,
+            called_from=first.frame if first else "",
+        )
+    for state in sorted(hang.held_up, key=lambda state: not (state.absent or state.unfinished)):
+        call = state.call
+        yield GroupWaits(
+            group=state.label,
+            name=state.name,
+            ranks=state.members,
+            op=call.op if call else "",
+            number=state.seq if call else None,
+            bytes=call.nbytes if call else None,
+            waited_ns=state.waited_ns or None,
+            waiting=state.waiting,
+            absent=state.absent,
+            unfinished=state.unfinished,
+            unknown=state.unknown,
+            called_from=call.frame if call else "",
+        )

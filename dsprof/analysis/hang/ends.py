@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 
 from dsprof.analysis.aggregates.endings import Ending
-from dsprof.analysis.run import hang_words as words
-from dsprof.analysis.run.endings import LEAST_WAIT_NS, Hang
-from dsprof.analysis.run.hang_causes import in_own_code
-from dsprof.analysis.run.hang_fates import by_exception, by_kill
-from dsprof.analysis.run.hang_model import Cause, HangVerdict
-from dsprof.analysis.run.hang_telling import Telling
+from dsprof.analysis.hang import words
+from dsprof.analysis.hang.causes import in_own_code
+from dsprof.analysis.hang.endings import LEAST_WAIT_NS, Hang
+from dsprof.analysis.hang.fates import by_exception, by_kill
+from dsprof.analysis.hang.model import Cause, HangVerdict
+from dsprof.analysis.hang.telling import Telling
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration, named, ranks_do
 from dsprof.trace.heartbeat import LONGEST_NS

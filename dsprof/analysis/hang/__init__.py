@@ -1,0 +1,1 @@
+"""Why a run is stuck or crashed: who waits where, for whom, and what became of whom."""
