@@ -454,6 +454,15 @@ class LoggedFact(_Part):
     lines: int
 
 
+class LogMarkRow(_Part):
+    """A warning or error of the only log, and which part of the log is before it."""
+
+    rank: int
+    place: float
+    is_error: bool
+    text: str
+
+
 class LoggedCallRow(_Part):
     """Calls that another tool timed and wrote into a log; sums over the ranks that wrote.
 
@@ -708,6 +717,7 @@ class Diagnosis(_Part):
     environment: EnvironmentInfo = msgspec.field(default_factory=EnvironmentInfo)
     logged: list[LoggedFact] = []
     logged_calls: list[LoggedCallRow] = []
+    log_marks: list[LogMarkRow] = []  # the first 500, in the order of the log
     timelines: list[Timeline] = []
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
     step_map: StepMap = msgspec.field(default_factory=StepMap)

@@ -104,6 +104,15 @@ class Throughput:
     max_allocated_gib: float = -1.0
 
 
+@dataclass(frozen=True, slots=True)
+class LogMark:
+    """A warning or error, and where in its file it is."""
+
+    at_bytes: int
+    is_error: bool
+    text: str
+
+
 CallKind = tuple[str, str, int]
 """Operation, calling function ("" unless the logger was set to print it), bytes of a message."""
 
@@ -140,6 +149,8 @@ class RankLog:
     calls: dict[CallKind, LoggedCalls] = field(default_factory=dict)
     measured: list[Measured] = field(default_factory=list)
     throughput: list[Throughput] = field(default_factory=list)
+    marks: list[LogMark] = field(default_factory=list)
+    nbytes: int = 0  # of its file
     comms_logger: str = ""  # what is wrong with the times of DeepSpeed's logger, "" if nothing
     allocator_settings: str = ""  # PYTORCH_ALLOC_CONF, where a shell or launcher echoed it
     room: Room = field(default_factory=Room, repr=False, compare=False)
@@ -151,6 +162,10 @@ class RankLog:
     def warn(self, text: str, lines: int = 1) -> None:
         """Count a warning or error."""
         self._count(self.warnings, text, lines)
+
+    def mark(self, mark: LogMark) -> None:
+        """Take where a warning or error is."""
+        self._extend(self.marks, [mark])
 
     def set(self, variable: str, value: str) -> None:
         """Take the value of a variable, unless an earlier line tells one."""
@@ -175,6 +190,8 @@ class RankLog:
         self._extend(self.out_of_memory, other.out_of_memory)
         self._extend(self.timeouts, other.timeouts)
         self._extend(self.last_works, other.last_works)
+        self._extend(self.marks, other.marks)
+        self.nbytes = max(self.nbytes, other.nbytes)
         self.measured += other.measured
         self.throughput += other.throughput
         self.comms_logger = self.comms_logger or other.comms_logger

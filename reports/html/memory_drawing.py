@@ -27,7 +27,7 @@ KINDS = (
     ("gathered", "gathered parameters, most in the step", "series-6"),
     ("reducing", "gradient buckets in flight, most in the step", "series-2"),
 )
-_LEAST_SHARE = 0.01  # of the largest value: a line below lies on the axis, and is in the table
+_LEAST_SHARE = 0.03  # of the largest value: a line below lies on the axis, and is in the table
 _PLOT_PX, _TOP_PX, _AXIS_PX = 130, 14, 20
 
 

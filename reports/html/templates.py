@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from collections.abc import Collection
 from functools import cache
 from importlib import resources
@@ -41,25 +42,26 @@ def asset(name: str) -> str:
 
 
 STYLES = ("base", "first_screen", "findings", "drawings", "tables", "hang", "print")
+_COMMENT = re.compile(r"//.*|/\*.*\*/")
 SCRIPTS = ("page", "findings", "tables", "figures", "flames")
 
 
 @cache
 def stylesheet() -> str:
     """Return the style sheet that all pages share."""
-    return "\n".join(_without_indents(f"{name}.css") for name in STYLES)
+    return "\n".join(_for_browsers(f"{name}.css") for name in STYLES)
 
 
 @cache
 def script() -> str:
     """Return the script of the report's page."""
-    return "\n".join(_without_indents(f"{name}.js") for name in SCRIPTS)
+    return "\n".join(_for_browsers(f"{name}.js") for name in SCRIPTS)
 
 
-def _without_indents(name: str) -> str:
-    """Return a file without what only its editors need: a tenth of the page of a small run."""
+def _for_browsers(name: str) -> str:
+    """Return a file without what only its editors need, a tenth of the page of a small run."""
     lines = map(str.strip, asset(name).splitlines())
-    return "\n".join(filter(None, lines))
+    return "\n".join(line for line in lines if line and not _COMMENT.fullmatch(line))
 
 
 def packed(data: bytes) -> str:

@@ -17,6 +17,7 @@ from dsprof.reports.html.bucket_drawing import bucket_drawing
 from dsprof.reports.html.drawing import Drawing
 from dsprof.reports.html.flame_graph import FlameGraph, held_memory, waiting_lines
 from dsprof.reports.html.heat_map import heat_map
+from dsprof.reports.html.log_drawing import log_drawing
 from dsprof.reports.html.matrix import Matrix, traffic_matrix, wait_matrix
 from dsprof.reports.html.memory_drawing import memory_drawing
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
@@ -189,6 +190,11 @@ class View:
         fullest = sorted(self._diagnosis.snapshots, key=lambda row: -row.reserved_bytes)
         graphs = ((held_memory(row), row) for row in fullest)
         return [(graph, row) for graph, row in graphs if graph][:MAX_FLAME_GRAPHS]
+
+    @cached_property
+    def log(self) -> Drawing | None:
+        """Where the warnings and errors of a log are; None where one rank wrote all."""
+        return log_drawing(self._diagnosis.log_marks)
 
     @cached_property
     def bandwidth(self) -> Drawing | None:

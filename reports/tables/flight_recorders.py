@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from dsprof.diagnosis.model import FlightRow, LoggedCallRow, LoggedFact
+from dsprof.diagnosis.model import FlightRow, LoggedCallRow, LoggedFact, LogMarkRow
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
-from dsprof.reports.tables.listing import Shown, listing
+from dsprof.reports.tables.listing import Section, Shown, listing
 
 
 def _first(row: FlightRow) -> str:
@@ -66,3 +67,28 @@ _CALL: tuple[Shown[LoggedCallRow], ...] = (
 def logged_calls(rows: Iterable[LoggedCallRow]) -> Table:
     """Calls that another tool timed."""
     return listing("Reported by another tool, not measured by dsprof", _CALL, rows)
+
+
+_MARK: tuple[Shown[LogMarkRow], ...] = (
+    Shown("At", lambda row: row.place, "share"),
+    Shown("Rank", lambda row: row.rank, "count"),
+    Shown("Severity", lambda row: "error" if row.is_error else "warning"),
+    Shown("Message", lambda row: row.text),
+)
+
+
+def log_marks(rows: Iterable[LogMarkRow]) -> Table:
+    """Warnings and errors of a log in its order."""
+    return listing("", _MARK, rows)
+
+
+SECTIONS: tuple[Section[Any], ...] = (
+    Section(
+        "messages",
+        "Warnings and errors of the log",
+        "In the order of the log. Launchers may change the order of lines of different ranks.",
+        lambda diagnosis: diagnosis.log_marks,
+        log_marks,
+        nav="Log",
+    ),
+)

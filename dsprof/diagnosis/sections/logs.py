@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dsprof.analysis.aggregates.environment import ranks_of
 from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.trace.rank_log import CallKind, LoggedCalls
 
+_MOST_MARKS = 500
 _LOGGED_BY = "DeepSpeed's comms_logger"
 
 
@@ -73,4 +75,22 @@ def _note(calls: LoggedCalls, wrong: str) -> str:
     )
 
 
-SECTIONS = {"logged": logged_facts, "logged_calls": logged_calls}
+def log_marks(summary: RunSummary) -> list[model.LogMarkRow]:
+    """List where warnings and errors are; of several logs the order is not known."""
+    run = summary[Run].ranks.values()
+    if len({one.path for one in run}) > 1 or any(one.beside for one in run):
+        return []
+    marks = [
+        model.LogMarkRow(
+            rank=rank,
+            place=mark.at_bytes / max(log.nbytes, 1),
+            is_error=mark.is_error,
+            text=mark.text,
+        )
+        for rank, log in sorted(summary[Logs].ranks.items())
+        for mark in log.marks
+    ]
+    return sorted(marks, key=lambda mark: mark.place)[:_MOST_MARKS]
+
+
+SECTIONS = {"logged": logged_facts, "log_marks": log_marks, "logged_calls": logged_calls}

@@ -12,6 +12,7 @@ from dsprof.diagnosis.model import (
     BucketFill,
     FillMoment,
     GroupLayout,
+    LogMarkRow,
     SnapshotRow,
     StepMap,
     StepMark,
@@ -25,6 +26,7 @@ from dsprof.reports.html import drawing, memory_drawing
 from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
 from dsprof.reports.html.bucket_drawing import bucket_drawing
 from dsprof.reports.html.heat_map import LEVELS, heat_map
+from dsprof.reports.html.log_drawing import log_drawing
 from dsprof.reports.html.memory_drawing import size_ticks
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
@@ -286,6 +288,30 @@ def test_a_bucket_is_as_high_as_it_is_full_and_has_the_colour_of_its_cause() -> 
     assert [key.label for key in made.keys] == ["reduced when full", "reduced for another reason"]
     assert shapes[0].title == "full: 90 % of 100 elements, 360 B"
     assert bucket_drawing(BucketFill(rank=0, step=0, duration_ns=1, flushes=flushes[:2])) is None
+
+
+def test_the_first_error_of_a_log_is_framed_before_any_warning() -> None:
+    def mark(rank: int, place: float, *, is_error: bool) -> LogMarkRow:
+        return LogMarkRow(rank=rank, place=place, is_error=is_error, text=f"of rank {rank}")
+
+    marks = [mark(1, 0.1, is_error=False), mark(5, 0.4, is_error=True), mark(1, 1, is_error=True)]
+    made = log_drawing(marks)
+    assert made is not None
+    (frame,) = [shape for shape in made.shapes if shape.kind == "outline"]
+    assert frame.title == "of rank 5"
+    assert [left for left, *_ in rectangles(made, "exposed_comm")] == [398, 995]
+    assert [lane.text for lane in made.lanes if lane.kind == "strong"] == ["rank 5"]
+    assert made.keys[-1].label == "first error: rank 5, of rank 5"
+    assert log_drawing(marks[1:2]) is None
+
+
+def test_of_many_ranks_of_a_log_those_that_fail_first_are_drawn() -> None:
+    marks = [
+        LogMarkRow(rank=rank, place=1 - rank / 100, is_error=True, text="") for rank in range(50)
+    ]
+    made = log_drawing(marks)
+    assert made is not None
+    assert [lane.text for lane in made.lanes] == [f"rank {rank}" for rank in range(26, 50)]
 
 
 def snapshot(rank: int, active: int, stuck: int, cached: int) -> SnapshotRow:

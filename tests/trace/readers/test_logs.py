@@ -8,7 +8,7 @@ import pytest
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
-from dsprof.trace.rank_log import CollectiveTimeout, LastWork
+from dsprof.trace.rank_log import CollectiveTimeout, LastWork, LogMark
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.readers.logs.lines import LONGEST_LINE_BYTES
@@ -382,3 +382,30 @@ def test_a_log_beside_profiles_of_the_same_run(tmp_path):
     strangers = find_run([tmp_path]).strangers
     assert [stranger.path.name for stranger in strangers] == ["train.log"]
     assert "of another run" in strangers[0].reason
+
+
+def test_warnings_and_errors_are_where_they_are_in_the_unpacked_log():
+    lines = [
+        *make.run(),
+        make.said("No device found", 2, level="WARN"),
+        "[rank1]: " + make.out_of_memory(),
+        "[rank3]: RuntimeError: NCCL error in: ../x.cpp:3, remote process exited, NCCL version 2",
+    ]
+    begun = [sum(len(line) + 1 for line in lines[:n]) for n in range(len(lines) + 1)]
+    found = {trace.rank: trace.log for trace in make.read(lines)}
+    marks = {rank: [*log.marks] for rank, log in found.items() if log}
+    assert marks == {
+        0: [],
+        1: [LogMark(begun[-3], is_error=True, text="device out of memory")],
+        2: [LogMark(begun[-4], is_error=False, text="No device found")],
+        3: [LogMark(begun[-2], is_error=True, text="NCCL error: remote process exited")],
+    }
+    assert {log.nbytes for log in found.values() if log} == {begun[-1]}
+
+
+def test_the_list_of_torchrun_is_not_in_the_order_in_which_ranks_failed():
+    lines = ["  rank      : 3 (local_rank: 3)", make.out_of_memory()]
+    (log,) = (trace.log for trace in make.read(lines))
+    assert log is not None
+    assert log.out_of_memory
+    assert log.marks == []

@@ -47,6 +47,7 @@ class _LogFile:
     deepspeed: str
     config: dict[str, Any]  # of DeepSpeed, as the user wrote it
     left_out: int
+    nbytes: int  # unpacked
 
 
 class LogReader:
@@ -107,7 +108,7 @@ def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
         engines={1: engine_of(found.config)} if has_engine else {},
         collectives=CollectivesBuilder().build(),
         trailer=Trailer(reason="end of the log"),
-        log=joined(RankLog(), one.log),
+        log=joined(RankLog(nbytes=found.nbytes), one.log),
         notes=[Note(note) for note in (one.note, is_first and left_out) if note],
         nbytes=size_of(path),
     )
@@ -119,7 +120,7 @@ def _scan(path: Path, _version: tuple[int, int]) -> _LogFile:
     with Source(path) as source:
         lines = MarkedLines(source, MARKS)
         for line in lines:
-            lines.takes_all = scan.take(line)
+            lines.takes_all = scan.take(line, lines.at_bytes)
     named = _RANK_IN_NAME.search(path.name)
     ranks, world_size = scan.ranks(int(named[1]) if named else -1)
     if not ranks:
@@ -135,6 +136,7 @@ def _scan(path: Path, _version: tuple[int, int]) -> _LogFile:
         scan.deepspeed,
         scan.config.written,
         scan.left_out,
+        lines.at_bytes,
     )
 
 

@@ -20,7 +20,7 @@ _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufeff]")
 class MarkedLines:
     """Iterates over the lines with a mark; over all lines while `takes_all` is set.
 
-    `checksum` is that of the bytes read so far.
+    `checksum` is that of the bytes read so far, `at_bytes` where the last line began.
     """
 
     def __init__(self, source: Source, marks: Sequence[bytes]) -> None:
@@ -28,10 +28,11 @@ class MarkedLines:
         self._marks = marks
         self.takes_all = False
         self.checksum = 0
+        self.at_bytes = 0
 
     def __iter__(self) -> Iterator[str]:
         """Yield lines without their ends, colours and control characters; long ones are cut."""
-        rest = b""
+        rest, begun = b"", 0
         while block := self._source.read(_CHUNK_BYTES):
             self.checksum = zlib.crc32(block, self.checksum)
             text = rest + block
@@ -39,10 +40,12 @@ class MarkedLines:
             if not end and len(text) > LONGEST_LINE_BYTES:
                 end = len(text)
             rest = text[end:]
-            yield from self._lines(text[:end])
-        yield from self._lines(rest)
+            yield from self._lines(text[:end], begun)
+            begun += end
+        yield from self._lines(rest, begun)
+        self.at_bytes = begun + len(rest)
 
-    def _lines(self, text: bytes) -> Iterator[str]:
+    def _lines(self, text: bytes, begun: int) -> Iterator[str]:
         nexts = [-2] * len(self._marks)  # where each mark comes next; -1: no more
         place = 0
         while place < len(text):
@@ -52,6 +55,7 @@ class MarkedLines:
             end = text.find(b"\n", start)
             end = len(text) if end < 0 else end
             line = text[start : min(end, start + LONGEST_LINE_BYTES)]
+            self.at_bytes = begun + start
             # A progress bar overwrites its line.
             for part in line.split(b"\r"):
                 if self.takes_all or any(mark in part for mark in self._marks):

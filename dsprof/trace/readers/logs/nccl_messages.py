@@ -51,7 +51,7 @@ def form_of(message: str) -> tuple[Form, re.Match[str]] | None:
 def understand(said: Said, log: RankLog) -> Place | None:
     """Add what a message says to the log of its process; return its place if it says that."""
     if said.level == "WARN":
-        log.warn(_OWN_TO_A_LINE.sub("…", said.message)[:_LONGEST_VALUE])
+        log.warn(warning(said))
     found = form_of(said.message)
     if found is None:
         return None
@@ -67,6 +67,11 @@ def understand(said: Said, log: RankLog) -> Place | None:
     if "nranks" in groups and len(groups["rank"]) < 8 and len(groups["nranks"]) < 8:
         return Place(int(groups["rank"]), int(groups["nranks"]))
     return None
+
+
+def warning(said: Said) -> str:
+    """Return what is warned of, without what is different in each line."""
+    return _OWN_TO_A_LINE.sub("…", said.message)[:_LONGEST_VALUE]
 
 
 def _numbered(algorithm: str, protocol: str) -> str:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dsprof.trace.rank_log import CollectiveTimeout, RankLog, Room, Throughput
+from dsprof.trace.rank_log import CollectiveTimeout, LogMark, RankLog, Room, Throughput
 from dsprof.trace.readers.logs import benchmark_tables
 from dsprof.trace.readers.logs.benchmark_tables import BenchmarkTables
 from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText
-from dsprof.trace.readers.logs.nccl_messages import understand
+from dsprof.trace.readers.logs.nccl_messages import understand, warning
 from dsprof.trace.readers.logs.prefix import LARGEST_RANK, Said, nccl_message, without_launcher
 from dsprof.trace.readers.logs.printed_config import PrintedConfig
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
@@ -101,6 +101,7 @@ class LogScan:
         self._elastic_rank = -1  # of the block in torchrun's list of failures
         self.config = PrintedConfig()
         self.is_nccl = False
+        self._at_bytes = 0
 
     @property
     def deepspeed(self) -> str:
@@ -112,8 +113,9 @@ class LogScan:
         """Lines of processes beyond those that are kept, and facts that found no room."""
         return self._strange_lines + self._room.refused
 
-    def take(self, line: str) -> bool:
-        """Take a line; say whether the next one is wanted whatever it holds."""
+    def take(self, line: str, at_bytes: int = 0) -> bool:
+        """Take a line and where it begins; say whether the next is wanted whatever it holds."""
+        self._at_bytes = at_bytes
         rank, text = without_launcher(line)
         is_taken = self.config.take(text)
         is_wanted = False if is_taken else self._take(rank, line, text)
@@ -139,6 +141,8 @@ class LogScan:
         self.is_nccl = True
         writer = self._writer(rank, said)
         place = understand(said, writer.log)
+        if said.level == "WARN":
+            self._mark(writer.log, warning(said), is_error=False)
         if place and place.rank < place.of <= LARGEST_RANK and len(writer.places) < 64:
             writer.places[place.of] = place.rank
 
@@ -159,18 +163,28 @@ class LogScan:
             if report := _report(match):
                 log.report(report)
         elif match := _NO_PROVIDER.search(text):
-            self._writer(rank).log.say("libfabric failure", f"no {match['name']} device found")
+            log = self._writer(rank).log
+            log.say("libfabric failure", f"no {match['name']} device found")
+            self._mark(log, f"no {match['name']} device found", is_error=False)
         elif match := _NCCL_ERROR.search(text):
-            self._writer(rank).log.warn(f"NCCL error: {match['what'].strip()}")
+            log = self._writer(rank).log
+            log.warn(f"NCCL error: {match['what'].strip()}")
+            self._mark(log, f"NCCL error: {match['what'].strip()}")
         if found := out_of_memory(text):
-            writer = self._writer(self._elastic_rank if rank < 0 else rank)
-            writer.log.add(RankLog(out_of_memory=[found]))
+            log = self._writer(self._elastic_rank if rank < 0 else rank).log
+            log.add(RankLog(out_of_memory=[found]))
+            if rank >= 0 or self._elastic_rank < 0:  # torchrun's list is in the order of ranks
+                self._mark(log, "device out of memory")
         elif "atchdog " in text and (ended := gave_up(text)):
             log = self._writer(rank_of_writer(line) if rank < 0 else rank).log
             if isinstance(ended, CollectiveTimeout):
                 log.add(RankLog(timeouts=[ended]))
+                self._mark(log, f"{ended.op} timed out")
             else:
                 log.add(RankLog(last_works=[ended]))
+
+    def _mark(self, log: RankLog, text: str, *, is_error: bool = True) -> None:
+        log.mark(LogMark(self._at_bytes, is_error, text))
 
     def _comms_logger(self, rank: int) -> CommsLoggerText:
         if (comms := self._comms.get(rank)) is None:
