@@ -19,6 +19,7 @@ from dsprof.errors import TraceError
 from dsprof.files.inputs import open_input, read_input
 from dsprof.files.ownership import foreign_link
 from dsprof.files.redaction.known_settings import written_config, written_variables
+from dsprof.trace import column_cache
 from dsprof.trace.dumps.hang_dump import find_dump
 from dsprof.trace.dumps.state_file import find_state
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
@@ -218,9 +219,20 @@ def _read(path: Path, steps: range | None = None) -> Iterable[RankTrace]:
     reader = _reader(path)
     with bounded_memory(path):
         is_native = reader is NATIVE
-        for trace in [read_trace(path, steps)] if is_native else reader.read_traces(path):
+        for trace in [_native(path, steps)] if is_native else reader.read_traces(path):
             trace.is_foreign = reader is not NATIVE
             yield trace
+
+
+def _native(path: Path, steps: range | None) -> RankTrace:
+    """Read a native trace, or what was kept of it when it was read before."""
+    trace = column_cache.load(path)
+    if trace is None:
+        trace = read_trace(path, steps)
+        if steps is None:
+            _redact(trace)
+            column_cache.store(trace, path)
+    return trace
 
 
 @contextmanager

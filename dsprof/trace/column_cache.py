@@ -1,0 +1,215 @@
+"""What was read of a whole native trace, kept in the user's cache: the next command reads that.
+
+A file of the cache is a head, which says what follows, and raw columns. It is decoded by type:
+whatever is in it, nothing is executed, and what does not fit is not used.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from hashlib import blake2b
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dsprof._version import __version__
+from dsprof.files.inputs import open_input
+from dsprof.files.ownership import why_untrusted
+from dsprof.trace.columns import WORDS
+from dsprof.trace.rank_trace import Collectives, RankTrace
+
+SMALLEST_BYTES = 1 << 22
+"""A smaller trace is read as fast as its cache is found."""
+LARGEST_CACHE_BYTES = 1 << 31
+_FRESH_S = 3600
+"""What was used so recently is not dropped for something newer: all would drop each other."""
+
+_LARGEST_HEAD_BYTES = 1 << 28
+_ENDS_BYTES = 1 << 16
+_CODES = ("op", *WORDS)
+_NARROW = (np.int8, np.int16, np.int32)
+_NOT_KEPT = ("path", "collectives", "beside")
+
+
+class _Column(msgspec.Struct, array_like=True):
+    """How a column is written; a constant one once."""
+
+    name: str
+    kept: str
+    dtype: str
+    is_constant: bool
+
+
+class _Head(msgspec.Struct, array_like=True):
+    key: str
+    rows: int
+    columns: list[_Column]
+    words: list[str]
+
+
+_HINTS = get_type_hints(RankTrace)
+_KEPT = [one.name for one in fields(RankTrace) if one.name not in _NOT_KEPT]
+_Records: Any = msgspec.defstruct("_Records", [(name, _HINTS[name]) for name in _KEPT])
+_DTYPES = {np.dtype(one).str: np.dtype(one) for one in (*_NARROW, np.int64, np.bool_)}
+
+
+def load(path: Path) -> RankTrace | None:
+    """Return what was read of a trace before; None if it was not, or is another file now."""
+    with suppress(OSError, ValueError, IndexError, msgspec.MsgspecError):
+        place = _place(path)
+        if place is None or why_untrusted(place):
+            return None
+        with open_input(place) as file:
+            trace = _read(file, path, place.name)
+        os.utime(place)
+        return trace
+    return None
+
+
+def store(trace: RankTrace, path: Path) -> None:
+    """Keep what was read of a trace, if it is whole, large, and there is room for it."""
+    if trace.trailer is None or trace.nbytes < SMALLEST_BYTES:
+        return
+    with suppress(OSError, TypeError, OverflowError):  # it is read again then
+        place = _place(path)
+        if place is None:
+            return
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not why_untrusted(place.parent) and _has_room(place.parent, trace):
+            _write(trace, place)
+
+
+def folder() -> Path | None:
+    """Return where the cache is; None if `DSPROF_CACHE` is off."""
+    if chosen := os.environ.get("DSPROF_CACHE"):
+        return None if chosen == "off" else Path(chosen)
+    named = os.environ.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "dsprof"
+
+
+def _place(path: Path) -> Path | None:
+    """Return the file of the cache for a trace as it is now; None without a cache."""
+    root = folder()
+    if root is None or not path.is_file():  # in a zip
+        return None
+    with open_input(path) as file:
+        status = os.fstat(file.fileno())
+        start = file.read(_ENDS_BYTES)
+        file.seek(max(status.st_size - _ENDS_BYTES, 0))
+        end = file.read(_ENDS_BYTES)
+    real = os.path.realpath(path)
+    facts = f"{__version__}\n{real}\n{status.st_size}\n{status.st_mtime_ns}\n".encode(
+        errors="surrogateescape"
+    )
+    return root / f"{blake2b(facts + start + end, digest_size=20).hexdigest()}.columns"
+
+
+def _write(trace: RankTrace, place: Path) -> None:
+    rows = trace.collectives
+    columns, arrays = [], []
+    for name in _column_names():
+        column = getattr(rows, name)
+        is_constant = name != "id" and len(column) > 1 and bool((column == column[0]).all())
+        array = _narrowed(column[:1] if is_constant else column)
+        columns.append(_Column(name, array.dtype.str, column.dtype.str, is_constant))
+        arrays.append(array)
+    head = msgspec.msgpack.encode(_Head(place.name, len(rows), columns, rows.words))
+    records = msgspec.msgpack.encode(_Records(*(getattr(trace, name) for name in _KEPT)))
+    number, temporary = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
+    try:
+        with os.fdopen(number, "wb") as file:
+            for part in (head, records):
+                file.write(len(part).to_bytes(8, "little") + part)
+            for array in arrays:
+                array.tofile(file)
+        os.replace(temporary, place)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _read(file: BufferedReader, path: Path, key: str) -> RankTrace:
+    """Read a file of the cache.
+
+    Raises:
+        ValueError: it is another's, cut, or not one.
+    """
+    head = msgspec.msgpack.decode(_part(file), type=_Head)
+    records = msgspec.msgpack.decode(_part(file), type=_Records)
+    names = [one.name for one in head.columns]
+    if head.key != key or names != _column_names():
+        raise ValueError("not the columns of this trace")
+    if not 0 <= head.rows <= os.fstat(file.fileno()).st_size:  # an id of each is in the file
+        raise ValueError("cut")
+    columns = {one.name: _column(file, one, head.rows) for one in head.columns}
+    _check(columns, len(head.words))
+    kept = {name: getattr(records, name) for name in _KEPT}
+    collectives: Any = Collectives(words=head.words, **columns)
+    return RankTrace(path=str(path), collectives=collectives, **kept)
+
+
+def _part(file: BufferedReader) -> bytes:
+    size = int.from_bytes(file.read(8), "little")
+    if size > _LARGEST_HEAD_BYTES:
+        raise ValueError("too large")
+    return file.read(size)
+
+
+def _column(file: BufferedReader, column: _Column, rows: int) -> npt.NDArray[Any]:
+    kept, dtype = _DTYPES.get(column.kept), _DTYPES.get(column.dtype)
+    if kept is None or dtype is None or (column.is_constant and column.name == "id"):
+        raise ValueError("not a column")
+    count = 1 if column.is_constant else rows
+    if count * kept.itemsize > os.fstat(file.fileno()).st_size:
+        raise ValueError("cut")
+    values = np.frombuffer(file.read(count * kept.itemsize), kept)
+    if len(values) != count:
+        raise ValueError("cut")
+    return np.full(rows, values[0], dtype) if column.is_constant else values.astype(dtype)
+
+
+def _check(columns: Mapping[str, npt.NDArray[Any]], words: int) -> None:
+    """Refuse codes without a word, and flags that are neither true nor false."""
+    for name in _CODES:
+        codes = columns[name]
+        if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < words:
+            raise ValueError("a code without a word")
+    for column in columns.values():
+        if column.dtype == np.bool_ and len(column) and column.view(np.uint8).max() > 1:
+            raise ValueError("not a flag")
+
+
+def _column_names() -> list[str]:
+    return [one.name for one in fields(Collectives) if one.name != "words"]
+
+
+def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if values.dtype == np.bool_ or not len(values):
+        return values
+    least, most = int(values.min()), int(values.max())
+    for dtype in _NARROW:
+        limits = np.iinfo(dtype)
+        if limits.min <= least and most <= limits.max:
+            return values.astype(dtype)
+    return values
+
+
+def _has_room(root: Path, trace: RankTrace) -> bool:
+    """Say whether the cache has room for a trace, and drop what was used longest ago for it."""
+    files = [(one.stat(), one) for one in root.glob("*.columns")]
+    left = LARGEST_CACHE_BYTES - trace.nbytes - sum(status.st_size for status, _ in files)
+    for status, file in sorted(files, key=lambda item: item[0].st_mtime_ns):
+        if left >= 0 or time.time() - status.st_mtime < _FRESH_S:
+            break
+        file.unlink(missing_ok=True)
+        left += status.st_size
+    return left >= 0
