@@ -178,11 +178,11 @@ def _column(file: BufferedReader, column: _Column, rows: int) -> npt.NDArray[Any
 
 
 def _check(columns: Mapping[str, npt.NDArray[Any]], words: int) -> None:
-    """Refuse codes without a word, and flags that are neither true nor false."""
+    """Refuse codes of unknown words, and flags that are neither true nor false."""
     for name in _CODES:
         codes = columns[name]
         if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < words:
-            raise ValueError("a code without a word")
+            raise ValueError("a code of no word")
     for column in columns.values():
         if column.dtype == np.bool_ and len(column) and column.view(np.uint8).max() > 1:
             raise ValueError("not a flag")

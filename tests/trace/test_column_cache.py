@@ -117,7 +117,7 @@ def test_many_rows_of_a_constant_take_no_memory(path, cache):
     assert content(read(path)) == first
 
 
-def test_a_code_without_a_word_is_not_taken(path, cache):
+def test_a_code_of_no_word_is_not_taken(path, cache):
     first = content(read(path))
     [kept] = cache.iterdir()
     data = bytearray(kept.read_bytes())
