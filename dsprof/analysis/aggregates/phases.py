@@ -26,17 +26,17 @@ class PhaseSums(Sums):
     rank_steps: int  # measured steps, summed over the ranks that had such a span
     duration_ns: int  # union over threads and engines
     exposed_ns: int  # of it, waits for communication
-    outside_ns: int = 0  # of it, in no phase, wait or copy
+    outside_ns: int  # of it, in no phase, wait or copy
 
     @property
     def busy_ms_per_step(self) -> float:
         """Time of a step in this phase in which nothing was waited for."""
-        return (self.duration_ns - self.exposed_ns) / max(self.rank_steps, 1) / 1e6
+        return (self.duration_ns - self.exposed_ns) / self.rank_steps / 1e6
 
     @property
     def ns_per_step(self) -> float:
         """Time of a rank's step in it."""
-        return self.duration_ns / max(self.rank_steps, 1)
+        return self.duration_ns / self.rank_steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,6 @@ def span_outside(phases: Phases, least_ns: float) -> Span | None:
     found = []
     for name in phases.annotated:
         sums = phases.of_all_ranks(name)
-        found.append(Span(f'"{shortened(name)}"', sums.outside_ns / max(sums.rank_steps, 1)))
+        found.append(Span(f'"{shortened(name)}"', sums.outside_ns / sums.rank_steps))
     longest = max(found, key=lambda one: one.ns, default=None)
     return longest if longest is not None and longest.ns >= least_ns else None

@@ -120,9 +120,9 @@ def _by_kind(copies: Copies) -> Table:
                 what,
                 direction,
                 phase,
-                round(sums.calls / max(sums.rank_steps, 1), 1),
-                sums.nbytes // max(sums.rank_steps, 1),
-                sums.duration_ns / max(sums.rank_steps, 1) / 1e6,
+                round(sums.calls / sums.rank_steps, 1),
+                sums.nbytes // sums.rank_steps,
+                sums.duration_ns / sums.rank_steps / 1e6,
             )
             for (what, direction, phase), sums in order[:_ROWS]
         ),

@@ -22,8 +22,8 @@ def phases(*traces):
 
 def test_phases_of_measured_steps_and_the_waits_in_them():
     rows = phases(zero_rank(0, comm_ms=5), zero_rank(1, comm_ms=7))
-    assert rows["forward"] == PhaseSums(8, 8, 8 * 40 * MS, 0)
-    assert rows["backward"] == PhaseSums(8, 8, 8 * 40 * MS, 4 * 12 * MS)
+    assert rows["forward"] == PhaseSums(8, 8, 8 * 40 * MS, 0, 0)
+    assert rows["backward"] == PhaseSums(8, 8, 8 * 40 * MS, 4 * 12 * MS, 0)
     assert rows["backward"].busy_ms_per_step == pytest.approx(34)
 
 
@@ -31,7 +31,7 @@ def test_threads_at_the_same_time_count_once_and_annotations_not():
     spans = [span("backward", 0, 10), span("backward", 5, 12, thread=2)]
     spans.append(span("mine", 0, 50, is_annotation=True))
     rows = phases(rank_trace(steps=[step(0, 0, 100)], spans=spans))
-    assert rows == {"backward": PhaseSums(2, 1, 12 * MS, 0)}
+    assert rows == {"backward": PhaseSums(2, 1, 12 * MS, 0, 0)}
 
 
 def test_annotated_spans_have_sums_by_name_with_the_waits_in_them():

@@ -60,6 +60,10 @@ def test_a_neighbour_is_blamed_with_less_confidence_where_pieces_would_do() -> N
     assert (either.title, either.confidence) == (CROWDED, "medium")
     unlisted = said(make.out_of_memory(process="49.00 GiB"))
     assert (unlisted.title, unlisted.confidence) == (CROWDED, "medium")
+    assert alone.summary.startswith("Process 77 takes")
+    assert unlisted.summary.startswith("Memory of other processes takes")
+    assert "used outside this process" in unlisted.summary
+    assert either.cause.endswith("It would also fit if the unallocated memory were contiguous.")
 
 
 def of_ranks(*texts: str) -> Finding:
@@ -95,6 +99,37 @@ def test_a_device_without_a_free_byte_is_full_and_not_unknown() -> None:
     finding = said(make.out_of_memory(free="0 bytes"))
     assert finding.confidence == "high"
     assert finding.evidence[0].rows[0][4] == 0
+    nothing = said(make.out_of_memory(free="0 bytes", unallocated="0 bytes", process="80.00 GiB"))
+    assert (
+        "available: 0 B free on the device + 0 B reserved but unallocated = 0 B." in nothing.summary
+    )
+    mib = 1 << 20
+    assert nothing.evidence[0].rows == (
+        (0, 0, 1024 * mib, 80 * 1024 * mib, 0, 78 * 1024 * mib, 0, 0),
+    )
+
+
+def test_what_fits_to_the_byte_fits() -> None:
+    pieces = said(make.out_of_memory("4.00 GiB", free="2.50 GiB", unallocated="1.50 GiB"))
+    assert pieces.title == UNUSED
+    others = "Process 77 has 4.00 GiB memory in use. "  # the least share of the device that counts
+    text = make.out_of_memory("5.00 GiB", free="1.00 GiB", unallocated="0 bytes", others=others)
+    assert said(text).title == CROWDED
+    assert "(PyTorch 2.1 or later" in pieces.action
+    assert "; 4.00 GiB used by other processes" in said(text).summary
+    assert said(text).cause.endswith("fragmentation and the model's size are not the cause.")
+
+
+def test_a_setting_that_is_on_is_not_advised() -> None:
+    lines = ["[rank0]: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]
+    lines += ["[rank0]: " + make.out_of_memory("1.00 GiB", unallocated="3.00 GiB")]
+    [finding] = judge(summary(*make.read(lines)), [RULE])
+    assert "already on" in finding.action
+
+
+def test_the_first_failures_are_listed() -> None:
+    finding = of_ranks(*[make.out_of_memory()] * 40)
+    assert [row[0] for row in finding.evidence[0].rows] == list(range(32))
 
 
 @pytest.mark.parametrize(("allowed", "title"), [("40.00 GiB", LIMITED), ("79.90 GiB", NEEDY)])

@@ -18,6 +18,11 @@ def test_stops_in_each_step_fail():
     assert "waits for the device 3 times per step" in finding.summary
     assert "The device is idle around these waits for 7.50 ms per step (7.5 %)" in finding.summary
     assert finding.config_patch is None
+    assert finding.fix == "Read losses every N steps: `.item()` blocks the host"
+    assert [one.label for one in finding.evidence[0].columns[3:]] == [
+        "calls per step and rank",
+        "blocked per step and rank",
+    ]
     assert finding.evidence[0].rows == (("synchronize()", "", "", 3.0, 7.5),)
 
 
@@ -28,7 +33,11 @@ def test_its_thresholds_are_reached_at_their_value():
 def test_timers_of_deepspeed_are_named_with_a_patch():
     config = engine()
     config.effective["wall_clock_breakdown"] = True
-    assert said(RULE, rank(engine=config)).config_patch == {"wall_clock_breakdown": False}
+    finding = said(RULE, rank(engine=config))
+    assert finding.config_patch == {"wall_clock_breakdown": False}
+    assert "its timers synchronise" in finding.cause
+    assert finding.fix == "Set `wall_clock_breakdown` to false"
+    assert finding.action.startswith('Set "wall_clock_breakdown" to false')
 
 
 def test_few_or_cheap_stops_pass():
@@ -65,6 +74,22 @@ def test_a_profile_shows_item():
     assert finding.evidence[0].rows == (("cudaStreamSynchronize", "aten::item", "", 3.0, 6.0),)
     assert "cudaStreamSynchronize in aten::item blocks longest" in finding.summary
     assert said(RULE, reading(gap=0)).status is Status.PASS
+
+
+def test_the_calls_that_block_longest_are_listed():
+    events = [kineto.step(number, 100 * number, 100) for number in range(4)]
+    for number in range(4):
+        events += [
+            kineto.kernel("gemm", 100 * number, 5),
+            kineto.kernel("gemm", 100 * number + 90, 5),
+        ]
+        for i in range(20):
+            at = 100 * number + 4 * i + 5
+            events.append(kineto.span("cpu_op", f"aten::op{i}", at, 3.5))
+            events.append(kineto.span("cuda_runtime", "cudaStreamSynchronize", at, 1 + i / 10))
+    rows = said(RULE, device_profile(events, world_size=1)).evidence[0].rows
+    assert [row[1] for row in rows] == [f"aten::op{i}" for i in range(19, 3, -1)]
+    assert rows[0][3:] == (1.0, 2.9)
 
 
 def test_without_marked_steps_the_record_is_judged():
