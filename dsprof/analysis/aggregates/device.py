@@ -38,8 +38,8 @@ class WindowTime:
     exposed_ns: int
     copies_ns: int
     idle_ns: int
-    before_ns: int = 0  # from the first kernel or step to the window: start-up and warm-up
-    before_idle_ns: int = 0
+    before_ns: int  # from the first kernel or step to the window: start-up and warm-up
+    before_idle_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class RankDevice:
     unrecognised: tuple[KernelSum, ...]  # long, on streams for communication, of no known family
     is_sampled: bool
     judged: WindowTime
-    is_beside: bool = False  # from a profiler trace beside the rank's own trace
+    is_beside: bool  # from a profiler trace beside the rank's own trace
 
     @property
     def overlap(self) -> float | None:

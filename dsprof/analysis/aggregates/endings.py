@@ -94,10 +94,10 @@ class Ending:
     last: LastCall | None
     last_frame: str
     bound_ns: int | None  # error of its clock
-    has_state: bool = False  # killed, and known up to that moment by its live state
-    symptoms: Symptoms = Symptoms()
-    failed_ns: int | None = None  # when an exception ended it
-    host: str = ""
+    has_state: bool  # killed, and known up to that moment by its live state
+    symptoms: Symptoms
+    failed_ns: int | None  # when an exception ended it
+    host: str
 
     @property
     def is_interrupted(self) -> bool:

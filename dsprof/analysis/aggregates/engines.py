@@ -19,10 +19,10 @@ class Engines(Aggregate):
 
     rank: int
     engines: tuple[EngineConfig, ...]  # by number
-    deepspeed: str = ""  # version
-    device: str = ""  # of the rank: "cuda:0"
-    lines: Mapping[str, int] | None = None  # of dotted keys; None: no file was read
-    trained: tuple[int, ...] = ()  # numbers of those that took steps, as far as the trace tells
+    deepspeed: str  # version
+    device: str  # of the rank: "cuda:0"
+    lines: Mapping[str, int] | None  # of dotted keys; None: no file was read
+    trained: tuple[int, ...]  # numbers of those that took steps, as far as the trace tells
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Engines:
@@ -36,7 +36,8 @@ class Engines(Aggregate):
             engines,
             versions.get("deepspeed", ""),
             trace.header.device,
-            trained=trained,
+            None,
+            trained,
         )
 
     def merge(self, other: Engines) -> Engines:

@@ -26,9 +26,9 @@ class FlushKind(NamedTuple):
     nbytes: int
     parameters: int
     slot: int
-    library: str = ""  # "" for ZeRO
-    module: str = ""
-    bucket: int = -1  # number of a DDP bucket
+    library: str  # "" for ZeRO
+    module: str
+    bucket: int  # number of a DDP bucket
 
 
 @dataclass(frozen=True, slots=True)

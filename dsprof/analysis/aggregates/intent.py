@@ -59,7 +59,7 @@ class Amount(Sums):
 class Progress(Sums):
     """What was done in the measured steps, summed over ranks."""
 
-    steps: int = 0
+    steps: int
     micro_steps: int = 0
     reducing_micro_steps: int = 0
     forwards: int = 0

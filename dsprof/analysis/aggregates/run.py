@@ -28,14 +28,14 @@ class RankFacts:
     counted: int  # collectives that are only in counters
     open_collectives: int
     waits: int
-    captured: int = 0  # collectives that went into graphs of a device
-    is_sampled: bool = False  # events were left out of the file
-    beside: tuple[str, ...] = ()  # further files read of this rank
-    is_foreign: bool = False  # another tool wrote the file
-    is_world_known: bool = True  # its files tell how many ranks there were
-    in_flight: str = ""  # the first of the open collectives, in words
-    unknown_records: int = 0  # of kinds that only a newer dsprof knows
-    has_ddp: bool = False  # a model was wrapped in DDP
+    captured: int  # collectives that went into graphs of a device
+    is_sampled: bool  # events were left out of the file
+    beside: tuple[str, ...]  # further files read of this rank
+    is_foreign: bool  # another tool wrote the file
+    is_world_known: bool  # its files tell how many ranks there were
+    in_flight: str  # the first of the open collectives, in words
+    unknown_records: int  # of kinds that only a newer dsprof knows
+    has_ddp: bool  # a model was wrapped in DDP
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,12 +60,12 @@ class RankSteps:
     unsized: Array  # of these, those whose size is not known
     forwards: Array  # an evaluation between two steps is of the later one; 0 in counted steps
     unwaited: int  # collectives of measured steps of which not even the wait was seen
-    estimated_ns: int = 0  # waits of measured steps that were in C++: an upper bound
-    on_device: bool = False  # exposed is of the device's clock, so not known in counted steps
-    idle_ns: Array | None = None  # of the device
-    profiled: BoolArray | None = None  # only these steps show compute, copies and idle; None: all
-    by_kernels: bool = False  # all parts are those of kernels
-    recorded: int = 0  # steps, of which these are a sample
+    estimated_ns: int  # waits of measured steps that were in C++: an upper bound
+    on_device: bool  # exposed is of the device's clock, so not known in counted steps
+    idle_ns: Array | None  # of the device
+    profiled: BoolArray | None  # only these steps show compute, copies and idle; None: all
+    by_kernels: bool  # all parts are those of kernels
+    recorded: int  # steps, of which these are a sample
 
     @property
     def all_ns(self) -> int:
@@ -91,8 +91,8 @@ class Parts:
     slowest_rank: int
     fastest_ns: int
     slowest_ns: int
-    calls: int = 0  # collectives on the wire of one rank
-    nbytes: int | None = None  # of these; None where the size of one is not known
+    calls: int  # collectives on the wire of one rank
+    nbytes: int | None  # of these; None where the size of one is not known
     forwards: int | None = None  # of the rank with most; counted steps do not show them
     idle_ns: int | None = None
 

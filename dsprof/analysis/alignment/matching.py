@@ -62,10 +62,10 @@ class RankArrivals:
     node: tuple[str, str]  # host and boot
     bound_ns: int | None  # of its clock; None: not known
     rows: Rows
-    stride: int = 1
-    is_numbered: bool = True  # its program counted; else a profiler did from its window's start
-    before_ns: int | None = None  # of measured steps, until their first forward began
-    pace: Pace | None = None
+    stride: int
+    is_numbered: bool  # its program counted; else a profiler did from its window's start
+    before_ns: int | None  # of measured steps, until their first forward began
+    pace: Pace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Matched:
     stride: int
     nodes: int  # how many its ranks are on
     unplaced: tuple[int, ...]  # ranks whose numbers match no other rank's
-    by_ends: bool = False
+    by_ends: bool
 
     @property
     def is_whole(self) -> bool:

@@ -35,9 +35,9 @@ class Lateness:
     transfer_ns: Array
     lasts: Array  # of each rank: collectives to which it came last, beyond doubt
     met: Array  # of each rank: collectives matched
-    stride: int = 1
-    pairs_ns: Array | None = None  # ranks x ranks: how long each waited for each; None for many
-    doubt_ns: int = 0  # below it, who came later was not asked: of the group with most, a median
+    stride: int
+    pairs_ns: Array | None  # ranks x ranks: how long each waited for each; None for many
+    doubt_ns: int  # below it, who came later was not asked: of the group with most, a median
 
     @property
     def collectives(self) -> int:

@@ -56,7 +56,7 @@ class _Choice(NamedTuple):
     ranks: RankSet
     selected: tuple[str, ...]
     interfaces: tuple[str, ...]
-    lacking: tuple[str, ...] = ()  # names of which each must be there, and that are not
+    lacking: tuple[str, ...]  # names of which each must be there, and that are not
 
 
 class BootstrapInterface:

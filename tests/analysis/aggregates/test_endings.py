@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.aggregates import endings as module
-from dsprof.analysis.aggregates.endings import Ending, Endings, LastCall, PairCall
+from dsprof.analysis.aggregates.endings import (
+    Ending,
+    Endings,
+    LastCall,
+    PairCall,
+    Symptoms,
+)
 from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.rank_trace import RankTrace
@@ -181,5 +187,8 @@ def test_all_that_a_killed_rank_leaves() -> None:
         last=LastCall("all_reduce", 1, "world", 2, True),
         last_frame=frame,
         bound_ns=0,
+        has_state=False,
+        symptoms=Symptoms(),
+        failed_ns=None,
         host="node-a",
     )

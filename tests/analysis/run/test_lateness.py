@@ -18,6 +18,8 @@ def late(*waited: list[int], doubt: int = 0) -> Lateness:
         transfer_ns=np.zeros_like(matrix),
         lasts=nothing,
         met=nothing,
+        stride=1,
+        pairs_ns=None,
         doubt_ns=doubt,
     )
 

@@ -57,8 +57,8 @@ class Taken(NamedTuple):
     """The values that DeepSpeed takes for a key, and when it looks at them."""
 
     forms: tuple[str, ...]
-    switch: str = ""  # the key that must be on; "" for always
-    since: Release = ()
+    switch: str  # the key that must be on; "" for always
+    since: Release
 
 
 def not_taken(path: str, value: Any) -> str:
