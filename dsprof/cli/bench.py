@@ -33,7 +33,6 @@ of it as a baseline for reports.
 A wrong result is named, nothing is written, and the exit code is 1."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         add_options(parser)
         parser.add_argument(
             "--nproc-per-node",

@@ -32,7 +32,6 @@ unknown verdict breaks a budget with findings, unless may_be_unknown names it.
 Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument(
             "paths",
             nargs="+",

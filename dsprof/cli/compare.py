@@ -31,7 +31,6 @@ Record at least 10 s of steps of each run. Of a folder with several runs the
 newest is taken."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         for name in ("before", "after"):
             parser.add_argument(
                 name,

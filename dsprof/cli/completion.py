@@ -23,7 +23,6 @@ To keep it, write it to where the shell looks: for bash
 of $fpath, for fish ~/.config/fish/completions/dsprof.fish."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL")
 
     def run(self, arguments: Namespace) -> int:

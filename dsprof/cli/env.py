@@ -43,7 +43,6 @@ Exit code 0: no problems; 1: a finding that fails; 2: a mistake in the command.
 As one of several ranks it is 0, or the launcher would stop the others."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument(
             "-o", "--output", type=Path, metavar="DIR", help="output folder (default: DSPROF_OUT)"
         )

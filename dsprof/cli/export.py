@@ -36,7 +36,6 @@ Write all ranks of a run into one file, on one clock.
 Arrows of timelines join the ends of a collective on different ranks."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
         )

@@ -37,7 +37,6 @@ Exit code 0: no hang or crash is known; 1: there is one; 2: a file cannot be
 read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument(
             "paths",
             nargs="+",

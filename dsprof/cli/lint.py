@@ -39,7 +39,6 @@ The release is the one installed here, else the newest that dsprof knows.
 Exit code 0: no problems; 1: a finding that fails; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="configuration")
         parser.add_argument(
             "--deepspeed",

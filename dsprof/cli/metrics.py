@@ -26,7 +26,6 @@ Run it once on a node that sees the folder of traces; training opens no port.
 docs/how-to/watch.md lists the metrics."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="folder that the run records into"
         )

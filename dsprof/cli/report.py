@@ -44,7 +44,6 @@ In a folder with several runs the newest is shown; to see another, give its
 files by name."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="file or folder, as above"
         )

@@ -33,7 +33,6 @@ and the package that it comes from.
   dsprof explain late-rank"""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument("--explain", metavar="ID", help="the same as: dsprof explain ID")
 
     def run(self, arguments: Namespace) -> int:
@@ -58,7 +57,6 @@ to do, when it is wrong, and its thresholds.
   dsprof rules                the ids of all rules"""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument("rule", metavar="RULE", help="id of the rule, as reports name it")
 
     def run(self, arguments: Namespace) -> int:

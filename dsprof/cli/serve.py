@@ -27,7 +27,6 @@ The address works once and on this machine only. To see a run on another
 machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
         )

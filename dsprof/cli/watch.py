@@ -35,7 +35,6 @@ asks nothing of the training.
   dsprof watch dsprof-out --once --format json     the same for programs"""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="folder that the run records into"
         )

@@ -14,7 +14,13 @@ from dsprof.analysis.engine import HERE, Engine, Progress, unshown
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
-from dsprof.diagnosis.headline import headline_of, next_lines
+from dsprof.diagnosis.headline import (
+    headline_of,
+    leading,
+    next_lines,
+    verdict,
+    without_problem,
+)
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.sections import sections
 from dsprof.diagnosis.sections.communication import transfers
@@ -25,7 +31,6 @@ from dsprof.diagnosis.sections.steps import split_steps
 from dsprof.diagnosis.step_map import step_map
 from dsprof.diagnosis.throughput import throughput, utilisation_info
 from dsprof.diagnosis.tiles import kind_of, tiles
-from dsprof.diagnosis.verdict import leading, verdict, without_problem
 from dsprof.plugins import entry_points
 from dsprof.rules import all_rules, plugin_rules
 from dsprof.rules.runner import judge

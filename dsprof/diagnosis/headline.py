@@ -1,14 +1,53 @@
-"""The first lines of a report as data: the problem, what to set to which value, what that saves."""
+"""The first lines of a report: the finding that costs most, or how the time is spent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsprof.diagnosis.model import Headline
+from dsprof.analysis.aggregates.communication import Communication
+from dsprof.analysis.aggregates.device import Device
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.snapshots import Snapshots
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.model import Headline, StepParts, TypicalStep
 from dsprof.findings.brief import line, saving, settings
-from dsprof.findings.finding import Finding
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import duration, percent, plural, size
+from dsprof.rules.evidence.endings import after_step
 
-_NEXT = 2
+NO_PROBLEMS = "No problems found"
+
+_NEXT = 2  # problems below the headline
+
+_NO_STEPS = "No optimizer step was recorded"
+_BOUND = "communication-bound-step"
+_LATE = "late-rank"
+_BOUND_BY = {
+    "compute": "Compute-bound",
+    "exposed communication": "Communication-bound",
+    "copies": "Bound by host copies",
+    "idle": "The device is mostly idle",
+}
+_MOST = 0.5  # of a step: such a part limits it
+_MUCH = 0.2  # of a step: where so much is in no part, it is said
+_LEAST_SHARE = 0.005  # of a step; a smaller part reads as 0 %
+
+
+def leading(findings: Sequence[Finding]) -> Finding | None:
+    """Return the problem that a report begins with; None where there is none.
+
+    `findings` come with the most valuable first. A problem of low severity that saves no time does
+    not lead where the step waits for communication, though no setting changes that.
+    """
+    problems = [finding for finding in findings if finding.is_problem]
+    if not any(finding.status is Status.FAIL for finding in problems):
+        return problems[0] if problems else None
+    waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
+    grave = [f for f in problems if f.severity is not Severity.LOW or f.saving_ms_per_step]
+    return [*grave, *waiting, *problems][0]
 
 
 def headline_of(finding: Finding) -> Headline:
@@ -33,3 +72,137 @@ def next_lines(findings: Sequence[Finding], lead: Finding | None) -> list[Headli
     """Return one line for each of the next two problems."""
     others = [one for one in findings if one.is_problem and one is not lead]
     return [headline_of(one) for one in others[:_NEXT]]
+
+
+def verdict(findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None) -> str:
+    """Sum a run up in a sentence."""
+    lead = leading(findings)
+    if lead is None:
+        return _healthy(findings, summary, typical)
+    if lead.status is Status.UNKNOWN:
+        return line(lead)
+    failed = sum(finding.status is Status.FAIL for finding in findings)
+    no_steps = "" if summary[Steps].measured or not summary[Run].is_recorded else f" {_NO_STEPS}."
+    return f"{lead.summary}{_others(failed - (lead.status is Status.FAIL))}{no_steps}"
+
+
+def without_problem(
+    findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None
+) -> Headline:
+    """Return the first line of a run in which nothing failed: where the step goes."""
+    if typical is None:
+        return Headline(line=_healthy(findings, summary, typical))
+    limits = limited_by(typical.parts)
+    start = _no_problems(findings)
+    line = f"{_interrupted(summary[Endings])}{start}. {limits}.{_limit(findings, summary[Run])}"
+    return Headline(line=line, problem=limits)
+
+
+def _others(count: int) -> str:
+    if not count:
+        return ""
+    return " One more finding follows." if count == 1 else f" {count} more findings follow."
+
+
+def _healthy(findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None) -> str:
+    said = _where_time_goes(findings, summary, typical)
+    return f"{_interrupted(summary[Endings])}{said}{_limit(findings, summary[Run])}"
+
+
+def _no_problems(findings: Sequence[Finding]) -> str:
+    waits = any(f.rule == _BOUND and f.status is Status.INFO for f in findings)
+    return "No fixable problem found" if waits else NO_PROBLEMS
+
+
+def _where_time_goes(
+    findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None
+) -> str:
+    if typical is not None:
+        step = f"Step {duration(typical.parts.total_ns)}: {_parts(typical.parts)}"
+        return f"{_no_problems(findings)}. {step}."
+    if summary[Run].is_recorded:
+        return f"{_NO_STEPS}. In a plain loop, call dsprof.step() after each step."
+    if any(f.status is Status.PASS and f.category != "quality" for f in findings):
+        return f"{NO_PROBLEMS}. {_without_steps(summary)}"
+    return f"Nothing to judge. {_without_steps(summary)}"
+
+
+def _without_steps(summary: RunSummary) -> str:
+    """Say what the files of another tool show; that dumps and logs hold no steps is no news."""
+    if (device := summary[Device]).complete:
+        return f"Device: {_device_parts(device)}."
+    if snapshots := summary[Snapshots].ranks.values():
+        fullest = max(snapshots, key=lambda one: one.reserved_bytes)
+        of = f"{size(fullest.active_bytes)} of {size(fullest.reserved_bytes)}"
+        return f"{of} reserved device memory is in use."
+    if logs := summary[Logs].ranks:
+        return f"Read: {plural(len(logs), 'log')}."
+    calls = sum(row.calls for row in summary[Communication].rows.values())
+    run = summary[Run]
+    part = f"{len(run.ranks)} of " if run.missing_ranks else ""
+    ranks = plural(run.first.world_size, "rank")
+    return f"Recorded: {plural(calls, 'collective')} of {part}{ranks}; no step is marked."
+
+
+def _interrupted(endings: Endings) -> str:
+    """Say that Ctrl-C ended ranks: what they would have done is not in the record."""
+    ranks = [rank for rank, ending in endings.ranks.items() if ending.is_interrupted]
+    return f"Interrupted{after_step(endings.ranks, ranks)}. " if ranks else ""
+
+
+def _limit(findings: Sequence[Finding], run: Run) -> str:
+    """Say which verdict the ranks that are missing make impossible."""
+    is_open = any(f.rule == _LATE and f.status is Status.UNKNOWN for f in findings)
+    if not (is_open and run.missing_ranks):
+        return ""
+    missing = f"{len(run.missing_ranks)} of {run.first.world_size} ranks"
+    return f" Stragglers unknown: the files of {missing} are missing."
+
+
+def limited_by(step: StepParts) -> str:
+    """Say what limits a step, and its parts: "Compute-bound: 76 % compute, 24 % exposed..."."""
+    shares = _shares(step)
+    if not shares:
+        return "The parts of a step are unknown"
+    most = max(shares, key=lambda name: shares[name])
+    parts = _parts(step)
+    return f"{_BOUND_BY[most]}: {parts}" if shares[most] >= _MOST else f"Step: {parts}"
+
+
+def _shares(step: StepParts) -> dict[str, float]:
+    named = {
+        "compute": step.compute_ns,
+        "exposed communication": step.exposed_comm_ns,
+        "copies": step.copies_ns,
+        "idle": step.idle_ns,
+    }
+    whole = max(step.total_ns, 1)
+    return {name: ns / whole for name, ns in named.items() if ns is not None}
+
+
+def _parts(step: StepParts) -> str:
+    shares = _shares(step)
+    if step.exposed_comm_ns is None:
+        return ", ".join([*_shown(shares), "exposed communication unknown"])
+    other = step.other_ns / max(step.total_ns, 1)
+    rest = [f"{percent(other)} other"] if other >= _MUCH else []
+    return ", ".join([*_shown(shares), *rest])
+
+
+def _device_parts(device: Device) -> str:
+    names = {
+        "compute_ns": "compute",
+        "exposed_ns": "exposed communication",
+        "copies_ns": "copies",
+        "idle_ns": "idle",
+    }
+    return ", ".join(_shown({name: device.share(part) for part, name in names.items()}))
+
+
+def _shown(shares: dict[str, float]) -> list[str]:
+    """Name the parts that matter; communication always, for it is what was looked for."""
+    return [
+        f"{percent(share)} {name}"
+        for name, share in shares.items()
+        if share >= _LEAST_SHARE or name == "exposed communication"
+    ]

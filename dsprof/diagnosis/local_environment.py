@@ -9,9 +9,9 @@ from dsprof._version import __version__
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis import model
+from dsprof.diagnosis.headline import NO_PROBLEMS
 from dsprof.diagnosis.sections.environment import environment_info
 from dsprof.diagnosis.sections.run import rule_infos, thresholds_in_force
-from dsprof.diagnosis.verdict import NO_PROBLEMS
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Status
 from dsprof.plugins import entry_points

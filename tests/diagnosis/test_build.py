@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dsprof.diagnosis.build import diagnose, diagnosis_of
+from dsprof.diagnosis.headline import verdict
 from dsprof.diagnosis.model import Diagnosis, from_json, to_json
-from dsprof.diagnosis.verdict import verdict
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
