@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsprof.findings.finding import Finding
@@ -13,8 +13,9 @@ _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`\"'])")
 _ROUND = 1_000_000
 """From here on a number with one digit is written as users write it: 5e7."""
 _LONG_MS = 10_000
-_FEW_WORDS = 100
+_FEW_WORDS = 60
 """Characters: what is longer does not fit a headline."""
+_CLAUSE_END = re.compile(r"[;:] | \(|, (?=and |or |called |so |with )")
 _DASH = "\N{EN DASH}"
 
 
@@ -35,14 +36,14 @@ def settings(patch: Mapping[str, Any]) -> dict[str, Any]:
 
 def imperative(patch: Mapping[str, Any]) -> str:
     """Say what a patch does: "Set `overlap_comm` to true"."""
-    *others, last = (f"`{key}` to {_value(value)}" for key, value in settings(patch).items())
-    return f"Set {', '.join(others)} and {last}" if others else f"Set {last}"
+    first, *others = (f"`{key}` to {_value(value)}" for key, value in settings(patch).items())
+    words = f"Set {', '.join([first, *others[:-1]])} and {others[-1]}" if others else f"Set {first}"
+    return words if len(words) <= _FEW_WORDS else f"Set {first}{_more(others)}"
 
 
 def problem(finding: Finding) -> str:
-    """Say in a few words what is wrong: what the rule says, else its summary if it is short."""
-    first = first_sentence(finding.summary).rstrip(".")
-    return finding.problem or (first if 0 < len(first) <= _FEW_WORDS else finding.title)
+    """Say in a few words what is wrong: what the rule says, else its summary if that is short."""
+    return finding.problem or _few_words(finding.summary) or finding.title
 
 
 def fix(finding: Finding) -> str:
@@ -51,8 +52,14 @@ def fix(finding: Finding) -> str:
         return finding.fix
     if finding.config_patch:
         return imperative(finding.config_patch)
-    first = first_sentence(finding.action).rstrip(".")
-    return first if len(first) <= _FEW_WORDS else first.partition("; ")[0]
+    return _few_words(finding.action) or _CLAUSE_END.split(finding.action)[0].rstrip(".")
+
+
+def _few_words(text: str) -> str:
+    """Return as many clauses of the first sentence as fit a headline; "" if not even one does."""
+    first = first_sentence(text).rstrip(".")
+    ends = (len(first), *(end.start() for end in _CLAUSE_END.finditer(first)))
+    return first[: max((end for end in ends if end <= _FEW_WORDS), default=0)]
 
 
 def first_sentence(text: str) -> str:
@@ -81,7 +88,8 @@ def line(finding: Finding) -> str:
     parts = [sentence(finding.problem)]
     if finding.fix:
         saved = saving(finding)
-        parts.append(f"{finding.fix}: saves {saved}." if saved else f"{finding.fix}.")
+        end = "" if finding.fix.endswith("?") else "."
+        parts.append(f"{finding.fix}: saves {saved}." if saved else f"{finding.fix}{end}")
     return " ".join(parts)
 
 
@@ -91,6 +99,10 @@ def between(low: float, high: float, unit: str) -> str:
     if ends[0] == "0.0" != ends[1]:
         return f"up to {ends[1]} {unit}"
     return f"{_DASH.join(dict.fromkeys(ends))} {unit}"
+
+
+def _more(others: Sequence[str]) -> str:
+    return f" and {len(others)} more" if others else ""
 
 
 def _value(value: Any) -> str:

@@ -55,6 +55,11 @@ def sentence(text: str) -> str:
     return text if text.endswith("?") else f"{text}."
 
 
+def capitalised(text: str) -> str:
+    """Begin a sentence with these words."""
+    return text[:1].upper() + text[1:]
+
+
 def reason(summary: str) -> str:
     """Return why a verdict is unknown, for a line that begins with that word."""
     rest = summary.removeprefix("Unknown").lstrip(":. ") or summary

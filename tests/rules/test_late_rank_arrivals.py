@@ -181,7 +181,7 @@ def test_a_span_that_the_program_named_is_named_as_the_cause():
 
     finding = said(RULE, loading(0, 3.2), loading(1, 43.2))
     assert 'Rank 1 spends 43.2 ms per step, the others 3.20 ms, in "load".' in finding.cause
-    assert finding.fix == 'Speed up "load" on rank 1'
+    assert finding.fix == 'Speed up "load" there'
     assert '"load"' not in said(RULE, loading(0, 3.2), loading(1, 13.2)).cause
 
 

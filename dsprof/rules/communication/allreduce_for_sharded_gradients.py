@@ -86,6 +86,8 @@ class AllreduceForShardedGradients:
         return self.meta.finding(
             Status.FAIL,
             f"ZeRO-3 reduces gradients by all-reduce: {_calls(traffic, volume)} per step.",
+            problem="ZeRO-3 all-reduces gradients",
+            fix="" if switched_off else "Find their call site",
             severity=Severity.HIGH,
             cause="reduce_scatter is false in zero_optimization."
             if switched_off
@@ -107,6 +109,7 @@ class AllreduceForShardedGradients:
             Status.FAIL,
             f"ZeRO-3 fetches parameters by all-reduce: {_calls(traffic, volume)} per step.",
             title="All-reduce is used where an all-gather would suffice",
+            problem="Parameters are all-reduced",
             severity=Severity.HIGH,
             cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its shard to "
             "zeros instead of gathering the others.",
@@ -153,6 +156,7 @@ class AllreduceForShardedGradients:
             "use_multi_rank_bucket_allreduce is false, but gradients are reduced by all-reduce "
             f"({_calls(traffic, volume)} per step).",
             title="All-reduce is used where reduces to the owners were configured",
+            problem="Gradients are all-reduced",
             severity=Severity.LOW,
             cause=f"{key} is {str(not value).lower()}: DeepSpeed then all-reduces whole buckets.",
             action=f'Set "{key}" to {str(value).lower()} in zero_optimization.',

@@ -110,11 +110,11 @@ class CollectiveTimedOut:
 
 def _look_at(suspects: tuple[int, ...]) -> str:
     if not suspects:
-        return "Look at the end of the log of every rank and at its stack"
+        return "Read the end of the log and the stack of every rank"
     ranks = named_ranks(ranks_that(suspects))
     if len(suspects) == 1:
-        return f"Look at the end of the log of {ranks} and at its stack"
-    return f"Look at the ends of the logs of {ranks} and at their stacks"
+        return f"Read the end of the log and the stack of {ranks}"
+    return f"Read the ends of the logs and the stacks of {ranks}"
 
 
 def _table(

@@ -115,7 +115,7 @@ class CommunicationBoundStep:
             action=f"{_more_computation(run[Engines])}. Shard inside a node to send fewer bytes "
             "over the network.",
             problem=f"{percent(by_network)} of the step is exposed communication",
-            fix="Compute more per byte: larger micro-batches, or more accumulation",
+            fix="Compute more per byte: larger micro-batches",
             evidence=evidence,
             restates=EXPOSED,
             confidence="medium",

@@ -104,7 +104,7 @@ class FP32Gradients:
             else _ENGINE_ACTION
             if engines.main
             else _FSDP_ACTION,
-            problem=f"Gradients are reduced in fp32; the model is in {precision}",
+            problem=f"Gradients are reduced in fp32, not {precision}",
             config_patch={"communication_data_type": precision} if asked else None,
             evidence=(evidence,),
             saving_bytes_per_step=round(nbytes / 2),

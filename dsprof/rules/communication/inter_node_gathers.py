@@ -126,7 +126,8 @@ class InterNodeGathers:
             cause="The shards of hybrid sharding span nodes: see misplaced-groups."
             if "replicate" in roles
             else "FSDP shards parameters over all ranks of all nodes.",
-            action="Make the dimension of the shards the innermost of the mesh."
+            fix="" if "replicate" in roles else "Shard inside a node (`HYBRID_SHARD`)",
+            action="Make the shards the innermost dimension of the mesh."
             if "replicate" in roles
             else "If the ranks of one node have memory for the model, its gradients and the "
             "optimizer state, use hybrid sharding: ShardingStrategy.HYBRID_SHARD, or "
@@ -152,6 +153,7 @@ class InterNodeGathers:
             f"All-gathers send {size(nbytes)} per step and rank across nodes that could stay "
             f"inside a node{blocked}; all-gathers across nodes send "
             f"{size(bytes_per_step(gathers))} in all.",
+            problem=f"{size(nbytes)} per step cross nodes needlessly",
             severity=Severity.MEDIUM if is_costly else Severity.NONE,
             evidence=(_table(gathers),),
             saving_bytes_per_step=round(nbytes),
@@ -211,9 +213,9 @@ def _why_not(ranks: int, copy: int, room: int | None, *, is_set: bool, in_order:
     if is_set:
         return f"Set it to {ranks}, the ranks of a node."
     return (
-        f"zero_hpz_partition_size {ranks} would keep these all-gathers inside the node, but takes "
-        f"{size(copy)} on each rank, and the fullest has {size(max(room or 0, 0))} left: free "
-        "memory first."
+        f"Free memory, then set zero_hpz_partition_size to {ranks}: these all-gathers then stay "
+        f"inside the node, but it takes {size(copy)} on each rank, and the fullest has "
+        f"{size(max(room or 0, 0))} left."
     )
 
 

@@ -235,7 +235,7 @@ def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
         "They have more work than the others before each collective, or slower devices.",
         "Compare what they compute and load with the others: their share of the model and of the "
         "batch, experts, samples, and what else runs on their cores.",
-        f"Compare the work and the processors of {named(ranks)} with the others",
+        "Compare their work and clock speed",
     )
 
 

@@ -32,13 +32,13 @@ _INPUT = (
     "Look at data loading on rank {rank} (workers, storage, an uneven shard), and at what only "
     "this rank does between steps: logging, evaluation, checkpoints."
 )
-_COMPARE_FIX = "Compare the work and the processor of rank {rank} with the others"
-_INPUT_FIX = "Speed up what rank {rank} does before its first forward: data loading, logging"
+_COMPARE_FIX = "Compare its work and clock speed"
+_INPUT_FIX = "Speed up its data loading"
 _COPIES = Cause(
     "It spends {took} more in copies between host and device than the others.",
     "Look at the links and the memory of the host of rank {rank}: pinned memory, NUMA, other "
     "programs that copy.",
-    "Pin the memory that rank {rank} copies from, and check its links",
+    "Pin the memory it copies from",
 )
 BY_PHASES: Mapping[str, Cause] = {
     "compute_ns": Cause(
@@ -57,7 +57,7 @@ BY_PHASES: Mapping[str, Cause] = {
         "It spends {took} more outside forward, backward and step than the others: its host "
         "does something else.",
         "Look at what only rank {rank} does between the phases: logging, metrics, checkpoints.",
-        "Move what only rank {rank} does out of the step",
+        "Move its extra work out of the step",
     ),
     "copies_ns": _COPIES,
 }
@@ -74,7 +74,7 @@ BY_KERNELS: Mapping[str, Cause] = {
         "late, or waits for input.",
         "Look at what the host of rank {rank} does before its collectives: data loading, an uneven "
         "shard, synchronisations, a busy or wrongly bound processor.",
-        "Let the host of rank {rank} launch work earlier: check its input and its processor",
+        "Let its host launch work earlier",
     ),
     "copies_ns": _COPIES,
 }
@@ -98,7 +98,7 @@ def by_span(span: Span, rank: int, also: Cause) -> Cause:
     return Cause(
         f"Rank {rank} spends {span.on_both}, in {span.name}. {also.cause}",
         f"Look at what rank {rank} does in {span.name} that the others do faster.",
-        f"Speed up {span.name} on rank {rank}",
+        f"Speed up {span.name} there",
     )
 
 
@@ -144,7 +144,7 @@ def unknown(rank: int, *, has_parts: bool) -> Cause:
         f"{reason}. {_NOT_THE_NETWORK}",
         f"Look at what rank {rank} does before its collectives: data loading, an uneven shard, "
         "other programs, a slower processor.",
-        f"Look at what rank {rank} does before its collectives",
+        "Compare its input and its work",
     )
 
 

@@ -118,8 +118,8 @@ class NetworkDiffersAcrossRanks:
             f"The {first.name} differs: {values}{others}.",
             severity=worst(facet.severity for facet in found),
             cause="Hosts have different images, libraries, devices or variables.",
-            action="Give all hosts the same image, LD_LIBRARY_PATH (libnccl, libnccl-net.so) and "
-            "NCCL variables.",
+            action="Give all hosts the same image and NCCL variables, and the same LD_LIBRARY_PATH "
+            "(libnccl, libnccl-net.so).",
             ranks=ranks_of(standing_out(found[first], first.amount)),
             evidence=(_table(found),),
             confidence="medium",
@@ -131,6 +131,8 @@ class NetworkDiffersAcrossRanks:
             f"{named_ranks(union(local.values())).capitalize()} offered other hosts the bootstrap "
             f"interface {', '.join(local)}, which they cannot reach.",
             title="Ranks offer a bootstrap interface that other hosts cannot reach",
+            problem=f"Other hosts cannot reach the interface {', '.join(local)}",
+            fix="Name the right one in NCCL_SOCKET_IFNAME",
             severity=Severity.HIGH,
             cause="NCCL took the first interface that is up.",
             action="Set NCCL_SOCKET_IFNAME to the interface that connects the hosts.",

@@ -108,7 +108,7 @@ class ReductionEveryMicroStep:
             cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
             action=_HIDDEN if hidden else _ACTION if engines.stage is None else _ENGINE_ACTION,
             problem=f"Gradients are reduced {plural(reductions, 'time')} per step",
-            fix="" if hidden else "Wrap all micro-steps but the last in `no_sync()`",
+            fix="" if hidden else "Wrap all but the last in `no_sync()`",
             evidence=(evidence,),
             saving_bytes_per_step=extra,
             saving_ms_per_step=None if hidden else about(spared_ms),

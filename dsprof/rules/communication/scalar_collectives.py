@@ -148,7 +148,7 @@ def _is_object(kind: Kind) -> bool:
 _NUMBERS = {
     "action": "Keep losses and metrics as tensors on the device, join them into one tensor, and "
     "reduce it every N steps. Send objects once, before the loop.",
-    "fix": "Join the metrics into one tensor, and reduce it every N steps",
+    "fix": "Join the metrics into one tensor",
 }
 _TENSORS = {
     "title": "Small tensors are sent separately in every step",

@@ -77,6 +77,7 @@ class SlowBenchmark:
             text,
             severity=Severity.HIGH,
             cause="Peer-to-peer access is off, a link is down, or NCCL takes another path.",
+            fix="Run `nvidia-smi topo -m` and `nvidia-smi nvlink -s`",
             action="Run nvidia-smi topo -m and nvidia-smi nvlink -s on the host, unset "
             "NCCL_P2P_DISABLE, and run the benchmark with NCCL_DEBUG=INFO.",
             evidence=(_table(rows),),
@@ -91,6 +92,7 @@ class SlowBenchmark:
             severity=Severity.CRITICAL,
             title="A collective returns wrong results",
             cause="A device, a link or a driver corrupts data.",
+            fix="Run it on each host, then on pairs of hosts",
             action="Run the benchmark on each host separately, then on pairs of hosts, to find the "
             "bad one. Run dcgmi diag -r 3 there, and drain the host.",
             evidence=(_table(rows),),

@@ -102,6 +102,7 @@ class SlowLink:
             "arrived.",
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=f"{cause} These times exclude waits for late ranks.",
+            fix="Compare adapters and port errors with the other groups",
             action="Compare adapters, cables, port errors and the placement of these ranks with "
             "those of the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the "
             "link with dsprof bench.",

@@ -98,8 +98,7 @@ class SmallCollectives:
             severity=Severity.NONE if hidden else Severity.MEDIUM,
             cause=knob.cause,
             action=_HIDDEN if hidden else knob.action,
-            problem=f"{knob.title}: {count(bucket.flushes_per_step)} per step, "
-            f"{size(bucket.mean_bytes)} each",
+            problem=f"{knob.title}: {count(bucket.flushes_per_step)} of {size(bucket.mean_bytes)}",
             fix="" if hidden else knob.fix,
             evidence=(_figures(bucket),),
             config_patch=None if hidden else knob.config_patch,

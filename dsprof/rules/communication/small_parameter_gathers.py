@@ -106,6 +106,7 @@ class PersistentParameterGathers(_SmallGathers):
             Status.FAIL if fails else Status.INFO,
             f"{count(calls_per_step(gathers))} parameters are all-gathered separately in each "
             f"step{took}.",
+            problem=f"{count(calls_per_step(gathers))} small all-gathers per step",
             severity=Severity.MEDIUM if fails else Severity.NONE,
             cause=f"{PERSISTENCE} is {written:,.0f} elements: parameters below it are not "
             "all-gathered with their module."
@@ -153,6 +154,7 @@ class TinyParameterGathers(_SmallGathers):
             Status.FAIL if fails else Status.INFO,
             f"{plural(calls, 'all-gather')} of {size(bytes_per_step(gathers) / calls)} on average "
             f"per step and rank{took}.",
+            problem=f"{plural(calls, 'all-gather')} of {size(bytes_per_step(gathers) / calls)}",
             severity=Severity.MEDIUM if fails else Severity.NONE,
             cause=f"{PERSISTENCE} is {written:,.0f} elements, so that even the smallest parameters "
             "are sharded and all-gathered."

@@ -13,7 +13,7 @@ from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import UNFINISHED, hang_of, judged
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import named
+from dsprof.findings.wording import capitalised, named
 from dsprof.rules.evidence.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.reasons import ONE_DUMP
@@ -92,10 +92,12 @@ class StuckCollective:
             Status.FAIL,
             verdict.sentence,
             title=self._title_of(verdict),
+            problem=f"{capitalised(named(verdict.ranks))} did not finish what others finished"
+            if verdict.is_of_device
+            else "",
             severity=Severity.CRITICAL,
             cause=verdict.cause.text + zero3 * is_of_zero3,
             action=_action(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
-            problem=verdict.sentence.split(". ")[0].rstrip("."),
             ranks=verdict.ranks if verdict.kind != "network" else (),
             evidence=(held_up_groups(states), self._last(verdict, hang, endings)),
             confidence=verdict.confidence,

@@ -80,6 +80,7 @@ class TransportFallback:
                 f"{named_ranks(union(slow.values()))}: TCP in place of EFA or Slingshot.",
                 severity=Severity.HIGH,
                 cause="libfabric found no EFA or CXI device, or FI_PROVIDER names another.",
+                fix="Run `fi_info -p efa` on these hosts",
                 action="Run fi_info -p efa (or cxi) in the container on these hosts; give it the "
                 "devices under /dev/infiniband or /dev/cxi*, and unset FI_PROVIDER.",
                 ranks=ranks_of(union(slow.values())),

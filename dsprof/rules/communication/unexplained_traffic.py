@@ -102,6 +102,8 @@ class UnexplainedTraffic:
             f"Not what the configuration asks for: {words}.",
             severity=Severity.MEDIUM,
             cause="; ".join(dict.fromkeys(line.cause for line in strange if line.cause)),
+            problem="Traffic does not match the configuration",
+            fix="Find the call site under Communication",
             action="Find the call site in the communication table. Where the traffic is meant, "
             "no change is needed; please report what dsprof did not recognise.",
             evidence=(_table(lines),),

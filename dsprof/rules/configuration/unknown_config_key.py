@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.findings.wording import remarks
+from dsprof.findings.wording import capitalised, remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import (
     EngineSettings,
@@ -53,6 +53,8 @@ class UnknownConfigKey(ConfigRule):
         return self.meta.finding(
             Status.FAIL,
             f"{named_keys([path for path, _ in rows])} {verb} ignored without a message.",
+            problem=f"{named_keys([path.rpartition('.')[2] for path, _ in rows])} {verb} ignored",
+            fix=capitalised(rows[0][1].partition("; ")[0]),
             severity=Severity.MEDIUM,
             cause="DeepSpeed looks up the keys that it knows and does not check for others.",
             action=remarks(rows),

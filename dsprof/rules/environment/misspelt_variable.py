@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import remarks
+from dsprof.findings.wording import capitalised, remarks
 from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.variables import is_known, known_names, retired_names
 from dsprof.rules.reasons import NO_ENVIRONMENT
@@ -75,6 +75,8 @@ class MisspeltVariable:
         yield self.meta.finding(
             Status.INFO if severity is Severity.NONE else Status.FAIL,
             f"{suspects[0].name}{others}: set, but read by no library.",
+            problem=f"No library reads {suspects[0].name}{others}",
+            fix=capitalised(_advice(suspects[0].instead).partition("; ")[0]),
             severity=severity,
             cause="A misspelt or retired name is ignored without a message.",
             action=remarks(advice.items()),

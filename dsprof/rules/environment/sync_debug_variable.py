@@ -170,6 +170,8 @@ class SyncDebugVariable:
                 severity=worst(use.switch.severity for use in acting),
                 cause=f"{acting[0].switch.name}={shortened(acting[0].value)}: "
                 f"{acting[0].switch.effect}.",
+                problem=f"{names} {'is' if ', ' not in names else 'are'} on during the run",
+                fix="Switch it off and measure again" if ", " not in names else "Switch them off",
                 action=f"{_remedy(acting)} and measure again.",
                 evidence=(_table(acting),),
                 ranks=ranks_of(union(use.ranks for use in acting)),

@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import capitalised
 from dsprof.rules.hardware.precision import Precision, computed_in
 from dsprof.rules.hardware.product_rates import ProductRates
 from dsprof.rules.hardware.products import (
@@ -122,7 +123,7 @@ class UnacceleratedPrecision:
             severity=_severity(support) if is_failure else Severity.NONE,
             cause=_cause(name, support),
             action=_action(judged.precision, other) if is_slow else _MEASURE,
-            problem=f"The model computes in {name}, which {hardware} {verb}",
+            problem=f"{capitalised(hardware)} computes {name} slowly",
             config_patch=_patch(judged.precision, other) if is_slow else None,
             ranks=ranks_of(ranks),
             confidence="high" if level == "none" else "medium",

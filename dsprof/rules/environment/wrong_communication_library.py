@@ -81,6 +81,7 @@ class WrongCommunicationLibrary:
             severity=Severity.CRITICAL,
             cause="The plugin (aws-ofi-nccl) is not installed, or not in LD_LIBRARY_PATH: NCCL "
             "connects the hosts by TCP.",
+            fix="Install the plugin aws-ofi-nccl",
             action="Install aws-ofi-nccl, put its folder into LD_LIBRARY_PATH, and set NCCL_NET to "
             "the plugin's network, so that its absence stops the run.",
             ranks=ranks_of(ranks),

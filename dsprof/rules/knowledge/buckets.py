@@ -68,7 +68,7 @@ _DDP = Knob(
     action=f"Pass bucket_cap_mb={_DDP_MIB} to DistributedDataParallel, or leave it out: that is "
     "the default. Hugging Face Trainer calls it ddp_bucket_cap_mb; Accelerate takes it in "
     "DistributedDataParallelKwargs.",
-    fix=f"Pass `bucket_cap_mb={_DDP_MIB}` to DistributedDataParallel",
+    fix=f"Pass `bucket_cap_mb={_DDP_MIB}` to DDP",
     suggested_elements=_DDP_MIB * _MIB // 4,
 )
 _FSDP = Knob(
@@ -80,7 +80,7 @@ _FSDP = Knob(
     action="Wrap larger modules: fully_shard on each block of the model and not on its layers; "
     "with FSDP1 an auto_wrap_policy of blocks (ModuleWrapPolicy), or a larger min_num_params. "
     "A few blocks can be one unit: fully_shard takes a list of modules.",
-    fix="Wrap blocks of the model with fully_shard, not their layers",
+    fix="Wrap blocks of the model, not layers",
     suggested_elements=_DDP_MIB * _MIB // 4,
     has_capacity=False,
 )

@@ -69,7 +69,7 @@ def by_hand(nbytes: float, count: float) -> Giant:
         "Wrap the model in DistributedDataParallel, which reduces buckets while backward goes on; "
         "or reduce with async_op=True from hooks of the parameters "
         "(register_post_accumulate_grad_hook) and wait before the optimizer's step.",
-        "Wrap the model in DistributedDataParallel",
+        "Wrap the model in DDP",
     )
 
 
@@ -87,7 +87,7 @@ def _ddp(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
         "at the end of backward.",
         f"Pass bucket_cap_mb={cap} to DistributedDataParallel"
         + (", its default, or leave it out." if cap == 25 else "."),
-        f"Pass `bucket_cap_mb={cap}` to DistributedDataParallel",
+        f"Pass `bucket_cap_mb={cap}` to DDP",
     )
 
 
@@ -101,7 +101,7 @@ def _fsdp(largest: FlushKind, nbytes: float, count: float) -> Giant:
         "layer and after its last.",
         "Wrap the blocks of the model as well: fully_shard on each block, then on the model; "
         "with FSDP1 an auto_wrap_policy. That also lowers the peak of memory.",
-        "Wrap the blocks of the model with fully_shard as well",
+        "Apply fully_shard to its blocks",
         needs_streams=True,
     )
 

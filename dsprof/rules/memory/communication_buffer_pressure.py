@@ -135,7 +135,7 @@ def _parts(engines: Engines, rank: RankBuffers, thresholds: Thresholds) -> Itera
         action = "Apply fully_shard to smaller modules: a unit is reduced as a whole."
         yield _Part("the largest FSDP reduce-scatter", rank.reduced_bytes, action)
     if rank.ddp_bytes:
-        action = "Construct DistributedDataParallel with gradient_as_bucket_view=True: gradients "
+        action = "Pass gradient_as_bucket_view=True to DDP: gradients "
         action += "are then stored in the buckets, not in addition to them."
         yield _Part("buckets of DDP", rank.ddp_bytes, action)
 

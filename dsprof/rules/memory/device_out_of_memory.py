@@ -190,8 +190,8 @@ class DeviceOutOfMemory:
             if is_known
             else "The unused memory that torch states is too small for the request, even in one "
             "piece.",
-            "Use a smaller micro-batch or shorter sequences, checkpoint activations, shard more "
-            "(a higher ZeRO stage, more ranks), or offload the optimizer.",
+            "Use a smaller micro-batch or shorter sequences; checkpoint activations, shard more (a "
+            "higher ZeRO stage, more ranks), or offload the optimizer.",
             "high" if is_known else "medium",
         )
 

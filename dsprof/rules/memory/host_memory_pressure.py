@@ -73,6 +73,7 @@ class HostMemoryPressure:
             cause=f"Offloading keeps state in host memory: {' and '.join(offloads)}."
             if offloads
             else "The ranks' processes, their data loader workers, or other programs use it.",
+            fix="Offload less" if offloads else "Use fewer data-loader workers",
             action=f"Offload less{', or to NVMe' if engines.stage == 3 else ''}; spread the ranks "
             "over more hosts."
             if offloads

@@ -178,7 +178,7 @@ REMEDIES = {
         "The host launches kernels more slowly than the device executes them.",
         'Use larger micro-batches, fused optimizers, torch.compile(mode="reduce-overhead") or '
         "CUDA graphs.",
-        "Launch fewer kernels: larger micro-batches, fused optimizers, CUDA graphs",
+        "Launch fewer kernels: larger micro-batches, CUDA graphs",
     ),
     PYTHON: Remedy(
         "The host runs Python between operators.",
@@ -191,7 +191,7 @@ REMEDIES = {
         "or waits for data, another process or the file system.",
         "Profile once with with_stack=True and ProfilerActivity.CPU, or with "
         "nsys --trace=cuda,osrt, to see what the host does.",
-        "Profile once with `with_stack=True` to see what the host does",
+        "Profile once with `with_stack=True`",
     ),
 }
 

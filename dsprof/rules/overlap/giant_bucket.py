@@ -103,8 +103,7 @@ class GiantBucket:
             severity=Severity.MEDIUM,
             cause=giant.cause,
             action=giant.action,
-            problem=f"One bucket carries {percent(giant.share)} of the gradients "
-            f"({size(giant.nbytes)}), and cannot overlap",
+            problem=f"{percent(giant.share)} of gradients share a bucket",
             fix=giant.fix,
             config_patch=giant.config_patch,
             evidence=evidence,

@@ -73,9 +73,9 @@ class HostSynchronisation:
             "memory with non_blocking=True, and remove torch.cuda.synchronize() from timers and "
             "loggers. With overlap_comm, leave contiguous_gradients and "
             "use_multi_rank_bucket_allreduce true: false blocks the host at each bucket.",
-            problem=f"The host waits for the device; {_without_work(waits).lower()} around these "
-            f"waits for {percent(share)} of the {'step' if waits.rank_steps else 'time recorded'}",
-            fix="" if breakdown else "Read losses every N steps: `.item()` blocks the host",
+            problem=f"The device idles for {percent(share)} of the "
+            f"{'step' if waits.rank_steps else 'record'} while the host waits for it",
+            fix="" if breakdown else "Call `.item()` only every N steps",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
             evidence=(_by_call(waits),),
             restates=SYNCHRONISED,

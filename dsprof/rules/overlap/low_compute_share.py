@@ -88,7 +88,7 @@ class LowComputeShare:
             Status.FAIL,
             f"{summary}{longest}",
             title=title,
-            problem=f"{percent(outside)} of the step lies outside forward, backward and step",
+            problem=f"{percent(outside)} of the step is outside its phases",
             severity=Severity.MEDIUM,
             cause="Between the phases the program does something else: it waits for data, "
             "evaluates, logs, or saves.",
@@ -97,7 +97,7 @@ class LowComputeShare:
             "dsprof.annotate() gives such parts a name in the timeline.",
             fix=f"Shorten {span.name}, or run it beside the step"
             if span
-            else "Name what the loop does between step and forward with dsprof.annotate()",
+            else "Name what the loop does there with dsprof.annotate()",
             evidence=(_parts(total, count),),
             confidence="medium",
         )

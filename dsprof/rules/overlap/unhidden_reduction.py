@@ -130,6 +130,7 @@ class UnhiddenReduction:
         return self.meta.finding(
             Status.FAIL,
             f"{_held_words(run, held)}.",
+            problem=f"Gradients block the step for {duration(held * 1e6)}",
             severity=Severity.MEDIUM,
             cause=_cause(engines),
             action="Set "

@@ -98,11 +98,11 @@ class DataQuality:
     def _unclean(self, run: Run, endings: Endings) -> Finding:
         ranks, ends = run.unclean_ranks, endings.ranks
         who = named(ranks).capitalize()
-        problem = f"{who} ended without a trailer{after_step(ends, ranks)}: killed, crashed, or "
-        problem += "still running"
+        problem = f"{who} ended without a trailer{after_step(ends, ranks)}"
         return self.meta.finding(
             Status.FAIL,
-            f"{problem}.{completed_last(ends, ranks)}{_in_flight(run)}",
+            f"{problem}: killed, crashed, or still running."
+            f"{completed_last(ends, ranks)}{_in_flight(run)}",
             problem=problem,
             fix=f"Read the last lines of the log of {named(ranks)}",
             title="Ranks ended without a trailer",

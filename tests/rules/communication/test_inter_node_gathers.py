@@ -105,7 +105,10 @@ def test_what_stays_inside_passes(comm):
 
 @pytest.mark.parametrize(
     ("groups", "action"),
-    [((WORLD,), "hybrid sharding"), ((WORLD, of(2, (0, 2), "replicate")), "innermost of the mesh")],
+    [
+        ((WORLD,), "hybrid sharding"),
+        ((WORLD, of(2, (0, 2), "replicate")), "innermost dimension"),
+    ],
 )
 def test_fsdp_could_shard_inside_nodes(groups, action):
     finding = said(RULE, *on_nodes(HOSTS, [gather("forward")], groups))
