@@ -37,7 +37,7 @@ def call_sites(rows: Iterable[CallSiteRow]) -> Table:
         if row.site:
             alike[row.site].append(row)
     sites = sorted(map(_summed, alike, alike.values()), key=lambda one: -(one.exposed_ns or 0))
-    return listing("Per rank and step, on average", _SITE, sites)
+    return listing("Lines of the program, per rank and step", _SITE, sites)
 
 
 def _summed(site: str, rows: list[CallSiteRow]) -> _Site:

@@ -12,7 +12,6 @@ from dsprof.diagnosis.model import (
     AnnotationRow,
     ArrivalInfo,
     ArrivalRow,
-    CallSiteRow,
     CommunicationRow,
     CopyRow,
     Diagnosis,
@@ -31,6 +30,12 @@ from dsprof.diagnosis.model import (
 )
 from dsprof.diagnosis.tiles import kind_of, tiles
 from dsprof.findings.finding import Column, Facet, Finding, Severity, Status, Table
+from tests.factories.figures_of_diagnosis import (
+    bucket_fill,
+    call_sites,
+    peer_traffic,
+    topology,
+)
 from tests.factories.steps_of_diagnosis import (
     MIB,
     MS,
@@ -86,6 +91,9 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
         findings=findings(),
         communication=communication(ranks, steps),
         call_sites=call_sites(),
+        topology=topology(ranks),
+        peer_traffic=peer_traffic(ranks),
+        bucket_fill=bucket_fill(),
         transfers=transfers(ranks),
         flushes=flushes(ranks * steps),
         fetches=[
@@ -358,18 +366,6 @@ def unknown_collective() -> CommunicationRow:
 def unsplit() -> Diagnosis:
     """A run with such a step."""
     return msgspec.structs.replace(diagnosis(), steps=unsplit_steps())
-
-
-def call_sites() -> list[CallSiteRow]:
-    """Two lines that wait, one of which issues two operations."""
-    return [
-        CallSiteRow(site=site, phase=phase, op=op, calls_per_step=calls, exposed_ns=ms * MS)
-        for site, phase, op, calls, ms in (
-            ("/home/me/train.py:160 main", "backward", "all_reduce", 12, 61.0),
-            ("/home/me/train.py:161 main", "step", "all_gather", 1, 21.5),
-            ("/home/me/train.py:161 main", "step", "all_reduce", 2, 1.9),
-        )
-    ]
 
 
 def transfers(ranks: int) -> list[TransferRow]:

@@ -179,4 +179,5 @@ def memory(rank: int, steps: int) -> RankMemory:
         least_shm_free_bytes=None,
         steps=list(range(steps)),
         rss_bytes=rss,
+        gathered_bytes=[250 * MIB] * steps,
     )

@@ -167,8 +167,8 @@ def test_memory_of_many_ranks_draws_some_in_a_colour_for_each_kind() -> None:
     made = memory_drawing.memory_drawing(ranks)
     assert made is not None
     lines = [shape for shape in made.shapes if shape.title]
-    assert len(lines) == 2 * memory_drawing.MAX_RANKS
-    assert len({shape.colour for shape in lines}) == len(made.keys) == 2
+    assert len(lines) == 3 * memory_drawing.MAX_RANKS
+    assert len({shape.colour for shape in lines}) == len(made.keys) == 3
 
 
 def test_memory_has_a_colour_for_each_kind_that_can_be_seen_and_gaps_where_it_is_unknown() -> None:
