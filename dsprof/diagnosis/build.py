@@ -31,6 +31,7 @@ from dsprof.diagnosis.sections.steps import split_steps
 from dsprof.diagnosis.step_map import step_map
 from dsprof.diagnosis.throughput import throughput, utilisation_info
 from dsprof.diagnosis.tiles import kind_of, tiles
+from dsprof.diagnosis.timeline_places import timeline_places
 from dsprof.plugins import entry_points
 from dsprof.rules import all_rules, plugin_rules
 from dsprof.rules.runner import judge
@@ -104,6 +105,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         throughput=throughput(summary, typical),
         **{field: make(summary) for field, make in sections().items()},
     )
+    diagnosis.timeline_places = timeline_places(findings, diagnosis.timelines, diagnosis.step_map)
     diagnosis.kind, diagnosis.tiles = kind_of(diagnosis), tiles(diagnosis)
     diagnosis.quality.line, diagnosis.quality.limits = in_a_line(diagnosis)
     return diagnosis

@@ -487,21 +487,32 @@ class Bar(_Part):
     """One rectangle of a timeline."""
 
     rank: int
-    lane: str  # "phase", "communication", "blocked", "copies", or "stream" and its number
+    lane: str  # "activity", "phase", "communication", "copies", or "stream" and its number
     kind: str  # op or phase name
     start_ns: int  # from the start of the step
     end_ns: int
     label: str = ""
+    group: str = ""  # of ranks; "": not recorded
+    module: str = ""  # on whose behalf
 
 
 class Timeline(_Part):
     """One step in detail."""
 
     step: int
-    why: str  # "worst", "median" or "first" of those measured; in dsprof serve "chosen"
+    why: str  # "worst", "median" or "first" of those measured, "sample"; in dsprof serve "chosen"
     duration_ns: int
     bars: list[Bar] = []
     left_out: int = 0  # bars merged or dropped to keep the figure light
+
+
+class TimelinePlace(_Part):
+    """Where a finding shows in the timelines."""
+
+    finding: int  # its place among the findings
+    step: int
+    operation: str = ""  # kind of the bars that it is about; "": not one in particular
+    ranks: list[int] = []  # []: all
 
 
 class WaitMatrix(_Part):
@@ -719,6 +730,7 @@ class Diagnosis(_Part):
     logged_calls: list[LoggedCallRow] = []
     log_marks: list[LogMarkRow] = []  # the first 500, in the order of the log
     timelines: list[Timeline] = []
+    timeline_places: list[TimelinePlace] = []
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
     step_map: StepMap = msgspec.field(default_factory=StepMap)
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)

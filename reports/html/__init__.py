@@ -1,10 +1,9 @@
-"""The diagnosis as one HTML file that needs no network and, but for its figures, no script."""
+"""The diagnosis as one HTML file that needs no network and, but for its timeline, no script."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from functools import cache
 
 from dsprof.diagnosis.model import Diagnosis, to_json
 from dsprof.reports import content, tables
@@ -17,7 +16,7 @@ from dsprof.reports.html.view import View
 
 
 class HtmlRenderer:
-    """Writes the page; plotly.js rides along, compressed, when there is a figure to draw."""
+    """Writes the page; the report rides along as JSON, compressed, and its script reads it."""
 
     name = "html"
     suffix = ".html"
@@ -25,7 +24,7 @@ class HtmlRenderer:
     def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
         """Return the page as UTF-8."""
         view = View(diagnosis, is_static=options.is_static)
-        code = script()
+        code = script(view.is_live)
         page = (
             environment()
             .get_template("report.html.j2")
@@ -45,7 +44,6 @@ class HtmlRenderer:
                 csp=_content_security_policy(code),
                 css=stylesheet(),
                 script=code,
-                plotlyjs=_plotlyjs(options.plotlyjs) if any(t.spec for t in view.timelines) else "",
                 facts=packed(to_json(diagnosis)),
             )
         )
@@ -53,28 +51,12 @@ class HtmlRenderer:
 
 
 def _content_security_policy(script: str) -> str:
-    """Allow our own script by its hash and plotly's as a blob; nothing may be fetched.
-
-    plotly sets styles on the elements it draws, hence the inline styles; it needs no eval for the
-    kinds of trace that we use.
-    """
+    """Allow our own script by its hash; nothing may be fetched. Drawings set their own colours."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
-        f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
-
-
-def _plotlyjs(bundle: bytes | None) -> str:
-    """plotly.js as gzip in base64: a third of its size."""
-    return _packed_plotlyjs() if bundle is None else packed(bundle)
-
-
-@cache
-def _packed_plotlyjs() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return packed(get_plotlyjs().encode())
 
 
 RENDERER: Renderer[Diagnosis] = HtmlRenderer()

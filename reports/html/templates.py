@@ -11,6 +11,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
@@ -43,7 +45,7 @@ def asset(name: str) -> str:
 
 STYLES = ("base", "first_screen", "findings", "drawings", "tables", "hang", "print")
 _COMMENT = re.compile(r"//.*|/\*.*\*/")
-SCRIPTS = ("page", "findings", "tables", "figures", "flames")
+SCRIPTS = ("page", "findings", "tables", "flames")
 
 
 @cache
@@ -53,9 +55,10 @@ def stylesheet() -> str:
 
 
 @cache
-def script() -> str:
+def script(has_timeline: bool) -> str:
     """Return the script of the report's page."""
-    return "\n".join(_for_browsers(f"{name}.js") for name in SCRIPTS)
+    names = (*SCRIPTS, "timeline") if has_timeline else SCRIPTS
+    return "\n".join(_for_browsers(f"{name}.js") for name in names)
 
 
 def _for_browsers(name: str) -> str:
@@ -88,6 +91,7 @@ def environment() -> Environment:
         "bounded": bounded,
         "cell": fmt.cell,
         "count": fmt.count,
+        "data": lambda part: msgspec.json.encode(part).decode(),
         "duration": fmt.duration,
         "explained": explained,
         "first_sentence": brief.first_sentence,

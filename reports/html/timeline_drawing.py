@@ -19,9 +19,9 @@ from dsprof.reports.html.drawing import (
 )
 
 LANES = {
+    "activity": "activity",
     "phase": "phases",
     "communication": "communication",
-    "blocked": "blocked",
     "copies": "copies",
 }
 """Lanes that dsprof records, from the top; those of a device are named by their streams."""
@@ -117,7 +117,7 @@ def by_kind(bars: Sequence[Bar]) -> dict[Key, list[Bar]]:
 
 
 def _key(bar: Bar, operations: Sequence[str]) -> Key:
-    if bar.lane == "blocked":
+    if bar.kind == "blocked":
         return Key("blocked", "exposed_comm")
     if bar.lane == "communication":
         return Key(bar.kind, f"series-{operations.index(bar.kind) % _SERIES + 1}")

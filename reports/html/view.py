@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from dsprof.analysis.hang.model import HangVerdict
-from dsprof.diagnosis.model import Diagnosis, Headline, SnapshotRow, ThresholdInfo, Timeline
+from dsprof.diagnosis.model import (
+    Diagnosis,
+    Headline,
+    SnapshotRow,
+    ThresholdInfo,
+    Timeline,
+    TimelinePlace,
+)
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
-from dsprof.reports.html import figures, hangs
+from dsprof.reports.html import hangs
 from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
 from dsprof.reports.html.bucket_drawing import bucket_drawing
 from dsprof.reports.html.drawing import Drawing
@@ -22,13 +29,13 @@ from dsprof.reports.html.matrix import Matrix, traffic_matrix, wait_matrix
 from dsprof.reports.html.memory_drawing import memory_drawing
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
-from dsprof.reports.html.templates import packed
 from dsprof.reports.html.timeline_drawing import MAX_BARS, timeline_drawing
 from dsprof.reports.html.topology_drawing import topology_drawing
 
 MAX_STEP_BARS = 120
 MAX_FLAME_GRAPHS = 4
 
+_PICKS = ("worst", "median", "first")
 _CHECKS = {
     Status.PASS: "passed",
     Status.NOT_APPLICABLE: "not applicable",
@@ -43,15 +50,15 @@ class Shown:
 
     anchor: str
     finding: Finding
+    place: TimelinePlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepDetail:
-    """A step in detail: drawn, and as what the script can zoom."""
+    """A step in detail, drawn."""
 
     step: Timeline
     drawing: Drawing
-    spec: str  # of plotly, packed; "" where nothing is to be zoomed
     left_out: int  # bars
 
 
@@ -60,12 +67,14 @@ class View:
 
     def __init__(self, diagnosis: Diagnosis, *, is_static: bool = False) -> None:
         self._diagnosis = diagnosis
-        self._is_static = is_static
+        self.carried = [step for step in diagnosis.timelines if step.bars]
+        self.picks = [step for step in self.carried if step.why in _PICKS]
+        self.is_live = bool(self.carried) and not is_static
         self.facts = content.run_line(diagnosis.run)
         self.quality = list(content.quality_lines(diagnosis))
         self.step = content.typical_step(diagnosis.steps)
         self.bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
-        self._shown = list(_shown(diagnosis.findings))
+        self._shown = list(_shown(diagnosis))
         self.failed = [one for one in self._shown if one.finding.status is Status.FAIL]
         self.notes = [one for one in self._shown if one.finding.status is Status.INFO]
         self.checks = [
@@ -136,13 +145,12 @@ class View:
 
     @cached_property
     def timelines(self) -> list[StepDetail]:
-        """Steps in detail that hold a bar."""
-        steps = (step for step in self._diagnosis.timelines if step.bars)
+        """Drawings of the worst, the median and the first step, or of the one that was chosen."""
+        steps = (step for step in self.carried if step.why != "sample")
         return [
             StepDetail(
                 step,
                 timeline_drawing(step, self._stragglers(step.step)),
-                "" if self._is_static else packed(figures.timeline(step).encode()),
                 step.left_out + max(len(step.bars) - MAX_BARS, 0),
             )
             for step in steps
@@ -207,10 +215,11 @@ class View:
         return hangs.picture(self._diagnosis.hang) if self._diagnosis.hang else None
 
 
-def _shown(findings: Iterable[Finding]) -> Iterator[Shown]:
+def _shown(diagnosis: Diagnosis) -> Iterator[Shown]:
     """Give each finding the id of its rule as address; later ones of a rule are numbered."""
     seen: Counter[str] = Counter()
-    for finding in findings:
+    places = {place.finding: place for place in diagnosis.timeline_places}
+    for index, finding in enumerate(diagnosis.findings):
         seen[finding.rule] += 1
         number = f"-{seen[finding.rule]}" if seen[finding.rule] > 1 else ""
-        yield Shown("-".join(finding.rule.split()) + number, finding)
+        yield Shown("-".join(finding.rule.split()) + number, finding, places.get(index))

@@ -80,6 +80,7 @@ def test_profiles_that_do_not_name_their_hosts_are_read_once(monkeypatch, tmp_pa
 
 
 def test_ranks_that_disagree_are_read_again_for_the_timelines(monkeypatch, tmp_path):
+    monkeypatch.setattr("dsprof.analysis.aggregates.timelines.SAMPLE", 0)
     ranks = {f"rank{t.rank}": t for t in disagreeing()}
     monkeypatch.setattr("dsprof.analysis.summarise.read_rank", lambda path, *_: ranks[path.name])
     monkeypatch.setattr("dsprof.analysis.pool.read_rank", lambda path, *_: ranks[path.name])

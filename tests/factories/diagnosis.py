@@ -25,6 +25,7 @@ from dsprof.diagnosis.model import (
     StepParts,
     Steps,
     ThresholdInfo,
+    TimelinePlace,
     TransferRow,
     WaitMatrix,
 )
@@ -130,7 +131,14 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
         ],
         memory=[memory(rank, steps) for rank in everyone],
         environment=environment(),
-        timelines=[timeline("worst", steps - 1, ranks), timeline("median", steps // 2, ranks)],
+        timelines=[
+            timeline("worst", steps - 1, ranks),
+            timeline("median", steps // 2, ranks),
+            *(timeline("sample", step, ranks) for step in range(0, steps // 2, 2)),
+        ],
+        timeline_places=[
+            TimelinePlace(finding=0, step=steps // 2, operation="all_reduce", ranks=[0])
+        ],
         waits=WaitMatrix(
             ranks=everyone,
             steps=list(range(steps)),

@@ -97,14 +97,15 @@ def timeline(why: str, step: int, ranks: int) -> Timeline:
                         start_ns=issue,
                         end_ns=issue + 9 * MS,
                         label=label,
+                        group="world",
+                        module=f"layers.{bucket}",
                     ),
                     Bar(
                         rank=rank,
-                        lane="blocked",
-                        kind="all_reduce",
+                        lane="activity",
+                        kind="blocked",
                         start_ns=issue,
                         end_ns=issue + 7 * MS,
-                        label=label,
                     ),
                 ]
         bars += [
@@ -116,11 +117,12 @@ def timeline(why: str, step: int, ranks: int) -> Timeline:
                 start_ns=end + 28 * MS,
                 end_ns=end + 49 * MS,
                 label="updated parameters",
+                group="experts",
             ),
             Bar(
                 rank=rank,
-                lane="blocked",
-                kind="all_gather_into_tensor",
+                lane="activity",
+                kind="blocked",
                 start_ns=end + 28 * MS,
                 end_ns=end + 49 * MS,
             ),

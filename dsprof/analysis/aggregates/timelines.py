@@ -1,28 +1,37 @@
-"""Steps in detail: what some ranks did in the worst, the median and the first measured step.
+"""Steps in detail: what some ranks did in the worst, median and first step, and in a sample.
 
-The choice needs the times of all ranks, so it is not known when a rank is read. In synchronous
-training ranks mostly agree on it: each draws its own few candidates. Where they do not, `missing`
-says which ranks must be read again.
+The choice of the first three needs the times of all ranks, so it is not known when a rank is read.
+In synchronous training ranks mostly agree on it: each draws its own few candidates. Where they do
+not, `missing` says which ranks must be read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsprof.analysis.rank.intervals import Intervals, blocked, completion, without_size
-from dsprof.analysis.rank.profiled_steps import tied_profile
+from dsprof.analysis.rank.intervals import (
+    Intervals,
+    completion,
+    copies,
+    exposed,
+    phases,
+    without_size,
+)
+from dsprof.analysis.rank.kernel_time import DeviceTime
+from dsprof.analysis.rank.profiled_steps import covered_steps, tied_profile
 from dsprof.analysis.rank.sampling import kept_steps
-from dsprof.analysis.rank.steps import detailed_steps
+from dsprof.analysis.rank.steps import detailed_steps, is_timed, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.findings.wording import size
 from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, COPY
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import ROLES, Copy, Step
+from dsprof.trace.schema import ROLES, Copy, Flush, Step
 
 CANDIDATES = 3  # of each kind, a rank
+SAMPLE = 24  # steps spread over the run, of the ranks that a page shows
 RANKS = 16  # the lowest ones; more would not fit a page
 BARS_PER_LANE = 300
 STREAMS = 4  # of a device, the busiest
@@ -34,11 +43,13 @@ _KERNELS = {COMPUTE: "compute", COMMUNICATION: "communication kernels", COPY: "c
 class Bar:
     """One rectangle, in ns of the run's time line."""
 
-    lane: str  # "phase", "communication", "blocked", "copies" or "stream" and its number
+    lane: str  # "activity", "phase", "communication", "copies" or "stream" and its number
     kind: str
     start_ns: int
     end_ns: int
     label: str = ""
+    group: str = ""  # of ranks
+    module: str = ""  # on whose behalf
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +78,10 @@ class Timelines(Aggregate):
         durations = {n: (step.end_ns - step.start_ns, 1) for n, step in steps.items()}
         order = _slowest_first(durations)
         middle = max(0, (len(order) - CANDIDATES) // 2)
-        return cls(
-            durations,
-            draw(
-                trace,
-                clock,
-                {*order[:CANDIDATES], *order[middle : middle + CANDIDATES], *sorted(order)[:1]},
-            ),
-            (trace.rank,),
-        )
+        chosen = {*order[:CANDIDATES], *order[middle : middle + CANDIDATES], *sorted(order)[:1]}
+        if trace.rank < RANKS:
+            chosen.update(spread(sorted(order), SAMPLE))
+        return cls(durations, draw(trace, clock, chosen), (trace.rank,))
 
     def merge(self, other: Timelines) -> Timelines:
         """Add up the times of each step, and put the lowest ranks side by side."""
@@ -120,6 +126,12 @@ class Timelines(Aggregate):
         return lacking
 
 
+def spread(numbers: Sequence[int], at_most: int) -> list[int]:
+    """Return some of the numbers, at equal distances, the first and the last among them."""
+    places = np.linspace(0, len(numbers) - 1, min(at_most, len(numbers))).round()
+    return [numbers[int(place)] for place in places]
+
+
 def draw(trace: RankTrace, clock: RankClock, numbers: Set[int]) -> dict[int, dict[int, StepDetail]]:
     """Draw these steps of one rank, as far as it recorded them."""
     artist = _Artist(trace, clock)
@@ -139,10 +151,31 @@ class _Artist:
         self._trace = trace
         self._clock = clock
         self._done_ns = completion(trace.collectives)[1]
-        self._held = blocked(trace.collectives)
         self._unsized = without_size(trace.collectives)
+        self._flushes = {flush.id: _bucket(flush) for flush in trace.flushes}
+        self._fetches = {fetch.id: fetch.module for fetch in trace.fetches}
         profile = tied_profile(trace)
         self._device = trace.device if profile is None else profile.device
+        self._covered = covered_steps(trace)
+        self._parts = self._split()
+
+    def _split(self) -> dict[str, Intervals]:
+        """Return what the rank did, each moment once, as `Steps` splits it."""
+        trace = self._trace
+        if trace.is_sampled or not (is_timed(trace) or self._device):
+            return {}
+        waits, moves = exposed(trace), copies(trace)
+        if self._device is None:
+            if not on_host_clock(trace):
+                return {"blocked": waits}
+            working = phases(trace) - waits - moves
+            return {"compute": working, "blocked": waits, "copies": moves - waits}
+        time = DeviceTime.of(self._device)
+        if trace.device is not None:
+            waits = time.communication - time.compute
+        compute = time.compute - waits
+        moves = time.copies - waits - compute
+        return {"compute": compute, "blocked": waits, "copies": moves}
 
     def draw(self, step: Step) -> StepDetail:
         begun = np.array([step.start_ns], np.int64)
@@ -150,17 +183,38 @@ class _Artist:
         bars: list[Bar] = []
         left_out = 0
         for lane in (
+            self._activity(step),
             self._phases(step),
             self._collectives(step),
-            self._blocked(step),
             self._copies(step),
             *self._streams(step),
         ):
             longest = sorted(lane, key=lambda bar: bar.start_ns - bar.end_ns)[:BARS_PER_LANE]
             left_out += len(lane) - len(longest)
             bars += sorted(longest, key=lambda bar: bar.start_ns)
-        moved = (Bar(b.lane, b.kind, b.start_ns + shift, b.end_ns + shift, b.label) for b in bars)
-        return StepDetail(step.start_ns + shift, step.end_ns + shift, tuple(moved), left_out)
+        moved = tuple(
+            replace(bar, start_ns=bar.start_ns + shift, end_ns=bar.end_ns + shift) for bar in bars
+        )
+        return StepDetail(step.start_ns + shift, step.end_ns + shift, moved, left_out)
+
+    def _activity(self, step: Step) -> list[Bar]:
+        """Draw the parts of the step; what is in none of them is idle only where kernels say so."""
+        rest = Intervals(np.array([step.start_ns]), np.array([step.end_ns]))
+        gap_ns = 0 if self._device is None else (step.end_ns - step.start_ns) // _GAPS
+        parts = {}
+        for kind, part in self._parts.items():
+            parts[kind] = _joined(part, gap_ns) & rest
+            rest = rest - parts[kind]
+        if parts:
+            parts["idle" if self._shows_idle(step) else "other"] = rest
+        return [
+            Bar("activity", kind, start, end)
+            for kind, part in parts.items()
+            for start, end in zip(part.starts.tolist(), part.ends.tolist(), strict=True)
+        ]
+
+    def _shows_idle(self, step: Step) -> bool:
+        return self._trace.device is not None or step.step in self._covered
 
     def _phases(self, step: Step) -> list[Bar]:
         spans = [span for span in self._trace.spans if span.step == step.step]
@@ -171,33 +225,32 @@ class _Artist:
         bars = []
         for i in np.flatnonzero((rows.step == step.step) & rows.on_wire).tolist():
             end = int(self._done_ns[i]) or int(max(rows.return_ns[i], rows.pending_ns[i]))
-            kind = rows.words[rows.op[i]]
-            bars.append(Bar("communication", kind, int(rows.issue_ns[i]), end, self._label(i)))
+            group = self._trace.groups.get(int(rows.group[i]))
+            bars.append(
+                Bar(
+                    "communication",
+                    rows.words[rows.op[i]],
+                    int(rows.issue_ns[i]),
+                    end,
+                    self._label(i),
+                    "" if group is None else ROLES.get(group.role, group.label),
+                    self._flushes.get(int(rows.flush[i]))
+                    or self._fetches.get(int(rows.fetch[i]), ""),
+                )
+            )
         return bars
 
     def _label(self, i: int) -> str:
-        """Say what is known of a collective: size, group, manner, calling line."""
-        rows, group = (
-            self._trace.collectives,
-            self._trace.groups.get(int(self._trace.collectives.group[i])),
-        )
+        """Say what is known of a collective: size, manner, calling line."""
+        rows = self._trace.collectives
         site = self._trace.sites.get(int(rows.site[i]))
+        nbytes = int(rows.nbytes[i])
         words = [
-            size(int(rows.nbytes[i])) if rows.tensors[i] else "size not recorded",
-            "group not recorded" if group is None else ROLES.get(group.role, group.label),
+            "size not recorded" if self._unsized[i] else size(nbytes) if nbytes else "",
             "async" if rows.is_async[i] else "sync",
             "" if site is None else f"{site.file}:{site.line}",
         ]
         return ", ".join(filter(None, words))
-
-    def _blocked(self, step: Step) -> list[Bar]:
-        start, end = self._held
-        chosen = (end > step.start_ns) & (start < step.end_ns)
-        waits = Intervals.union(
-            np.maximum(start[chosen], step.start_ns), np.minimum(end[chosen], step.end_ns)
-        )
-        pairs = zip(waits.starts.tolist(), waits.ends.tolist(), strict=True)
-        return [Bar("blocked", "wait", begin, stop) for begin, stop in pairs]
 
     def _copies(self, step: Step) -> list[Bar]:
         return [
@@ -220,11 +273,22 @@ class _Artist:
             bars = []
             for kind, name in _KERNELS.items():
                 mine = inside & (place == number) & (device.kind == kind)
-                runs = Intervals.union(device.start_ns[mine], device.end_ns[mine] + gap_ns)
+                busy = Intervals.union(device.start_ns[mine], device.end_ns[mine])
+                runs = _joined(busy, gap_ns)
                 pairs = zip(runs.starts.tolist(), runs.ends.tolist(), strict=True)
                 lane = f"stream {int(streams[number])}"
-                bars += [Bar(lane, name, begin, end - gap_ns) for begin, end in pairs]
+                bars += [Bar(lane, name, begin, end) for begin, end in pairs]
             yield bars
+
+
+def _joined(part: Intervals, gap_ns: int) -> Intervals:
+    """Return intervals that are closer than the gap as one."""
+    wider = Intervals.union(part.starts, part.ends + gap_ns)
+    return Intervals(wider.starts, wider.ends - gap_ns)
+
+
+def _bucket(flush: Flush) -> str:
+    return flush.module or (f"bucket {flush.bucket}" if flush.bucket >= 0 else "gradient bucket")
 
 
 def _copy_label(copy: Copy) -> str:

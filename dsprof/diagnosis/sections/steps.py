@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.device import Device, KernelSum, RankDevice
 from dsprof.analysis.aggregates.phases import Phases, PhaseSums
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Parts, Steps
-from dsprof.analysis.aggregates.timelines import StepDetail, Timelines
+from dsprof.analysis.aggregates.timelines import SAMPLE, StepDetail, Timelines, spread
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
@@ -22,6 +22,8 @@ from dsprof.findings.wording import percent
 _WAIT_RANKS = 64
 _SPAN_RANKS = 64
 _WAIT_STEPS = 500
+_SAMPLE_BARS = 20_000
+"""Of all steps that a report has beside the worst, the median and the first: they make its size."""
 
 
 def split_steps(summary: RunSummary) -> model.Steps:
@@ -67,9 +69,13 @@ def waits(summary: RunSummary) -> model.WaitMatrix:
 
 
 def timelines(summary: RunSummary) -> list[model.Timeline]:
-    """Show the worst and the median step of up to 16 ranks."""
+    """Show the worst, the median and the first step of up to 16 ranks, then a sample of others."""
     facts = summary[Timelines]
     chosen = [(why, number) for why, number in facts.choose() if facts.steps.get(number)]
+    others = sorted(facts.steps.keys() - {number for _, number in chosen})
+    counts = [sum(len(detail.bars) for detail in facts.steps[n].values()) for n in others]
+    affordable = _SAMPLE_BARS * len(others) // max(sum(counts), 1)
+    chosen += [("sample", number) for number in spread(others, min(affordable, SAMPLE))]
     return [timeline(number, why, facts.steps[number]) for why, number in chosen]
 
 
@@ -214,6 +220,8 @@ def timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Ti
                 start_ns=bar.start_ns - start,
                 end_ns=bar.end_ns - start,
                 label=bar.label,
+                group=bar.group,
+                module=bar.module,
             )
             for rank, detail in ranks.items()
             for bar in detail.bars

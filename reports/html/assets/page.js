@@ -24,6 +24,10 @@ function unpacked(text) {
   return new Response(stream).blob();
 }
 
+let read;
+// The report as JSON.
+const facts = () => (read ??= unpacked(document.getElementById("facts").textContent));
+
 // A link to what is folded unfolds it.
 function unfold() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -51,7 +55,7 @@ addEventListener("afterprint", () => {
 });
 
 document.querySelector(".download").addEventListener("click", async () => {
-  const data = await unpacked(document.getElementById("facts").textContent);
+  const data = await facts();
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([data], { type: "application/json" }));
   link.download = "dsprof-report.json";

@@ -248,7 +248,6 @@ def test_an_empty_run_is_a_page_without_figures() -> None:
     raw = render(factory.empty(), "html")
     page = parse(raw)
     assert page.all("figure") == []
-    assert page.all("script", id="plotlyjs") == []
     assert "No step was recorded." in page.one("section", id="checks").text
     assert len(raw) < 40_000
 
@@ -264,8 +263,8 @@ def test_a_static_page_is_small_and_holds_the_same_drawings(page: Element) -> No
     raw = render(factory.diagnosis(8, 50), "html", is_static=True)
     assert len(raw) < 400_000
     static = parse(raw)
-    assert not static.all("script", id="plotlyjs")
-    assert len(static.all("svg")) == len(page.all("svg"))
+    assert not static.all("figure", _class="live")
+    assert len(static.all("div", role="img")) == len(page.all("div", role="img"))
 
 
 def test_long_tables_begin_with_ten_rows_and_hold_all(page: Element) -> None:
@@ -295,19 +294,6 @@ def test_text_of_a_run_injects_no_element_and_no_attribute(attack: str) -> None:
     allowed = {name for _, names in skeleton(harmless) for name in names}
     assert {name for _, names in skeleton(attacked) for name in names} <= allowed
     assert attacked.one("h1").text == " ".join(attack.split())
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_text_of_a_run_is_no_markup_for_plotly(attack: str) -> None:
-    page = page_of(factory.hostile(attack))
-    figures = page.all("figure", _class="figure")
-    assert figures
-    for figure in figures:
-        spec = json.loads(unpacked(figure.one("script").text))
-        said = [*spec["layout"]["yaxis"].get("ticktext", [])]
-        for trace in spec["data"]:
-            said += [trace["name"], *trace.get("hovertext", [])]
-        assert [words for words in said if "<" in OUR_MARKUP.sub("", words)] == []
 
 
 def test_who_waits_for_whom_is_a_matrix() -> None:
@@ -382,7 +368,7 @@ def test_the_policy_allows_the_pages_own_script_alone(page: Element) -> None:
     )
     own = "".join(page.all("script")[-1].pieces)
     digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}' blob:;" in policy
+    assert f"script-src 'sha256-{digest}';" in policy
     assert policy.startswith("default-src 'none';")
     assert "unsafe-eval" not in policy
     assert page.all("script", type="text/javascript") == []
@@ -390,15 +376,3 @@ def test_the_policy_allows_the_pages_own_script_alone(page: Element) -> None:
 
 def test_eight_ranks_and_fifty_steps_fit_in_the_budget() -> None:
     assert len(render(factory.diagnosis(8, 50), "html")) <= 2_200_000
-
-
-def test_plotly_rides_along_once_and_whole(page: Element) -> None:
-    from plotly.offline import get_plotlyjs
-
-    packed = data_block(page, id="plotlyjs")
-    assert unpacked(packed).decode() == get_plotlyjs()
-
-
-def test_a_smaller_bundle_may_take_its_place() -> None:
-    page = parse(render(factory.diagnosis(), "html", plotlyjs=b"window.Plotly = {};"))
-    assert unpacked(data_block(page, id="plotlyjs")) == b"window.Plotly = {};"

@@ -1,0 +1,164 @@
+"""The timeline of the page: choose a step, zoom, find, colour, and come from a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsprof.reports import render
+from tests import browser
+from tests.factories import diagnosis as factory
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(browser.EXECUTABLE is None, reason="no Chromium on this machine"),
+]
+
+TICKS = "[...document.querySelectorAll('.bars > text:not(.on)')].map((one) => one.textContent)"
+TITLE = "document.querySelector('.live .step').textContent"
+FOUND = "document.querySelector('.live .found').textContent"
+PICKED = "document.querySelector('.live .picked').textContent"
+KEYS = "[...document.querySelectorAll('.live .keys li')].map((one) => one.textContent)"
+FRAMES = "document.querySelectorAll('.live .bars .outline:not(.pick)').length"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    with browser.chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_bytes(render(factory.diagnosis(4, 20), "html"))
+    return path
+
+
+@pytest.fixture
+def page(chromium: browser.Browser, page_file: Path) -> browser.Page:
+    page = chromium.open(page_file)
+    page.evaluate("document.getElementById('timeline').scrollIntoView({ behavior: 'instant' })")
+    page.wait(
+        "document.querySelector('#timeline[data-live]') && document.querySelector('.bars path')"
+    )
+    return page
+
+
+def given(page: browser.Page, place: str, value: str, event: str = "input") -> None:
+    """Give a control a value, as a reader does."""
+    page.evaluate(f"""(() => {{
+      const control = document.querySelector(".live {place}");
+      control.value = {value!r};
+      control.dispatchEvent(new Event({event!r}));
+    }})()""")
+
+
+def press(page: browser.Page, key: str) -> None:
+    """Press a key in the drawing, and wait until it is drawn."""
+    page.evaluate("document.querySelector('.plot').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def middle_of(page: browser.Page, place: str) -> tuple[float, float]:
+    """Where an element is on the screen."""
+    x, y = page.evaluate(f"""(() => {{
+      const {{ x, y, width, height }} = document.querySelector({place!r}).getBoundingClientRect();
+      return [x + width / 2, y + height / 2];
+    }})()""")
+    return x, y
+
+
+def test_it_opens_at_the_worst_step_and_frames_the_straggler(page: browser.Page) -> None:
+    assert page.evaluate(TITLE) == "Step 19, the longest: 452 ms"
+    assert page.evaluate(FRAMES) == 1
+    assert page.evaluate(PICKED) == "Framed: the straggler, rank 3."
+    lanes = "[...document.querySelectorAll('.live .lanes text')].map((one) => one.textContent)"
+    assert page.evaluate(lanes)[:4] == [
+        "rank 0 activity",
+        "phases",
+        "communication",
+        "rank 1 activity",
+    ]
+    assert page.evaluate("document.querySelectorAll('.still').length") == 2
+    assert not page.evaluate(
+        "[...document.querySelectorAll('.still')].some((s) => s.checkVisibility())"
+    )
+    assert page.complaints() == []
+
+
+def test_the_slider_and_the_buttons_choose_a_step(page: browser.Page) -> None:
+    given(page, ".range", "1")
+    assert page.evaluate(TITLE) == "Step 2: 412 ms"
+    assert page.evaluate(FRAMES) == 0
+    page.evaluate("document.querySelectorAll('.picks button')[1].click()")
+    assert page.evaluate(TITLE) == "Step 10, near the median: 412 ms"
+    assert page.evaluate("document.querySelector('.range').value") == "5"
+    assert page.evaluate("document.querySelector('.picks [aria-pressed=true]').value") == "10"
+
+
+def test_keys_and_the_wheel_zoom_and_move(page: browser.Page) -> None:
+    whole = page.evaluate(TICKS)
+    assert whole[0] == "0"
+    press(page, "+")
+    inside = page.evaluate(TICKS)
+    assert "0" not in inside
+    press(page, "ArrowLeft")
+    assert page.evaluate(TICKS)[0] != inside[0]
+    press(page, "0")
+    assert page.evaluate(TICKS) == whole
+    x, y = middle_of(page, ".plot")
+    page.call("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=-600)
+    page.wait(f"{TICKS}[0] !== '0'")
+
+
+def test_what_is_found_is_counted_and_the_rest_dimmed(page: browser.Page) -> None:
+    given(page, "[type=search]", "all_reduce layers.3")
+    assert page.evaluate(FOUND) == "8 of 124 bars"
+    assert page.evaluate("document.querySelectorAll('.bars .dim').length") > 0
+    bright = (
+        "[...document.querySelectorAll('.bars svg path:not(.dim):not(.line):not(.outline)')].length"
+    )
+    assert page.evaluate(bright) == 1
+    press(page, "n")
+    assert page.evaluate(PICKED).startswith("rank 0, communication, all_reduce, 9.00 ms, from ")
+    given(page, "[type=search]", "nothing like this")
+    assert page.evaluate(FOUND) == "0 of 124 bars"
+
+
+def test_colours_are_of_operations_groups_or_modules(page: browser.Page) -> None:
+    assert {"blocked", "forward", "all_reduce", "all_gather_into_tensor"} <= {*page.evaluate(KEYS)}
+    given(page, "select", "group", "change")
+    assert set(page.evaluate(KEYS)) == {"world", "experts", "no group recorded"}
+    given(page, "select", "module", "change")
+    assert {f"layers.{n}" for n in range(6)} <= {*page.evaluate(KEYS)}
+
+
+def test_a_finding_leads_to_its_step_and_its_collective(page: browser.Page) -> None:
+    page.evaluate("document.querySelector('.finding a[data-place]').click()")
+    page.wait(f"{TITLE} == 'Step 10, near the median: 412 ms'")
+    assert page.evaluate(FOUND) == "48 of 124 bars"
+    assert page.evaluate(FRAMES) == 1
+    assert page.evaluate("document.querySelectorAll('.bars .pick').length") == 1
+    assert "all_reduce" in page.evaluate(PICKED)
+    assert page.evaluate("document.activeElement.matches('.plot')")
+
+
+def test_the_pointer_names_a_bar(page: browser.Page) -> None:
+    x = page.evaluate("document.querySelector('.bars').getBoundingClientRect().left") + 5
+    y = page.evaluate("document.querySelector('.bars').getBoundingClientRect().top") + 22
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    page.wait("!document.querySelector('.tip').hidden")
+    said = page.evaluate("document.querySelector('.tip').textContent")
+    assert said == "rank 0, phases, forward, 62.0 ms, from 0 ns"
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_it_fits_the_screen(chromium: browser.Browser, page_file: Path, width: int) -> None:
+    page = chromium.open(page_file, width=width)
+    page.evaluate("document.getElementById('timeline').scrollIntoView({ behavior: 'instant' })")
+    page.wait("document.querySelector('#timeline[data-live]')")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
