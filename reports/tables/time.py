@@ -44,7 +44,7 @@ _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (
 
 def annotated(rows: Iterable[AnnotationRow]) -> Table:
     """Annotated spans."""
-    return listing("Per rank and step, on average", _ANNOTATION, rows)
+    return listing("Annotated spans per rank and step, on average", _ANNOTATION, rows)
 
 
 _DEVICE: tuple[Shown[DeviceRow], ...] = (
