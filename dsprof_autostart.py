@@ -1,4 +1,4 @@
-"""What torch calls at the end of its import (entry point group torch.backends).
+"""The entry point that torch calls at the end of its import (entry point group torch.backends).
 
 An exception here would fail the user's `import torch`: whatever is wrong with dsprof or its
 dependencies is said in one line, and the run goes on without it. It is no part of the package, for

@@ -1,4 +1,4 @@
-"""What a hook is: named targets, and how to wrap them."""
+"""Hooks: named targets, and how to wrap them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each hook would find in the libraries that are here, without recording anything.
+"""An inventory: what each hook would find in the installed libraries, without recording anything.
 
 `python -m dsprof.hooks.inventory INTERCEPTION` prints it as JSON on its last line, for
 `dsprof doctor`.

@@ -39,13 +39,13 @@ _IN_CPP: dict[type[Hook], type[Hook]] = {
     CompleteHook: NativeHook,
     FunctionalHook: NativeFunctionalHook,
 }
-"""What takes the place of others where kernels in C++ are used."""
+"""Substitutes for other hooks where kernels in C++ are used."""
 
 FALLBACKS: dict[type[Hook], type[Hook]] = {
     CompleteHook: ProcessGroupHook,
     NativeHook: ProcessGroupHook,
 }
-"""What to install where the first cannot be: another tool may hold the dispatcher's slot."""
+"""Hooks to install where the first cannot be: another tool may hold the dispatcher's slot."""
 
 
 _BUILT_IN = frozenset(hook.name for hook in (*HOOKS, *WIRE_HOOKS.values(), *_IN_CPP.values()))

@@ -1,4 +1,4 @@
-"""What a renderer is: one way to show a diagnosis, or what two of them differ in."""
+"""Renderers: each is one way to show a diagnosis, or a comparison of two."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Renderer(Protocol[Shown_contra]):
 
     @property
     def name(self) -> str:
-        """What the format is called on the command line."""
+        """The name of the format on the command line."""
 
     @property
     def suffix(self) -> str:

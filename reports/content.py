@@ -1,4 +1,4 @@
-"""What a report says, before it is laid out: shared by the page and the terminal."""
+"""The contents of a report before it is laid out: shared by the page and the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What communication costs on a machine, as `dsprof bench` measured it and wrote it down."""
+"""Costs of communication on a machine, as `dsprof bench` measured it and wrote it down."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class OpCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one operation costs in one group: time = latency + size x ns_per_byte, and its samples.
+    """Costs of one operation in one group: time = latency + size x ns_per_byte, and its samples.
 
     Of operations that no rank leaves before all have entered, the time is that of the last to
     enter; of the others, that of the last to leave.
@@ -70,7 +70,7 @@ class OpCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hiding(msgspec.Struct, frozen=True, kw_only=True):
-    """What hiding a collective behind compute gains: first separately, then both at once.
+    """Gains of hiding a collective behind compute: first separately, then both at once.
 
     `low` and `high` bound the factor c by which time = longer + c x shorter: 0 when hiding is free,
     1 when it gains nothing.

@@ -23,7 +23,7 @@ _LARGEST_PART = 16
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[T, R]):
-    """What is done with each task; functions of modules, so that other processes find them."""
+    """Work done for each task: functions of modules, so that other processes find them."""
 
     work: Callable[[T], R]
     merge: Callable[[R, R], R]

@@ -23,7 +23,7 @@ _KILLED = TraceError(
 
 
 class Ranks(NamedTuple):
-    """What was read of some ranks, and the files that cannot be read."""
+    """A part of the ranks as read, and the files that cannot be read."""
 
     summary: RunSummary | None = None
     unread: tuple[Stranger, ...] = ()

@@ -25,7 +25,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank
 
 Details = dict[int, dict[int, StepDetail]]
-"""What was drawn, by step and rank."""
+"""Drawn steps, by step and rank."""
 
 
 def summarise(

@@ -1,4 +1,4 @@
-"""What `dsprof.load` returns: a run as typed rows, read when they are used.
+"""The result of `dsprof.load`: a run as typed rows, read when they are used.
 
 Times are nanoseconds on one clock for all ranks, from the start of the first rank's trace.
 """
@@ -102,7 +102,7 @@ class LoadedRun(RunSummary):
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """What the report shows."""
+        """The diagnosis that the report shows."""
         return map_text(diagnosis_of(self, {}), redact_text)  # type: ignore[no-any-return]
 
     @property

@@ -1,4 +1,4 @@
-"""What `with dsprof.record() as run` gives: a recording that can be reported at once."""
+"""The handle of `with dsprof.record() as run`: a recording that can be reported at once."""
 
 from __future__ import annotations
 

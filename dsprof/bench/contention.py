@@ -1,4 +1,4 @@
-"""What it costs to hide a collective behind compute: first separately, then both at once."""
+"""The cost of hiding a collective behind compute: first separately, then both at once."""
 
 from __future__ import annotations
 

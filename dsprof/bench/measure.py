@@ -1,4 +1,4 @@
-"""What each operation costs in one team, over sizes; and whether its results are right."""
+"""Costs of each operation in one team, over sizes; and whether its results are right."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Wrong:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one team found; the same on each of its ranks."""
+    """Findings of one team, the same on each of its ranks."""
 
     costs: list[OpCost] = field(default_factory=list)
     wrong: list[Wrong] = field(default_factory=list)

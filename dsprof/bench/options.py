@@ -1,4 +1,4 @@
-"""What is measured, by the command line; no torch, so that mistakes are reported at once."""
+"""Options of a measurement; no torch, so that mistakes are reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sub-command is, and the parser that answers mistakes in one line."""
+"""Sub-commands, and the parser that answers mistakes in one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Command(Protocol):
 
     @property
     def name(self) -> str:
-        """What is typed after `dsprof`."""
+        """The word after `dsprof`."""
 
     @property
     def help(self) -> str:
@@ -31,7 +31,7 @@ class Command(Protocol):
 
     @property
     def description(self) -> str:
-        """What it does, with examples."""
+        """The help page, with examples."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""

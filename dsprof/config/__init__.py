@@ -34,7 +34,7 @@ def _option(default: Any, text: str, minimum: int | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What is recorded, and where it is written; `metadata["help"]` of a field describes it."""
+    """Settings of a recording; `metadata["help"]` of a field describes it."""
 
     out: str = _option("dsprof-out", "folder for the trace files")
     interception: Literal["auto", "dispatcher", "native", "process_group"] = _option(

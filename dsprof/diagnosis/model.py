@@ -153,7 +153,7 @@ class Steps(_Part):
 
 
 class Throughput(_Part):
-    """What all ranks together train; null where the record does not say."""
+    """Throughput of all ranks together; null where the record does not say."""
 
     tokens_per_step: float | None = None
     tokens_per_s: float | None = None
@@ -180,7 +180,7 @@ class KernelRow(_Part):
 
 
 class DeviceRow(_Part):
-    """What the accelerator of one rank did while a profiler watched.
+    """Activity of the accelerator of one rank while a profiler watched.
 
     compute + exposed + copies + idle = span. `named_*` count as communication only kernels with
     "nccl" or "rccl" in their names, as most tools do.
@@ -379,7 +379,7 @@ class RankMemory(_Part):
 
 
 class StackRow(_Part):
-    """What a call stack holds of the memory in use; calls from the outermost to the innermost."""
+    """Memory in use that a call stack allocated; calls from the outermost to the innermost."""
 
     calls: list[str]  # "file:line function"; [] where none was recorded
     bytes: int
@@ -700,7 +700,7 @@ class RuleInfo(_Part):
 
 
 class Diagnosis(_Part):
-    """What a run did, what it cost and why."""
+    """A run, its costs and their causes."""
 
     run: RunInfo
     quality: Quality
@@ -745,7 +745,7 @@ class Diagnosis(_Part):
 
     @property
     def asked_and_sent(self) -> Table | None:
-        """What the configuration asks for beside what was sent; None if not compared."""
+        """Requested traffic beside what was sent; None if not compared."""
         found = (f for f in self.findings if f.rule == "unexplained-traffic")
         return next((table for finding in found for table in finding.evidence), None)
 

@@ -1,4 +1,4 @@
-"""What all ranks together train in a second, and which share of the peak that is."""
+"""Throughput of all ranks together, and its share of the peak."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from dsprof.findings.wording import (
 )
 
 Kind = Literal["training", "hang", "snapshot", "log", "device", "collectives"]
-"""What was given: it decides which figures matter."""
+"""The kind of input: it decides which figures matter."""
 
 _LATE = "late-rank"
 _DEVICE = (("reserved_bytes.all.peak", "reserved"), ("allocated_bytes.all.peak", "allocated"))

@@ -45,7 +45,7 @@ _PACKAGES = {
 }
 
 Digest = Callable[[str, str], str]
-"""What ranks compare of the redacted value of a name; "" where they cannot."""
+"""A digest by which ranks compare the redacted value of a name; "" where they cannot."""
 
 _LARGEST_FILE_BYTES = 64 * 1024
 _MOST_DEVICES = 64

@@ -15,7 +15,7 @@ from dsprof.environment import machine
 from dsprof.environment.machine import ROOT, attempt
 
 _CONVERTS = frozenset(("avx512bw", "avx512vl", "avx512dq"))
-"""What oneDNN needs to convert bf16 to fp32 within a product."""
+"""Instructions that oneDNN needs to convert bf16 to fp32 within a product."""
 _INSTRUCTIONS = ("avx2", "avx512bw", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 _WIDE = ("AVX512", "AVX10", "ALL", "DEFAULT")
 """How values of ONEDNN_MAX_CPU_ISA begin that do not take bf16 products away."""

@@ -1,4 +1,4 @@
-"""What the kernel says of a process of this machine."""
+"""A process of this machine, as its kernel shows it."""
 
 from __future__ import annotations
 

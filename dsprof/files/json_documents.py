@@ -10,7 +10,7 @@ import msgspec
 _STEERING = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
-"""What JSON lets pass and a terminal obeys: C1 controls, directions of text, invisible marks."""
+"""Characters that JSON lets pass and a terminal obeys: C1 controls, directions, invisible marks."""
 
 
 def json_document(value: Any) -> bytes:

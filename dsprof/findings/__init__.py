@@ -1,1 +1,1 @@
-"""What rules say, and how it is worded: the low layer that all reports share."""
+"""Findings and their words: the low layer that all reports share."""

@@ -76,7 +76,7 @@ def by_severity(findings: Iterable[Finding]) -> str:
 
 
 class Facet(msgspec.Struct, frozen=True, kw_only=True):
-    """What another rule says of the cause that a finding is about."""
+    """A remark of another rule on the cause of a finding."""
 
     rule: str
     title: str
@@ -84,7 +84,7 @@ class Facet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """What one rule has to say about one run."""
+    """The answer of one rule on one run."""
 
     rule: str
     title: str

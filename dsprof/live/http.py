@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Request(RawIOBase):
-    """What a client sends, up to a size and a moment: it cannot keep a thread for longer."""
+    """The request of a client, up to a size and a moment: it cannot keep a thread for longer."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a run: a bounded catalogue, in the words of docs/how-to/watch.md.
+"""A run for Prometheus: a bounded catalogue, in the words of docs/how-to/watch.md.
 
 Labels are hosts, operations and groups, never steps, and ranks only where they are few.
 """

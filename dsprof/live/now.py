@@ -1,4 +1,4 @@
-"""What a run does now: the value that terminal, metrics and JSON show of a run while it lasts.
+"""The state of a run now: the value that terminal, metrics and JSON show of a run while it lasts.
 
 The figures of a step are made by the aggregates of the report, from the steps that are new.
 """

@@ -1,4 +1,4 @@
-"""What the terminal shows of a run: lines of words and colours, for a width and a height."""
+"""A run for the terminal: lines of words and colours, for a width and a height."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LONG_NS = 1_000_000_000
 
 @dataclass
 class Chosen:
-    """What the keys have chosen, as places in what is shown."""
+    """Choices made by keys, as places in what is shown."""
 
     rank: int = 0
     finding: int | None = None

@@ -1,4 +1,4 @@
-"""What is counted of a run since its watching began."""
+"""Counts of a run since its watching began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording needs of the Python that runs it."""
+"""Needs of a recording towards the Python that runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule is: the contract between rules and the diagnosis."""
+"""Rules: the contract between rules and the diagnosis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMARKS = (Status.FAIL, Status.INFO)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleMeta:
-    """What a rule is called and what it needs."""
+    """Name, words and needs of a rule."""
 
     id: str  # noun of the failing state; also the name of its file and docs page
     title: str  # shown when it passes

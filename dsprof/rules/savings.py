@@ -1,4 +1,4 @@
-"""What a change saves, in ms of a step: the one place where rules do this arithmetic.
+"""Savings in ms of a step: the one place where rules do this arithmetic.
 
 A saving follows from the trace: what is exposed, what the change removes, what it adds. Formulas
 and their measured accuracy: docs/background/savings.md.
@@ -22,7 +22,7 @@ LEAST_DOUBT = 0.25
 """Of any saving: a record is a sample, and the step after a change is another one."""
 
 MOST_DOUBT = 1 / 3
-"""What is known no better has no saving: the upper end would be more than twice the lower."""
+"""Above this uncertainty there is no saving: the upper end would be more than twice the lower."""
 
 NOMINAL_NS_PER_BYTE = 2.0
 """All-reduce over 10 Gbit/s, about: what training is run over is rarely slower."""

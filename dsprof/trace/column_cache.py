@@ -1,4 +1,4 @@
-"""What was read of a whole native trace, kept in the user's cache: the next command reads that.
+"""Columns of whole native traces, kept in the user's cache: the next command reads that.
 
 A file of the cache is a head, which says what follows, and raw columns. It is decoded by type:
 whatever is in it, nothing is executed, and what does not fit is not used.
@@ -31,7 +31,7 @@ SMALLEST_BYTES = 1 << 22
 """A smaller trace is read as fast as its cache is found."""
 LARGEST_CACHE_BYTES = 1 << 31
 _FRESH_S = 3600
-"""What was used so recently is not dropped for something newer: all would drop each other."""
+"""Entries used so recently are not dropped for something newer: all would drop each other."""
 
 _LARGEST_HEAD_BYTES = 1 << 28
 _ENDS_BYTES = 1 << 16

@@ -1,4 +1,4 @@
-"""What an accelerator did: kernels, copies and memsets, as columns."""
+"""Activity of an accelerator: kernels, copies and memsets, as columns."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COMPUTE, COMMUNICATION, COPY = range(3)
     DATA_LOADER,
     LAUNCH,
 ) = range(1, 7)
-"""What the host does in a call while a device may be idle."""
+"""Kinds of calls of the host during which a device may be idle."""
 
 
 @dataclass(slots=True)
 class HostWork:
-    """What the host did beside a device: calls that may keep it idle, and when operators ran.
+    """Activity of the host beside a device: calls that may keep it idle, and when operators ran.
 
     Columns of one row per call; `name`, `operator` and `annotation` are codes into `words`, and the
     last two name what surrounds a call that takes long, 0 ("") where nothing does.
@@ -83,7 +83,7 @@ class DeviceActivity:
 
 @dataclass(slots=True)
 class Profile:
-    """What a profiler saw of a rank's device, from `start_ns` to `end_ns`.
+    """A rank's device as a profiler saw it, from `start_ns` to `end_ns`.
 
     Times are ns since the start of the trace beside it where `is_tied`, else since its
     own. `operations` counts its communication kernels by what they do.

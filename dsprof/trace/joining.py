@@ -37,7 +37,7 @@ class Stranger:
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """What one file holds of one rank."""
+    """The part of one file that is of one rank."""
 
     path: Path
     header: Header

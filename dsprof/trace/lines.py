@@ -17,7 +17,7 @@ from dsprof.trace.schema import COMM, KINDS, OPEN, Kind
 
 
 class Line(msgspec.Struct, gc=False, omit_defaults=True, tag_field="cat"):
-    """What every line has."""
+    """Fields of every line."""
 
     args: Any
     name: str = ""
@@ -40,4 +40,4 @@ LINES: dict[str, Any] = {kind.cat: _line(kind) for kind in KINDS}
 COMM_LINE, OPEN_LINE = LINES[COMM], LINES[OPEN]
 
 AnyLine = reduce(or_, LINES.values())
-"""What a decoder takes."""
+"""Types that a decoder takes."""

@@ -1,4 +1,4 @@
-"""What the log of a run says of one rank; as reported by libraries, nothing measured."""
+"""One rank as the log of a run describes it; as reported by libraries, nothing measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_VALUES = 64
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """What torch's allocator wrote when a device had no more memory; -1 where it did not say.
+    """The message of torch's allocator when a device had no more memory; -1 where it did not say.
 
     `process_bytes` is all that the process holds on the device, torch's and what is not torch's;
     `unallocated_bytes` is what torch holds unused.
@@ -96,7 +96,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What DeepSpeed's timer prints every few steps; -1 where a release does not print it."""
+    """Figures that DeepSpeed's timer prints every few steps; -1 where a release does not."""
 
     step: int
     samples_per_s: float

@@ -266,5 +266,5 @@ class RankTrace:
 
     @property
     def activity(self) -> DeviceActivity | None:
-        """What an accelerator did, as this trace or a profiler beside it tells."""
+        """Activity of an accelerator, as this trace or a profiler beside it tells."""
         return self.profile.device if self.profile is not None else self.device

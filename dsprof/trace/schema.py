@@ -47,11 +47,11 @@ ROLES = {
     "replicate": "replicas",
     "model": "model parallel",
 }
-"""What process groups are for, and how the report says it; the most special role first."""
+"""Purposes of process groups, and how the report says it; the most special role first."""
 
 
 class Mark(Enum):
-    """What is special about a field."""
+    """The special part of a field."""
 
     INSTANT = "ns since the start"
     DURATION = "ns"
@@ -515,7 +515,7 @@ class Trailer(msgspec.Struct, omit_defaults=True):
 Record = (
     Collective | Phase | Step | Flush | Fetch | Copy | Stall | DeviceStep | MemorySample | Heartbeat
 )
-"""What becomes a line of its own, by a hook or by the writer."""
+"""A record with a line of its own, by a hook or by the writer."""
 
 
 class Lane(Enum):

@@ -9,7 +9,7 @@ from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import KINDS
 
 _LATE_STEPS = 2
-"""What belongs to a step is written at most so many steps later."""
+"""Records of a step are written at most so many steps later."""
 _TAIL_BYTES = 1 << 14
 
 _TIMED = tuple(
@@ -23,7 +23,7 @@ _STARTS = tuple(f'{{"cat":"{cat}"'.encode() for cat in _TIMED)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is read; by default all."""
+    """The part that is read; by default all."""
 
     ranks: tuple[range, ...] = ()
     hosts: frozenset[str] = frozenset()

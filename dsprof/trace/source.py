@@ -39,7 +39,7 @@ _PARTS_A_BYTE = 32
 _HARMLESS_PARTS = 1 << 20
 
 _MOST_BROKEN = 1 << 16
-"""What cannot be decoded is looked at piece by piece, which takes a hundred times as long."""
+"""Undecodable parts are looked at piece by piece, which takes a hundred times as long."""
 
 LARGEST_WHOLE_BYTES = 1 << 28
 """A file that is not read piece by piece is read up to here."""

@@ -174,7 +174,7 @@ class TraceWriter:
 
     @property
     def budget_left_bytes(self) -> int:
-        """What may still be written in detail."""
+        """The room for further details."""
         return max(self._budget_bytes - self._written_bytes, 0)
 
     def join(self, timeout_s: float = 10.0) -> None:

@@ -1,4 +1,4 @@
-"""What deepspeed.comm was asked for: the requested side of each collective.
+"""Requests to deepspeed.comm: the requested side of each collective.
 
 All of deepspeed.comm passes through the methods of the backend class, looked up at each call, so
 patching the class sees names that were imported early. Nothing is recorded for a request that

@@ -27,7 +27,7 @@ _GATHER = "_PartitionedParameterCoordinator__all_gather_params_"
 
 
 class _Moved(NamedTuple):
-    """What a method is about to copy."""
+    """A copy that a method is about to make."""
 
     what: str
     direction: str

@@ -32,7 +32,7 @@ class Stream(Protocol):
 
 
 class Device(Protocol):
-    """What the hook asks of a device."""
+    """The hook's interface to a device."""
 
     def is_built(self) -> bool:
         """Tell whether this torch can use such a device at all."""

@@ -22,7 +22,7 @@ class Tail(NamedTuple):
 
 
 class Streams:
-    """What streams have to come through."""
+    """Work that streams have to finish."""
 
     def __init__(self) -> None:
         self._tails: dict[StreamKey, Tail] = {}

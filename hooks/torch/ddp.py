@@ -27,7 +27,7 @@ _DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
 
 
 class _Model:
-    """What is known of one model."""
+    """Facts of one model."""
 
     __slots__ = ("is_rebuilt", "is_told", "looks", "number", "since_ns")
 

@@ -35,7 +35,7 @@ _V1_MODULE = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullySharde
 
 
 class _Unit(NamedTuple):
-    """What FSDP all-gathers and reduces as one."""
+    """A unit that FSDP all-gathers and reduces as one."""
 
     library: str
     module: str

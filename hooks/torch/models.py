@@ -1,4 +1,4 @@
-"""What a model is and is given: parameters, dtype, autocast, and tokens of its first forwards.
+"""A model and its input: parameters, dtype, autocast, and tokens of its first forwards.
 
 Only shapes and dtypes are read, in a few forwards of training; nothing of the user's is kept.
 """

@@ -12,7 +12,7 @@ from dsprof.trace.schema import Phase
 
 
 class Loop:
-    """What hooks on a plain torch loop tell each other.
+    """State that hooks on a plain torch loop share.
 
     The thread that trains touches it, and autograd's while that one waits, so there is no lock.
     """

@@ -12,7 +12,7 @@ from dsprof.recording.recorder.recorder import Recorder
 KEY = "BackendSelect"
 
 NATIVE = "dsprof/hooks/wire/kernels.cpp"
-"""What kernels of ours in C++ say of themselves; they stay, and pass everything on."""
+"""Names of our kernels in C++; they stay, and pass everything on."""
 
 
 class Layers:

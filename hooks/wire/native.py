@@ -49,7 +49,7 @@ After = Callable[..., None]
 MODULE = "dsprof_kernels"
 
 _SEAL = b"\ndsprof kernels "
-"""What comes before the digest at the end of a file: to load one that was cut would kill us."""
+"""Mark before the digest at the end of a file: to load one that was cut would kill us."""
 
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.cpp")))
 

@@ -1,4 +1,4 @@
-"""What a library above c10d asks for, recorded with the collectives within its call."""
+"""Requests of a library above c10d, recorded with the collectives within its call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.scope import Context
 
 Request = tuple[Context, Context]
-"""What a thread did before, which `end_request` puts back, and what it communicates for.
+"""The earlier state of a thread, which `end_request` puts back, and its purpose.
 
 No NamedTuple: making one takes as long as all else that begins a request.
 """

@@ -1,4 +1,4 @@
-"""What communicates where no hook can see it: noticed, counted, and named in the report.
+"""Communication that no hook can see: noticed, counted, and named in the report.
 
 Symmetric memory lets kernels read and write what other ranks hold. RPC has an agent and sockets of
 its own. DeepCompile puts collectives of its own C++ into compiled graphs. A replayed CUDA graph

@@ -1,4 +1,4 @@
-"""What changed between two runs, as a page, as terminal text, as JSON."""
+"""Changes between two runs, as a page, as terminal text, as JSON."""
 
 from __future__ import annotations
 

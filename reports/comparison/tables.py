@@ -96,7 +96,7 @@ def kinds(changes: Sequence[KindChange], *, has_speeds: bool = True) -> Table:
 
 
 def findings(changes: Iterable[FindingChange]) -> Table:
-    """What became of the findings."""
+    """The fate of the findings."""
     columns = tuple(map(Column, ("Finding", "Rule", "Before", "After", "Summary")))
     rows = (
         (one.fate, one.rule, one.before or "not run", one.after or "not run", one.summary)
@@ -106,7 +106,7 @@ def findings(changes: Iterable[FindingChange]) -> Table:
 
 
 def settings(changes: Iterable[Change], noun: str) -> Table:
-    """What was set to what."""
+    """Settings and their values."""
     columns = tuple(map(Column, (noun, "Before", "After")))
     return Table(columns, tuple((one.name, _set(one.before), _set(one.after)) for one in changes))
 

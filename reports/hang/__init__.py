@@ -1,4 +1,4 @@
-"""What is known of a hang, as a page, as terminal text, as JSON."""
+"""A hang, as a page, as terminal text, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a hang as one HTML file without script and without network."""
+"""A hang as one HTML file without script and without network."""
 
 from __future__ import annotations
 

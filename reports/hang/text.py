@@ -1,4 +1,4 @@
-"""What is known of a hang for a terminal: a paragraph, who waits where, and the stacks."""
+"""A hang for a terminal: a paragraph, who waits where, and the stacks."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a colour or a mark means."""
+    """The meaning of a colour or a mark."""
 
     label: str
     colour: str

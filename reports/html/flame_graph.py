@@ -20,7 +20,7 @@ Kind = Literal["whole", "own", "library", "others"]
 
 
 class Frame(NamedTuple):
-    """What a frame is called, and what it is."""
+    """Name and kind of a frame."""
 
     name: str
     kind: Kind

@@ -1,4 +1,4 @@
-"""What the reserved memory of each device consists of, as bars on one scale."""
+"""The reserved memory of each device by its use, as bars on one scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows of a diagnosis, beside the diagnosis itself."""
+"""The page's view of a diagnosis, beside the diagnosis itself."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class View:
 
     @cached_property
     def held_memory(self) -> list[tuple[FlameGraph, SnapshotRow]]:
-        """What call stacks hold on the fullest devices."""
+        """Memory by call stack on the fullest devices."""
         fullest = sorted(self._diagnosis.snapshots, key=lambda row: -row.reserved_bytes)
         graphs = ((held_memory(row), row) for row in fullest)
         return [(graph, row) for graph, row in graphs if graph][:MAX_FLAME_GRAPHS]

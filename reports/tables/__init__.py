@@ -69,4 +69,4 @@ __all__ = [
 SECTIONS: tuple[Section[Any], ...] = tuple(
     sorted(chain.from_iterable(in_folder(__name__, "SECTIONS")), key=lambda one: one.order)
 )
-"""What of the page is one table each: any module here may have `SECTIONS`."""
+"""Sections of the page that are one table each: any module here may have `SECTIONS`."""

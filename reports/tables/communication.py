@@ -1,4 +1,4 @@
-"""What was communicated, how fast, and who came last; what ZeRO, DDP and FSDP did with it."""
+"""Communication, its speed, late arrivals, and what ZeRO, DDP and FSDP did with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dsprof.trace.schema import ROLES
 
 
 def group_name(row: CommunicationRow) -> str:
-    """What the group is for and how it is called, as far as each is known; empty if neither is."""
+    """Purpose and name of the group, as far as each is known; empty if neither is."""
     role = ROLES.get(row.role, "")
     if row.group == "unknown":
         return role
@@ -200,7 +200,7 @@ def bucket_fill(found: BucketFill) -> Table:
 
 
 class _Pair(NamedTuple):
-    """What goes from one rank or host to another in a step."""
+    """Traffic from one rank or host to another in a step."""
 
     sender: str
     receiver: str

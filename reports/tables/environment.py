@@ -13,7 +13,7 @@ from dsprof.reports.tables.listing import Shown, listing, pairs
 
 
 def environment(info: EnvironmentInfo) -> Iterator[Table]:
-    """What is common to all ranks: versions, devices, variables, files, limits."""
+    """Facts common to all ranks: versions, devices, variables, files, limits."""
     for caption, things in _environment(info):
         if things:
             yield pairs(caption, sorted(things))
@@ -58,7 +58,7 @@ _DIFFERENT: tuple[Shown[_Value], ...] = (
 
 
 def differences(rows: Iterable[Difference]) -> Table:
-    """What is not the same on all ranks, one row a value."""
+    """Differences between ranks, one row a value."""
     values = [_Value(row.name, *value) for row in rows for value in row.values.items()]
     return listing("Differences between ranks", _DIFFERENT, values)
 

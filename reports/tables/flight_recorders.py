@@ -1,4 +1,4 @@
-"""What other tools left: flight recorder dumps, logs, calls that they timed."""
+"""Files of other tools: flight recorder dumps, logs, calls that they timed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FACT: tuple[Shown[LoggedFact], ...] = (
 
 
 def logged(rows: Iterable[LoggedFact]) -> Table:
-    """What libraries said of themselves, and on which ranks."""
+    """Statements of libraries on themselves, and on which ranks."""
     return listing("As the logs say", _FACT, rows)
 
 

@@ -86,7 +86,7 @@ _STACK: tuple[Shown[StackRow], ...] = (
 
 
 def stacks(row: SnapshotRow) -> Table:
-    """What call stacks hold of the memory in use."""
+    """Memory in use by call stack."""
     return listing("", _STACK, row.stacks)
 
 

@@ -31,7 +31,7 @@ ROWS = 1 << 19
 _LEAST_ROWS = 64  # of a rank, however many there are
 
 _GROUPED_KERNEL = "send_recv"
-"""What a profiler calls all-to-all, too; matching shows whether all ranks took part."""
+"""Profilers name others so, too; matching shows whether all ranks took part."""
 FAMILIES = (*sorted(SYNCHRONISING), _GROUPED_KERNEL)
 
 

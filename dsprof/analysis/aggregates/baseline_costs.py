@@ -1,4 +1,4 @@
-"""What communication costs on the machine of the run, where a baseline was given."""
+"""Costs of communication on the machine of the run, where a baseline was given."""
 
 from __future__ import annotations
 

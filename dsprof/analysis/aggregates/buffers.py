@@ -12,7 +12,7 @@ from dsprof.trace.rank_trace import RankTrace
 
 @dataclass(frozen=True, slots=True)
 class RankBuffers:
-    """What one rank holds; None where no step is in full detail."""
+    """Buffers of one rank; None where no step is in full detail."""
 
     gathered: Gathered | None  # the most parameters that were there at once
     units: int  # elements of all units of FSDP together; 0 where ZeRO-3 all-gathers

@@ -14,7 +14,7 @@ from dsprof.trace.rank_trace import RankTrace
 
 
 class SiteUse(NamedTuple):
-    """What collectives of one row have in common."""
+    """Collectives of one row have this in common."""
 
     site: str  # "file:line function", "" where no frame of the program was on the stack
     phase: str

@@ -33,7 +33,7 @@ _TIGHTNESS = 10
 
 
 class Kind(NamedTuple):
-    """What collectives of one row have in common."""
+    """Collectives of one row have this in common."""
 
     op: str
     requested: str

@@ -1,4 +1,4 @@
-"""What the accelerator of each rank did, in the measured steps and over the whole record."""
+"""Activity of the accelerator of each rank, in the measured steps and over the whole record."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Device(Aggregate):
 
     @property
     def window(self) -> str:
-        """What the shares are of, in words."""
+        """The whole of which the shares are, in words."""
         steps = {rank.judged.steps for rank in self.complete.values()}
         return "the measured steps" if all(steps) else "the time recorded"
 

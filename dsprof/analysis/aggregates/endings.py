@@ -51,7 +51,7 @@ class LastCall:
 
 @dataclass(frozen=True, slots=True)
 class Symptoms:
-    """What a look at the process showed, at the moment of a hang or now; empty: not looked at.
+    """Symptoms of a process, seen at the moment of a hang or now; empty: not looked at.
 
     `stack` is of the thread that trains, the innermost call first: `file:line function`.
     """
@@ -141,7 +141,7 @@ class Endings(Aggregate):
 
 
 class _Reading:
-    """What the columns of one rank say about its end."""
+    """The end of one rank, by its columns."""
 
     def __init__(self, trace: RankTrace, clock: RankClock) -> None:
         self.trace, self.clock, self.rows = trace, clock, trace.collectives

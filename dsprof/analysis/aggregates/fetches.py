@@ -12,7 +12,7 @@ from dsprof.trace.schema import Fetch
 
 
 class FetchKind(NamedTuple):
-    """What fetches of one row have in common."""
+    """Fetches of one row have this in common."""
 
     library: str  # "" for ZeRO-3
     kind: str

@@ -1,4 +1,4 @@
-"""What the flight recorders of all ranks held when they were dumped."""
+"""Flight recorders of all ranks at the moment of their dumps."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from dsprof.trace.schema import Flush
 
 
 class FlushKind(NamedTuple):
-    """What flushes of one row have in common."""
+    """Flushes of one row have this in common."""
 
     stage: int
     cause: str

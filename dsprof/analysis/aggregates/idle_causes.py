@@ -1,4 +1,4 @@
-"""What the host did while a device was idle."""
+"""Activity of the host while a device was idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked for and what was sent, side by side: sums over ranks and measured steps."""
+"""Requested and sent traffic, side by side: sums over ranks and measured steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SMALL_BYTES = 4096
 
 
 class Sent(NamedTuple):
-    """What collectives of one row have in common."""
+    """Collectives of one row have this in common."""
 
     kind: Kind
     family: str
@@ -57,7 +57,7 @@ class Amount(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Progress(Sums):
-    """What was done in the measured steps, summed over ranks."""
+    """Work of the measured steps, summed over ranks."""
 
     steps: int
     micro_steps: int = 0

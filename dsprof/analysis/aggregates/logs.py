@@ -1,4 +1,4 @@
-"""What libraries reported in the logs of each rank."""
+"""Reports of libraries in the logs of each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rank sent to each other one."""
+"""Traffic from each rank to each other one."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class GroupUse(NamedTuple):
-    """What collectives of one row have in common."""
+    """Collectives of one row have this in common."""
 
     group: str  # key of the group
     purpose: Purpose

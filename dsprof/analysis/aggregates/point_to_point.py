@@ -18,7 +18,7 @@ FAMILIES = ("send", "recv")
 
 
 class PointToPointKind(NamedTuple):
-    """What transfers of one row have in common."""
+    """Transfers of one row have this in common."""
 
     family: str  # "send" or "recv"
     backend: str

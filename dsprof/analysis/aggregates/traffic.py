@@ -1,4 +1,4 @@
-"""What communication was for: gradients, parameters, or something else."""
+"""Purposes of communication: gradients, parameters, or something else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCALAR_BYTES = 4096
 
 
 class Use(NamedTuple):
-    """What a collective was used for."""
+    """The use of a collective."""
 
     purpose: Purpose
     family: str  # all_reduce, whatever the spelling of the op
@@ -47,7 +47,7 @@ class Volume(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Turns(Sums):
-    """What one of several engines did in measured steps, summed over ranks."""
+    """Traffic of one of several engines in measured steps, summed over ranks."""
 
     steps: int
     micro_steps: int

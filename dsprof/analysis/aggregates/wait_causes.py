@@ -1,4 +1,4 @@
-"""What the ranks waited for: which bucket, module or line, and how long before it was started."""
+"""Causes of waits: which bucket, module or line, and how long before it was started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Label(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """What was waited for: a `Label`, and how it was sent."""
+    """The cause of a wait: a `Label`, and how it was sent."""
 
     library: str
     purpose: str

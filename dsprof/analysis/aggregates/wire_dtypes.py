@@ -1,4 +1,4 @@
-"""What went over the wire for gradients and parameters: in which phase and dtype."""
+"""Traffic of gradients and parameters by phase and dtype."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsprof.trace.rank_trace import RankTrace
 
 
 class WireKind(NamedTuple):
-    """What collectives of one row have in common."""
+    """Collectives of one row have this in common."""
 
     purpose: Purpose
     family: str  # all_reduce, whatever the spelling of the op

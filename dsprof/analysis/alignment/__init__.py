@@ -1,1 +1,1 @@
-"""What makes ranks comparable: one clock, and the same collective on each of them."""
+"""Ranks made comparable: one clock, and the same collective on each of them."""

@@ -123,7 +123,7 @@ def bounds(one: Seen, other: Seen, shortest: Array) -> Bounds:
 
 
 class Tie(NamedTuple):
-    """What to add to a clock at some of its times, straight in between; and the error at most."""
+    """Corrections of a clock at some of its times, straight in between; and the error at most."""
 
     at: Array
     offset: Array

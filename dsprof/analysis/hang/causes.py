@@ -38,7 +38,7 @@ _LINES: Patterns = (
         "file_system",
     ),
 )
-"""What a line of source calls in C, which leaves no frame of its own."""
+"""Calls into C by a line of source: they leave no frame of their own."""
 
 _KERNEL: Patterns = (
     (r"nanosleep", "sleep"),

@@ -1,4 +1,4 @@
-"""What ranks waited for when their run ended: the ends of traces, compared as dumps are."""
+"""Waits of ranks when their run ended: the ends of traces, compared as dumps are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST_WAIT_NS = 1_000_000_000
 """Twice what a killed rank has not written yet: a longer wait is no matter of the moment."""
 
 LOST_NS = LEAST_WAIT_NS // 2
-"""What a killed rank has not written yet."""
+"""As much of its record a killed rank has not written."""
 
 _OTHER_SIDE = {"send": "recv", "recv": "send"}
 

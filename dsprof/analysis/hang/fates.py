@@ -1,4 +1,4 @@
-"""What became of a rank that did not come: by what was seen of it, or by how its record ends."""
+"""The fate of a rank that did not come: by what was seen of it, or by how its record ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TCP = frozenset({"gloo"})
 
 
 class Fate(NamedTuple):
-    """What became of a rank that did not come."""
+    """The fate of a rank that did not come."""
 
     kind: Kind
     cause: Cause

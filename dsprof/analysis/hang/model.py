@@ -59,7 +59,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong: `ranks` are those to look at, `waiting` those that they keep waiting.
+    """One problem: `ranks` are those to look at, `waiting` those that they keep waiting.
 
     `chain` leads from a rank that waits to one of `ranks`, by the calls in which they wait; the
     stacks have the innermost call first.
@@ -103,7 +103,7 @@ class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `dsprof hang` says: the root first, the earliest wait first."""
+    """The report of `dsprof hang`: the root first, the earliest wait first."""
 
     schema_version: int = 1
     verdicts: list[HangVerdict] = []

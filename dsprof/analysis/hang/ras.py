@@ -1,4 +1,4 @@
-"""What NCCL's RAS shows of a hang: it counts calls, and knows neither call sites nor causes."""
+"""A hang as NCCL's RAS shows it: RAS counts calls, and knows neither call sites nor causes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _LINKS = 16
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What is known of all ranks, for one verdict after the other."""
+    """Knowledge of all ranks, for one verdict after the other."""
 
     endings: Endings
     hang: Hang

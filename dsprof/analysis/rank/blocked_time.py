@@ -18,7 +18,7 @@ N = TypeVar("N", int, float)
 
 
 class PerStep:
-    """What sums over ranks and steps come to on one rank and step."""
+    """Sums over ranks and steps as means of one rank and step."""
 
     __slots__ = ()
     calls: int

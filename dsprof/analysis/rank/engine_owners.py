@@ -31,7 +31,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What one engine did in whole steps of its own; all where there is one engine, or none."""
+    """Work of one engine in whole steps of its own; all where there is one engine, or none."""
 
     number: int
     steps: Array  # that it took, ascending

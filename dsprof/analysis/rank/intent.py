@@ -24,7 +24,7 @@ _COMPRESSING = ("onebit", "zeroone", "muon")
 
 
 class Demand(NamedTuple):
-    """What is asked for, by which collectives, and why."""
+    """Requested traffic: by which collectives, and why."""
 
     kind: Kind
     families: tuple[str, ...]

@@ -17,7 +17,7 @@ _PADDING = 0.1
 
 
 class Sharing(NamedTuple):
-    """What multiplies the traffic of FSDP's units, all steps together."""
+    """Multipliers of the traffic of FSDP's units, all steps together."""
 
     reductions: int
     micro_steps: int

@@ -1,4 +1,4 @@
-"""What a rank did after its trace was last written, as its live state has it."""
+"""The last moments of a rank, after its trace was last written, as its live state has it."""
 
 from __future__ import annotations
 

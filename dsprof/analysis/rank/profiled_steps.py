@@ -1,4 +1,4 @@
-"""What a profiler beside a trace adds to its steps: computation, copies and idle of the device."""
+"""Steps completed by a profiler beside a trace: computation, copies and idle of the device."""
 
 from __future__ import annotations
 

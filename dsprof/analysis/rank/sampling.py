@@ -1,4 +1,4 @@
-"""What is kept of many ranks and long runs: a sample that is the same on all ranks."""
+"""Samples of many ranks and long runs: each that is the same on all ranks."""
 
 from __future__ import annotations
 

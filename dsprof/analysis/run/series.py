@@ -1,4 +1,4 @@
-"""What changes within a run: drift, periodic slow steps, the step of a sudden change.
+"""Changes within a run: drift, periodic slow steps, the step of a sudden change.
 
 Functions of a column of step times. Medians and ranks throughout, so that a few wild steps decide
 nothing; effects are measured against the scatter that is left.

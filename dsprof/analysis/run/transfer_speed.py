@@ -22,7 +22,7 @@ from dsprof.trace.schema import ROLES
 
 
 class Path(NamedTuple):
-    """What transfers of one row have in common; `nodes` are hosts on which the group has ranks."""
+    """Transfers of one row have this in common; `nodes` are hosts on which the group has ranks."""
 
     op: str
     group: str

@@ -24,7 +24,7 @@ _ID_MASK = (1 << 63) - 1
 
 
 class Flow(NamedTuple):
-    """What one collective is called on all ranks, and which of its ends this is."""
+    """The name of one collective on all ranks, and which of its ends this is."""
 
     id: int
     place: int  # among the members of the group; 0 for a sender, 1 for a receiver

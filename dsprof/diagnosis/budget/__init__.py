@@ -1,1 +1,1 @@
-"""What a run may cost: limits from a file, and which of them a diagnosis breaks."""
+"""Budgets of a run: limits from a file, and which of them a diagnosis breaks."""

@@ -85,7 +85,7 @@ class TimeChange(_Part):
 
 
 class FindingChange(_Part):
-    """What became of a finding."""
+    """The fate of a finding."""
 
     rule: str
     title: str
@@ -96,7 +96,7 @@ class FindingChange(_Part):
 
 
 class Comparison(_Part):
-    """What changed from `before` to `after`."""
+    """A change from `before` to `after`."""
 
     before: Side
     after: Side

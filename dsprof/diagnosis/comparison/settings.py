@@ -1,4 +1,4 @@
-"""What was set differently: configuration, environment, versions, each as name and text."""
+"""Settings that differ: configuration, environment, versions, each as name and text."""
 
 from __future__ import annotations
 

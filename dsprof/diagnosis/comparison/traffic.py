@@ -15,7 +15,7 @@ Key = TypeVar("Key")
 
 
 class Kind(NamedTuple):
-    """What the collectives of a row have in common."""
+    """Collectives of one row have this in common."""
 
     op: str
     group: str

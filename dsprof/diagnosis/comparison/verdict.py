@@ -1,4 +1,4 @@
-"""What a comparison begins with: one line for the time, one sentence for the rest."""
+"""The first lines of a comparison: one for the time, one sentence for the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was sent, how fast, and who came last: collectives, flushes, fetches and copies."""
+"""Communication, its speed, and late arrivals: collectives, flushes, fetches and copies."""
 
 from __future__ import annotations
 

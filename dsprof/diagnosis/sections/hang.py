@@ -1,4 +1,4 @@
-"""What is known of a run that is stuck or crashed."""
+"""A run that is stuck or crashed."""
 
 from __future__ import annotations
 

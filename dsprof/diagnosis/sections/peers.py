@@ -1,4 +1,4 @@
-"""What ranks sent to each other; hosts, or the busiest ranks, where there are many."""
+"""Traffic between ranks; hosts, or the busiest ranks, where there are many."""
 
 from __future__ import annotations
 

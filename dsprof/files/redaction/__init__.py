@@ -1,4 +1,4 @@
-"""What may be written of a text that people or other programs wrote: no credential.
+"""Text as it may be written: without credentials, whoever wrote it.
 
 Two ways, for two kinds of text. A setting is written if it is on a list of known ones and its value
 has the shape that such values have (`plain_value`); of others the name is written. Free text, such
@@ -28,7 +28,7 @@ _SECRET_NAME = (
     r"|dsn|cookie|otp|pin(?!_?memory)|bearer|netrc|kubeconfig)(?:[^a-z0-9]|$)"
     r"|(?:ssh|user|db|root|admin|login|mail|smtp|http|proxy|key|store)pass(?:[^a-z0-9]|$)"
 )
-"""What names of credentials contain, in lower case with words apart. Counts are called `tokens`."""
+"""Parts of names of credentials, in lower case with words apart. Counts are called `tokens`."""
 
 _QUOTE = r"\\{0,3}[\"']"
 _QUOTED = "|".join(
@@ -49,7 +49,7 @@ _FOLLOWING = (
     r"|strength|string|to[ ]be|unknown|unset|use|valid|value|variable|verification|weak|wrong"
     r"|correct|[a-z]+(?:ed|ing|[ai]ble))(?![\w-])"
 )
-"""What follows "password" in sentences, and is none."""
+"""Words that follow "password" in sentences."""
 
 _TOKEN = (
     r"\b(?:token|secret|credentials?|(?:api|access|auth|secret|private|license|signing)[ _-]?key)"

@@ -34,7 +34,7 @@ NOTICEABLE_NS = 100_000
 
 
 class DeviceWatch(Protocol):
-    """What a device's hook offers to the hooks of the wire and of waits."""
+    """The service of a device's hook to the hooks of the wire and of waits."""
 
     def begin(self) -> None:
         """A collective is about to be issued in this thread."""

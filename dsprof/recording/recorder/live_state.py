@@ -82,7 +82,7 @@ def _nothing(*_: object) -> None:
 
 
 class LiveState:
-    """What is in flight in this process, for whoever looks at it from outside or afterwards.
+    """Collectives in flight in this process, for whoever looks at it from outside or afterwards.
 
     Hooks call `issue` and `done` in any thread, without a lock: a call has its own place, by its
     number. Descriptions are added with `_writing` held, and count once they are whole. In a forked

@@ -1,4 +1,4 @@
-"""What waits for the writer: records, and descriptions of what they refer to."""
+"""The queue of the writer: records, and descriptions of what they refer to."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _SOURCES = ("optimizer", "deepspeed", "user")  # of steps, the best one last
 
 
 class Recording(Protocol):
-    """What is on or off as a whole."""
+    """Switches of the whole recording."""
 
     recording: bool
 

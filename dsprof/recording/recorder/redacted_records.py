@@ -1,4 +1,4 @@
-"""What leaves the process: no credentials; with `anonymize` no hosts, users and paths either.
+"""Records as they leave the process: no credentials; with `anonymize` no hosts, users or paths.
 
 And nothing that is no Unicode, which JSON cannot say. docs/background/privacy.md lists what is
 written.

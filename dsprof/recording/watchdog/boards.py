@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from dsprof.files.ownership import is_own
 
 LARGEST_BYTES = 1 << 18
-"""What one writer may say; more is not written, and not read."""
+"""The limit of one writer; more is not written, and not read."""
 
 MOST_WRITERS = 1 << 14
 
 Answers = Mapping[str, bytes]
-"""What was said, by the name of who said it."""
+"""Messages by the name of their writer."""
 
 
 class Board(Protocol):

@@ -1,4 +1,4 @@
-"""What a rank says of itself, and what its node shows of those that cannot speak for themselves."""
+"""Evidence of a rank on itself, and of its node on ranks that cannot answer."""
 
 from __future__ import annotations
 

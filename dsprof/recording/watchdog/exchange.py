@@ -44,7 +44,7 @@ _VERDICT = "verdict"
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """What a leader found, for the ranks that did not look themselves."""
+    """The conclusion of a leader, for the ranks that did not look themselves."""
 
     text: str
     is_stuck: bool
@@ -93,7 +93,7 @@ class Exchange:
             self._on(board, lambda board: board.ask())
 
     def end(self) -> None:
-        """What was asked and said meanwhile counts no more, as long as the silence lasts."""
+        """Questions and answers of earlier rounds count no more, as long as the silence lasts."""
         self._heard |= {said.get(_VERDICT, b"") for said in self._read.values()}
         self._before, self._read = self._before | self._read, {}
         for board in [*self._boards(far=False), *self._said]:

@@ -1,4 +1,4 @@
-"""What ranks did in one inquiry after the other, as long as nothing goes on.
+"""States of ranks in one inquiry after the other, as long as nothing goes on.
 
 That a rank is busy proves nothing: it may compute for an hour. But the longer it is busy at one
 place, the less likely it is to come.

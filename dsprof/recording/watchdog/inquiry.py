@@ -1,4 +1,4 @@
-"""What follows once a rank has waited for too long: all tell where they are, one of them judges.
+"""The inquiry after a rank has waited for too long: all tell where they are, one of them judges.
 
 The leader of a node is its lowest rank whose watchdog runs. It sums up its node for the others,
 hears what they say, and tells its node what is behind it.
@@ -39,7 +39,7 @@ _NODE_S, _NODES_S, _CONCLUSION_S = 5.0, 8.0, 16.0
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What the kernel said of the processes of this node at some time."""
+    """Processes of this node, as the kernel showed them at some time."""
 
     at_ns: int
     by_rank: Mapping[int, ProcessState]

@@ -13,13 +13,13 @@ from typing import Literal
 Condition = Literal[
     "idle", "active", "stopped", "gone", "locked", "debugged", "saving", "storeless"
 ]
-"""What a rank does outside collectives.
+"""The activity of a rank outside collectives.
 
 `locked`: a C call holds the interpreter lock; `storeless`: it waits for a store that is gone.
 """
 
 Obstacle = Literal[Condition, "joined", "deadlock", "unreachable"]
-"""What a chain of waits ends at; `joined`: every rank is in the call, and it does not complete."""
+"""The end of a chain of waits; `joined`: every rank is in the call, and it does not complete."""
 
 _PASSES: frozenset[Obstacle] = frozenset(("active", "debugged", "saving"))
 
@@ -47,7 +47,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the chains of waits end at, by rank."""
+    """The ends of chains of waits, by rank."""
 
     obstacles: dict[int, Obstacle]
 

@@ -1,4 +1,4 @@
-"""What can be seen of a process from within, and of any on this machine by /proc.
+"""Looks at this process from within, and at others of this machine by /proc.
 
 Nothing here takes a lock or asks a device. What the kernel does not tell is absent.
 """
@@ -177,11 +177,11 @@ class _Cgroup:
         return _fields(_read(self._folder / file)).get("oom_kill")
 
     def memory_bytes(self) -> int | None:
-        """What it uses."""
+        """Its use of a resource."""
         return _number(self._folder / _USAGE[not self._is_second])
 
     def limit_bytes(self) -> int | None:
-        """What it may use; None: as much as there is."""
+        """Its limit; None: as much as there is."""
         limit = _number(self._folder / _LIMIT[not self._is_second])
         return limit if limit is not None and limit < _UNLIMITED else None
 

@@ -1,4 +1,4 @@
-"""What ranks of a node say to other nodes: as much as a verdict takes, packed, of bounded size."""
+"""Reports of a node to other nodes: as much as a verdict takes, packed, of bounded size."""
 
 from __future__ import annotations
 

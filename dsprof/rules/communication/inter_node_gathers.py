@@ -32,7 +32,7 @@ class Thresholds:
 
 
 class _Gather(NamedTuple):
-    """What all-gathers of one row have in common."""
+    """All-gathers of one row have this in common."""
 
     label: str
     ranks: int

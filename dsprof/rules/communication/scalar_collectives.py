@@ -29,7 +29,7 @@ _FAMILIES = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gathe
 _SCALAR = SIZE_CLASSES[0]
 _OBJECT_SIZES = SIZE_CLASSES[:3]
 _MODEL_ROLES = frozenset({"tensor", "pipeline", "model", "sequence", "context", "expert"})
-"""What is sent in these groups outside forward and backward hands out a batch, by design."""
+"""Collectives of these groups outside forward and backward hand out a batch, by design."""
 
 
 @dataclass(frozen=True, slots=True)

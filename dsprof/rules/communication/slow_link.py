@@ -159,7 +159,7 @@ LEAST_CALLS = 5
 
 
 class Kind(NamedTuple):
-    """What groups must have in common to be compared."""
+    """Groups are compared that have this in common."""
 
     op: int  # place in FAMILIES of the aggregate
     nbytes: int

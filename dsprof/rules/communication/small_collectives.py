@@ -34,7 +34,7 @@ _MIB = 1 << 20
 _HIDDEN = "No change is needed: computation hides them, so fewer would not shorten the step."
 
 _TOLD = frozenset({"barrier"})
-"""What has a rule of its own; so do scalars, and at stage 3 parameters."""
+"""Traffic with a rule of its own; so have scalars, and at stage 3 parameters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What is more than the moment at which each rank was dumped, or its record ended."""
+    """Limits above the doubt on the moment of each dump or end of a record."""
 
     unfinished: int = UNFINISHED  # collectives that another rank has ended and this one has not
     waited_s: float = LEAST_WAIT_NS / 1e9  # a shorter wait at the end of traces proves nothing

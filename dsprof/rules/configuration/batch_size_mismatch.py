@@ -24,7 +24,7 @@ class _Sizes(NamedTuple):
 
     @property
     def ranks(self) -> int | None:
-        """What the number of data-parallel ranks must divide, or with all three, must be.
+        """The batch size that data-parallel ranks must divide, or with all three, must be.
 
         None where every number of ranks fits, 0 where none does.
         """

@@ -36,7 +36,7 @@ _ERRORS = (
     ("asynchronous operations on CPUs", "timed at their launch only", "cannot be distinguished"),
     ("straggler times", "too small before #8199, August 2026", "as they are"),
 )
-"""What is wrong with the logger's figures; the first row holds for some releases only."""
+"""Errors in the logger's figures; the first row holds for some releases only."""
 
 
 class CommsLoggerEnabled:

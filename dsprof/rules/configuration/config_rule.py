@@ -1,4 +1,4 @@
-"""What rules on the DeepSpeed configuration share: whose configuration, and is there one."""
+"""The common part of rules on DeepSpeed configurations: whose it is, and whether there is one."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ _OLD_OFFLOADS = {
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What was written for one engine, and what is in force as far as that is known."""
+    """Settings of one engine, as written and, as far as known, in force."""
 
     engine: EngineConfig
     lines: Mapping[str, int]  # of written keys, where a file was read

@@ -1,4 +1,4 @@
-"""What becomes of a key that DeepSpeed does not know, and which one was meant."""
+"""Keys that DeepSpeed does not know: their effect, and the key that was meant."""
 
 from __future__ import annotations
 

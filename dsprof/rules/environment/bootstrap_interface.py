@@ -49,7 +49,7 @@ _VARIABLES = (
 
 
 class _Choice(NamedTuple):
-    """What a value selects of the interfaces of some ranks."""
+    """The interfaces of some ranks that a value selects."""
 
     name: str
     value: str

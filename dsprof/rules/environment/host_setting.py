@@ -11,7 +11,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What a host should allow at least; -1 of a host is no limit."""
+    """Least limits of a host; -1 of a host is no limit."""
 
     shm_bytes: int = 1 << 30  # size of /dev/shm
     memlock_bytes: int = 16 << 30  # locked memory, where hosts are connected by RDMA

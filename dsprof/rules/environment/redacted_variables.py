@@ -1,4 +1,4 @@
-"""What rules say of variables whose values were not written."""
+"""Words on variables whose values were not written."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ from dsprof.rules.rule import Rule, RuleMeta
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What has to be measured before another precision is called faster, and what it wins."""
+    """Limits for calling another precision faster."""
 
     times: float = 1.5  # as many products in the same time
     products_share: float = 0.3  # of computation after the change, at least, that multiplies
 
 
 class _Judged(NamedTuple):
-    """What is judged."""
+    """The subject of a judgement."""
 
     facts: EnvironmentFacts
     precision: Precision

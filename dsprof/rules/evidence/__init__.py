@@ -1,1 +1,1 @@
-"""What several rules show as evidence, and say of it."""
+"""Evidence that several rules share, and its words."""

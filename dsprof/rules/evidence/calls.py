@@ -1,4 +1,4 @@
-"""What rules say of single calls: the calls as evidence, and what it would save to omit them."""
+"""Single calls as evidence, and the saving if they are omitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules say of spans that the program named: where a rank loses time, what fills a step."""
+"""Annotated spans as evidence: where a rank loses time, what fills a step."""
 
 from __future__ import annotations
 

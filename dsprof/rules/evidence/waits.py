@@ -1,4 +1,4 @@
-"""What rules say of waits: for which bucket, module or line, and how long before it was started."""
+"""Waits as evidence: for which bucket, module or line, and how long before it was started."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What rules ask of hardware: which accelerators, which precision, which peak."""
+"""Hardware of a run: which accelerators, which precision, which peak."""

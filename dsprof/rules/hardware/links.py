@@ -1,4 +1,4 @@
-"""What the links of a run can carry, by the names of its accelerators and network adapters.
+"""Speeds of the links of a run, by the names of its accelerators and network adapters.
 
 `knowledge/links.csv` holds what others measured with nccl-tests: bus bandwidth in bytes/s of a rank
 within a host (`group`: in any group; `eight`: on hosts of eight, which have switches; `all`: of all

@@ -22,7 +22,7 @@ _DIVIDE = {"tensor", "pipeline", "sequence", "context", "expert", "model"}
 
 
 class Utilisation(NamedTuple):
-    """What a step of one rank computes by its model, and what the hardware could."""
+    """FLOPs of a step of one rank by its model, and the hardware's peak."""
 
     flops_per_step: float | None = None
     peak_flops_per_s: float | None = None

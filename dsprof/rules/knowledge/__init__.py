@@ -1,1 +1,1 @@
-"""What rules know of the world: names and facts as data, with their loaders."""
+"""Knowledge of rules: names and facts as data, with their loaders."""

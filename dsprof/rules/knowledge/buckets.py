@@ -1,4 +1,4 @@
-"""What sets how much each library reduces at once, and what to set it to."""
+"""Settings of how much each library reduces at once, with their remedy."""
 
 from __future__ import annotations
 

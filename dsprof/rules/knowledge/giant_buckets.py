@@ -1,4 +1,4 @@
-"""What makes a library send most gradients as one, and what to do instead."""
+"""Why a library sends most gradients as one, and the remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.flushes import Flushes, FlushKind
 
 _MIB = 1 << 20
 _DEFAULT_BYTES = 25 * _MIB
-"""What DDP has proven good over the years."""
+"""The default of DDP, proven over the years."""
 
 _PARTS = 8
 """Of a model whose gradients are less than that: one eighth is left when backward is over."""

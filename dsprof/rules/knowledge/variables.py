@@ -1,4 +1,4 @@
-"""What is known of the variables of NCCL, RCCL, libfabric, torch and their plugins.
+"""Variables of NCCL, RCCL, libfabric, torch and their plugins.
 
 known_names.txt      names that a release reads; a `*` matches any characters
 harmless_names.txt   names that no library reads but that images and build scripts set

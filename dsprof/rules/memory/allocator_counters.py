@@ -1,4 +1,4 @@
-"""What rules of memory have in common: series of step ends, settings of the allocator, words."""
+"""Common parts of rules of memory: series of step ends, settings of the allocator, words."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.rank.intent import ITEM_BYTES, communication_dtype
 
 _ONLY_PARAMETERS = "DeepSpeedZeRoOffload"
-"""What ZeRO-3 makes in place of its optimizer where none is given: it reduces no gradients."""
+"""ZeRO-3's stand-in where no optimizer is given: it reduces no gradients."""
 
 
 class GradientBuffers(NamedTuple):
-    """What one rank allocates."""
+    """Buffers that one rank allocates."""
 
     capacity: int  # elements of one
     slots: int

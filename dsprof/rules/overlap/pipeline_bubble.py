@@ -15,7 +15,7 @@ from dsprof.rules.evidence.calls import blocked_ms, share_of_step
 from dsprof.rules.rule import Rule, RuleMeta
 
 _LEAST_BUBBLE = 0.01
-"""What can be asked for: no number of micro-batches leaves none."""
+"""The least bubble that a threshold may demand: no number of micro-batches leaves none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What counts as a slow step, and when that matters."""
+    """Limits of a slow step and of its cost."""
 
     steps: int = 12  # after warm-up; fewer do not tell
     # Of the median: by so much a slow step is longer.

@@ -22,7 +22,7 @@ _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What counts as a change."""
+    """Limits of a change."""
 
     steps: int = 20  # after warm-up; fewer do not tell
     least_side: int = 5  # steps before and after it

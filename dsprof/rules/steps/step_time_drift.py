@@ -23,7 +23,7 @@ _QUARTERS = ("first", "second", "third", "last")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What counts as drift."""
+    """Limits of drift."""
 
     steps: int = 24  # after warm-up; fewer do not tell
     share: float = 0.10  # of the first steps: by so much the last are longer

@@ -1,1 +1,1 @@
-"""What a rank, or a tool that looked at it, wrote down of one moment."""
+"""Dumps: one moment, as a rank or a tool that looked at it wrote it down."""

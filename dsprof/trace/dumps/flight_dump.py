@@ -1,4 +1,4 @@
-"""What torch's flight recorder held of one rank: its last collectives, and what became of them."""
+"""One rank's dump of torch's flight recorder: its last collectives and their states."""
 
 from __future__ import annotations
 

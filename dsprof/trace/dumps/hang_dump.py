@@ -1,4 +1,4 @@
-"""What a rank saw of itself when it made no progress: written once, while it stands.
+"""A rank's dump of itself when it made no progress: written once, while it stands.
 
 A dump is a hint, and no verdict: a rank that is only slow writes one, too.
 """
@@ -43,7 +43,7 @@ class ThreadStack(msgspec.Struct, frozen=True):
 
 
 class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the kernel says of a process; what it does not say is absent."""
+    """A process as its kernel shows it; what it does not show is absent."""
 
     state: str = ""  # letter of /proc/PID/stat; "X": there is no such process
     waits_in: str = ""  # function of the kernel (wchan)

@@ -1,4 +1,4 @@
-"""What `ncclras` prints of a job: communicators whose ranks differ, or do not answer."""
+"""Output of `ncclras`: communicators whose ranks differ, or do not answer."""
 
 from __future__ import annotations
 

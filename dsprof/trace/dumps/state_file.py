@@ -89,7 +89,7 @@ class Line(msgspec.Struct, omit_defaults=True):
 
 
 class RankState(msgspec.Struct):
-    """What a rank was doing at `beat_ns` or later; times are of its monotonic clock."""
+    """The state of a rank at `beat_ns` or later; times are of its monotonic clock."""
 
     header: Header
     process_start: int  # field 22 of /proc/PID/stat: with the pid it names the process
@@ -275,7 +275,7 @@ def _stacks(data: bytes) -> str:
 
 
 class _Text:
-    """What the lines of the text say; those that cannot be read are skipped."""
+    """Parse the lines of the text; those that cannot be read are skipped."""
 
     def __init__(self, text: bytes) -> None:
         self.header: Header | None = None

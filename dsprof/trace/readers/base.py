@@ -1,4 +1,4 @@
-"""What a reader is: it knows a kind of file by its content, and turns one into `RankTrace`s."""
+"""Readers: each knows a kind of file by its content, and turns one into `RankTrace`s."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rank_in_name(path: Path) -> int:
 
 
 class Facts(Flag):
-    """What a kind of file contains about a rank.
+    """Contents of a kind of file on a rank.
 
     Files that tell different facts of a rank are joined. Of two that tell the same only one is
     read, so that nothing counts twice: that of the earlier reader. Only logs add up.

@@ -1,4 +1,4 @@
-"""What calls of the host do, by their names (CUDA, ROCm, torch), and what surrounds them."""
+"""Kinds of calls of the host by their names (CUDA, ROCm, torch), and what surrounds them."""
 
 from __future__ import annotations
 

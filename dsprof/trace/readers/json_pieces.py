@@ -15,7 +15,7 @@ _LONGEST_BYTES = 1 << 25
 
 
 class Pieces:
-    """What lies between the matches of `seam`; `too_long` counts what was longer than any object.
+    """The pieces between the matches of `seam`; `too_long` counts what was longer than any object.
 
     A seam must match nothing of an object, or only the comma between two.
     """

@@ -16,12 +16,12 @@ SAMPLES = 256
 """When there are so many, half of them lose their worth: first every step, then every second..."""
 
 WORTH = ("sample", "slow", "change", "capture", "first")
-"""What leaves first when there is no more room."""
+"""The order of eviction when there is no more room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What is unusual."""
+    """Unusual steps."""
 
     usual_steps: int = 64  # before a step, whose median is usual
     least_steps: int = 16  # of them, to compare at all

@@ -1,1 +1,1 @@
-"""What is known of DeepSpeed's configuration: tables, and what reads them."""
+"""DeepSpeed's configuration: tables, and their loaders."""

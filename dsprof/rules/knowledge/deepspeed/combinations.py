@@ -31,7 +31,7 @@ Condition = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What follows where every condition of `when` holds; the first key is the one to change."""
+    """A consequence where every condition of `when` holds; the first key is the one to change."""
 
     when: Mapping[str, Condition]
     says: str

@@ -225,4 +225,4 @@ AT_ODDS: tuple[Combination, ...] = (
         overlaps=True,
     ),
 )
-"""What DeepSpeed accepts without a message."""
+"""Conflicts that DeepSpeed accepts without a message."""

@@ -1,4 +1,4 @@
-"""What is known of DeepSpeed's configuration: keys, what becomes of others, and since when.
+"""DeepSpeed's configuration: its keys, the fate of others, and since which release.
 
 keys.csv         keys that DeepSpeed reads. `kind`: bool, int or float where it insists; "?" where
                  it may be null. `not_in`: the last release read that lacks the key. `stages`: ZeRO

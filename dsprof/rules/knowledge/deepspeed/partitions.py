@@ -1,4 +1,4 @@
-"""What AutoTP refuses of tensor_parallel.partition_config, before it looks at a model.
+"""Errors of tensor_parallel.partition_config that AutoTP refuses before it looks at a model.
 
 Read in the sources of DeepSpeed 0.19.8.
 """

@@ -23,7 +23,7 @@ DTYPES: Mapping[str, tuple[str, ...]] = {
     "int8": ("torch.int8", "int8"),
     "bf16": ("torch.bfloat16", "bf16", "bfloat16"),
 }
-"""What DeepSpeed calls its dtypes."""
+"""DeepSpeed's names of dtypes."""
 
 _DTYPES = frozenset(name for names in DTYPES.values() for name in names)
 _LIST = "list of "

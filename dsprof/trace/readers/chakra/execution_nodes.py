@@ -1,4 +1,4 @@
-"""What the nodes of an execution trace say about communication.
+"""Communication in the nodes of an execution trace.
 
 The arguments of `record_param_comms` in all schemas: tensors (absent for a wait), number, group,
 rank or root, name of the collective, splits in and out, since 1.1.0 first rank and stride of the
@@ -63,7 +63,7 @@ class _Arguments(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """What a rank says of a group that it does not list: its own rank, -1, and the size, 0."""
+    """A rank's words for a group that it does not list: its own rank, -1, and the size, 0."""
 
     rank: int
     size: int

@@ -1,4 +1,4 @@
-"""What the nodes of a Chakra graph say about communication.
+"""Communication in the nodes of a Chakra graph.
 
 Numbers of fields are those of `et_def.proto` of mlcommons/chakra, which have not changed since its
 first release but for the metadata: that had no version before.
@@ -45,7 +45,7 @@ _MOST_RANKS = 1 << 20
 
 
 class GraphCall(NamedTuple):
-    """What a node communicates."""
+    """The communication of a node."""
 
     call: Call
     is_of_host: bool

@@ -31,7 +31,7 @@ _MARK = re.compile(
     rb'"ph"\s*:\s*"'
 )
 _WRITER_IN_NAME = re.compile(r"(?P<host>[\w.-]+)_(?P<pid>\d{1,9})\.\d{10,}\.pt\.trace\.json")
-"""What `tensorboard_trace_handler` calls a file, unless it is given another name."""
+"""Names of files by `tensorboard_trace_handler`, unless it is given another name."""
 
 _PROCESS_OF_HOST = (
     rb'"cat"\s*:\s*"(?:cpu_op|cuda_runtime|user_annotation|python_function|Operator|Runtime)"'

@@ -87,7 +87,7 @@ class Args(msgspec.Struct, gc=False, frozen=True):
 
 
 class TraceEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """What took time, the only kind of event that is read: times in microseconds."""
+    """An event with a duration, the only kind of event that is read: times in microseconds."""
 
     cat: str = ""
     name: str = ""
@@ -132,7 +132,7 @@ class Distributed(msgspec.Struct):
 
 
 class Metadata(msgspec.Struct):
-    """What the file has besides events."""
+    """Fields of the file besides events."""
 
     distributed: Distributed | None = msgspec.field(default=None, name="distributedInfo")
     base_ns: Int = msgspec.field(default=0, name="baseTimeNanoseconds")

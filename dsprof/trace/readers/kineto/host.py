@@ -30,7 +30,7 @@ from dsprof.trace.readers.kineto.events import (
 from dsprof.trace.schema import Group
 
 ISSUED = "record_param_comms"
-"""What torch records of each call of NCCL's process group, from recent releases on with sizes."""
+"""Torch's records of calls of NCCL's process group, from recent releases on with sizes."""
 
 _Shape = Annotated[
     list[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]], msgspec.Meta(max_length=64)
@@ -55,7 +55,7 @@ class Issues:
 
     @property
     def calls(self) -> list[Call]:
-        """What was issued; when that ended is not known."""
+        """Collectives as issued; when that ended is not known."""
         return [call._replace(end_ns=0) for call in self._calls.values()]
 
     def add(self, args: Args, call: Call) -> None:

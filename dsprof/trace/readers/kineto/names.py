@@ -1,4 +1,4 @@
-"""What is the same of all events of one name, found out once; asked for each event of a profile."""
+"""Properties of all events of one name, found once: a profile has millions of events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsprof.trace.readers.kineto.events import (
 from dsprof.trace.readers.kineto.host import ISSUED
 
 UNUSED, STEP, CALL, SPAN, HOST_CALL = range(5)
-"""What events of the host are.
+"""Kinds of events of the host.
 
 `CALL` is torch's record of a collective, `SPAN` one of a CPU backend; `HOST_CALL` and above are
 calls that may keep a device idle, by their kind.
@@ -28,7 +28,7 @@ _MOST_NAMES = 1 << 16
 
 
 class HostUses(dict[str, int]):
-    """What is read of the host's events by their names; fills itself, within bounds."""
+    """Kinds of the host's events by their names; fills itself, within bounds."""
 
     def __missing__(self, name: str) -> int:
         if len(self) >= _MOST_NAMES:
@@ -48,7 +48,7 @@ def _use(name: str) -> int:
 
 
 class DeviceKind(NamedTuple):
-    """What is the same of all kernels or copies of one name; `name` and `library` are words."""
+    """Properties of all kernels or copies of one name; `name` and `library` are words."""
 
     name: int
     library: int

@@ -38,7 +38,7 @@ _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
 
 @dataclass(frozen=True, slots=True)
 class _LogFile:
-    """What one file came to; never changed, for it is kept."""
+    """The contents of one file; never changed, for it is kept."""
 
     ranks: tuple[LoggedRank, ...]
     world_size: int

@@ -16,7 +16,7 @@ MARKS = (
     *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"#  Rank ", b"- hardware: "),
     *(b"average bandwidth of ", b"Performance of ", b" duration: ", b"algo throughput: "),
 )
-"""What a line must hold to begin a table, or to say what it is of."""
+"""Marks of a line that begins a table, or says what it is of."""
 
 _UNITS: dict[str, int] = {unit: 1024**i for i, unit in enumerate(("B", "K", "M", "G", "T"))}
 _FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"

@@ -1,4 +1,4 @@
-"""What DeepSpeed's comms_logger prints: a line per call, and the table of `log_summary`.
+"""Output of DeepSpeed's comms_logger: a line per call, and the table of `log_summary`.
 
 Sizes are in units of 1024 although they are called KB, bandwidths in 10^9 bits. The bandwidths
 are computed from the size in ways that changed with the versions, so only sizes and times are

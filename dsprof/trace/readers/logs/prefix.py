@@ -1,4 +1,4 @@
-"""What precedes a message in a log: launchers, schedulers, clocks, and NCCL's own prefix."""
+"""Prefixes of messages in logs: launchers, schedulers, clocks, and NCCL's own prefix."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MARKS = (
     *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
     *benchmark_tables.MARKS,
 )
-"""What a line must hold to be looked at."""
+"""Marks of lines that are looked at."""
 
 _ELASTIC_RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")
 _ALLOCATOR = re.compile(
@@ -77,7 +77,7 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class LoggedRank:
-    """What the log says of one rank, and of the process that was it; `note` is for the user."""
+    """One rank in the log, and the process that was it; `note` is for the user."""
 
     rank: int
     host: str

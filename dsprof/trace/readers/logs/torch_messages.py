@@ -1,4 +1,4 @@
-"""What torch writes into a log when a device is out of memory or a collective out of time."""
+"""Torch's messages in a log when a device is out of memory or a collective out of time."""
 
 from __future__ import annotations
 

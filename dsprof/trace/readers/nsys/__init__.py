@@ -78,7 +78,7 @@ def _processes(tables: Tables, path: Path, host: Host) -> list[Process]:
 
 
 class Told(NamedTuple):
-    """What the tables say of all processes."""
+    """All processes, as the tables describe them."""
 
     work: Work
     ranges: Sequence[Range]

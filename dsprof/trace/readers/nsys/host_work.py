@@ -1,4 +1,4 @@
-"""What hosts did beside their devices, from the runtime calls of an nsys export."""
+"""Activity of hosts beside their devices, from the runtime calls of an nsys export."""
 
 from __future__ import annotations
 
