@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsprof.api.loaded_run import LoadedRun
     from dsprof.api.recording import Recording
 
-__all__ = ["__version__", "annotate", "disable", "enable", "load", "record", "step"]
+__all__ = ["__version__", "annotate", "disable", "enable", "load", "metrics", "record", "step"]
 
 
 _NOT_GIVEN: Any = ...
@@ -135,6 +135,18 @@ def step() -> None:
     on = session.current()
     if on is not None and on.recorder.recording:
         on.recorder.progress.end_step("user")
+
+
+def metrics() -> dict[str, float]:
+    """Return figures of the last step of this rank, for any logger: `wandb.log(dsprof.metrics())`.
+
+    Names begin with `dsprof/`. The figures are of a step that is a step or two back, because what
+    it waited for must have ended; {} before that, while nothing is recorded, and at the first call,
+    which begins the adding up. It takes no time: the writer's thread adds.
+    """
+    from dsprof.recording import session
+
+    return session.metrics()
 
 
 def annotate(name: str) -> AbstractContextManager[None]:

@@ -136,4 +136,5 @@ def _inner_paths() -> Iterator[str]:
         if spec.submodule_search_locations is None:
             yield spec.origin or "<"
         else:
-            yield from (folder + os.sep for folder in spec.submodule_search_locations)
+            # As paths, too: transformers builds its own.
+            yield from (os.fspath(one) + os.sep for one in spec.submodule_search_locations)

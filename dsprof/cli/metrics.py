@@ -38,6 +38,12 @@ docs/how-to/watch.md lists the metrics."""
             metavar="ADDRESS",
             help="address to listen on (default: 127.0.0.1)",
         )
+        parser.add_argument(
+            "--alerts",
+            type=Path,
+            metavar="FILE",
+            help="YAML file that says where findings are sent",
+        )
 
     def run(self, arguments: Namespace) -> int:
         """Serve until interrupted."""
@@ -48,9 +54,13 @@ docs/how-to/watch.md lists the metrics."""
                 "metrics need prometheus_client: pip install 'dsprof[metrics]'"
             ) from None
         from dsprof.cli.watch import found
+        from dsprof.config.alerts import load_alerts
+        from dsprof.live.alerts import Alerts
         from dsprof.live.metrics import RunCollector
+        from dsprof.live.now import RunNow
         from dsprof.live.watching import repeat
 
+        alerts = Alerts(load_alerts(arguments.alerts)) if arguments.alerts else None
         collector, registry = RunCollector(), CollectorRegistry(auto_describe=False)
         registry.register(collector)
         try:
@@ -63,5 +73,11 @@ docs/how-to/watch.md lists the metrics."""
         shown = f"http://{arguments.host}:{server.server_port}/metrics"
         print(f"dsprof: {shown}; Ctrl-C ends", file=sys.stderr, flush=True)
         watched = found(arguments.paths)
-        repeat(watched, Event(), lambda now: collector.show(now, watched.totals))
+
+        def show(now: RunNow) -> None:
+            collector.show(now, watched.totals)
+            if alerts is not None:
+                alerts.show(now)
+
+        repeat(watched, Event(), show)
         return 0

@@ -31,6 +31,7 @@ from dsprof.recording.recorder.pseudonyms import Anonymizer
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.recording.recorder.shared_key import SharedKey
+from dsprof.trace.last_step import LastStep
 from dsprof.trace.rolling.parts import ALWAYS
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import (
@@ -58,6 +59,7 @@ class Session:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self.last_step = LastStep()
         self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
@@ -197,6 +199,7 @@ class Session:
             prepare_late=partial(self._describe_effective_environment, key),
             disclose=self._disclose,
             show_life=lambda: state.beat(recorder.progress.scope),
+            last_step=self.last_step,
         )
         folder = Path(config.out)
         if config.mode == ALWAYS:
@@ -445,6 +448,14 @@ def stop(reason: str = "disable") -> None:
     session, _current = _current, None
     if session is not None:
         session.close(reason)
+
+
+def metrics() -> dict[str, float]:
+    """Return the figures of the last step of this rank, and add up those to come."""
+    if _current is None:
+        return {}
+    _current.last_step.is_asked = True
+    return dict(_current.last_step.figures)
 
 
 @contextmanager

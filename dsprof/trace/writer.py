@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ import msgspec
 from dsprof.environment import EnvSnapshot
 from dsprof.trace.encode import Encoder
 from dsprof.trace.heartbeat import Silence
+from dsprof.trace.last_step import LastStep
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.schema import (
     Collective,
@@ -113,6 +114,7 @@ class Source:
     prepare_late: Callable[[], list[Any]]  # the same, of what is known after the first step
     disclose: Callable[[Any], Any]  # rewrites a definition or a name before it is written
     show_life: Callable[[], None] = lambda: None  # at least every INTERVAL_S
+    last_step: LastStep = field(default_factory=LastStep)
 
 
 class TraceWriter:
@@ -221,13 +223,17 @@ class TraceWriter:
     def _drain(self) -> None:
         """Write all that is there, a chunk at a time so that the GIL is free in between."""
         definitions, records = self._source.definitions, self._source.records
+        last_step = self._source.last_step
         if records:
             self._silence.broken(time.perf_counter_ns())
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             lines = self._define(definitions.popleft() for _ in range(len(definitions)))
             for _ in range(min(len(records), CHUNK_RECORDS)):
-                lines += self._take(records.popleft())
+                record = records.popleft()
+                if last_step.is_asked:
+                    last_step.take(record)
+                lines += self._take(record)
             self._write(lines)
         self.cpu_ns = time.thread_time_ns()
 
@@ -263,6 +269,8 @@ class TraceWriter:
         self._step = record.step
         self.counted_only_steps += not self._is_kept(record.step)
         sample = msgspec.structs.replace(self._look_at_memory(record), step=record.step)
+        if self._source.last_step.is_asked:
+            self._source.last_step.end(record, sample, self._header.device)
         lines = [*self._lines.record(record), *self._lines.record(sample)]
         return lines + self._counter_lines(record.step)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,6 +25,7 @@ import dsprof
 from dsprof.__main__ import _parser, main
 from dsprof.cli.loading import threshold_schema
 from dsprof.config import load_config, load_thresholds
+from dsprof.config.alerts import load_alerts
 from dsprof.diagnosis.budget.limits import load_budget
 from dsprof.recording import session
 from tests.docs.desk import ROOT, set_up
@@ -250,6 +252,7 @@ def test_python_works(block: Block, at_desk: Path) -> None:
     if any(word in block.text for word in UNRUNNABLE) or "rules" in block.page.parts:
         return
     names = {"dsprof": dsprof, "train": lambda: None, "loader": iter(range(9))}
+    names |= {"step": 10, "wandb": SimpleNamespace(log=lambda figures, step: None)}
     try:
         exec(code, names)
     finally:
@@ -265,6 +268,8 @@ def test_yaml_is_what_it_is_for(block: Block, tmp_path: Path) -> None:
         kubernetes = pytest.importorskip("kubernetes_validate")
         for one in documents:
             kubernetes.validate(one, kubernetes.latest_version(), strict=True)
+    elif "on_finding" in documents[0]:
+        load_alerts(path)
     elif "rules" in documents[0] or "out" in documents[0]:
         load_thresholds(path, threshold_schema())
     else:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -89,3 +93,15 @@ def test_a_path_is_found_out_however_many_collectives_a_step_has(a_step: int) ->
 def test_no_site_at_all() -> None:
     recorder = Recorder(lambda: True)
     assert Sites(recorder).above(10_000) == 0
+
+
+def test_a_library_that_names_its_folders_by_paths(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As transformers does, once it is imported."""
+    library = ModuleType("transformers")
+    library.__spec__ = ModuleSpec("transformers", None, is_package=True)
+    library.__spec__.submodule_search_locations = [tmp_path]  # type: ignore[list-item]
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    call, file_of = setup()
+    assert file_of(below(call, str(tmp_path / "trainer.py"), "user.py")()) == "user.py"

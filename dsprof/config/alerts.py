@@ -1,0 +1,53 @@
+"""The file that says where findings are sent while a run lasts: YAML, given explicitly."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dsprof.errors import ConfigError
+from dsprof.files.inputs import read_input
+
+_LARGEST_BYTES = 1 << 16
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class OnFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do when a finding is raised, or a run is stuck."""
+
+    command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None = None  # no shell
+    webhook: str = ""  # address; a secret, as the headers are
+    headers: dict[str, str] = {}
+    severity: Literal["critical", "high", "medium", "low"] = "high"  # the least that is sent
+    every_minutes: Positive = 15  # no two alerts within so long
+    timeout_s: Positive = 30
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    on_finding: OnFinding
+
+
+def load_alerts(path: Path) -> OnFinding:
+    """Read a file of alerts.
+
+    Raises:
+        ConfigError: it cannot be read, or something in it is wrong. No value of it is quoted.
+    """
+    try:
+        found = msgspec.yaml.decode(read_input(path, _LARGEST_BYTES), type=_File).on_finding
+    except OSError as error:
+        raise ConfigError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{os.fspath(path)}: {error}") from None
+    except (msgspec.DecodeError, RecursionError):
+        raise ConfigError(f"{os.fspath(path)}: this is no YAML") from None
+    if found.command is None and not found.webhook:
+        raise ConfigError(f"{os.fspath(path)}: on_finding needs a command or a webhook")
+    if found.webhook and urlsplit(found.webhook).scheme not in ("http", "https"):
+        raise ConfigError(f"{os.fspath(path)}: the webhook must begin with https:// or http://")
+    return found

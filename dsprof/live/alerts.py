@@ -1,0 +1,119 @@
+"""Sends findings while a run lasts, to a command or a webhook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPException
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from dsprof.config.alerts import OnFinding
+from dsprof.findings.finding import Finding, Severity
+from dsprof.live.now import RunNow
+
+_PAUSES_S = (1.0, 5.0)
+"""Between attempts to reach a webhook."""
+
+_ORDER = (Severity.CRITICAL, Severity.HIGH, Severity.MEDIUM, Severity.LOW)
+
+
+class Alert(msgspec.Struct):
+    """What is sent: on standard input of the command, and as the body for the webhook."""
+
+    run_key: str
+    step: int | None
+    stuck: str  # why no step ends; "" where steps end
+    findings: list[Finding]  # those that were not sent before
+
+
+class Alerts:
+    """Sends each finding once, and no two alerts within `every_minutes`; later ones wait."""
+
+    def __init__(
+        self,
+        on_finding: OnFinding,
+        complain: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    ) -> None:
+        self._on_finding, self._complain = on_finding, complain
+        self._severities = _ORDER[: _ORDER.index(Severity(on_finding.severity)) + 1]
+        self._known: set[str] = set()
+        self._next_at = monotonic()
+        self._sender = ThreadPoolExecutor(1)
+        self._sent: Future[None] | None = None
+
+    def show(self, now: RunNow) -> None:
+        """Send what is new in the state of a run, unless something is being sent."""
+        new = [one for one in now.findings if one.severity in self._severities]
+        new = [one for one in new if one.rule not in self._known]
+        is_stuck = bool(now.stuck) and now.stuck not in self._known
+        is_busy = self._sent is not None and not self._sent.done()
+        if not (new or is_stuck) or is_busy or monotonic() < self._next_at:
+            return
+        self._next_at = monotonic() + 60 * self._on_finding.every_minutes
+        self._known |= {one.rule for one in new} | {now.stuck}
+        alert = Alert(now.run_key, now.step, now.stuck, new)
+        self._sent = self._sender.submit(self._send, msgspec.json.encode(alert))
+
+    def close(self) -> None:
+        """Wait for what is being sent."""
+        self._sender.shutdown()
+
+    def _send(self, body: bytes) -> None:
+        given = self._on_finding
+        if given.command is not None:
+            self._run(given.command, body)
+        if given.webhook:
+            self._post(body)
+
+    def _run(self, command: Sequence[str], body: bytes) -> None:
+        try:
+            done = subprocess.run(
+                command, input=body, capture_output=True, timeout=self._on_finding.timeout_s
+            )
+        except subprocess.TimeoutExpired:
+            self._complain(f"dsprof: the command of on_finding took over {self._limit}: ended")
+        except OSError as error:
+            self._complain(f"dsprof: the command of on_finding cannot start: {error.strerror}")
+        else:
+            if done.returncode:
+                self._complain(
+                    f"dsprof: the command of on_finding ended with exit code {done.returncode}"
+                )
+
+    @property
+    def _limit(self) -> str:
+        return f"{self._on_finding.timeout_s:g} s"
+
+    def _post(self, body: bytes) -> None:
+        headers = {"Content-Type": "application/json", **self._on_finding.headers}
+        failure = ""
+        for pause_s in (0, *_PAUSES_S):
+            time.sleep(pause_s)
+            try:
+                request = urllib.request.Request(self._on_finding.webhook, body, headers)
+                with _opener.open(request, timeout=self._on_finding.timeout_s):
+                    return
+            except urllib.error.HTTPError as error:
+                failure = f"it answered {error.code}"
+            except (OSError, HTTPException, ValueError) as error:
+                # Its text may quote the address.
+                failure = f"it cannot be reached ({type(error).__name__})"
+        self._complain(f"dsprof: the webhook of on_finding was given up: {failure}")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would send headers with secrets to somewhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirects)

@@ -1,0 +1,186 @@
+"""Findings are told by a command or a webhook: once each, seldom, without secrets or a shell."""
+
+import json
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from dsprof.config.alerts import OnFinding, load_alerts
+from dsprof.errors import ConfigError
+from dsprof.findings.finding import Severity
+from dsprof.live import alerts as module
+from dsprof.live.alerts import Alerts
+from tests.live.test_screen import finding, run
+
+
+def told(on_finding: OnFinding, *states: Any) -> list[str]:
+    """Show states of a run one after the other; return the complaints."""
+    complaints: list[str] = []
+    alerts = Alerts(on_finding, complaints.append)
+    for state in states:
+        alerts.show(state)
+        if alerts._sent is not None:
+            alerts._sent.result()
+    alerts.close()
+    return complaints
+
+
+def appending(path: Path) -> tuple[str, ...]:
+    code = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read() + b'\\n')"
+    return sys.executable, "-c", code, str(path)
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_finding_is_told_once_as_json(tmp_path: Path) -> None:
+    out = tmp_path / "told; touch x"  # a name that a shell would run
+    given = OnFinding(command=appending(out), every_minutes=1e-9)
+    first, second = finding("late-rank"), finding("giant-bucket")
+    low = msgspec.structs.replace(finding("tiny"), severity=Severity.LOW)
+    complaints = told(
+        given,
+        run(),
+        run(findings=[first, low]),
+        run(findings=[first, low]),
+        run(findings=[second, first, low]),
+    )
+    assert complaints == []
+    assert [[one["rule"] for one in alert["findings"]] for alert in lines(out)] == [
+        ["late-rank"],
+        ["giant-bucket"],
+    ]
+    assert lines(out)[0] | {"findings": 0} == {
+        "run_key": "key",
+        "step": 40,
+        "stuck": "",
+        "findings": 0,
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {out.name}
+
+
+def test_what_comes_too_soon_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    given = OnFinding(command=appending(tmp_path / "told"), every_minutes=10)
+    alerts = Alerts(given)
+
+    def show(at_s: float, *rules: str) -> int:
+        now[0] = at_s
+        alerts.show(run(findings=[finding(rule) for rule in rules]))
+        assert alerts._sent is not None
+        alerts._sent.result()
+        return len(lines(tmp_path / "told"))
+
+    assert show(0, "a") == 1
+    assert show(599, "a", "b") == 1
+    assert show(600, "a", "b") == 2
+    alerts.close()
+
+
+def test_a_stuck_run_is_told_without_a_finding(tmp_path: Path) -> None:
+    out = tmp_path / "told"
+    stuck = run(stuck="Rank 1 never entered all_reduce 7.")
+    told(OnFinding(command=appending(out), every_minutes=1e-9), stuck, stuck)
+    assert [alert["stuck"] for alert in lines(out)] == ["Rank 1 never entered all_reduce 7."]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("/nowhere/program",), "cannot start: No such file or directory"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), "ended with exit code 3"),
+        ((sys.executable, "-c", "import time; time.sleep(60)"), "took over 0.5 s: ended"),
+    ],
+)
+def test_a_command_that_fails_is_said(command: tuple[str, ...], said: str) -> None:
+    (complaint,) = told(
+        OnFinding(command=command, timeout_s=0.5), run(findings=[finding("late-rank")])
+    )
+    assert complaint == f"dsprof: the command of on_finding {said}"
+
+
+class Receiver(BaseHTTPRequestHandler):
+    answers: ClassVar[list[int]] = []
+    got: ClassVar[list[tuple[Any, bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.got.append((self.headers, body))
+        self.send_response(self.answers.pop(0))
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_POST  # noqa: N815 - the name that the base class looks for
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(module, "_PAUSES_S", (0.0, 0.0))
+    Receiver.got = []
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/hook/s3cr3t"
+        server.shutdown()
+
+
+def test_a_webhook_gets_the_finding_and_is_tried_again(receiver: str) -> None:
+    Receiver.answers = [503, 200]
+    given = OnFinding(webhook=receiver, headers={"Authorization": "Bearer t0ken"})
+    assert told(given, run(findings=[finding("late-rank")])) == []
+    assert len(Receiver.got) == 2
+    headers, body = Receiver.got[1]
+    assert headers["Authorization"] == "Bearer t0ken"
+    assert headers["Content-Type"] == "application/json"
+    assert json.loads(body)["findings"][0]["rule"] == "late-rank"
+
+
+def test_redirects_are_not_followed_and_secrets_not_said(receiver: str) -> None:
+    Receiver.answers = [302, 307, 500]
+    given = OnFinding(webhook=receiver, headers={"Authorization": "Bearer t0ken"})
+    (complaint,) = told(given, run(findings=[finding("late-rank")]))
+    assert complaint == "dsprof: the webhook of on_finding was given up: it answered 500"
+    assert len(Receiver.got) == 3
+
+
+def test_a_webhook_that_is_not_there_is_said_without_its_address() -> None:
+    module_pauses, module._PAUSES_S = module._PAUSES_S, (0.0, 0.0)
+    try:
+        given = OnFinding(webhook="http://127.0.0.1:9/hook/s3cr3t", timeout_s=5)
+        (complaint,) = told(given, run(findings=[finding("late-rank")]))
+    finally:
+        module._PAUSES_S = module_pauses
+    assert complaint.startswith("dsprof: the webhook of on_finding was given up: it cannot be")
+    assert "s3cr3t" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("on_finding: {command: mail me}", "Expected `array"),
+        ("on_finding: {command: []}", "length >= 1"),
+        ("on_finding: {}", "needs a command or a webhook"),
+        ("on_finding: {webhook: 'file:///etc/passwd'}", "must begin with https:// or http://"),
+        ("on_finding: {webhook: 'http://x', severty: low}", "severty"),
+        ("on_finding: {webhook: 'http://x', every_minutes: 0}", "> 0"),
+        ("{", "this is no YAML"),
+        ("", "Expected `object`, got `null`"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "alerts.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_alerts(path)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(str(path))
