@@ -104,7 +104,7 @@ class DeepSpeedCommHook(Hook):
 
     def _wrap_request(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
-        off_wire = self._off_wire
+        off_wire, become = self._off_wire, recorder.contexts.become
 
         @functools.wraps(original)
         def method(backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,11 +122,10 @@ class DeepSpeedCommHook(Hook):
             try:
                 result = original(backend, *args, **kwargs)
             finally:
-                end_ns = clock()
-                recorder.contexts.become(outer)
+                become(outer)
             if not context.wire_ops and not recorder.failures.get("c10d"):  # else it was not seen
                 try:
-                    off_wire.record(context, args, kwargs, result, start_ns, end_ns)
+                    off_wire.record(context, args, kwargs, result, start_ns, clock())
                 except Exception as error:
                     hook.fail(error)
             return result

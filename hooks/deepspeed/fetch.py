@@ -68,7 +68,6 @@ class DeepSpeedFetchHook(Hook):
         hook = DeepSpeedFetchHook
         noting = (
             hook._begin,
-            hook._stop,
             hook._end,
             hook._record,
             hook._note_in_flight,
@@ -122,22 +121,18 @@ class DeepSpeedFetchHook(Hook):
         ) -> Any:
             if num_elem is _NOT_GIVEN:  # of no release yet
                 return original(self, name, *more, **named)
-            if num_elem and name in ends and not is_compiling() and recorder.recording:
-                hook._stop(ends[name], num_elem, name)
+            end = ends.get(name) if num_elem else None
+            if end is not None and not (is_compiling() or hook.broken) and recorder.recording:
+                try:
+                    end(num_elem, name)
+                except Exception as error:
+                    hook.fail(error)
             if more or named:  # likewise; a plain call takes less
                 return original(self, name, num_elem, *more, **named)
             return original(self, name, num_elem)
 
         hide_from_dynamo(stop_event)
         return stop_event
-
-    def _stop(self, end: Callable[[int, str], None], elements: int, name: str) -> None:
-        if self.broken:
-            return
-        try:
-            end(elements, name)
-        except Exception as error:
-            self.fail(error)
 
     def _begin(self, name: str) -> None:
         if self.broken:

@@ -5,17 +5,16 @@ The methods are stable since DeepSpeed 0.12; the bucket's attributes were rename
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
 import torch
 
-from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.base import After, Before, Hook, Target
 from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
-from dsprof.recording.recorder.contexts import flushing
+from dsprof.recording.recorder.contexts import NOBODY, flushing
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Flush
 from dsprof.trace.scope import Context, clock
@@ -51,7 +50,7 @@ class DeepSpeedZeroHook(Hook):
             _STAGE_3_FLUSH: self._flushes_3,
             "allreduce_bucket": self._flushes_0,
         }
-        return self.around(original, functools.partial(self._begin, find[target.name]), self._end)
+        return self.around(original, *self._around_flush(find[target.name]))
 
     def _begin_epilogue(self, *args: Any, **kwargs: Any) -> None:
         self._in_epilogue = True
@@ -59,23 +58,30 @@ class DeepSpeedZeroHook(Hook):
     def _end_epilogue(self, _: None) -> None:
         self._in_epilogue = False
 
-    def _begin(self, find: Callable[..., list[Flush]], *args: Any, **kwargs: Any) -> _Flushing:
-        recorder, flushes = self.recorder, find(*args, **kwargs)
-        outer = recorder.contexts.current()
-        number = flushes[0].id if flushes else next(recorder.ids)
-        recorder.contexts.become(flushing(outer, number, recorder.progress.scope.site))
-        return outer, flushes
+    def _around_flush(self, find: Callable[..., list[Flush]]) -> tuple[Before, After]:
+        """Return what runs before and after a flush; closures, because it runs for each bucket."""
+        hook, progress, ids = self, self.recorder.progress, self.recorder.ids
+        contexts, become = self.recorder.contexts.by_thread, self.recorder.contexts.become
+        add = self.recorder.outbox.add
 
-    def _end(self, flushing: _Flushing) -> None:
-        outer, flushes = flushing
-        recorder = self.recorder
-        recorder.contexts.become(outer)
-        end_ns = clock()
-        for flush in flushes:
-            flush.end_ns = end_ns
-            recorder.outbox.add(flush)
-        if flushes:
-            add_device_sample(self, "flush", recorder.progress.scope.step)
+        def begin(*args: Any, **kwargs: Any) -> _Flushing:
+            flushes, thread = find(*args, **kwargs), get_ident()
+            outer = contexts.get(thread, NOBODY)
+            number = flushes[0].id if flushes else next(ids)
+            contexts[thread] = flushing(outer, number, progress.scope.site)
+            return outer, flushes
+
+        def end(begun: _Flushing) -> None:
+            outer, flushes = begun
+            become(outer)
+            end_ns = clock()
+            for flush in flushes:
+                flush.end_ns = end_ns
+                add(flush)
+            if flushes:
+                add_device_sample(hook, "flush", progress.scope.step)
+
+        return begin, end
 
     def _flush(
         self,
@@ -88,22 +94,22 @@ class DeepSpeedZeroHook(Hook):
     ) -> Flush:
         """Return the record of a flush that begins."""
         (name, item_bytes), scope = DTYPES[dtype], self.recorder.progress.scope
-        return Flush(
-            id=next(self.recorder.ids),
-            stage=stage,
-            elements=elements,
-            capacity=capacity,
-            nbytes=elements * item_bytes,
-            dtype=name,
-            parameters=parameters,
-            cause="end of backward" if self._in_epilogue or stage == 0 else "full",
-            slot=slot,
-            step=scope.step,
-            micro_step=scope.micro_step,
-            phase=scope.phase,
+        return Flush(  # by position: names take longer
+            next(self.recorder.ids),
+            stage,
+            elements,
+            clock(),
+            0,
+            capacity,
+            elements * item_bytes,
+            name,
+            parameters,
+            "end of backward" if self._in_epilogue or stage == 0 else "full",
+            slot,
+            scope.step,
+            scope.micro_step,
+            scope.phase,
             engine=scope.engine,
-            start_ns=clock(),
-            end_ns=0,
             thread=get_ident(),
         )
 
@@ -114,12 +120,12 @@ class DeepSpeedZeroHook(Hook):
         stage = 2 if optimizer.partition_gradients else 1
         capacity = int(optimizer.reduce_bucket_size)
         has_slots = bool(optimizer.overlap_comm)
-        if not hasattr(optimizer, "ipg_buckets"):  # before DeepSpeed 0.17
+        buckets = getattr(optimizer, "ipg_buckets", None)
+        if buckets is None:  # before DeepSpeed 0.17
             elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
             slot = optimizer.ipg_index if has_slots else -1
             dtype = optimizer.communication_data_type
             return [self._flush(stage, elements, dtype, count, capacity, slot)] if elements else []
-        buckets = optimizer.ipg_buckets
         flushes = []
         for dtype in buckets if comm_dtype is None else (comm_dtype,):
             bucket = buckets[dtype]

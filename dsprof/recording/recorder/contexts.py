@@ -37,4 +37,4 @@ def flushing(outer: Context, flush: int, site: int) -> Context:
     It belongs to the line that called backward: autograd's own thread has no frame of that, and
     where there is one, the walk up to it costs more than the record.
     """
-    return Context(outer.request, outer.requested, flush, outer.fetch, site=site)
+    return Context(outer.request, outer.requested, flush, outer.fetch, 0, 0, site)

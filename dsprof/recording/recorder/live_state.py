@@ -41,7 +41,6 @@ from dsprof.trace.dumps.state_file import (
     PROCESS_START,
     RANK,
     RING,
-    SEQ,
     SIZE_BYTES,
     STACKS,
     STARTED_EPOCH_NS,
@@ -50,7 +49,6 @@ from dsprof.trace.dumps.state_file import (
     STEP,
     TEXT,
     TEXT_BYTES,
-    WHERE,
     WORD_BYTES,
     WORLD_SIZE,
     Line,
@@ -221,10 +219,12 @@ class Kinds(dict[str, int]):
 def writers(words: memoryview) -> tuple[Issue, Done]:
     """Return `issue` and `done` for a file; closures, because they run for each collective."""
     pack = struct.Struct(f"={CALL_WORDS}q").pack_into
+    unpack = struct.Struct("=3q40xq").unpack_from  # ID, SEQ, WHERE, DONE_NS: one call, not four
     data, last_call, group_of = words.cast("B"), CALLS - 1, (1 << PEER_SHIFT) - 1
-    call_words, ring, done_at, where_at = CALL_WORDS, RING, DONE_NS, WHERE
+    call_words, ring, done_at = CALL_WORDS, RING, DONE_NS
     passed, groups, word_bytes = PASSED, GROUPS, WORD_BYTES
     old: dict[int, int] = {}  # id -> place
+    newest = [0] * GROUPS  # as at `passed`
 
     def issue(
         number: int,
@@ -239,17 +239,17 @@ def writers(words: memoryview) -> tuple[Issue, Done]:
         thread: int,
     ) -> None:
         at = ring + (number & last_call) * call_words
-        if words[at + done_at]:
-            group, before = words[at + where_at] & group_of, words[at + SEQ]
-            if group < groups and words[passed + group] < before:
-                words[passed + group] = before
-        elif words[at]:
+        known, before, group, is_done = unpack(data, at * word_bytes)
+        if is_done:
+            group &= group_of
+            if group < groups and newest[group] < before:
+                newest[group] = words[passed + group] = before
+        elif known:
             keep(at)
         pack(
-            data,
-            at * word_bytes,
-            *(number, seq, where, kind, nbytes, issue_ns, site, step, done_ns, thread),
-        )
+            data, at * word_bytes,
+            number, seq, where, kind, nbytes, issue_ns, site, step, done_ns, thread,
+        )  # fmt: skip
 
     def keep(at: int) -> None:
         """Move a call in flight to a place of its own, before a later one takes its place."""
