@@ -15,6 +15,7 @@ from dsprof.findings.finding import Finding
 from dsprof.rules.rule import Rule
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.schema import EngineConfig, Header
+from tests.factories.trace import assert_can_be_shown
 
 
 def rank_trace(
@@ -51,4 +52,7 @@ def judge(rule: Rule, *traces: RankTrace) -> list[Finding]:
     """What `rule` finds in a run of these ranks, with its own thresholds."""
     engines = reduce(Engines.merge, (Engines.collect(trace, RankClock()) for trace in traces))
     run = RunSummary([facts_of(*traces), engines, Logs()])
-    return list(rule.check(run, rule.thresholds))
+    findings = list(rule.check(run, rule.thresholds))
+    for finding in findings:
+        assert_can_be_shown(finding)
+    return findings

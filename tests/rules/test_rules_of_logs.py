@@ -205,6 +205,22 @@ def test_what_must_be_alike(others, odd, name, severity):
     assert one(network_differs_across_ranks, make.run(make.every(others))).status is Status.PASS
 
 
+def test_all_that_differs_is_listed_and_counted():
+    direct = make.said("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", rank=0)
+    staged = make.said("Channel 00/0 : 2[0] -> 0[0] [send] via NET/IB/0", rank=2)
+    networks = [make.said(f"Using network {'IB' if n < 3 else 'Socket'}", n) for n in range(4)]
+    finding = one(network_differs_across_ranks, make.run(networks, direct, staged))
+    assert finding.summary == (
+        "The network differs: IB on ranks 0-2; Socket on rank 3, and 1 more difference."
+    )
+    assert [row[:3] for row in finding.evidence[0].rows] == [
+        ("network", "IB", "0-2"),
+        ("network", "Socket", "3"),
+        ("GPUDirect RDMA", "with GPUDirect RDMA", "0"),
+        ("GPUDirect RDMA", "without", "2"),
+    ]
+
+
 def test_only_paths_over_the_network_tell_of_gpudirect():
     direct = make.every("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA")
     inside = make.said("Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM", rank=3)

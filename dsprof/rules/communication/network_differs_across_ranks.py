@@ -16,6 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.findings.wording import plural
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -112,7 +113,7 @@ class NetworkDiffersAcrossRanks:
     def _differing(self, found: dict[_Facet, dict[str, RankSet]]) -> Finding:
         first = next(iter(found))
         values = "; ".join(f"{v} on {named_ranks(r)}" for v, r in found[first].items())
-        others = f", and {len(found) - 1} more differences" if len(found) > 1 else ""
+        others = f", and {plural(len(found) - 1, 'more difference')}" if len(found) > 1 else ""
         return self.meta.finding(
             Status.FAIL,
             f"The {first.name} differs: {values}{others}.",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.logs import Logs
-from dsprof.trace.rank_log import RankLog
+from dsprof.trace.rank_log import CallKind, LoggedCalls, RankLog
 
 
 def log(*shapes: str) -> RankLog:
@@ -22,6 +22,13 @@ def test_hosts_are_known_by_their_names():
     ranks = {0: log(), 1: log()}
     assert not Logs(ranks, {0: "a", 1: "a"}).has_several_hosts
     assert Logs(ranks, {0: "a", 1: "b"}).has_several_hosts
+
+
+def test_calls_of_all_ranks_are_added_up():
+    kinds: list[CallKind] = [("all_reduce", "", 64), ("broadcast", "", 64)]
+    one, other = LoggedCalls(2, 300), LoggedCalls(5, 400)
+    logs = Logs({0: RankLog(calls={kinds[0]: one}), 1: RankLog(calls=dict.fromkeys(kinds, other))})
+    assert logs.calls() == {kinds[0]: LoggedCalls(7, 700), kinds[1]: other}
 
 
 def test_warnings_are_counted_with_their_ranks():

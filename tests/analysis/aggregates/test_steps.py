@@ -183,6 +183,11 @@ def test_waits_in_cpp_are_an_estimated_part_of_what_is_exposed():
     assert summary(rank_trace(steps=[step(0, 0, 100)], comm=[gathered]))[Steps].estimated_share == 0
 
 
+def test_forwards_are_those_of_the_rank_with_most():
+    ranks = zero_rank(0, accumulation=2), zero_rank(1, accumulation=3)
+    assert {part.forwards for part in summary(*ranks)[Steps].parts.values()} == {3}
+
+
 def test_two_ranks_by_hand():
     """Of 100 ms one waits 14; of 110 the other waits 8 and copies 11."""
     copies = [copy(110 * number + 20, 11, step=number) for number in range(6)]

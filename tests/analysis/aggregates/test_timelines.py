@@ -11,6 +11,7 @@ from dsprof.trace.schema import Fetch, Flush
 from tests.factories.trace import (
     MS,
     captured,
+    copy,
     disagreeing,
     ns,
     rank_trace,
@@ -85,6 +86,17 @@ def test_bars_lie_on_the_time_line_of_the_run():
         "backward",
         "step",
     ]
+
+
+def test_copies_of_a_step_are_drawn_with_their_size():
+    copies = [copy(20 + 100 * number, 5, step=number) for number in range(2)]
+    trace = zero_rank(steps=2, step_ms=100, copies=copies)
+    detail = Timelines.collect(trace, RankClock()).steps[1][0]
+    assert [
+        (bar.kind, bar.start_ns, bar.end_ns, bar.label)
+        for bar in detail.bars
+        if bar.lane == "copies"
+    ] == [("copies", ns(120), ns(125), "gradient to host, 1.00 MiB")]
 
 
 def test_the_longest_bars_are_kept_and_the_rest_counted():

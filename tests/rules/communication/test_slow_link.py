@@ -44,6 +44,32 @@ def test_the_pair_that_takes_longer_for_the_same_is_named():
     assert finding.evidence[0].rows[0][2:] == (1 << 20, 6, 40_000_000, 10_400_000)
 
 
+def test_a_rank_that_all_slow_groups_share_is_suspected():
+    """Rank 0 is in the slow pair of the all-reduces, and in that of the all-gathers."""
+    groups = {
+        "all_reduce": [(0, 1), (2, 3), (4, 5), (6, 7)],
+        "all_gather": [(0, 2), (1, 3), (4, 6), (5, 7)],
+    }
+    traces = []
+    for number in range(8):
+        mine = [(op, pair) for op, pairs in groups.items() for pair in pairs if number in pair]
+        known = {
+            i: group(id=i, key=f"{op} {pair}", label="data", role="data", ranks=list(pair))
+            for i, (op, pair) in enumerate(mine, 1)
+        }
+        comm = [
+            sync(op, 100 * n + 45 * i, 30 if 0 in pair else 10, group=i, seq=n, step=n)
+            for n in range(STEPS)
+            for i, (op, pair) in enumerate(mine, 1)
+        ]
+        steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
+        traces.append(rank_trace(number, 8, comm=comm, groups=known, steps=steps))
+    finding = said(RULE, *traces)
+    assert finding.ranks == (0,)
+    assert "All 2 slow groups have rank 0 in common" in finding.cause
+    assert [row[3:] for row in finding.evidence[0].rows] == [(6, 30_000_000, 10_000_000)] * 2
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(
         RULE,

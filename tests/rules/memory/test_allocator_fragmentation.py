@@ -32,6 +32,13 @@ def test_much_memory_in_fragments_fails_and_names_the_rank():
     assert finding.evidence[0].rows == ((1, 6 << 30, 20 << 30, 0.3, 0),)
 
 
+def test_of_several_ranks_the_worst_is_in_the_summary():
+    stuck = [on_device(counters(gib), rank=rank) for rank, gib in enumerate((6, 9, 7))]
+    finding = said(RULE, *stuck)
+    assert finding.ranks == (0, 1, 2)
+    assert "9.00 GiB of 20.0 GiB reserved on rank 1" in finding.summary
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(
         RULE,

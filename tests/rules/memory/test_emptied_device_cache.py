@@ -84,6 +84,9 @@ def test_a_program_that_empties_the_cache_once_is_not_blamed(tmp_path):
     assert "empty_cache()" in finding.cause
     assert "in 10 flushes" in finding.summary
     assert flushed(tmp_path, 50).status is Status.PASS
+    least = RULE.thresholds.segments
+    assert flushed(tmp_path, least).status is Status.FAIL
+    assert flushed(tmp_path, least - 1).status is Status.PASS
 
 
 def test_of_many_ranks_some_are_listed():
