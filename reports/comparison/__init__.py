@@ -1,14 +1,74 @@
-"""Changes between two runs, as a page, as terminal text, as JSON."""
+"""Changes between two runs, as a page without script and network, as terminal text, as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
-from dsprof.diagnosis.comparison.model import Comparison
-from dsprof.reports.base import Renderer, render_in
-from dsprof.reports.comparison.html import HtmlRenderer
-from dsprof.reports.comparison.text import TextRenderer
+from dsprof.diagnosis.comparison.model import Comparison, Side
+from dsprof.findings.finding import Table
+from dsprof.reports import content
+from dsprof.reports.base import Options, Renderer, render_in
+from dsprof.reports.comparison import tables
+from dsprof.reports.html.step_drawings import step_pair
+from dsprof.reports.html.templates import rendered
 from dsprof.reports.json import JsonRenderer
+from dsprof.reports.text.terminal import Page
+
+
+class HtmlRenderer:
+    """Writes the page."""
+
+    name = "html"
+    suffix = ".html"
+
+    def render(self, comparison: Comparison, /, options: Options) -> bytes:
+        """Return the page as UTF-8."""
+        sides = (comparison.before, comparison.after)
+        steps = [side.typical_step for side in sides if side.typical_step is not None]
+        bars = [content.typical_bar(step) for step in steps]
+        return rendered(
+            "comparison.html.j2",
+            c=comparison,
+            title=f"dsprof: {comparison.before.name} and {comparison.after.name}",
+            sides=[(side, content.run_line(side.run)) for side in sides],
+            steps=step_pair(*bars) if len(bars) == len(sides) else None,
+            statistics=list(dict.fromkeys(step.statistic for step in steps)),
+            sections=list(tables.sections(comparison)),
+        )
+
+
+class TextRenderer:
+    """Writes plain text, the verdict first; of the kinds of collectives only those that changed."""
+
+    name = "text"
+    suffix = ".txt"
+
+    def render(self, comparison: Comparison, /, options: Options) -> bytes:
+        """Return UTF-8 text, wrapped to the width in the options."""
+        page = Page.of(options)
+        return page.document(_sections(comparison, page))
+
+
+def _sections(comparison: Comparison, page: Page) -> Iterator[list[str]]:
+    verdict = page.wrap(comparison.verdict)
+    yield [*(page.paint(line, "1") for line in verdict), *page.wrap(comparison.summary)]
+    yield [
+        *_side("before: ", comparison.before, page),
+        *_side("after:  ", comparison.after, page),
+    ]
+    for heading, table in tables.sections(comparison, is_brief=True):
+        yield _section(heading, table, page)
+
+
+def _side(label: str, side: Side, page: Page) -> list[str]:
+    return page.wrap(" | ".join([side.name, *content.run_line(side.run)]), "", label)
+
+
+def _section(heading: str, table: Table, page: Page) -> list[str]:
+    caption = page.wrap(table.caption, "  ") if table.caption else []
+    return [page.heading(heading), *caption, *page.table(table)]
+
 
 RENDERERS: tuple[Renderer[Comparison], ...] = (TextRenderer(), HtmlRenderer(), JsonRenderer())
 

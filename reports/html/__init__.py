@@ -11,7 +11,7 @@ from dsprof.reports.base import Options, Renderer
 from dsprof.reports.glossary import GLOSSARY
 from dsprof.reports.html import waits
 from dsprof.reports.html.memory_drawing import MAX_RANKS
-from dsprof.reports.html.templates import environment, packed, script, stylesheet
+from dsprof.reports.html.templates import packed, rendered, script
 from dsprof.reports.html.view import View
 
 
@@ -25,29 +25,24 @@ class HtmlRenderer:
         """Return the page as UTF-8."""
         view = View(diagnosis, is_static=options.is_static)
         code = script(view.is_live)
-        page = (
-            environment()
-            .get_template("report.html.j2")
-            .render(
-                d=diagnosis,
-                view=view,
-                links=options.links,
-                asked_and_sent=diagnosis.asked_and_sent,
-                waits=waits.rows(
-                    diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
-                ),
-                max_memory_ranks=MAX_RANKS,
-                mean_note=content.mean_note(diagnosis.steps),
-                glossary=sorted(GLOSSARY.items()),
-                tables=tables,
-                sections=[one for one in tables.SECTIONS if one.rows(diagnosis)],
-                csp=_content_security_policy(code),
-                css=stylesheet(),
-                script=code,
-                facts=packed(to_json(diagnosis)),
-            )
+        return rendered(
+            "report.html.j2",
+            d=diagnosis,
+            view=view,
+            links=options.links,
+            asked_and_sent=diagnosis.asked_and_sent,
+            waits=waits.rows(
+                diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
+            ),
+            max_memory_ranks=MAX_RANKS,
+            mean_note=content.mean_note(diagnosis.steps),
+            glossary=sorted(GLOSSARY.items()),
+            tables=tables,
+            sections=[one for one in tables.SECTIONS if one.rows(diagnosis)],
+            csp=_content_security_policy(code),
+            script=code,
+            facts=packed(to_json(diagnosis)),
         )
-        return page.encode("utf-8", "replace")
 
 
 def _content_security_policy(script: str) -> str:

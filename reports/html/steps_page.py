@@ -8,24 +8,18 @@ from dsprof.diagnosis.model import Diagnosis, StepParts
 from dsprof.reports import content
 from dsprof.reports.base import Link
 from dsprof.reports.html.step_drawings import step_columns
-from dsprof.reports.html.templates import NO_SCRIPT, environment, stylesheet
+from dsprof.reports.html.templates import rendered
 
 
 def steps_page(diagnosis: Diagnosis, rows: Sequence[StepParts], links: Sequence[Link]) -> bytes:
     """Return the page of these steps, which links to the pages beside it."""
     bars = content.step_bars(rows, max(len(rows), 1))
-    page = (
-        environment()
-        .get_template("steps_page.html.j2")
-        .render(
-            title="dsprof: steps",
-            facts=content.run_line(diagnosis.run),
-            bars=bars,
-            parts=content.PARTS.values(),
-            drawing_of_steps=step_columns(bars) if len(bars) > 1 else None,
-            links=links,
-            csp=NO_SCRIPT,
-            css=stylesheet(),
-        )
+    return rendered(
+        "steps_page.html.j2",
+        title="dsprof: steps",
+        facts=content.run_line(diagnosis.run),
+        bars=bars,
+        parts=content.PARTS.values(),
+        drawing_of_steps=step_columns(bars) if len(bars) > 1 else None,
+        links=links,
     )
-    return page.encode("utf-8", "replace")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -106,6 +106,13 @@ def environment() -> Environment:
         "own": Markup,  # our own style sheet and script, as they are
     }
     return made
+
+
+def rendered(template: str, **shown: Any) -> bytes:
+    """Fill a template, as a page without a script unless a policy is given that allows one."""
+    policy_and_style = {"csp": NO_SCRIPT, "css": stylesheet()}
+    page = environment().get_template(template).render(policy_and_style | shown)
+    return page.encode("utf-8", "replace")
 
 
 def tops(table: Table, bars: Collection[str]) -> list[float]:

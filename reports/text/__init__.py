@@ -47,8 +47,7 @@ class TextRenderer:
     def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
         """Return UTF-8 text, wrapped to the width in the options."""
         page = Page.of(options)
-        lines = [line for section in _sections(diagnosis, page) for line in [*section, ""]]
-        return ("\n".join(lines).rstrip() + "\n").encode()
+        return page.document(_sections(diagnosis, page))
 
 
 def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:

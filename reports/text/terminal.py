@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
@@ -26,6 +26,11 @@ class Page:
     def of(cls, options: Options) -> Page:
         """Lay out a page as the options wish."""
         return cls(max(options.width or DEFAULT_WIDTH, LEAST_WIDTH), options.colour)
+
+    def document(self, sections: Iterable[Iterable[str]]) -> bytes:
+        """Return sections as UTF-8, an empty line between them."""
+        lines = [line for section in sections for line in [*section, ""]]
+        return ("\n".join(lines).rstrip() + "\n").encode()
 
     def wrap(self, text: str, indent: str = "", label: str = "") -> list[str]:
         """Wrap text from a trace or from us, the label before it."""

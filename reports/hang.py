@@ -1,15 +1,20 @@
-"""A hang for a terminal: a paragraph, who waits where, and the stacks."""
+"""A hang, as a page without script and network, as terminal text, as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
+from dsprof._version import __version__
 from dsprof.analysis.hang.model import HangReport, HangVerdict
 from dsprof.findings import formatting as fmt
 from dsprof.findings.frames import shown_frames
 from dsprof.findings.wording import ranks_do
 from dsprof.reports import tables
-from dsprof.reports.base import Options
+from dsprof.reports.base import Options, Renderer, render_in
+from dsprof.reports.html.hangs import picture
+from dsprof.reports.html.templates import rendered
+from dsprof.reports.json import JsonRenderer
 from dsprof.reports.text.terminal import Page
 
 _GROUPS = 12
@@ -17,8 +22,26 @@ _FRAMES = 8
 _LINKS = 8
 
 
+class HtmlRenderer:
+    """Writes the page."""
+
+    name = "html"
+    suffix = ".html"
+
+    def render(self, report: HangReport, /, options: Options) -> bytes:
+        """Return the page as UTF-8."""
+        return rendered(
+            "hang_page.html.j2",
+            hang=report,
+            picture=picture(report),
+            version=__version__,
+            title="dsprof: hang",
+            tables=tables,
+        )
+
+
 class TextRenderer:
-    """Writes plain text."""
+    """Writes plain text: a paragraph, who waits where, and the stacks."""
 
     name = "text"
     suffix = ".txt"
@@ -26,8 +49,7 @@ class TextRenderer:
     def render(self, report: HangReport, /, options: Options) -> bytes:
         """Return UTF-8 text, wrapped to the width in the options."""
         page = Page.of(options)
-        lines = [line for section in _sections(report, page) for line in [*section, ""]]
-        return ("\n".join(lines).rstrip() + "\n").encode()
+        return page.document(_sections(report, page))
 
 
 def _sections(report: HangReport, page: Page) -> Iterator[list[str]]:
@@ -63,3 +85,8 @@ def _stacks(verdict: HangVerdict, page: Page) -> list[str]:
         lines += page.wrap(f"rank {rank}", "  ")
         lines += (line for one in shown_frames(stack, _FRAMES) for line in page.wrap(one, "    "))
     return [page.heading("Where ranks are, the innermost call first"), *lines] if lines else []
+
+
+RENDERERS: tuple[Renderer[HangReport], ...] = (TextRenderer(), HtmlRenderer(), JsonRenderer())
+
+render = partial(render_in, RENDERERS)
