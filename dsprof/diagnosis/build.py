@@ -25,6 +25,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.sections import sections
 from dsprof.diagnosis.sections.communication import transfers
 from dsprof.diagnosis.sections.hang import hang_report
+from dsprof.diagnosis.sections.history import history_note
 from dsprof.diagnosis.sections.quality import in_a_line, quality
 from dsprof.diagnosis.sections.run import rule_infos, run_info, thresholds_in_force
 from dsprof.diagnosis.sections.steps import split_steps
@@ -106,6 +107,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         **{field: make(summary) for field, make in sections().items()},
     )
     diagnosis.timeline_places = timeline_places(findings, diagnosis.timelines, diagnosis.step_map)
+    diagnosis.quality.notes += filter(None, [history_note(diagnosis.history)])
     diagnosis.kind, diagnosis.tiles = kind_of(diagnosis), tiles(diagnosis)
     diagnosis.quality.line, diagnosis.quality.limits = in_a_line(diagnosis)
     return diagnosis

@@ -678,6 +678,44 @@ class ArrivalInfo(_Part):
     attribution: str = ""  # whether exposed time is transfer, or waiting for late ranks
 
 
+class HistorySpan(_Part):
+    """The steps that ended in one span of a rolling recording, over the ranks."""
+
+    begin_s: int  # on the wall clock, since 1970
+    ranks: int
+    steps: int  # of the rank with most
+    mean_ns: int
+    fastest_ns: int
+    slowest_ns: int
+    slowest_step: int
+    slowest_rank: int
+    blocked_ns: int  # mean of a step: the host's time in collectives
+    stalled_ns: int  # mean of a step: waits of a device's streams for communication
+    bytes: int  # mean of a step and rank
+    rss_bytes: int | None = None  # of the rank with most
+    device_bytes: int | None = None
+
+
+class KeptStep(_Part):
+    """A step whose details a rolling recording kept."""
+
+    step: int
+    why: str
+    times: float | None  # its time over the usual time then
+    ranks: int  # that kept it
+
+
+class History(_Part):
+    """The whole of a rolling recording in sums; empty for other recordings."""
+
+    length_s: int = 0  # of a span
+    spans: list[HistorySpan] = []
+    steps: int = 0
+    detailed_steps: int = 0  # of the rank with most
+    newest_from: int = 0  # the first step since which none is left out, on any rank
+    kept: list[KeptStep] = []  # those that were not taken as samples, most telling first
+
+
 class ThresholdInfo(_Part):
     """A threshold in force."""
 
@@ -736,6 +774,7 @@ class Diagnosis(_Part):
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
     peer_traffic: PeerTraffic = msgspec.field(default_factory=PeerTraffic)
     topology: Topology = msgspec.field(default_factory=Topology)
+    history: History = msgspec.field(default_factory=History)
     thresholds: list[ThresholdInfo] = []
     rules: list[RuleInfo] = []
     baseline: BaselineInfo | None = None

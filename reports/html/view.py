@@ -24,6 +24,7 @@ from dsprof.reports.html.bucket_drawing import bucket_drawing
 from dsprof.reports.html.drawing import Drawing
 from dsprof.reports.html.flame_graph import FlameGraph, held_memory, waiting_lines
 from dsprof.reports.html.heat_map import heat_map
+from dsprof.reports.html.history_drawing import history_drawing
 from dsprof.reports.html.log_drawing import log_drawing
 from dsprof.reports.html.matrix import Matrix, traffic_matrix, wait_matrix
 from dsprof.reports.html.memory_drawing import memory_drawing
@@ -170,6 +171,11 @@ class View:
     def topology(self) -> Drawing | None:
         """Ranks on hosts and in groups; None where one host has one group."""
         return topology_drawing(self._diagnosis.topology)
+
+    @cached_property
+    def history(self) -> Drawing | None:
+        """Time of a step over the whole of a rolling recording."""
+        return history_drawing(self._diagnosis.history)
 
     @cached_property
     def bucket_fill(self) -> Drawing | None:

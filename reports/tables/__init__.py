@@ -30,7 +30,7 @@ from dsprof.reports.tables.flight_recorders import flights, logged, logged_calls
 from dsprof.reports.tables.hangs import waits
 from dsprof.reports.tables.listing import MAX_ROWS, Section
 from dsprof.reports.tables.memory import memory, snapshots, stacks
-from dsprof.reports.tables.time import annotated, devices, steps, timeline
+from dsprof.reports.tables.time import annotated, devices, history, kept_steps, steps, timeline
 
 __all__ = [
     "MAX_ROWS",
@@ -49,6 +49,8 @@ __all__ = [
     "flushes",
     "group_name",
     "groups",
+    "history",
+    "kept_steps",
     "last_arrivals",
     "logged",
     "logged_calls",

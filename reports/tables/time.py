@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from typing import NamedTuple
 
-from dsprof.diagnosis.model import AnnotationRow, DeviceRow, Timeline
+from dsprof.diagnosis.model import (
+    AnnotationRow,
+    DeviceRow,
+    History,
+    HistorySpan,
+    KeptStep,
+    Timeline,
+)
 from dsprof.findings.finding import Table
 from dsprof.reports.content import PARTS, StepBar
 from dsprof.reports.tables.communication import per_step
@@ -30,6 +38,46 @@ _STEP: tuple[Shown[StepBar], ...] = (
 def steps(bars: Iterable[StepBar]) -> Table:
     """Steps and their parts: mean over the ranks."""
     return listing("Steps, mean over the ranks", _STEP, bars)
+
+
+def moment(epoch_s: int) -> str:
+    """Return a time of day, UTC."""
+    return datetime.fromtimestamp(epoch_s, tz=timezone.utc).strftime("%m-%d %H:%M:%S")
+
+
+_HISTORY: tuple[Shown[HistorySpan], ...] = (
+    Shown("From (UTC)", lambda span: moment(span.begin_s)),
+    Shown("Ranks", lambda span: span.ranks, "count"),
+    Shown("Steps", lambda span: span.steps, "count"),
+    Shown("Mean step", lambda span: span.mean_ns, "ns"),
+    Shown("Fastest", lambda span: span.fastest_ns, "ns"),
+    Shown("Slowest", lambda span: span.slowest_ns, "ns"),
+    Shown("Slowest is step", lambda span: span.slowest_step, "count"),
+    Shown("On rank", lambda span: span.slowest_rank, "count"),
+    Shown("Blocked", lambda span: span.blocked_ns, "ns"),
+    Shown("Bytes", lambda span: span.bytes, "bytes"),
+    Shown("Most memory", lambda span: span.rss_bytes, "bytes"),
+    Shown("Most device memory", lambda span: span.device_bytes, "bytes"),
+)
+
+
+def history(found: History) -> Table:
+    """Spans of a recording without end, the slowest first."""
+    slowest = sorted(found.spans, key=lambda span: -span.mean_ns)
+    return listing("Spans, the slowest first; per rank and step", _HISTORY, slowest)
+
+
+_KEPT: tuple[Shown[KeptStep], ...] = (
+    Shown("Step", lambda one: one.step, "count"),
+    Shown("Kept for", lambda one: one.why),
+    Shown("Times the usual", lambda one: one.times and f"{one.times:.3g}"),
+    Shown("Ranks", lambda one: one.ranks, "count"),
+)
+
+
+def kept_steps(found: History) -> Table:
+    """Steps whose details were kept because they tell something."""
+    return listing("Steps kept in detail, the most unusual first", _KEPT, found.kept)
 
 
 _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (

@@ -66,6 +66,7 @@ class RankSteps:
     profiled: BoolArray | None  # only these steps show compute, copies and idle; None: all
     by_kernels: bool  # all parts are those of kernels
     recorded: int  # steps, of which these are a sample
+    newest_from: int  # of a rolling recording: from here on none is left out
 
     @property
     def all_ns(self) -> int:
@@ -143,6 +144,7 @@ class Steps(Aggregate):
             np.isin(number, list(seen)) if seen and split.idle_ns is not None else None,
             by_kernels is not None,
             len(by_number),
+            trace.newest_from,
         )
         return cls({trace.rank: row})
 
@@ -170,7 +172,12 @@ class Steps(Aggregate):
     def measured(self) -> list[int]:
         """The steps that totals and rules take."""
         numbers, counted = np.array(self.numbers, np.int64), np.array(self.counted, np.int64)
-        return [int(number) for number in choose_measured(numbers, counted)]
+        return [int(number) for number in choose_measured(numbers, counted, self.newest_from)]
+
+    @property
+    def newest_from(self) -> int:
+        """From here on no rank of a rolling recording has left a step out."""
+        return max((row.newest_from for row in self.ranks.values()), default=0)
 
     @property
     def is_counted(self) -> bool:

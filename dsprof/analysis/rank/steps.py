@@ -26,14 +26,17 @@ def warmup_steps(recorded: int) -> int:
     return 2 if recorded >= 4 else min(1, max(recorded - 1, 0))
 
 
-def choose_measured(numbers: Array, counted: Array) -> Array:
+def choose_measured(numbers: Array, counted: Array, newest_from: int = 0) -> Array:
     """Choose the steps that totals and rules take, of those recorded (both ascending).
 
     Steps in full detail and steps that were only counted are never mixed: the counted ones are
     taken where there are no others. A capture window that ends within the warm-up has a warm-up of
-    its own, so that something of it is left.
+    its own, so that something of it is left. Of a rolling recording those since `newest_from` are
+    taken: what is kept of earlier ones is no fair choice.
     """
     detailed = np.setdiff1d(numbers, counted)
+    newest = detailed[detailed >= newest_from]
+    detailed = newest if len(newest) else detailed
     pool = detailed if len(detailed) else numbers
     late = np.intersect1d(pool, numbers[warmup_steps(len(numbers)) :])
     return late if len(late) else pool[warmup_steps(len(pool)) :]
@@ -42,7 +45,7 @@ def choose_measured(numbers: Array, counted: Array) -> Array:
 def measured_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps of this rank that totals and rules take, ascending."""
     numbers = np.unique(np.array([step.step for step in trace.steps], np.int64))
-    return choose_measured(numbers, counted_steps(trace))
+    return choose_measured(numbers, counted_steps(trace), trace.newest_from)
 
 
 def detailed_steps(trace: RankTrace) -> Array:

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
@@ -28,7 +29,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
         world_size=header.world_size if run.is_world_known else None,
         ranks=sorted(run.ranks),
         hosts=list(dict.fromkeys(one.host for one in headers)),
-        steps=summary[Steps].recorded,
+        steps=max(summary[Steps].recorded, summary[History].steps),
         backend=header.backend,
         device=header.device,
         versions=header.versions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dsprof.trace.schema import OpTotals, RollUp, StepTotals
 
@@ -109,3 +109,26 @@ def merge(span: RollUp, other: RollUp) -> None:
         sums.calls += more.calls
         sums.nbytes += more.nbytes
         sums.blocked_ns += more.blocked_ns
+
+
+def complete(
+    spans: Mapping[tuple[int, int], RollUp], totals: Mapping[int, StepTotals], started_ns: int
+) -> dict[tuple[int, int], RollUp]:
+    """Return all spans, those included that were not over when a process was killed.
+
+    `totals` are sums of single steps, `started_ns` the start of the trace on the wall clock.
+    """
+    shortest = SPANS_S[0]
+    found = dict(spans)
+    ends = (span.first_step + span.steps for at, span in spans.items() if at[0] == shortest)
+    last = max(ends, default=0)
+    for number in sorted(number for number in totals if number >= last):
+        step = totals[number]
+        at_s = (started_ns + step.end_ns) // 1_000_000_000 // shortest * shortest
+        add_step(found.setdefault((shortest, at_s), RollUp(at_s, shortest, number)), step)
+    for length_s in SPANS_S[1:]:
+        for (of_s, at_s), span in list(found.items()):
+            whole = (length_s, at_s // length_s * length_s)
+            if of_s == shortest and whole not in spans:
+                merge(found.setdefault(whole, RollUp(whole[1], length_s, span.first_step)), span)
+    return found

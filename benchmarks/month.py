@@ -1,0 +1,77 @@
+"""A month of training in fast motion: what a recording without end takes of disk, memory and CPU.
+
+    python -m benchmarks.month [--steps 3000000] [--budget-mb 256] [--out build/month]
+
+A fake clock and a generator drive the real recorder and writer of one rank: 3 million steps of
+0.86 s with nine records each, slow steps and a change of pace among them. Then the report is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.factories.month import FastMotion
+
+MOST_ADDED_BYTES = 64_000_000
+MOST_REPORT_S = 30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=3_000_000)
+    parser.add_argument("--budget-mb", type=int, default=256)
+    parser.add_argument("--out", type=Path, default=Path("build/month"))
+    arguments = parser.parse_args()
+    shutil.rmtree(arguments.out, ignore_errors=True)
+    held = _record(arguments.out, arguments.steps, arguments.budget_mb * 1_000_000)
+    return int(not (held and _report(arguments.out)))
+
+
+def _record(out: Path, steps: int, budget_bytes: int) -> bool:
+    run = FastMotion(out, budget_bytes, world_size=1)
+    run.slow = {steps // 2 + n: 3.0 for n in range(50)}
+    run.slow |= dict.fromkeys(range(steps * 3 // 4, steps), 1.25)
+    process, sizes, resident = psutil.Process(), [0], [psutil.Process().memory_info().rss]
+
+    def look() -> None:
+        sizes.append(_size(out))
+        resident.append(process.memory_info().rss)
+
+    begin_s = time.monotonic()
+    with run.running():
+        run.train(steps, look)
+    writer = run.writer
+    print(f"{steps:,} steps in {time.monotonic() - begin_s:.0f} s; error: {writer.error}")
+    print(f"disk at most {max(sizes) / 1e6:.1f} MB of {budget_bytes / 1e6:.0f} MB")
+    for path in sorted(out.iterdir()):
+        print(f"  {path.name} {path.stat().st_size / 1e6:.2f} MB")
+    added, left = max(resident) - resident[0], resident[-1] - resident[0]
+    print(f"memory: {added / 1e6:.1f} MB added at most, {left / 1e6:.1f} MB at the end")
+    print(f"writer: {writer.cpu_ns / steps / 1000:.1f} µs of CPU a step")
+    return max(sizes) <= budget_bytes and added <= MOST_ADDED_BYTES and writer.error is None
+
+
+def _report(out: Path) -> bool:
+    begin_s = time.monotonic()
+    page = out.parent / "month.html"
+    command = [sys.executable, "-m", "dsprof", "report", out, "-o", page, "--quiet"]
+    subprocess.run(command, check=True)
+    spent_s = time.monotonic() - begin_s
+    print(f"report: {spent_s:.1f} s, {page.stat().st_size / 1e6:.2f} MB")
+    return spent_s <= MOST_REPORT_S
+
+
+def _size(folder: Path) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(folder)) if folder.exists() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

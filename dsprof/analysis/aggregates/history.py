@@ -1,0 +1,134 @@
+"""A rolling recording from its begin: sums over time, and which steps have details."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.rollups import SPANS_S, complete
+from dsprof.trace.schema import RollUp
+
+MOST_SPANS = 1000
+"""Of one length; where there are more, only longer ones are read."""
+
+
+class Kept(NamedTuple):
+    """A step that ranks kept in detail."""
+
+    why: str
+    times: float
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Sums over the ranks of the steps that ended in one span."""
+
+    ranks: int
+    steps: int  # of the rank with most
+    rank_steps: int
+    total_ns: int
+    fastest_ns: int
+    slowest: tuple[int, int, int]  # time in ns, negative rank, step
+    blocked_ns: int
+    stalled_ns: int
+    nbytes: int
+    rss_bytes: int
+    device_bytes: int
+
+    @classmethod
+    def of(cls, one: RollUp, rank: int) -> Span:
+        """Return the span of one rank."""
+        slowest = (one.slowest_ns, -rank, one.slowest_step)
+        times = (one.total_ns, one.fastest_ns, slowest, one.blocked_ns, one.stalled_ns)
+        return cls(1, one.steps, one.steps, *times, one.nbytes, one.rss_bytes, one.device_bytes)
+
+    def merge(self, other: Span) -> Span:
+        """Join two sets of ranks."""
+        return Span(
+            self.ranks + other.ranks,
+            max(self.steps, other.steps),
+            self.rank_steps + other.rank_steps,
+            self.total_ns + other.total_ns,
+            min(self.fastest_ns, other.fastest_ns),
+            max(self.slowest, other.slowest),
+            self.blocked_ns + other.blocked_ns,
+            self.stalled_ns + other.stalled_ns,
+            self.nbytes + other.nbytes,
+            max(self.rss_bytes, other.rss_bytes),
+            max(self.device_bytes, other.device_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class History(Aggregate):
+    """By length and begin; a length that has too many spans on a rank is not there."""
+
+    spans: dict[int, dict[int, Span]]
+    steps: int  # of the rank with most
+    detailed_steps: int  # of the rank with most
+    kept: dict[int, Kept]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> History:
+        """Take the sums of one rank; of other recordings there are none."""
+        whole = complete(trace.rollups, trace.totals, trace.header.started_epoch_ns)
+        spans: dict[int, dict[int, Span]] = {length_s: {} for length_s in SPANS_S}
+        for (length_s, begin_s), one in whole.items():
+            if length_s in spans:
+                spans[length_s][begin_s] = Span.of(one, trace.rank)
+        return cls(
+            {length_s: found for length_s, found in spans.items() if _fits(length_s, found)},
+            max((one.first_step + one.steps for one in whole.values()), default=0),
+            len(trace.steps) if whole else 0,
+            {one.step: Kept(one.why, one.times, 1) for one in trace.kept.values()},
+        )
+
+    def merge(self, other: History) -> History:
+        """Join two sets of ranks; a length stays if both have it."""
+        if not (self.spans and other.spans):
+            return self if self.spans else other
+        lengths = self.spans.keys() & other.spans.keys()
+        return History(
+            {
+                length_s: _joined(self.spans[length_s], other.spans[length_s])
+                for length_s in lengths
+            },
+            max(self.steps, other.steps),
+            max(self.detailed_steps, other.detailed_steps),
+            _kept(self.kept, other.kept),
+        )
+
+    @property
+    def finest(self) -> tuple[int, Mapping[int, Span]]:
+        """The shortest length that is there, and its spans in order of time."""
+        length_s = min(self.spans, default=0)
+        found = self.spans.get(length_s, {})
+        return length_s, {begin_s: found[begin_s] for begin_s in sorted(found)}
+
+
+def _fits(length_s: int, found: Mapping[int, Span]) -> bool:
+    return bool(found) and (len(found) <= MOST_SPANS or length_s == SPANS_S[-1])
+
+
+def _joined(one: Mapping[int, Span], other: Mapping[int, Span]) -> dict[int, Span]:
+    spans = dict(one)
+    for begin_s, span in other.items():
+        spans[begin_s] = spans[begin_s].merge(span) if begin_s in spans else span
+    return spans
+
+
+def _kept(one: Mapping[int, Kept], other: Mapping[int, Kept]) -> dict[int, Kept]:
+    kept = dict(one)
+    for step, mine in other.items():
+        if (theirs := kept.get(step)) is not None:
+            why, times = max((theirs.times, theirs.why), (mine.times, mine.why))[::-1]
+            mine = Kept(why, times, theirs.ranks + mine.ranks)
+        kept[step] = mine
+    return kept
+
+
+AGGREGATE = History

@@ -1,0 +1,67 @@
+"""The whole of a rolling recording: sums over time, and which steps are kept in detail."""
+
+from __future__ import annotations
+
+from dsprof.analysis.aggregates.history import History, Span
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis import model
+from dsprof.findings.wording import plural
+
+_MOST_KEPT = 100
+
+
+def history(summary: RunSummary) -> model.History:
+    """Show the whole recording; empty where it is none without end."""
+    found = summary[History]
+    length_s, spans = found.finest
+    if not spans:
+        return model.History()
+    telling = {step: one for step, one in found.kept.items() if one.why not in ("first", "sample")}
+    order = sorted(telling, key=lambda step: (-telling[step].times, step))[:_MOST_KEPT]
+    return model.History(
+        length_s=length_s,
+        spans=[_span(begin_s, span) for begin_s, span in spans.items()],
+        steps=found.steps,
+        detailed_steps=found.detailed_steps,
+        newest_from=summary[Steps].newest_from,
+        kept=[
+            model.KeptStep(step=step, why=one.why, times=one.times or None, ranks=one.ranks)
+            for step, one in ((step, telling[step]) for step in order)
+        ],
+    )
+
+
+def history_note(found: model.History) -> str:
+    """Say what of a rolling recording was left out; "" where nothing was."""
+    if found.detailed_steps >= found.steps:
+        return ""
+    newest = plural(found.steps - found.newest_from, "step")
+    return (
+        f"Details of {found.detailed_steps:,} of {found.steps:,} steps are kept, sums of all. "
+        f"Findings and figures per step are of the newest {newest}, from step "
+        f"{found.newest_from:,} on; --steps judges others of which details are kept"
+    )
+
+
+def _span(begin_s: int, span: Span) -> model.HistorySpan:
+    slowest_ns, negative_rank, step = span.slowest
+    count = max(span.rank_steps, 1)
+    return model.HistorySpan(
+        begin_s=begin_s,
+        ranks=span.ranks,
+        steps=span.steps,
+        mean_ns=span.total_ns // count,
+        fastest_ns=span.fastest_ns,
+        slowest_ns=slowest_ns,
+        slowest_step=step,
+        slowest_rank=-negative_rank,
+        blocked_ns=span.blocked_ns // count,
+        stalled_ns=span.stalled_ns // count,
+        bytes=span.nbytes // count,
+        rss_bytes=span.rss_bytes if span.rss_bytes >= 0 else None,
+        device_bytes=span.device_bytes if span.device_bytes >= 0 else None,
+    )
+
+
+SECTIONS = {"history": history}
