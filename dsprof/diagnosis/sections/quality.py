@@ -49,10 +49,10 @@ def in_a_line(diagnosis: model.Diagnosis) -> tuple[str, list[str]]:
     limits = [
         one.problem for one in found if one.category == _CATEGORY and one.status is Status.FAIL
     ]
-    return _words(diagnosis.quality, diagnosis.run), limits
+    return _words(diagnosis.quality, diagnosis.run, diagnosis.history), limits
 
 
-def _words(quality: model.Quality, run: model.RunInfo) -> str:
+def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -> str:
     world = run.world_size
     present = f"{len(run.ranks):,} of {plural(world, 'rank')}" if world else _some(len(run.ranks))
     if not quality.is_recorded:
@@ -64,6 +64,9 @@ def _words(quality: model.Quality, run: model.RunInfo) -> str:
         "steps only counted": quality.counted_only_steps,
     }
     told = ", ".join(f"{count:,} {what}" for what, count in gaps.items() if count)
+    if history.detailed_steps < history.steps:
+        details = f"details of {history.detailed_steps:,} of {history.steps:,} steps"
+        told = f"{told}, {details}" if told else details
     cost = quality.training_cost_share
     costs = "" if cost is None else f"; recording cost {percent(cost)} of a step"
     notes = len(quality.notes) + len(quality.hooks) + len(quality.strangers)

@@ -1,0 +1,81 @@
+"""The whole of a rolling recording: sums over time of all ranks, and what has details."""
+
+from __future__ import annotations
+
+import itertools
+
+from dsprof.analysis.aggregates.history import History
+from dsprof.analysis.summary import RankClock
+from dsprof.diagnosis.build import diagnosis_of
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.rollups import RollUps
+from dsprof.trace.schema import Kept, OpTotals, RollUp, StepTotals
+from tests.factories.trace import rank_trace, step, summary
+
+SECOND_NS = 10**9
+
+
+def sums(number: int, seconds: float = 1, at_s: int | None = None) -> StepTotals:
+    end_ns = (number if at_s is None else at_s) * SECOND_NS
+    ops = {"all_reduce": OpTotals(2, 100, 10)}
+    return StepTotals(number, end_ns - round(seconds * SECOND_NS), end_ns, {"step": 5}, 0, ops)
+
+
+def recorded(rank: int, steps: int = 400, *, is_killed: bool = False) -> RankTrace:
+    """A rank whose steps of a second are all summed up; rank 1 is slow in step 200."""
+    spans: list[RollUp] = []
+    rollups = RollUps()
+    totals = [sums(n, 3 if (rank, n) == (1, 200) else 1) for n in range(steps)]
+    for one in totals:
+        spans += rollups.add(one, one.end_ns // SECOND_NS)
+    if not is_killed:
+        spans += rollups.end()
+    newest = [step(n, n, n + 1) for n in range(steps - 5, steps)]
+    trace = rank_trace(rank, steps=[step(200, 200, 201), *newest])
+    trace.header.started_epoch_ns = 0
+    trace.rollups = {one.span: one for one in spans}
+    trace.totals = {one.step: one for one in totals[-30:]}
+    trace.newest_from = steps - 5
+    trace.kept = {200: Kept(200, "slow", 3.0)}
+    return trace
+
+
+def collected(trace: RankTrace) -> History:
+    return History.collect(trace, RankClock())
+
+
+def test_ranks_add_up_in_any_order() -> None:
+    ranks = [collected(recorded(rank)) for rank in range(3)]
+    orders = [a.merge(b).merge(c) for a, b, c in itertools.permutations(ranks)]
+    assert all(one == orders[0] for one in orders)
+    spans = orders[0].spans[300]
+    assert [(one.ranks, one.steps, one.rank_steps) for one in spans.values()] == [
+        (3, 300, 900),
+        (3, 100, 300),
+    ]
+    assert spans[0].slowest == (3 * SECOND_NS, -1, 200)
+    assert spans[300].nbytes == 3 * 100 * 100
+    assert orders[0].kept[200].ranks == 3
+
+
+def test_a_killed_rank_has_the_spans_that_were_not_over() -> None:
+    whole, killed = collected(recorded(0)), collected(recorded(0, is_killed=True))
+    assert killed.steps == whole.steps == 400
+    assert {at: one.steps for at, one in killed.spans[300].items()} == {0: 300, 300: 100}
+    assert killed.spans[3600][0].total_ns == whole.spans[3600][0].total_ns
+
+
+def test_other_recordings_have_no_history() -> None:
+    other = collected(rank_trace(0, steps=[step(0, 0, 1)]))
+    assert not other.spans
+    assert other.merge(collected(recorded(1))) == collected(recorded(1))
+
+
+def test_figures_are_of_the_newest_steps_and_the_rest_is_named() -> None:
+    diagnosis = diagnosis_of(summary(recorded(0), recorded(1)), {})
+    assert [row.step for row in diagnosis.steps.rows if row.is_measured] == [396, 397, 398, 399]
+    assert diagnosis.run.steps == 400
+    assert (diagnosis.history.length_s, diagnosis.history.detailed_steps) == (10, 6)
+    assert [(one.step, one.why) for one in diagnosis.history.kept] == [(200, "slow")]
+    assert any("6 of 400 steps are kept" in note for note in diagnosis.quality.notes)
+    assert "details of 6 of 400 steps" in diagnosis.quality.line
