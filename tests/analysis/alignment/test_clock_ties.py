@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.alignment.clock_ties import Bounds, Seen, bounds, joined, renumbered, tie
 from dsprof.analysis.alignment.clocks import Alignment, align, clock_samples
 from dsprof.analysis.run.lateness import split_waits
 from dsprof.trace.rank_trace import RankTrace
@@ -133,3 +134,79 @@ def test_profiles_that_fit_at_several_places_are_not_tied():
     alignment = aligned(profiled_run([A, B], always_late))
     assert alignment.bound_ns is None
     assert "error unknown" in alignment.method
+
+
+def seen(*rows: tuple[int, ...]) -> Seen:
+    """Collectives by number, arrival, earliest and latest end, and shortest call."""
+    return Seen(*np.array(rows, np.int64).reshape(-1, 5).T)
+
+
+def columns(found: Seen | Bounds) -> list[list[int]]:
+    names = found.__slots__ if isinstance(found, Seen) else found._fields
+    return [getattr(found, name).tolist() for name in names]
+
+
+def test_ranks_of_a_host_arrive_with_the_last_and_end_with_the_first():
+    one, other = seen((3, 10, 20, 25, 9)), seen((1, 5, 8, 9, 3), (3, 12, 22, 24, 7))
+    assert columns(joined([one, other])) == [[1, 3], [5, 12], [8, 20], [9, 24], [3, 7]]
+    assert len(joined([seen()])) == 0
+
+
+def test_a_collective_bounds_the_offset_by_its_arrivals_and_closer_by_its_ends():
+    here, there = seen((0, 100, 130, 150, 8)), seen((0, 1100, 1135, 1160, 9))
+    found = bounds(here, there, np.array([8]))
+    assert columns(found) == [[1160], [-1060], [-950], [-1038], [-977]]
+
+
+def alike(count: int, *, apart: int = 100, ends: tuple[int, int] = (-1038, -977)) -> Bounds:
+    full = (np.full(count, one, np.int64) for one in (-1060, -950, *ends))
+    return Bounds(apart * np.arange(count), *full)
+
+
+@pytest.mark.parametrize(
+    ("found", "offset", "bound"),
+    [
+        (alike(1), -1005, 55),
+        (alike(14), -1005, 55),  # too few ends to believe them
+        (alike(15), -1008, 31),
+        (alike(15, ends=(-950, -940)), -950, 0),
+        (alike(15, ends=(-949, -940)), -1005, 55),  # they contradict the arrivals
+    ],
+)
+def test_the_middle_of_what_is_possible_is_taken(found, offset, bound):
+    tied = tie(found)
+    assert set(tied.offset.tolist()) == {offset}
+    assert tied.bound_ns == bound
+
+
+@pytest.mark.parametrize(("count", "offset"), [(99, -1058), (100, -1005)])
+def test_one_bound_of_a_hundred_is_not_believed(count, offset):
+    found = alike(count, ends=(-10_000, 10_000))
+    found.high[40] = -1055
+    assert set(tie(found).offset.tolist()) == {offset}
+    found = alike(count, ends=(-10_000, 10_000))
+    found.low[40], expected = -955, (-955 - 950) // 2
+    assert set(tie(found).offset.tolist()) == {expected if count < 100 else offset}
+
+
+def test_bounds_widen_by_one_in_ten_thousand_and_knots_follow_the_drift():
+    still = Bounds(np.array([0, 10**6]), *(np.array([at, at]) for at in (-10, 10, -9, 9)))
+    assert tie(still).bound_ns == 10 + 50  # in the middle between the two
+    moved = still._replace(low=np.array([-10, 90]), high=np.array([10, 110]))
+    tied = tie(moved)
+    assert (len(tied.at), tied.at[0], tied.at[-1]) == (17, 0, 10**6)
+    assert (tied.offset[0], tied.offset[-1]) == (0, 100)
+
+
+def numbered(*times: int, first: int = 0) -> Seen:
+    return seen(*((first + n, at - 5, at, at, 5) for n, at in enumerate(times)))
+
+
+def test_windows_are_matched_where_the_times_between_their_ends_fit():
+    times = [7 * n + n * n * n % 31 for n in range(40)]
+    found = renumbered(numbered(*(at + 10**6 for at in times[5:30])), numbered(*times))
+    assert found is not None
+    assert found.seq.tolist() == list(range(5, 30))
+    assert renumbered(numbered(*times[5:30], first=40), numbered(*times, first=-30)) is None
+    assert renumbered(numbered(*times[:14]), numbered(*times)) is None, "too few"
+    assert renumbered(numbered(*range(25)), numbered(*range(40))) is None, "all fit alike"

@@ -35,7 +35,8 @@ def test_ranks_of_one_boot_share_a_clock():
     alignment = shared_clock([header(0), late])
     assert alignment is not None
     assert alignment.clocks[1].offset_ns == 3 * MS
-    assert alignment.clocks[1].bound_ns == 0
+    assert (alignment.clocks[1].bound_ns, alignment.bound_ns) == (0, 0)
+    assert alignment.method == "one host: shared clock"
 
 
 @pytest.mark.parametrize("changes", [{"host": "node-b"}, {"boot_id": "boot-b"}])
@@ -59,9 +60,11 @@ def test_collectives_tie_two_hosts_within_the_bound():
 
 
 def test_hosts_are_tied_through_a_third():
-    middle = on_node(1, "b", *entered(0), *entered(0, group=2))
-    traces = [on_node(0, "a", *entered(0)), middle, on_node(2, "c", *entered(0, group=2))]
-    alignment = align(map(clock_samples, traces))
+    both = (*entered(0), *entered(0, group=2))
+    middle = on_node(1, "b", *both, started_monotonic_ns=50 * SECOND + SKEW_NS)
+    last = on_node(2, "c", *both[1:], started_monotonic_ns=50 * SECOND + 3 * SKEW_NS)
+    alignment = align(map(clock_samples, [on_node(0, "a", *entered(0)), middle, last]))
+    assert all(abs(clock.offset_ns) <= clock.bound_ns for clock in alignment.clocks.values())
     near, far = (alignment.clocks[rank].bound_ns for rank in (1, 2))
     assert 0 < near < far <= 2 * near
 

@@ -47,6 +47,12 @@ def test_waits_that_no_setting_explains_are_mentioned():
     assert "18.0 ms" in finding.summary
     assert "is for parameters, all_gather: started 2.00 ms before it was waited" in finding.summary
     assert "20.0 ms in flight" in finding.summary
+    assert finding.evidence[0].rows == (
+        ("synchronous", None, 1.0),
+        ("asynchronous, waited for", ns(18), 1.0),
+        ("in flight, at least", ns(20), 1.0),
+        ("in flight, at most", ns(20), 1.0),
+    )
     assert finding.evidence[1].rows[0][:2] == ("parameters, all_gather", 1.0)
 
 
@@ -128,6 +134,9 @@ def test_what_is_computed_limits_what_can_be_hidden():
     trace = gathering(wait=2, zero=OFF, fetches=fetching(4), spans=[span("forward", 0, 1, 0)])
     finding = said(RULE, trace)
     assert finding.saving_ms_per_step is None, "nothing was computed in the measured steps"
+    short = [span("forward", 100 * n + 30, 100 * n + 36, n) for n in range(6)]
+    finding = said(RULE, gathering(wait=2, zero=OFF, fetches=fetching(4), spans=short))
+    assert finding.saving_ms_per_step == pytest.approx((3, 6))
 
 
 def test_waits_that_are_short_pass_however_little_is_hidden():
