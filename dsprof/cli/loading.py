@@ -120,8 +120,10 @@ def load_run_and_diagnosis(
     config: Path | None = None,
     baseline: Path | None = None,
     reading: Reading = _BY_DEFAULT,
+    *,
+    may_run: bool = False,
 ) -> tuple[RunFiles, Diagnosis]:
-    """Judge the traces under `paths`.
+    """Judge the traces under `paths`, with `may_run` as a run that goes on while it grows.
 
     Raises:
         DsprofError: a path cannot be read, or the configuration is wrong.
@@ -130,7 +132,7 @@ def load_run_and_diagnosis(
     from dsprof.analysis.engine import Processes, unshown
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
-    from dsprof.trace.run import find_run
+    from dsprof.trace.run import find_run, is_growing
     from dsprof.trace.source import size_of
 
     thresholds = load_thresholds(config, threshold_schema()) if config else {}
@@ -142,7 +144,15 @@ def load_run_and_diagnosis(
     sizes = [size_of(path) for path in run.files]
     engine = _engine_at(reading.engine) if reading.engine else Processes(processes_for(sizes))
     progress = unshown if reading.is_quiet else progress_on_terminal(sum(sizes))
-    return run, diagnose(run, thresholds, baseline=costs, engine=engine, progress=progress)
+    diagnosis = diagnose(
+        run,
+        thresholds,
+        baseline=costs,
+        engine=engine,
+        progress=progress,
+        is_running=may_run and is_growing(run),
+    )
+    return run, diagnosis
 
 
 def _engine_at(address: str) -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
+from threading import Event, Thread
 
 from dsprof.cli.delivery import show_address
 from dsprof.cli.loading import Reading, add_judging, add_reading, load_run_and_diagnosis
@@ -22,6 +23,7 @@ rank in detail: steps are read from the traces when they are asked for.
 
   dsprof serve dsprof-out            prints the address; Ctrl-C ends it
   dsprof serve dsprof-out --open     and opens it in a browser
+  dsprof serve dsprof-out --live     updates the page while the run goes on
 
 The address works once and on this machine only. To see a run on another
 machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
@@ -34,6 +36,9 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
             "--port", type=port, default=8642, metavar="N", help="port (default: 8642; 0: any)"
         )
         parser.add_argument("--open", action="store_true", help="open the address in a browser")
+        parser.add_argument(
+            "--live", action="store_true", help="update the page while the run goes on"
+        )
         add_judging(parser)
         add_reading(parser)
 
@@ -41,13 +46,24 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
         """Serve until interrupted."""
         from dsprof.live.http import Server
         from dsprof.live.site import Site, check_confined
+        from dsprof.live.updating import UpdatingSite
 
-        run, diagnosis = load_run_and_diagnosis(
-            arguments.paths, arguments.config, arguments.baseline, Reading.of(arguments)
-        )
-        check_confined(run, arguments.paths)
+        reading = Reading.of(arguments)
+
+        def load() -> Site:
+            run, diagnosis = load_run_and_diagnosis(
+                arguments.paths,
+                arguments.config,
+                arguments.baseline,
+                reading,
+                may_run=arguments.live,
+            )
+            check_confined(run, arguments.paths)
+            return Site(run, diagnosis)
+
+        site = UpdatingSite(load)
         try:
-            server = Server(arguments.port, Site(run, diagnosis).page)
+            server = Server(arguments.port, site.page, lambda: arguments.live and site.is_growing)
         except OSError as error:
             raise DsprofError(
                 f"cannot listen on port {arguments.port}: {error.strerror}; choose another with "
@@ -57,6 +73,8 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
             print_bytes(f"{server.gate.address}\nIt works once. Ctrl-C ends.\n".encode())
             if arguments.open:
                 show_address(server.gate.address)
+            if arguments.live:
+                Thread(target=site.follow, args=[Event()], daemon=True).start()
             try:
                 server.serve_forever()
             except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dsprof._version import __version__
@@ -46,8 +47,9 @@ def diagnose(
     baseline: tuple[Baseline, str] | None = None,
     engine: Engine = HERE,
     progress: Progress = unshown,
+    is_running: bool = False,
 ) -> Diagnosis:
-    """Read a run, judge it, and say what it did.
+    """Read a run, judge it, and say what it did; not how it ends while it is running.
 
     `thresholds` replaces those of a rule by its id; `baseline` holds costs measured on the machine
     and the name of their source; `engine` and `progress` are those of `summarise`.
@@ -56,6 +58,7 @@ def diagnose(
         TraceError: no file can be read.
     """
     summary = summarise_all(run, engine=engine, progress=progress)
+    summary = summary.with_part(replace(summary[Run], is_running=is_running))
     if baseline is None:
         return diagnosis_of(summary, thresholds or {})
     summary, info = with_baseline(summary, *baseline)

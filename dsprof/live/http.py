@@ -21,6 +21,8 @@ from dsprof.live.gate import Gate
 REQUEST_BYTES = 1 << 14
 REQUEST_SECONDS = 10
 RESPONSE_SECONDS = 60
+_AGAIN_S = "10"
+
 REQUESTS = 16
 """As many at once: a browser asks for a few; more are someone who holds connections open."""
 
@@ -44,9 +46,12 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True  # Ctrl-C waits for no reader
     request_queue_size = REQUESTS
 
-    def __init__(self, port: int, pages: Pages) -> None:
+    def __init__(
+        self, port: int, pages: Pages, changes: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Serve `pages`; the first one asks to be loaded again while it `changes`."""
         super().__init__(("127.0.0.1", port), _Handler)
-        self.pages = pages
+        self.pages, self.changes = pages, changes
         self.gate = Gate(self.server_port)
         self._free = BoundedSemaphore(REQUESTS)
 
@@ -106,7 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         if page is None:
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
-            self._send(HTTPStatus.OK, page)
+            again = path == "/" and self.server.changes()
+            self._send(HTTPStatus.OK, page, {"Refresh": _AGAIN_S} if again else None)
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
         self._send(status, f"<!doctype html><title>dsprof</title><p>{escape(text)}</p>".encode())

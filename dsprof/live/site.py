@@ -22,7 +22,7 @@ from dsprof.errors import TraceError
 from dsprof.reports import render
 from dsprof.reports.base import Link
 from dsprof.reports.html.steps_page import steps_page
-from dsprof.trace.run import RunFiles
+from dsprof.trace.run import RunFiles, is_growing
 
 _RANKS = 16
 """As many on one page, as in a report; each other rank has a page of its own."""
@@ -54,6 +54,11 @@ class Site:
         self._steps = [row.step for row in diagnosis.steps.rows if row.step is not None]
         self._lock = Lock()
         self._drawn = lru_cache(maxsize=32)(self._draw)
+
+    @cached_property
+    def is_growing(self) -> bool:
+        """Whether the run went on when it was judged."""
+        return is_growing(self._run)
 
     def page(self, path: str) -> bytes | None:
         """Return the page at a path; None where there is none.

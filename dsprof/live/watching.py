@@ -25,7 +25,7 @@ from dsprof.trace.schema import Group, Header
 _SILENT_S = 10.0
 """A living process writes at least every 5 s."""
 
-_REST = 25
+REST = 25
 """After a look, rest so many times as long as it took: 4 % of a core."""
 
 _SHORTEST_REST_S = 1.0
@@ -252,6 +252,6 @@ def repeat(watched: Watched, stopped: Event, show: Callable[[RunNow], object]) -
             watched.look()
             if not watched.is_behind:
                 show(watched.now())
-                stopped.wait(max(_REST * (time.thread_time() - began), _SHORTEST_REST_S))
+                stopped.wait(max(REST * (time.thread_time() - began), _SHORTEST_REST_S))
     finally:
         watched.judge.close()

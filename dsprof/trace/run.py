@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import os.path  # its questions answer False where Path's raise: in folders we may not enter
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -121,6 +123,24 @@ def _selected(files: Sequence[Path], selection: Selection) -> list[Path]:
 
 def _nothing_selected(selection: Selection) -> TraceError:
     return TraceError(f"no trace of {selection} is here; leave the option out to see all ranks")
+
+
+_LAST = b"\n]\n"
+"""How a trace ends whose process has ended."""
+
+_FRESH_S = 15.0
+"""A process that records writes at least every 5 s."""
+
+
+def is_growing(run: RunFiles) -> bool:
+    """Say whether a rank has written lately, and not its last line."""
+    for path in run.files:
+        with suppress(OSError), open_input(path) as file:
+            status = os.fstat(file.fileno())
+            file.seek(max(status.st_size - len(_LAST), 0))
+            if file.read() != _LAST and time.time() - status.st_mtime < _FRESH_S:
+                return True
+    return False
 
 
 class RankFiles(NamedTuple):

@@ -26,6 +26,14 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
+def test_only_the_first_page_of_a_run_that_goes_on_is_loaded_again(server: Server) -> None:
+    name = cookie(server)
+    assert ask(server, "/", Cookie=name).headers["Refresh"] is None
+    server.changes = lambda: True
+    assert ask(server, "/", Cookie=name).headers["Refresh"] == "10"
+    assert ask(server, "/steps", Cookie=name).headers["Refresh"] is None
+
+
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> HTTPResponse:
     """Ask as a browser would, but for the headers given."""
     connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)

@@ -47,6 +47,7 @@ class Run(Aggregate):
     clock_bound_ns: int | None = 0
     strangers: tuple[str, ...] = ()
     selection: Selection = EVERYTHING
+    is_running: bool = False  # while it was read
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Run:
@@ -94,7 +95,9 @@ class Run(Aggregate):
 
     @property
     def unclean_ranks(self) -> list[int]:
-        """Ranks whose trace has no trailer: they were killed, or still run."""
+        """Ranks without a trailer: they were killed, or still run; [] while the run goes on."""
+        if self.is_running:
+            return []
         return sorted(rank for rank, facts in self.ranks.items() if facts.trailer is None)
 
     @property

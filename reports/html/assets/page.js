@@ -36,6 +36,16 @@ function unfold() {
   target.scrollIntoView();
 }
 addEventListener("hashchange", unfold);
+
+// `dsprof serve --live` loads the page again: what was unfolded stays so.
+if (location.protocol === "http:") {
+  const folds = [...document.querySelectorAll("details")];
+  addEventListener("pagehide", () => {
+    sessionStorage.setItem(location.pathname, JSON.stringify(folds.map((details) => details.open)));
+  });
+  const open = JSON.parse(sessionStorage.getItem(location.pathname) ?? "[]");
+  if (open.length === folds.length) folds.forEach((details, at) => (details.open = open[at]));
+}
 unfold();
 
 // Paper cannot be unfolded.

@@ -1,0 +1,129 @@
+"""The page of a run that goes on: it says nothing of its end, and follows it to there."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.errors import TraceError
+from dsprof.findings.finding import Status
+from dsprof.live import updating
+from dsprof.live.site import Site
+from dsprof.live.updating import UpdatingSite
+from dsprof.trace.run import find_run, is_growing
+from tests.browser import EXECUTABLE, chromium
+from tests.dist.launch import PROGRAMS, environment
+from tests.factories.trace_files import encode
+from tests.live.test_following import TRAILER, events
+
+
+def write(folder: Path, steps: int, *, is_over: bool = False) -> None:
+    for rank in range(2):
+        lines = events(rank, 30)[: 2 + 3 * steps] + ([TRAILER] if is_over else [])
+        cut = len(b"") if is_over else -len(b"\n]\n")
+        path = folder / f"trace.rank{rank:05d}.json"
+        path.write_bytes(encode(lines)[: cut or None])
+
+
+def test_a_run_goes_on_while_a_rank_writes(tmp_path: Path) -> None:
+    write(tmp_path, 9)
+    run = find_run([tmp_path])
+    assert is_growing(run)
+    long_ago = time.time() - 60
+    for path in run.files:
+        os.utime(path, (long_ago, long_ago))
+    assert not is_growing(run)
+    write(tmp_path, 9, is_over=True)
+    assert not is_growing(run)
+
+
+def test_the_end_of_a_run_that_goes_on_is_not_judged(tmp_path: Path) -> None:
+    write(tmp_path, 9)
+    found = {
+        is_running: diagnose(find_run([tmp_path]), is_running=is_running)
+        for is_running in (True, False)
+    }
+    status = {
+        is_running: {one.rule: one.status for one in diagnosis.findings}
+        for is_running, diagnosis in found.items()
+    }
+    assert status[True]["data-quality"] is Status.UNKNOWN
+    assert status[False]["data-quality"] is Status.FAIL
+    assert found[True].quality.unclean_ranks == []
+    assert found[True].headline.rule != "data-quality"
+
+
+def test_pages_are_of_the_newest_judgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "_SHORTEST_REST_S", 0.01)
+    write(tmp_path, 9)
+    rounds = iter([lambda: write(tmp_path, 20), lambda: write(tmp_path, 30, is_over=True)])
+
+    def load() -> Site:
+        run = find_run([tmp_path])
+        return Site(run, diagnose(run))
+
+    def reload() -> Site:
+        next(rounds)()
+        return load()
+
+    site = UpdatingSite(load)
+    before = site.page("/steps")
+    site._load = reload
+    site.follow(Event())  # until the run is over
+    assert before != site.page("/steps")
+    assert not site.is_growing
+    with pytest.raises(StopIteration):
+        next(rounds)
+
+
+def test_what_was_known_stays_when_the_traces_go(tmp_path: Path) -> None:
+    write(tmp_path, 9)
+
+    def gone() -> Site:
+        raise TraceError("gone")
+
+    run = find_run([tmp_path])
+    site = UpdatingSite(lambda: Site(run, diagnose(run)))
+    site._load = gone
+    updating_rest, updating._SHORTEST_REST_S = updating._SHORTEST_REST_S, 0.01
+    try:
+        site.follow(Event())
+    finally:
+        updating._SHORTEST_REST_S = updating_rest
+    assert site.page("/steps")
+
+
+@pytest.mark.browser
+@pytest.mark.long
+@pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium is installed")
+def test_a_browser_follows_a_real_run(tmp_path: Path) -> None:
+    traces, end = tmp_path / "traces", tmp_path / "end"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    train = [*launcher, str(PROGRAMS / "watched.py"), str(traces), str(end)]
+    serve = [sys.executable, "-m", "dsprof", "serve", str(traces), "--port", "0", "--live"]
+    with subprocess.Popen(train, env=environment({})) as training:
+        while not any(b'"cat":"step"' in path.read_bytes() for path in traces.glob("trace*")):
+            time.sleep(0.2)
+        with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as serving:
+            assert serving.stdout is not None
+            address = serving.stdout.readline().strip()
+            with chromium() as browser:
+                page = browser.open(address)
+                page.evaluate("document.querySelector('#checks details, details').open = true")
+                steps = (
+                    "Number(document.body.innerText.match(/([0-9,]+) steps/)[1].replace(',', ''))"
+                )
+                before = page.evaluate(steps)
+                assert "without a trailer" not in page.evaluate("document.body.innerText")
+                page.wait(f"document.readyState == 'complete' && {steps} > {before}", 120)
+                assert page.evaluate("document.querySelector('#checks details, details').open")
+                assert page.complaints() == []
+                end.touch()
+                training.wait(60)
+            serving.terminate()
