@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dsprof.analysis.aggregates.endings import Endings, Symptoms
@@ -50,7 +52,18 @@ def judged(*traces: RankTrace, **looks: Symptoms) -> list[HangVerdict]:
         number: replace(ending, symptoms=seen.get(number, Symptoms()))
         for number, ending in endings.ranks.items()
     }
-    return verdicts(Endings(ranks, endings.groups))
+    found = verdicts(Endings(ranks, endings.groups))
+    for verdict in found:
+        assert_can_be_shown(verdict)
+    return found
+
+
+def assert_can_be_shown(verdict: HangVerdict) -> None:
+    """It is read back from JSON as it was, with a whole sentence and few stacks."""
+    assert msgspec.convert(msgspec.to_builtins(verdict), HangVerdict) == verdict
+    assert not re.search(r"\bNone\b|  ", f"{verdict.sentence} {verdict.cause.text}")
+    assert verdict.sentence.endswith(".")
+    assert len(verdict.stacks) <= 3
 
 
 def root(*traces: RankTrace, **looks: Symptoms) -> HangVerdict:
@@ -66,6 +79,7 @@ def test_who_never_entered_is_named_with_the_call_and_who_waits() -> None:
     )  # fmt: skip
     assert (found.operation.step, found.operation.bytes) == (12, 4 << 20)
     assert found.waited_ns == 41 * 10**9
+    assert list(found.stacks) == ["2", "0"]  # the culprit, and a rank that waits for it
     assert found.cause.kind == "unknown"
     assert found.confidence == "high"
 
@@ -462,6 +476,12 @@ def test_what_failed_after_ctrl_c_is_no_root() -> None:
     late = Trailer("exit", "RuntimeError", exception_ns=960_000_000)
     traces = [rank(n, [], 970, trailer=late if n == 0 else stopped) for n in range(RANKS)]
     assert root(*traces).kind == "none"
+
+
+def test_of_several_culprits_two_are_shown_with_a_rank_that_waits() -> None:
+    found = root(*without(1, 2, 3, **CTRL_C))
+    assert (found.ranks, found.waiting) == ((1, 2, 3), (0,))
+    assert list(found.stacks) == ["1", "2", "0"]
 
 
 def test_a_rank_that_ended_long_after_the_others_is_mentioned() -> None:
