@@ -16,14 +16,17 @@ MOST_FRAMES, MOST_DEPTH = 120, 24
 _ROW_PX = 20
 _ROOM_FOR_WORDS = 1.5  # per cent of the width: less shows no letter
 
+_FROM_CPP = "no line of the program: called from C++"
+
 Kind = Literal["whole", "own", "library", "others"]
 
 
 class Frame(NamedTuple):
-    """Name and kind of a frame."""
+    """What a frame is called, what it is, and what is written on it: its name where empty."""
 
     name: str
     kind: Kind
+    label: str = ""
 
 
 Path = tuple[Frame, ...]
@@ -56,26 +59,35 @@ def waiting_lines(rows: Sequence[CallSiteRow]) -> FlameGraph | None:
     paths: dict[Path, float] = {
         (
             Frame(row.phase or "outside all phases", "library"),
-            Frame(row.site or "no line of the program: called from C++", "own"),
+            Frame(row.site or _FROM_CPP, "own", shortened(row.site)),
             Frame(row.op, "library"),
         ): row.exposed_ns
         for row in rows
         if row.exposed_ns and row.exposed_ns > 0
     }
-    labels = {"own": "line of the program", "library": "phase, operation"}
+    labels = {"own": "line of the program", "library": "phase, operation", "others": "all others"}
     return _flame_graph(paths, "exposed communication per rank and step", fmt.duration, labels)
 
 
 def held_memory(row: SnapshotRow) -> FlameGraph | None:
     """Draw memory in use by call stack; None where no stack was recorded."""
     paths: dict[Path, float] = {
-        tuple(Frame(call, "library" if library(call) else "own") for call in one.calls)
-        or (Frame("no call stack recorded", "others"),): one.bytes
+        tuple(map(_call, one.calls)) or (Frame("no call stack recorded", "others"),): one.bytes
         for one in row.stacks
         if one.bytes > 0
     }
-    labels = {"own": "call in the program", "library": "call in a library"}
+    labels = {
+        "own": "call in the program",
+        "library": "call in a library",
+        "others": "no call stack, or all others",
+    }
     return _flame_graph(paths, f"in use on rank {row.rank}", fmt.size, labels)
+
+
+def _call(call: str) -> Frame:
+    """Return the frame of a call, on which its function comes first: few letters may have room."""
+    place, _, function = shortened(call).partition(" ")
+    return Frame(call, "library" if library(call) else "own", f"{function} {place}".lstrip())
 
 
 def _flame_graph(
@@ -93,11 +105,7 @@ def _flame_graph(
         sentence=f"{title}; most, {shown(paths[largest])}, in {named.name}.",
         height_px=_ROW_PX + max(box.top_px for box in boxes),
         boxes=tuple(boxes),
-        keys=tuple(
-            Key(label, f"flame-{kind}")
-            for kind, label in (labels | {"others": "all others"}).items()
-            if kind in kinds
-        ),
+        keys=tuple(Key(label, f"flame-{kind}") for kind, label in labels.items() if kind in kinds),
     )
 
 
@@ -129,7 +137,7 @@ class _Layout:
 
     def _box(self, frame: Frame, depth: int, left: float, value: float) -> Box:
         share = value / self._whole
-        label = frame.name if frame.kind == "others" else shortened(frame.name)
+        label = frame.label or frame.name
         return Box(
             left=100 * left / self._whole,
             width=100 * share,

@@ -33,3 +33,10 @@ def test_exposed_time_counts_for_the_line_that_issued_it():
 
 def test_a_trace_without_call_sites_has_no_rows():
     assert summary(of_rank(sync("all_reduce", 0, 2, step=0), sites={}))[CallSites].rows == {}
+
+
+def test_a_line_that_two_threads_found_at_once_is_one_row():
+    sites = {1: SITES[1], 2: Site(2, "/home/me/train.py", 40, "main")}
+    comm = [sync("all_reduce", 10 * site, site, step=0, site=site) for site in sites]
+    (held,) = summary(of_rank(*comm, sites=sites))[CallSites].rows.values()
+    assert (held.calls, held.exposed_ns, held.rank_steps) == (2, 3 * MS, 1)

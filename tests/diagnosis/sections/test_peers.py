@@ -57,6 +57,12 @@ def test_many_ranks_are_shown_by_host_or_else_the_busiest_with_the_rest_summed()
     assert sum(map(sum, busiest.bytes)) == sum(map(_sent, range(MOST + 4)))
 
 
+def test_ranks_whose_host_is_unknown_are_not_shown_by_host() -> None:
+    size = MOST + 4
+    found = peer_traffic(summary(*(_rank(rank, size, 2, 1) for rank in range(1, size))))
+    assert found.names[-1] == "others"
+
+
 def test_what_was_not_recorded_is_not_zero() -> None:
     unsized = rank_trace(
         0,
