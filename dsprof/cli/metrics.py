@@ -6,9 +6,13 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
 from dsprof.cli.serve import port
 from dsprof.errors import DsprofError
+
+if TYPE_CHECKING:
+    from dsprof.live.otlp import Families, OtlpSender
 
 
 class MetricsCommand:
@@ -44,6 +48,11 @@ docs/how-to/watch.md lists the metrics."""
             metavar="FILE",
             help="YAML file that says where findings are sent",
         )
+        parser.add_argument(
+            "--otlp",
+            action="store_true",
+            help="also send by OTLP, to where OTEL_EXPORTER_OTLP_ENDPOINT says",
+        )
 
     def run(self, arguments: Namespace) -> int:
         """Serve until interrupted."""
@@ -61,8 +70,11 @@ docs/how-to/watch.md lists the metrics."""
         from dsprof.live.watching import repeat
 
         alerts = Alerts(load_alerts(arguments.alerts)) if arguments.alerts else None
+        otlp = None
         collector, registry = RunCollector(), CollectorRegistry(auto_describe=False)
         registry.register(collector)
+        if arguments.otlp:
+            otlp = _otlp(collector.collect)
         try:
             server, _ = start_http_server(arguments.port, arguments.host, registry)
         except OSError as error:
@@ -78,6 +90,16 @@ docs/how-to/watch.md lists the metrics."""
             collector.show(now, watched.totals)
             if alerts is not None:
                 alerts.show(now)
+            if otlp is not None:
+                otlp.show()
 
         repeat(watched, Event(), show)
         return 0
+
+
+def _otlp(families: Families) -> OtlpSender:
+    try:
+        from dsprof.live.otlp import OtlpSender
+    except ImportError:
+        raise DsprofError("OTLP needs OpenTelemetry: pip install 'dsprof[otlp]'") from None
+    return OtlpSender(families)

@@ -1,0 +1,66 @@
+"""What a receiver of OTLP gets: the figures that Prometheus reads."""
+
+import gzip
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+
+from dsprof.live.metrics import RunCollector
+from dsprof.live.otlp import OtlpSender
+from dsprof.live.totals import Totals
+from tests.factories.trace import sync
+from tests.live.test_screen import run
+
+
+class Receiver(BaseHTTPRequestHandler):
+    got: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        packed = self.headers["Content-Encoding"] == "gzip"
+        self.got.append((self.headers["Authorization"], gzip.decompress(body) if packed else body))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_a_receiver_gets_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = Totals()
+    totals.add_lines([sync("all_reduce", 0, 1, nbytes=100)], {1: "data"})
+    collector = RunCollector()
+    collector.show(run(straggler=3), totals)
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer%20t0ken")
+        sender = OtlpSender(collector.collect)
+        sender.show()
+        sender.show()  # nothing is made twice
+        sender.close()
+        server.shutdown()
+    (secret, body), *_ = Receiver.got
+    assert secret == "Bearer t0ken"
+    request = ExportMetricsServiceRequest.FromString(body)
+    metrics = {
+        metric.name: metric
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    (straggler,) = metrics["dsprof_straggler_rank"].gauge.data_points
+    assert straggler.as_double == 3
+    (nbytes,) = metrics["dsprof_bytes"].sum.data_points
+    labels = {one.key: one.value.string_value for one in nbytes.attributes}
+    assert (nbytes.as_double, labels) == (100, {"op": "all_reduce", "group": "data"})
+    assert metrics["dsprof_bytes"].sum.is_monotonic
