@@ -45,6 +45,23 @@ def test_the_rank_with_the_shortest_communication_is_late():
     )
 
 
+def test_three_ranks_of_which_each_is_unlike_the_others():
+    """The others wait 32 and 27 ms for rank 1, which computes for longer than their median."""
+    times = [(40, 45), (8, 77), (30, 50)]
+    ranks = [
+        busy(number, comm=comm, compute=compute, world_size=3)
+        for number, (comm, compute) in enumerate(times)
+    ]
+    finding = said(RULE, *ranks)
+    assert "by 29.5 ms per step (30 %)" in finding.summary
+    assert "computing kernels take 29.5 ms longer" in finding.cause
+    assert finding.evidence[0].rows == (
+        (1, 29_500_000, 0, 8_000_000, 15_000_000, 77_000_000),
+        (0, 0, 32_000_000, 8_000_000, 15_000_000, 45_000_000),
+        (2, 0, 27_000_000, 3_000_000, 20_000_000, 50_000_000),
+    )
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(RULE, arriving(0, 60), arriving(1, 88), waited_share=0.28, severe_share=0.28)
 
