@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dsprof.analysis.rank.last_moments import to_the_end
-from dsprof.trace.dumps.state_file import RankState, StateCall
+from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall
 from dsprof.trace.schema import Header
 from tests.factories.trace import MS, hanging, header, rank_trace
 
@@ -48,6 +49,25 @@ def test_a_call_that_was_in_flight_when_written_gets_its_end():
     trace.state = state(call(number, 95 * MS))
     rows = to_the_end(trace).collectives
     assert (rows.done_ns.tolist(), rows.is_open.tolist()) == ([95 * MS], [False])
+
+
+def test_a_wait_that_failed_and_a_call_that_nobody_follows():
+    failed_ns = -(header().started_monotonic_ns + 90 * MS)
+    failed = msgspec.structs.replace(call(7), done_ns=failed_ns)
+    unfollowed = msgspec.structs.replace(call(8), done_ns=UNFOLLOWED)
+    trace = rank_trace(comm=[])
+    trace.state = state(failed, unfollowed)
+    rows = to_the_end(trace).collectives
+    assert (rows.done_ns.tolist(), rows.is_open.tolist()) == ([0, 0], [False, False])
+    assert (rows.waited_ns.tolist(), rows.waits.tolist()) == ([90 * MS, 0], [1, 0])
+    assert rows.pending_ns.tolist() == [70 * MS, 0]
+
+
+def test_calls_from_before_the_recording_are_left_out():
+    early = header(started_monotonic_ns=header().started_monotonic_ns + 75 * MS)
+    trace = rank_trace(comm=[], head=early)
+    trace.state = state(call(7), call(8), head=early)
+    assert to_the_end(trace).collectives.issue_ns.tolist() == [5 * MS]
 
 
 def test_the_state_is_a_heartbeat():
