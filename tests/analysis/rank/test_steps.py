@@ -69,6 +69,10 @@ def test_steps_outside_the_window_count_as_counted_even_without_counters():
     assert measured_steps(trace).tolist() == [2, 4, 6]
 
 
+def test_a_window_of_every_step_begins_at_its_start():
+    assert counted_steps(ten_steps(start_step=7, every=1)).tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("config", [{"every": 0}, {"start_step": "two"}, {"steps": "all"}])
 def test_a_window_that_makes_no_sense_is_none(config):
     assert counted_steps(ten_steps(**config)).tolist() == []
