@@ -6,7 +6,11 @@ import pytest
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, ranks_of, written_ranks
 from dsprof.analysis.summary import RankClock
+from dsprof.environment import EnvSnapshot
+from dsprof.environment.machine import Accelerator
+from dsprof.trace.schema import Group
 from tests.factories.environment import facts_of, rank_trace
+from tests.factories.trace import group
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,42 @@ def test_rank_numbers_are_not_kept():
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "WORLD_SIZE")
     facts = facts_of(rank_trace(0, dict.fromkeys(names, "1")))
     assert facts.variables.keys() == {"WORLD_SIZE"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "local_rank", "node"),
+    [
+        ({}, 0, "1"),
+        ({}, 2, "0"),
+        ({}, 3, None),  # it has no such device
+        ({}, -1, None),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, 0, "0"),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, 1, "1"),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, 1, "0"),  # each rank sees its own
+        ({"CUDA_VISIBLE_DEVICES": "1"}, 0, None),  # its node is unknown
+        ({"CUDA_VISIBLE_DEVICES": "GPU-12ab"}, 0, None),
+        ({"HIP_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "2"}, 0, None),
+    ],
+)
+def test_the_device_of_a_rank_is_that_of_its_local_rank(variables, local_rank, node):
+    trace = rank_trace(0, variables)
+    trace.header.local_rank = local_rank
+    accelerators = [Accelerator("nvidia", numa_node=number) for number in (1, -1, 0)]
+    trace.environment = EnvSnapshot(variables=variables, accelerators=accelerators)
+    assert list(facts_of(trace).device_nodes.get("", {})) == ([] if node is None else [node])
+
+
+def test_groups_are_known_by_their_role_and_that_of_all_ranks_by_its_size():
+    groups = (
+        group(2),
+        group(2, id=2, ranks=[0]),
+        group(2, id=3, ranks=[1], role="pipeline"),
+        Group(id=4, key="all", label="all", ranks=[], size=2, backend="gloo"),
+    )
+    for one, role in zip(groups, ("world", "", "pipeline", "world"), strict=True):
+        trace = rank_trace(0)
+        trace.groups = {one.id: one}
+        assert list(facts_of(trace).roles) == [role]
 
 
 def test_differing_names_unset_ranks():
