@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from time import monotonic
 
@@ -12,13 +13,54 @@ from dsprof.trace.dumps.state_file import RankState, find_state
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.reader import add_collectives, decode_lines, take_rare
+from dsprof.trace.rolling.parts import TAILS, is_rolling, part_of
 from dsprof.trace.schema import Group, Header, Heartbeat, MemorySample
 
 _LOOK_BYTES = 1 << 22
 """Read of one file at once: a run that is long over is caught up with in several looks."""
 
+_START_BYTES = 64
+"""The first line of a tail names its segment."""
+
 _MOST_EVENTS = 100_000
 """Kept of a rank for its next window: more only come of runs without steps."""
+
+
+class _GrowingFile:
+    """Lines that are appended to a file; a rolling recording also begins it anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.is_behind = True
+        self._path, self._offset, self._start = path, 0, b""
+
+    def read(self) -> list[Line]:
+        """Return the whole lines that are new.
+
+        Raises:
+            TraceError: the file cannot be read.
+        """
+        try:
+            with open_input(self._path) as file:
+                data = self._new(file)
+        except FileNotFoundError:
+            self.is_behind = False
+            return []
+        except OSError as error:
+            raise TraceError(f"{self._path}: cannot be read: {error.strerror}") from None
+        end = data.rfind(b"\n") + 1
+        self.is_behind = len(data) == _LOOK_BYTES
+        if not end and not self.is_behind:
+            return []
+        self._offset += end or len(data)  # a line as long as a look is none of ours
+        return decode_lines(data[:end])
+
+    def _new(self, file: BufferedReader) -> bytes:
+        start = file.read(_START_BYTES)
+        if not start.startswith(self._start):
+            self._offset = 0
+        self._start = start
+        file.seek(self._offset)
+        return file.read(_LOOK_BYTES)
 
 
 class FollowedRank:
@@ -26,15 +68,20 @@ class FollowedRank:
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
-        self.is_behind = True  # whether the file holds more than was read
         self.grown_at = monotonic()
         self.memory: MemorySample | None = None
         self.heartbeat: Heartbeat | None = None
         self._lasting = RankTrace(str(path), header, CollectivesBuilder().build())
-        self._offset = 0
+        tails = [part_of(path, ending) for ending in TAILS] if is_rolling(header) else []
+        self._files = [_GrowingFile(one) for one in (path, *tails)]
         self._fresh: list[Line] = []
         self._recent: list[Line] = []  # of the newest step, and of what has no step yet
         self._opened: dict[int, Line] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether its files hold more than was read."""
+        return any(file.is_behind for file in self._files)
 
     @property
     def is_over(self) -> bool:
@@ -67,7 +114,9 @@ class FollowedRank:
         Raises:
             TraceError: the file has gone, or cannot be read any more.
         """
-        events = self._read()
+        events = [event for file in self._files for event in file.read()]
+        if events:
+            self.grown_at = monotonic()
         for event in events:
             if type(event) is OPEN_LINE:
                 self._opened[event.args.id] = event
@@ -107,21 +156,6 @@ class FollowedRank:
         lasting.trailer = trace.trailer or lasting.trailer
         self.memory = trace.memory[-1] if trace.memory else self.memory
         self.heartbeat = trace.heartbeats[-1] if trace.heartbeats else self.heartbeat
-
-    def _read(self) -> list[Line]:
-        try:
-            with open_input(self.path) as file:
-                file.seek(self._offset)
-                data = file.read(_LOOK_BYTES)
-        except OSError as error:
-            raise TraceError(f"{self.path}: cannot be read: {error.strerror}") from None
-        end = data.rfind(b"\n") + 1
-        self.is_behind = len(data) == _LOOK_BYTES
-        if not end and not self.is_behind:
-            return []
-        self._offset += end or len(data)  # a line as long as a look is none of ours
-        self.grown_at = monotonic()
-        return decode_lines(data[:end])
 
 
 def _step_of(event: Line) -> int:

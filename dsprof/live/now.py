@@ -32,7 +32,7 @@ class RankNow(msgspec.Struct):
     state: State
     step: int | None  # the last that it completed
     step_ns: int | None = None  # median of its recent steps
-    exposed_ns: int | None = None  # of one of them, mean
+    exposed_ns: int | None = None  # the same of exposed communication
     late_ns: int | None = None  # by how much others wait for it in one of them, mean
     in_flight: InFlight | None = None
     rss_bytes: int | None = None

@@ -149,7 +149,7 @@ class Watched:
             state=state,
             step=last,
             step_ns=round(median(one.total_ns for one in steps)) if steps else None,
-            exposed_ns=_mean(one.exposed_ns for one in steps),
+            exposed_ns=_median(one.exposed_ns for one in steps),
             late_ns=_mean(one.caused_ns for one in steps),
             in_flight=flying,
             rss_bytes=memory.rss_bytes if memory and memory.rss_bytes >= 0 else None,
@@ -232,6 +232,11 @@ def _parts(recent: RecentSteps) -> StepParts | None:
 def _mean(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return round(mean(known)) if known else None
+
+
+def _median(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(median(known)) if known else None
 
 
 def _sum(values: Sequence[int | None]) -> int | None:

@@ -11,7 +11,7 @@ from dsprof.errors import TraceError
 from dsprof.live.watching import Watched
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.run import find_run
-from dsprof.trace.schema import Header, MemorySample, Trailer
+from dsprof.trace.schema import Header, MemorySample, Segment, Trailer
 from tests.factories import trace as make
 from tests.factories.trace_files import encode
 
@@ -156,6 +156,22 @@ def test_ranks_that_come_later_are_found_and_a_new_run_replaces_the_old(tmp_path
 
 def as_dict(header: Header) -> dict[str, object]:
     return {name: getattr(header, name) for name in header.__struct_fields__}
+
+
+def test_a_rolling_recording_is_followed_through_its_segments(tmp_path: Path) -> None:
+    book, *_ = lines = events(0)
+    book.args.config["mode"] = "always"
+    (tmp_path / "trace.rank00000.json").write_bytes(encode(lines[:2]))
+    watched = Watched([tmp_path])
+    watched.look()
+    for number, (begin, end) in enumerate(((0, 4), (4, 8), (8, 12))):
+        segment = LINES["segment"](args=Segment(number))
+        tail = tmp_path / f"trace.rank00000.tail{number % 2}"
+        tail.write_bytes(encode([segment, *lines[2 + 3 * begin : 2 + 3 * end]])[2:-3] + b",\n")
+        watched.look()
+    watched.judge.close()
+    assert sorted(watched.recent.steps) == list(range(12))
+    assert watched.totals.calls["all_reduce", "world"] == 12
 
 
 def test_a_file_that_goes_keeps_what_was_known(tmp_path: Path, watched: Watched) -> None:
