@@ -89,11 +89,14 @@ def store(trace: RankTrace, path: Path) -> None:
 
 
 def folder() -> Path | None:
-    """Return where the cache is; None if `DSPROF_CACHE` is off."""
+    """Return where the cache is; None if `DSPROF_CACHE` is off, or there is no home for it."""
     if chosen := os.environ.get("DSPROF_CACHE"):
         return None if chosen == "off" else Path(chosen)
-    named = os.environ.get("XDG_CACHE_HOME")
-    return (Path(named) if named else Path.home() / ".cache") / "dsprof"
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named) / "dsprof"
+    with suppress(RuntimeError):  # a user of a container without a home
+        return Path.home() / ".cache" / "dsprof"
+    return None
 
 
 def _place(path: Path) -> Path | None:

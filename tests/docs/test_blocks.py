@@ -36,6 +36,7 @@ NOT_RUN = {
     "accelerate": "needs Accelerate; make test-trainers runs it",
     "all_reduce_perf": "needs nccl-tests",
     "cat": "reads files of a node",
+    "dask": "starts servers",
     "dmesg": "reads the kernel's log",
     "docker": "needs a daemon",
     "ethtool": "asks a network adapter",
@@ -58,6 +59,8 @@ NOT_RUN = {
 """Programs that this machine cannot run, with the reason; bash has parsed their lines."""
 
 PARSED = {
+    "--engine": "needs a Dask cluster",
+    "--hosts": "names nodes of the reader",
     "bench": "measures for minutes",
     "build": "compiles for half a minute",
     "run": "starts the reader's program",

@@ -1,0 +1,179 @@
+"""What a report of many ranks costs, and whether it names a rank that is late for a while.
+
+    python benchmarks/scale.py [--ranks 64] [--steps 5000] [--calls 100] [--folder FOLDER]
+
+Writes a run (64 x 5,000 x 100: 32 million collectives, 14 GB) in which one rank is late in 50 of
+the steps. Judges it in processes of this machine, then by Dask with one and two workers, whose JSON
+must be equal to the last byte, then with a worker killed on the way, a file cut and a file missing.
+CPU is that of all processes, memory the largest resident set of the driver and of any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from scale_runs import Size, write_run
+
+_REPORT = [sys.executable, "-m", "dsprof", "report", "--format", "json", "--quiet"]
+_LARGEST_PAGE_BYTES = 3_000_000
+
+
+class Cost(NamedTuple):
+    """What one report took."""
+
+    seconds: float
+    cpu_seconds: float
+    driver_mb: float
+    other_mb: float
+    json: bytes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in zip(Size._fields, (64, 5000, 100), strict=True):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--folder", type=Path, help="where the run is written, and stays")
+    parser.add_argument("--no-dask", action="store_true")
+    arguments = parser.parse_args()
+    size = Size(*(getattr(arguments, name) for name in Size._fields))
+    os.environ["DSPROF_CACHE"] = "off"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary) / "run"
+        if not folder.exists():
+            write_run(folder, size)
+        return 0 if _holds(folder, size, with_dask=not arguments.no_dask) else 1
+
+
+def _holds(folder: Path, size: Size, *, with_dask: bool) -> bool:
+    print(
+        f"{size.ranks} ranks, {size.steps:,} steps, {size.ranks * size.steps * size.calls:,} calls"
+    )
+    print(f"{'':24} {'wall s':>7} {'CPU s':>7} {'driver MB':>10} {'other MB':>9}")
+    here = _measured("processes", [str(folder)])
+    found = [_page_holds(here.json), _names(here.json, size.slow_rank)]
+    if with_dask:
+        for workers in (1, 2):
+            with _cluster(workers) as (address, pids):
+                there = _measured(f"Dask, {workers} workers", [str(folder), *address], pids)
+            found.append(_said("JSON equal to the last byte", there.json == here.json))
+        with _cluster(2, killed_after_s=here.seconds / 2) as (address, pids):
+            there = _measured("Dask, a worker killed", [str(folder), *address], pids)
+        found.append(_said("JSON equal to the last byte", there.json == here.json))
+    found.append(_damaged(folder))
+    return all(found)
+
+
+def _said(what: str, holds: bool) -> bool:
+    print(f"    {what}: {'yes' if holds else 'NO'}")
+    return holds
+
+
+def _names(document: bytes, rank: int) -> bool:
+    """Say whether a finding or a mark of the map of steps names the rank that is late."""
+    found = json.loads(document)
+    in_findings = any(one["status"] == "fail" and rank in one["ranks"] for one in found["findings"])
+    marks = [one["text"] for one in found["step_map"]["marks"] if one["rank"] == rank]
+    where = (marks or ["in no mark"])[0]
+    return _said(f"the late rank is named ({where})", bool(marks or in_findings))
+
+
+def _page_holds(document: bytes) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        saved, page = Path(folder) / "run.json", Path(folder) / "page.html"
+        saved.write_bytes(document)
+        subprocess.run([*_REPORT[:4], str(saved), "--quiet", "-o", str(page)], check=True)
+        nbytes = page.stat().st_size
+    return _said(f"page of {nbytes / 1e6:.2f} MB, at most 3", nbytes <= _LARGEST_PAGE_BYTES)
+
+
+def _damaged(folder: Path) -> bool:
+    """Cut a file, and hide another for one report."""
+    cut, missing = sorted(folder.iterdir())[1:3]
+    whole, hidden = cut.stat().st_size, folder.parent / f"{folder.name}.hidden"
+    end = cut.read_bytes()[whole // 2 :]
+    os.truncate(cut, whole // 2)
+    missing.rename(hidden)
+    try:
+        quality = json.loads(_measured("one cut, one missing", [str(folder)]).json)["quality"]
+    finally:
+        with cut.open("ab") as file:
+            file.write(end)
+        hidden.rename(missing)
+    told = quality["unclean_ranks"] == [1] and quality["missing_ranks"] == [2]
+    return _said("both are named", told)
+
+
+def _measured(what: str, arguments: list[str], workers: Sequence[int] = ()) -> Cost:
+    others = [psutil.Process(pid) for pid in workers]
+    before_s, before = time.monotonic(), os.times()
+    worked_before = sum(_cpu_seconds(one) for one in others)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen([*_REPORT, *arguments], stdout=output)
+        driver, driver_bytes, other_bytes = psutil.Process(process.pid), 0, 0
+        while process.poll() is None:
+            driver_bytes = max(driver_bytes, _resident(driver))
+            for one in (*_children(driver), *others):
+                other_bytes = max(other_bytes, _resident(one))
+            time.sleep(0.05)
+        output.seek(0)
+        document = output.read()
+    after = os.times()
+    spent = after.children_user + after.children_system
+    cpu = spent - before.children_user - before.children_system
+    cpu += sum(_cpu_seconds(one) for one in others) - worked_before
+    cost = Cost(time.monotonic() - before_s, cpu, driver_bytes / 1e6, other_bytes / 1e6, document)
+    print(f"{what:24} {cost.seconds:7.1f} {cpu:7.1f} {cost.driver_mb:10.0f} {cost.other_mb:9.0f}")
+    return cost
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.Error:
+        return 0
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+        return times.user + times.system
+    except psutil.Error:
+        return 0.0
+
+
+@contextmanager
+def _cluster(workers: int, killed_after_s: float = 0) -> Iterator[tuple[list[str], list[int]]]:
+    """Start Dask on this machine; one worker may be killed, and is started anew."""
+    from distributed import LocalCluster
+
+    options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=workers, host="127.0.0.1", memory_limit=0, **options) as cluster:
+        pids = [nanny.process.pid for nanny in cluster.workers.values()]
+        if killed_after_s:
+            from threading import Timer
+
+            Timer(killed_after_s, os.kill, (pids[0], signal.SIGKILL)).start()
+        yield ["--engine", cluster.scheduler_address.replace("tcp://", "dask://")], pids
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

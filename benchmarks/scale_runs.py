@@ -1,0 +1,140 @@
+"""Writes runs of many ranks, quickly: all ranks share the lines of two bodies.
+
+In `SLOW_STEPS` of the steps one rank arrives `LATE_NS` later than the others, who wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dsprof.trace import schema as trace
+from dsprof.trace.lines import COMM_LINE, LINES, Line
+
+SLOW_STEPS = 50
+STEP_NS = 100_000_000
+LATE_NS = 40_000_000
+_CALL_NS = 2_000_000
+_RANKS_A_HOST = 8
+_THREAD = 140_000_000_000_000
+
+
+class Size(NamedTuple):
+    """How large a run is."""
+
+    ranks: int
+    steps: int
+    calls: int  # of a step
+
+    @property
+    def slow_rank(self) -> int:
+        """The rank that is late."""
+        return self.ranks * 2 // 3
+
+    @property
+    def slow_steps(self) -> range:
+        """The steps in which it is."""
+        first = self.steps // 2
+        return range(first, first + min(SLOW_STEPS, self.steps // 4))
+
+
+def write_run(folder: Path, size: Size) -> None:
+    """Write a trace of each rank."""
+    folder.mkdir(parents=True, exist_ok=True)
+    encode = msgspec.json.Encoder().encode
+    bodies = {
+        is_slow: b"".join(encode(line) + b",\n" for line in body(size, is_slow=is_slow))
+        for is_slow in (False, True)
+    }
+    for rank in range(size.ranks):
+        with (folder / f"trace.rank{rank:05d}.json").open("wb") as file:
+            file.write(b"[\n")
+            for line in start(size, rank):
+                file.write(encode(line) + b",\n")
+            file.write(bodies[rank == size.slow_rank])
+            file.write(encode(LINES["trailer"](args=trace.Trailer(reason="exit"))) + b"\n]\n")
+
+
+def start(size: Size, rank: int) -> Iterator[Line]:
+    """Yield what is of one rank only."""
+    yield LINES["header"](
+        args=trace.Header(
+            schema_version=trace.SCHEMA_VERSION,
+            run_key="scale",
+            rank=rank,
+            world_size=size.ranks,
+            host="bench",
+            boot_id="bench",
+            pid=1000 + rank,
+            started_epoch_ns=1_700_000_000_000_000_000,
+            started_monotonic_ns=1_000_000_000,
+            backend="gloo",
+            device="cpu",
+        )
+    )
+    ranks = list(range(size.ranks))
+    yield LINES["group"](
+        args=trace.Group(
+            id=1, key="world", label="world", ranks=ranks, size=size.ranks, backend="gloo"
+        )
+    )
+    for site in range(1, 9):
+        yield LINES["site"](args=trace.Site(id=site, file="train.py", line=site))
+
+
+def body(size: Size, *, is_slow: bool) -> Iterator[Line]:
+    """Yield the steps as the slow rank saw them, or all others."""
+    begin = 0
+    for step in range(size.steps):
+        late = LATE_NS if step in size.slow_steps else 0
+        length = STEP_NS + late + (step * 7919) % 1_000_000
+        yield from _calls(size, step, begin, length - late, late, is_slow=is_slow)
+        whole = trace.Step(step=step, start_ns=begin, end_ns=begin + length, micro_steps=1)
+        yield LINES["step"](name="step", ts=begin / 1e3, dur=length / 1e3, args=whole)
+        begin += length
+
+
+def _calls(
+    size: Size, step: int, begin: int, length: int, late: int, *, is_slow: bool
+) -> Iterator[Line]:
+    """Yield the phases of a step; its first collective is late by `late`."""
+    work = length * 2 // 3
+    gap = (length - work) // (size.calls + 1)
+    shift = late if is_slow else 0
+    for name, start_ns, end_ns in (
+        ("forward", begin, begin + work // 3),
+        ("backward", begin + work // 3, begin + work + shift),
+    ):
+        span = trace.Phase(start_ns=start_ns, end_ns=end_ns, step=step, thread=2)
+        yield LINES["phase"](name=name, ts=start_ns / 1e3, dur=(end_ns - start_ns) / 1e3, args=span)
+    for index in range(size.calls):
+        number = step * size.calls + index + 1
+        at = begin + work + index * gap + (late if index else shift)
+        end = begin + work + index * gap + late + min(_CALL_NS, gap)
+        args = trace.Collective(
+            id=number,
+            group=1,
+            seq=number,
+            nbytes=(1 << 20) + 1024 * (index % 7),
+            elements=1 << 18,
+            issue_ns=at,
+            return_ns=end,
+            dtype="bfloat16",
+            requested="all_reduce",
+            request=number,
+            reduce_op="sum",
+            site=1 + index % 8,
+            step=step,
+            phase="backward",
+            thread=2,
+            pending_ns=at + 500,
+            done_ns=end,
+            wait_ns=at,
+            waited_ns=end,
+            blocked_ns=end - at,
+            waits=1,
+        )
+        yield COMM_LINE(name="all_reduce", ts=at / 1e3, dur=(end - at) / 1e3, args=args)
