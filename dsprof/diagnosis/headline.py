@@ -156,6 +156,8 @@ def _limit(findings: Sequence[Finding], run: Run) -> str:
     if not (is_open and run.missing_ranks):
         return ""
     missing = f"{len(run.missing_ranks)} of {run.first.world_size} ranks"
+    if not run.selection.has_all_ranks:
+        return f" Stragglers unknown: {missing} are not read."
     return f" Stragglers unknown: the files of {missing} are missing."
 
 

@@ -83,7 +83,7 @@ def test_the_report_says_what_is_left_out_and_calls_no_rank_missing(tmp_path):
     assert any("ranks 0-1" in note for note in diagnosis.quality.notes)
     assert diagnosis.quality.missing_ranks == []
     [quality] = [one for one in diagnosis.findings if one.rule == "data-quality"]
-    assert "missing" not in quality.problem + quality.summary
+    assert "missing" not in quality.problem + quality.summary + diagnosis.verdict
 
 
 def test_nothing_selected_is_an_error_that_says_so(tmp_path):
