@@ -8,12 +8,14 @@ import numpy as np
 
 from dsprof.analysis.rank import intervals
 from dsprof.analysis.rank.intervals import Intervals, exposed
+from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed
 from dsprof.analysis.summary import Aggregate, RankClock, Sums
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Phase
 
 NAMES = 100
+_NAMES_OF_ALL, _LEAST_NAMES = 1 << 17, 8  # kept of all ranks together, and of each at least
 OTHERS = "(others)"
 """All annotations after the first NAMES of a rank: a program may give each span its own name."""
 
@@ -55,12 +57,13 @@ class Phases(Aggregate):
         """Measure the spans of one rank."""
         steps = detailed_steps(trace)
         numbers = np.fromiter((span.step for span in trace.spans), np.int64, len(trace.spans))
+        most = share_of(trace, _NAMES_OF_ALL, _LEAST_NAMES, NAMES)
         phases: dict[str, list[Phase]] = {}
         annotated: dict[str, list[Phase]] = {}
         for index in np.flatnonzero(in_steps(numbers, steps)):
             span = trace.spans[index]
             if span.is_annotation:
-                is_new = span.name not in annotated and len(annotated) >= NAMES
+                is_new = span.name not in annotated and len(annotated) >= most
                 annotated.setdefault(OTHERS if is_new else span.name, []).append(span)
             else:
                 phases.setdefault(span.name, []).append(span)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.phases import NAMES, OTHERS, Phases, PhaseSums
+from dsprof.analysis.summary import RankClock
 from tests.factories.trace import (
     MS,
     captured,
@@ -61,10 +62,12 @@ def test_what_of_a_span_is_in_a_phase_is_not_outside():
     assert summary(trace)[Phases].annotated["load"][0].outside_ns == 20 * MS
 
 
-def test_a_name_for_each_span_does_not_grow_the_summary():
-    spans = [span(f"batch {n}", n, n + 1, is_annotation=True) for n in range(NAMES + 20)]
-    annotated = summary(rank_trace(steps=[step(0, 0, 200)], spans=spans))[Phases].annotated
-    assert len(annotated) == NAMES + 1
+@pytest.mark.parametrize(("ranks", "kept"), [(2, NAMES), (10_000, 13)])
+def test_a_name_for_each_span_does_not_grow_the_summary(ranks, kept):
+    spans = [span(f"batch {n}", n, n + 1, is_annotation=True) for n in range(kept + 20)]
+    trace = rank_trace(steps=[step(0, 0, 200)], spans=spans, head=header(0, ranks))
+    annotated = Phases.collect(trace, RankClock()).annotated
+    assert len(annotated) == kept + 1
     assert annotated[OTHERS] == {0: PhaseSums(20, 1, 20 * MS, 0, 20 * MS)}
 
 
