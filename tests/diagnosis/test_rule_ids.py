@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.diagnosis import verdict
+from dsprof.diagnosis import headline
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.sections import communication
 from dsprof.rules import RULES
@@ -13,7 +13,7 @@ from tests.factories.trace import summary, zero_rank
 IDS = {rule.meta.id for rule in RULES}
 
 
-@pytest.mark.parametrize("rule", [verdict._BOUND, verdict._LATE, communication._RULE])
+@pytest.mark.parametrize("rule", [headline._BOUND, headline._LATE, communication._RULE])
 def test_the_rule_is_there(rule: str) -> None:
     assert rule in IDS
 
