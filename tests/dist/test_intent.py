@@ -33,13 +33,13 @@ def lines(folder: Path) -> Iterator[dict[str, Line]]:
 def test_every_byte_and_call_is_asked_for(folder: Path, name: str) -> None:
     stage = VARIATIONS[name]["stage"]
     for found in lines(folder / name):
-        modelled = {what: line for what, line in found.items() if line.asked_bytes is not None}
+        modelled = {what: line for what, line in found.items() if line.expected_bytes is not None}
         assert ("parameters after the step" in modelled) == (stage < 3 or "persistent" in name)
         for line in modelled.values():
-            assert line.asked_bytes is not None
-            assert line.asked_bytes[1] == line.nbytes, line
-            if line.asked_calls is not None and name != "round robin":
-                assert line.asked_calls == (line.calls, line.calls), line
+            assert line.expected_bytes is not None
+            assert line.expected_bytes[1] == line.nbytes, line
+            if line.expected_calls is not None and name != "round robin":
+                assert line.expected_calls == (line.calls, line.calls), line
             assert line.verdict == "as asked", line
 
 

@@ -55,8 +55,8 @@ def test_buckets_of_ddp_ask_for_every_byte(ddp: Path, scenario: str) -> None:
     for trace in traces(ddp / scenario):
         attach_buckets(trace)
         line = asked_and_sent(trace)["gradients"]
-        assert line.asked_bytes == (line.nbytes, line.nbytes)
-        assert line.asked_calls == (line.calls, line.calls)
+        assert line.expected_bytes == (line.nbytes, line.nbytes)
+        assert line.expected_calls == (line.calls, line.calls)
 
 
 def test_ddp_phases_and_micro_steps(ddp: Path) -> None:
@@ -93,7 +93,7 @@ def wired(trace: RankTrace, column: str) -> dict[int, list[str]]:
 def test_units_of_fsdp_ask_for_what_is_sent(fsdp: Path, scenario: str) -> None:
     for trace in traces(fsdp / scenario):
         found = asked_and_sent(trace)
-        asked = [line for line in found.values() if line.asked_bytes is not None]
+        asked = [line for line in found.values() if line.expected_bytes is not None]
         assert [line.what for line in asked] == ["gradients", "parameters for use"]
         assert {line.verdict for line in asked} == {"as asked"}, asked
 

@@ -113,11 +113,11 @@ def test_every_wait_is_matched_to_its_collective(table: Table) -> None:
 def test_the_model_of_the_configuration_gives_every_byte_and_operation(table: Table) -> None:
     for setting, row in table.rows():
         lines = asked_and_sent(row.trace)
-        modelled = [line for line in lines.values() if line.asked_bytes is not None]
+        modelled = [line for line in lines.values() if line.expected_bytes is not None]
         where = f"{setting} rank {row.trace.rank}"
         assert len(modelled) == (1 if setting.stage == 0 else 2), where
         for line in modelled:
-            assert line.asked_bytes == (line.nbytes, line.nbytes), f"{where}: {line}"
+            assert line.expected_bytes == (line.nbytes, line.nbytes), f"{where}: {line}"
             assert line.verdict == "as asked", f"{where}: {line}"
         assert_calls(setting, lines["gradients"], where)
         sent = sum(line.nbytes for line in lines.values()) * len(row.steps)
@@ -126,8 +126,8 @@ def test_the_model_of_the_configuration_gives_every_byte_and_operation(table: Ta
 
 def assert_calls(setting: ZeroSetting, line: Line, where: str) -> None:
     """One collective a flush; a reduce goes to each owner in it, of which there are one or more."""
-    assert line.asked_calls is not None, where
-    low, high = line.asked_calls
+    assert line.expected_calls is not None, where
+    low, high = line.expected_calls
     to_owners = setting.stage in (1, 2) and setting.reduce_scatter and not setting.multi_rank
     assert line.families == (("reduce",) if to_owners else (family_of(setting),)), where
     assert low <= line.calls <= high if to_owners else low == line.calls == high, where

@@ -97,8 +97,8 @@ def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], clock: RankClo
         nbytes=rows.nbytes[chosen].astype(np.int64),
         arrive=clock.on_run(arrive),
         done=clock.on_run(done),
-        held_from=clock.on_run(held[0]),
-        held_until=clock.on_run(held[1]),
+        blocked_from=clock.on_run(held[0]),
+        blocked_until=clock.on_run(held[1]),
         isolated=isolated(trace)[chosen],
         bound_ns=rows.bound_ns[chosen].astype(np.int64),
     )

@@ -36,7 +36,7 @@ class CallSites(Aggregate):
             return cls({}, 0)
         chosen = np.flatnonzero(in_steps(table.step, steps) & table.on_wire)
         rows: dict[SiteUse, BlockedTime] = {}
-        for index, held in blocked_rows(
+        for index, sums in blocked_rows(
             trace, chosen, [table.site, table.phase, table.op], len(steps)
         ):
             site = trace.sites.get(int(table.site[index]))
@@ -45,7 +45,7 @@ class CallSites(Aggregate):
                 table.words[table.phase[index]],
                 table.words[table.op[index]],
             )
-            rows[use] = rows[use].beside(held) if use in rows else held
+            rows[use] = rows[use].beside(sums) if use in rows else sums
         return cls(rows, len(steps))
 
 

@@ -16,11 +16,11 @@ from dsprof.analysis.rank.intent import (
     Demand,
     Expected,
     Kind,
-    asked_by_forwards,
-    asked_by_zero,
+    demands_of_forwards,
+    demands_of_zero,
     obstacle,
 )
-from dsprof.analysis.rank.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
+from dsprof.analysis.rank.intent_torch import Sharing, demands_of_ddp, demands_of_fsdp
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, add_rows
@@ -72,7 +72,7 @@ class Progress(Sums):
 class Account:
     """Both sides; `obstacle` is the feature whose traffic is not modelled, "" if there is none."""
 
-    asked: dict[Demand, Expected]
+    demands: dict[Demand, Expected]
     sent: dict[Sent, Amount]
     progress: Progress
     obstacle: str = ""
@@ -80,7 +80,7 @@ class Account:
 
     def __add__(self, other: Account) -> Account:
         return Account(
-            add_rows(self.asked, other.asked),
+            add_rows(self.demands, other.demands),
             add_rows(self.sent, other.sent),
             self.progress + other.progress,
             self.obstacle or other.obstacle,
@@ -110,11 +110,11 @@ def _account(trace: RankTrace, part: Part) -> Account:
         hidden = obstacle(engine)
     elif trace.engines:
         hidden = "one of several engines, of which it is not known who took a step"
-    asked = {} if hidden else _asked(trace, engine, progress, rows, kinds, trains=part.trains)
-    return Account(asked, _sent(trace, rows, kinds), progress, hidden, part.trains)
+    demands = {} if hidden else _demands(trace, engine, progress, rows, kinds, trains=part.trains)
+    return Account(demands, _sent(trace, rows, kinds), progress, hidden, part.trains)
 
 
-def _asked(
+def _demands(
     trace: RankTrace,
     engine: EngineConfig | None,
     progress: Progress,
@@ -130,9 +130,9 @@ def _asked(
         groups = np.unique(trace.collectives.group[used])
         ranks = max((_size(trace, int(group)) for group in groups), default=0)
         if not trains:
-            return dict(asked_by_forwards(engine, progress.forwards, ranks))
+            return dict(demands_of_forwards(engine, progress.forwards, ranks))
         course = Course(progress.steps, progress.flushes, ranks, len(groups))
-        return dict(asked_by_zero(engine, course))
+        return dict(demands_of_zero(engine, course))
     scattered = gradients[_of(trace.collectives, "reduce_scatter")[gradients]]
     shards = [_size(trace, int(group)) for group in np.unique(trace.collectives.group[scattered])]
     sharing = Sharing(
@@ -143,8 +143,8 @@ def _asked(
         gradient_bytes=_item_bytes(trace.collectives, gradients),
         parameter_bytes=_item_bytes(trace.collectives, parameters),
     )
-    asked = asked_by_fsdp(trace.flushes, trace.fetches, sharing)
-    return dict(chain(asked_by_ddp(trace.layouts, progress.reducing_micro_steps), asked))
+    demands = demands_of_fsdp(trace.flushes, trace.fetches, sharing)
+    return dict(chain(demands_of_ddp(trace.layouts, progress.reducing_micro_steps), demands))
 
 
 def _item_bytes(rows: Collectives, chosen: Array) -> float:

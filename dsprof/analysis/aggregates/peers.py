@@ -30,8 +30,8 @@ class Peers(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> Peers:
         """Sort the transfers of one rank."""
         rank = trace.rank
-        sent = {(rank, peer): held for peer, held in _by_peer(trace, "send")}
-        return cls(sent, {(peer, rank): held for peer, held in _by_peer(trace, "recv")})
+        sent = {(rank, peer): sums for peer, sums in _by_peer(trace, "send")}
+        return cls(sent, {(peer, rank): sums for peer, sums in _by_peer(trace, "recv")})
 
     @property
     def once(self) -> dict[Pair, BlockedTime]:
@@ -45,7 +45,7 @@ def _by_peer(trace: RankTrace, direction: str) -> list[tuple[int, BlockedTime]]:
     mine = np.isin(table.op, codes) & in_steps(table.step, steps) & table.on_wire
     chosen = np.flatnonzero(mine & (table.peer >= 0))
     rows = blocked_rows(trace, chosen, [table.peer], len(steps))
-    found = [(int(table.peer[index]), held) for index, held in rows]
+    found = [(int(table.peer[index]), sums) for index, sums in rows]
     return sorted(found, key=lambda one: -one[1].nbytes)[:MOST_PEERS]
 
 

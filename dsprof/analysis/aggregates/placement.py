@@ -52,13 +52,13 @@ class Placement(Aggregate):
         purpose = purposes(trace)
         rows: dict[GroupUse, BlockedTime] = {}
         columns = [purpose, table.group, table.phase]
-        for index, held in blocked_rows(trace, np.flatnonzero(mine), columns, len(steps)):
+        for index, sums in blocked_rows(trace, np.flatnonzero(mine), columns, len(steps)):
             kind = GroupUse(
                 known[int(table.group[index])].key,
                 PURPOSES[purpose[index]],
                 table.words[table.phase[index]],
             )
-            rows[kind] = rows[kind].beside(held) if kind in rows else held
+            rows[kind] = rows[kind].beside(sums) if kind in rows else sums
         places = {g.key: Place(g.role, g.label, tuple(g.ranks)) for g in known.values()}
         return cls(places, rows)
 

@@ -42,7 +42,7 @@ class PointToPoint(Aggregate):
         batched = np.asarray(table.coalesced > 0, np.bool_)
         columns: list[IntArray | BoolArray] = [table.op, table.group, table.requested, batched]
         rows: dict[PointToPointKind, BlockedTime] = {}
-        for index, held in blocked_rows(trace, np.flatnonzero(mine), columns, len(steps)):
+        for index, sums in blocked_rows(trace, np.flatnonzero(mine), columns, len(steps)):
             group = trace.groups.get(int(table.group[index]))
             kind = PointToPointKind(
                 family(table.words[table.op[index]]),
@@ -50,8 +50,8 @@ class PointToPoint(Aggregate):
                 table.words[table.requested[index]],
                 bool(batched[index]),
             )
-            rows[kind] = rows[kind].beside(held) if kind in rows else held
-        single = {kind: held for kind, held in rows.items() if not kind.is_batched}
+            rows[kind] = rows[kind].beside(sums) if kind in rows else sums
+        single = {kind: sums for kind, sums in rows.items() if not kind.is_batched}
         both = {kind.family for kind in single} == set(FAMILIES)
         return cls(rows, single if both else {})
 

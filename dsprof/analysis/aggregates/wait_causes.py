@@ -46,7 +46,7 @@ class Awaited(NamedTuple):
 class Await(Sums):
     """Sums over ranks and measured steps."""
 
-    held: BlockedTime
+    blocked: BlockedTime
     waited: int  # asynchronous calls that were waited for: of several, maybe only the last
     lead_ns: int  # from the start of these to the wait: time that could hide them
     ended: int  # calls whose end was seen
@@ -79,18 +79,18 @@ class WaitCauses(Aggregate):
         groups = group_rows([column[chosen] for column in columns])
         sums = [groups.sums(column[chosen]).tolist() for column in _times(trace)]
         rows: dict[Awaited, Await] = {}
-        for g, held in enumerate(blocked_sums(trace, chosen, groups, len(steps))):
+        for g, blocked in enumerate(blocked_sums(trace, chosen, groups, len(steps))):
             index = int(chosen[groups.first[g]])
             how = family(table.words[table.op[index]]), table.words[table.phase[index]]
             what = Awaited._make((*names[int(label[index])], *how, bool(table.is_async[index])))
-            one = Await(held, *(int(column[g]) for column in sums))
+            one = Await(blocked, *(int(column[g]) for column in sums))
             rows[what] = _beside(rows[what], one) if what in rows else one
         return cls(rows)
 
     def longest(self, most: int) -> list[tuple[Awaited, Await]]:
         """Return what held the ranks longest, at most so many."""
-        timed = ((what, sums) for what, sums in self.rows.items() if sums.held.exposed_ns)
-        return sorted(timed, key=lambda item: (-(item[1].held.exposed_ns or 0), item[0]))[:most]
+        timed = ((what, sums) for what, sums in self.rows.items() if sums.blocked.exposed_ns)
+        return sorted(timed, key=lambda item: (-(item[1].blocked.exposed_ns or 0), item[0]))[:most]
 
 
 def _times(trace: RankTrace) -> tuple[Array, Array, Array, Array]:
@@ -144,7 +144,7 @@ def _fetched(fetch: Fetch) -> Label:
 
 
 def _beside(one: Await, other: Await) -> Await:
-    return replace(one + other, held=one.held.beside(other.held))
+    return replace(one + other, blocked=one.blocked.beside(other.blocked))
 
 
 AGGREGATE = WaitCauses

@@ -40,7 +40,7 @@ class WireDtypes(Aggregate):
         columns: list[IntArray | BoolArray] = [purpose, table.op, table.phase, table.dtype]
         columns.append(table.is_async)
         rows: dict[WireKind, BlockedTime] = {}
-        for index, held in blocked_rows(trace, chosen, columns, len(steps)):
+        for index, sums in blocked_rows(trace, chosen, columns, len(steps)):
             kind = WireKind(
                 PURPOSES[purpose[index]],
                 family(table.words[table.op[index]]),
@@ -48,12 +48,12 @@ class WireDtypes(Aggregate):
                 table.words[table.dtype[index]],
                 bool(table.is_async[index]),
             )
-            rows[kind] = rows[kind].beside(held) if kind in rows else held
+            rows[kind] = rows[kind].beside(sums) if kind in rows else sums
         return cls(rows)
 
     def chosen(self, wanted: Callable[[WireKind], bool]) -> dict[WireKind, BlockedTime]:
         """Return the rows of the kinds that are wanted."""
-        return {kind: held for kind, held in self.rows.items() if wanted(kind)}
+        return {kind: sums for kind, sums in self.rows.items() if wanted(kind)}
 
 
 AGGREGATE = WireDtypes

@@ -42,8 +42,8 @@ class Rows:
     nbytes: Array
     arrive: Array
     done: Array  # the latest moment of completion
-    held_from: Array  # the caller made no progress from here...
-    held_until: Array  # ...to here
+    blocked_from: Array  # the caller made no progress from here...
+    blocked_until: Array  # ...to here
     isolated: BoolArray  # nothing but its transfer kept it in flight, once all had come
     bound_ns: Array  # its times may be later by so much, on the clock of its own host
 
@@ -83,8 +83,8 @@ class Matched:
     nbytes: Array
     arrive: Array
     done: Array
-    held_from: Array
-    held_until: Array
+    blocked_from: Array
+    blocked_until: Array
     isolated: BoolArray
     doubt_ns: Array  # below it, a difference between this rank and the last is not interpreted
     stride: int
@@ -100,7 +100,7 @@ class Matched:
     def in_steps(self, numbers: Sequence[int]) -> Matched:
         """Return the collectives of some steps."""
         chosen = np.isin(self.step, numbers)
-        names = ["op", "nbytes", "arrive", "done", "held_from", "held_until", "isolated"]
+        names = ["op", "nbytes", "arrive", "done", "blocked_from", "blocked_until", "isolated"]
         names += ["doubt_ns"]
         columns = {name: getattr(self, name)[:, chosen] for name in names}
         return replace(self, seq=self.seq[chosen], step=self.step[chosen], **columns)
@@ -157,7 +157,7 @@ def _aligned(
     unplaced: tuple[int, ...],
 ) -> Matched:
     stack = {f.name: np.stack([getattr(one, f.name) for one in rows]) for f in fields(Rows)}
-    times = {name: stack[name] for name in ("arrive", "done", "held_from", "held_until")}
+    times = {name: stack[name] for name in ("arrive", "done", "blocked_from", "blocked_until")}
     by_ends = any(ranks[rank].bound_ns is None for rank in placed)
     if by_ends:
         ends = times["done"]

@@ -31,14 +31,14 @@ _OTHER_SIDE = {"send": "recv", "recv": "send"}
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Calls that could not end: `mismatched` where ranks called different things, else `held_up`.
+    """Calls that could not end: `mismatched` where ranks called different ones, or `stuck_groups`.
 
     `flights` are dumps, or the ends of traces in their terms. In groups of `unfinished` the device
     of a rank has not ended what that of another has; only dumps tell that.
     """
 
     flights: FlightRecorders
-    held_up: tuple[GroupState, ...]
+    stuck_groups: tuple[GroupState, ...]
     mismatched: tuple[Mismatch, ...]
     unfinished: tuple[GroupState, ...] = ()
     is_of_dumps: bool = False
@@ -52,17 +52,19 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
     """
     flights = _flights(endings)
     states = [*group_states(flights), *_pair_states(endings)]
-    held_up = [state for state in states if _is_held_up(state, endings, least_wait_ns)]
-    absent = {rank for state in held_up for rank in state.absent}
+    stuck_groups = [state for state in states if _is_stuck(state, endings, least_wait_ns)]
+    absent = {rank for state in stuck_groups for rank in state.absent}
     # They wait elsewhere, perhaps for each other: that came to be written a moment later.
-    elsewhere = [state for state in states if state not in held_up and absent & {*state.waiting}]
-    held_up += [state for state in elsewhere if _is_held_up(state, endings, least_wait_ns // 2)]
+    elsewhere = [
+        state for state in states if state not in stuck_groups and absent & {*state.waiting}
+    ]
+    stuck_groups += [state for state in elsewhere if _is_stuck(state, endings, least_wait_ns // 2)]
     mismatched = [
         m
         for m in mismatches(flights)
-        if any(_is_within(m, state) for state in held_up) or _did_not_end(m, endings)
+        if any(_is_within(m, state) for state in stuck_groups) or _did_not_end(m, endings)
     ]
-    rest = [s for s in held_up if not any(_is_within(m, s) for m in mismatched)]
+    rest = [s for s in stuck_groups if not any(_is_within(m, s) for m in mismatched)]
     return Hang(flights, tuple(rest), tuple(mismatched))
 
 
@@ -84,8 +86,10 @@ def hang_of_dumps(flights: FlightRecorders, unfinished: int) -> Hang:
 
 def roots(hang: Hang) -> tuple[int, ...]:
     """Return the ranks that others wait for and that wait for nothing themselves."""
-    absent = {rank for state in hang.held_up for rank in state.absent}
-    waiting = {rank for state in hang.held_up if _is_bound(state, hang) for rank in state.waiting}
+    absent = {rank for state in hang.stuck_groups for rank in state.absent}
+    waiting = {
+        rank for state in hang.stuck_groups if _is_bound(state, hang) for rank in state.waiting
+    }
     called = {r for one in hang.mismatched for _, ranks in one.values for r in ranks}
     return tuple(sorted(absent - waiting - called))
 
@@ -97,7 +101,7 @@ def _is_bound(state: GroupState, hang: Hang) -> bool:
 
 def cycles(hang: Hang) -> list[tuple[tuple[int, ...], list[GroupState]]]:
     """Return the ranks that wait, over others, for themselves, and the calls in which they do."""
-    states = [state for state in hang.held_up if state.absent]
+    states = [state for state in hang.stuck_groups if state.absent]
     waits_in: defaultdict[int, list[int]] = defaultdict(list)
     for place, state in enumerate(states):
         for rank in state.waiting:
@@ -272,7 +276,7 @@ def _pair_state(rank: int, one: PairCall, endings: Endings) -> GroupState:
     )
 
 
-def _is_held_up(state: GroupState, endings: Endings, least_wait_ns: int) -> bool:
+def _is_stuck(state: GroupState, endings: Endings, least_wait_ns: int) -> bool:
     if not state.waiting or not (state.failed or state.waited_ns >= least_wait_ns):
         return False
     # That a device has ended a collective is not always seen: only who called it is known.

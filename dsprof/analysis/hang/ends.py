@@ -93,7 +93,7 @@ def _is_dead(ending: Ending) -> bool:
 
 
 def _dumped(hang: Hang) -> HangVerdict:
-    if not (pending := hang.held_up):
+    if not (pending := hang.stuck_groups):
         return HangVerdict(kind="none", sentence="No collective was in flight in the dumps.")
     return HangVerdict(
         kind="unknown",

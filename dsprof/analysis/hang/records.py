@@ -16,7 +16,7 @@ def without_record(tell: Telling) -> Iterator[HangVerdict]:
     """Ranks without a usable record, where all others of a group have entered and wait."""
     suspect = [
         state
-        for state in tell.hang.held_up
+        for state in tell.hang.stuck_groups
         if state.unknown and not state.absent and _is_minority(state)
     ]
     if not suspect or roots(tell.hang) or tell.hang.unfinished:
@@ -39,7 +39,7 @@ def without_record(tell: Telling) -> Iterator[HangVerdict]:
 
 def with_few_records(tell: Telling) -> Iterator[HangVerdict]:
     """Ranks that wait in a group of which most records are missing."""
-    states = [state for state in tell.hang.held_up if state.unknown and not state.absent]
+    states = [state for state in tell.hang.stuck_groups if state.unknown and not state.absent]
     if not states or tell.hang.is_of_dumps or _names_somebody(tell.hang):
         return
     first = states[0]
@@ -56,7 +56,7 @@ def with_few_records(tell: Telling) -> Iterator[HangVerdict]:
 
 def _names_somebody(hang: Hang) -> bool:
     """Say whether another verdict tells who keeps others waiting."""
-    few = (s for s in hang.held_up if s.unknown and not s.absent and _is_minority(s))
+    few = (s for s in hang.stuck_groups if s.unknown and not s.absent and _is_minority(s))
     return bool(hang.mismatched or hang.unfinished or roots(hang) or cycles(hang) or any(few))
 
 

@@ -76,13 +76,13 @@ class Telling:
         return found
 
     def _waits_in(self, rank: int) -> Call | None:
-        waits = (state for state in self.hang.held_up if rank in state.waiting)
+        waits = (state for state in self.hang.stuck_groups if rank in state.waiting)
         return next((state.calls.get(rank, state.call) for state in waits), None)
 
     def _chain(self, ranks: Sequence[int]) -> list[tuple[int, int, str]]:
         """Follow waits back from `ranks`, the nearest first: each rank that waits once."""
         links: list[tuple[int, int, str]] = []
-        reached, states = set(ranks), [state for state in self.hang.held_up if state.absent]
+        reached, states = set(ranks), [state for state in self.hang.stuck_groups if state.absent]
         while near := [state for state in states if reached & {*state.absent}]:
             states = [state for state in states if state not in near]
             for state in near:
@@ -127,7 +127,9 @@ def groups_of(hang: Hang) -> Iterator[GroupWaits]:
             different=found.odd,
             called_from=first.frame if first else "",
         )
-    for state in sorted(hang.held_up, key=lambda state: not (state.absent or state.unfinished)):
+    for state in sorted(
+        hang.stuck_groups, key=lambda state: not (state.absent or state.unfinished)
+    ):
         call = state.call
         yield GroupWaits(
             group=state.label,

@@ -137,7 +137,7 @@ class _Judge:
         of_device = {rank for state in self.hang.unfinished for rank in state.unfinished}
         ranks = [rank for rank in roots(self.hang) if rank not in of_device]
         for rank in ranks:
-            states = [state for state in self.hang.held_up if rank in state.absent]
+            states = [state for state in self.hang.stuck_groups if rank in state.absent]
             first = min(states, key=lambda s: (not set(s.absent) <= set(ranks), s.since_ns))
             fate = fate_of(rank, self.endings, first)
             found[fate.kind, fate.cause.kind].append((rank, first, fate))
@@ -204,7 +204,7 @@ class _Judge:
             )
 
     def _entered_by_all(self) -> Iterator[HangVerdict]:
-        joined = [s for s in self.hang.held_up if not (s.unknown or s.absent)]
+        joined = [s for s in self.hang.stuck_groups if not (s.unknown or s.absent)]
         if not joined or roots(self.hang) or cycles(self.hang) or self.hang.is_of_dumps:
             return
         first = joined[0]

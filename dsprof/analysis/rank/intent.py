@@ -80,7 +80,7 @@ def obstacle(engine: EngineConfig) -> str:
     return name if name.lower().startswith(_COMPRESSING) else ""
 
 
-def asked_by_zero(engine: EngineConfig, course: Course) -> Iterator[tuple[Demand, Expected]]:
+def demands_of_zero(engine: EngineConfig, course: Course) -> Iterator[tuple[Demand, Expected]]:
     """Yield what an engine of a ZeRO stage asks of one rank."""
     stage = stage_of(engine)
     if course.group_size < 2:
@@ -94,7 +94,7 @@ def asked_by_zero(engine: EngineConfig, course: Course) -> Iterator[tuple[Demand
         yield _persistent(engine, course)
 
 
-def asked_by_forwards(
+def demands_of_forwards(
     engine: EngineConfig, forwards: int, group_size: int
 ) -> Iterator[tuple[Demand, Expected]]:
     """Yield what an engine that never trains asks of one rank, as a reference model in RLHF."""

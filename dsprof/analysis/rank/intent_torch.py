@@ -27,7 +27,7 @@ class Sharing(NamedTuple):
     parameter_bytes: float
 
 
-def asked_by_ddp(
+def demands_of_ddp(
     layouts: Iterable[BucketLayout], reductions: int
 ) -> Iterator[tuple[Demand, Expected]]:
     """Yield what the models of one rank ask for, all their buckets in each reduction."""
@@ -39,7 +39,7 @@ def asked_by_ddp(
         yield demand, Expected(Span(calls, calls), Span(nbytes, nbytes))
 
 
-def asked_by_fsdp(
+def demands_of_fsdp(
     flushes: Iterable[Flush], fetches: Iterable[Fetch], sharing: Sharing
 ) -> Iterator[tuple[Demand, Expected]]:
     """Yield what the units of one rank ask for: one reduction of each, one or two all-gathers."""

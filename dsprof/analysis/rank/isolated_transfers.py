@@ -25,8 +25,8 @@ def isolated(trace: RankTrace) -> BoolArray:
     if trace.device is not None:
         return alone(start, rows.done_ns.astype(np.int64))
     earliest, done = completion(rows)
-    held_from, held_until = blocked(rows)
-    held = np.minimum(held_until, done) - np.maximum(held_from, start)
+    blocked_from, blocked_until = blocked(rows)
+    held = np.minimum(blocked_until, done) - np.maximum(blocked_from, start)
     flight = done - start
     is_known = (done > 0) & ((done - earliest) * _TIGHTNESS <= flight)
     return np.asarray(is_known & (held >= _HELD_SHARE * flight) & alone(start, done), np.bool_)

@@ -92,10 +92,10 @@ def split_waits(one: Matched) -> Split:
     """Split the time that each collective held each rank."""
     last = np.argmax(one.arrive, axis=0)
     latest = one.arrive.max(axis=0)
-    until = np.minimum(one.held_until, latest)
-    waited = np.maximum(until - np.maximum(one.held_from, one.arrive), 0)
+    until = np.minimum(one.blocked_until, latest)
+    waited = np.maximum(until - np.maximum(one.blocked_from, one.arrive), 0)
     waited[latest - one.arrive <= one.doubt_ns] = 0
-    held = np.maximum(one.held_until - one.held_from, 0)
+    held = np.maximum(one.blocked_until - one.blocked_from, 0)
     caused = waited.sum(axis=0) // max(len(one.ranks) - 1, 1)
     return Split(last, waited, np.maximum(held - waited, 0), caused)
 

@@ -35,8 +35,8 @@ class Line:
     what: str
     why: str  # what the configuration asks for, in words
     families: tuple[str, ...]
-    asked_calls: tuple[float, float] | None
-    asked_bytes: tuple[float, float] | None
+    expected_calls: tuple[float, float] | None
+    expected_bytes: tuple[float, float] | None
     calls: float
     nbytes: float
     verdict: Verdict = "as asked"
@@ -60,7 +60,7 @@ def compare(
     total = sum(amount.nbytes for amount in account.sent.values())
     for sent, amount in sorted(account.sent.items(), key=lambda item: -item[1].nbytes):
         if sent.kind == "other":
-            yield asking.unasked(sent, amount, is_minor=amount.nbytes < minor_share * total)
+            yield asking.unexpected(sent, amount, is_minor=amount.nbytes < minor_share * total)
     yield from asking.small()
 
 
@@ -73,17 +73,19 @@ class _Asking:
 
     def line(self, kind: Kind) -> Iterator[Line]:
         """Compare the modelled traffic of one purpose with what was sent."""
-        asked = [(demand, e) for demand, e in self._account.asked.items() if demand.kind == kind]
+        demands = [
+            (demand, e) for demand, e in self._account.demands.items() if demand.kind == kind
+        ]
         sent = {s: amount for s, amount in self._account.sent.items() if s.kind == kind}
-        if not asked:
+        if not demands:
             if sent:
                 yield self._line(_TITLES[kind], sent, None, "", "explained", _FIRST_USE)
             return
-        expected = asked[0][1]
-        for _, more in asked[1:]:
+        expected = demands[0][1]
+        for _, more in demands[1:]:
             expected += more
-        families = {name for demand, _ in asked for name in demand.families}
-        why = "; ".join(dict.fromkeys(demand.why for demand, _ in asked))
+        families = {name for demand, _ in demands for name in demand.families}
+        why = "; ".join(dict.fromkeys(demand.why for demand, _ in demands))
         verdict, cause = self._judge(kind, expected, sent, families)
         yield self._line(_TITLES[kind], sent, expected, why, verdict, cause)
 
@@ -136,9 +138,9 @@ class _Asking:
         return f"{percent(1 - share)} of the layout was not reduced" if share < 1 else ""
 
     def _passes(self, passes: float) -> str:
-        done, asked = self._account.progress.micro_steps / self._steps, self._terms.micro_steps
-        if self._terms.stage >= 2 and abs(done - asked) > self._tolerance * asked:
-            return f"{count(done)} micro-steps per step, where {asked} are configured"
+        done, configured = self._account.progress.micro_steps / self._steps, self._terms.micro_steps
+        if self._terms.stage >= 2 and abs(done - configured) > self._tolerance * configured:
+            return f"{count(done)} micro-steps per step, where {configured} are configured"
         return f"reduced in {count(passes)} of {count(done)} micro-steps"
 
     def _updates(self, expected: Expected, total: Amount) -> str:
@@ -154,11 +156,11 @@ class _Asking:
     def _fetches(self, expected: Expected, total: Amount) -> str:
         """Say how often parameters were gathered, in words of why that may be."""
         done = self._account.progress
-        asked = self._terms.micro_steps
-        ratio = done.micro_steps / self._steps / asked if asked else 1.0
+        configured = self._terms.micro_steps
+        ratio = done.micro_steps / self._steps / configured if configured else 1.0
         times = _share(total.nbytes, expected.nbytes.low * ratio)
         forwards, slack = _share(done.forwards, done.micro_steps), 1 + self._tolerance
-        often = f"gathered {plural(times, 'time')} per {'micro-step' if asked else 'forward'}"
+        often = f"gathered {plural(times, 'time')} per {'micro-step' if configured else 'forward'}"
         if times < 1:
             return f"{often}: some were still gathered, or not needed"
         if times <= 2 * slack:
@@ -169,7 +171,7 @@ class _Asking:
             return f"{often}: {count(forwards)} forwards per micro-step (evaluation, generation)"
         return ""
 
-    def unasked(self, sent: Sent, amount: Amount, *, is_minor: bool) -> Line:
+    def unexpected(self, sent: Sent, amount: Amount, *, is_minor: bool) -> Line:
         """Name who asked for traffic that the configuration does not ask for."""
         at = f" at {sent.site}" if sent.site else ""
         cause, verdict = "", "explained"
@@ -201,7 +203,7 @@ class _Asking:
 
     def _repeats_gradients(self, sent: Sent, amount: Amount) -> bool:
         reduces = sent.family in ("all_reduce", "reduce_scatter") and sent.role in ("", "data")
-        gradients = [e for demand, e in self._account.asked.items() if demand.kind == "gradients"]
+        gradients = [e for demand, e in self._account.demands.items() if demand.kind == "gradients"]
         if not reduces or not gradients:
             return False
         size = ITEM_BYTES.get(self._terms.gradient_dtype, 4)

@@ -26,10 +26,10 @@ def peer_traffic(summary: RunSummary) -> PeerTraffic:
         calls=[[0.0] * len(labels) for _ in labels],
         waited_ns=[[0] * len(labels) for _ in labels],
     )
-    for pair, held in peers.once.items():
+    for pair, sums in peers.once.items():
         row, column = (place[names[rank]] for rank in pair)
-        found.calls[row][column] += held.calls_per_step
-        _add(found.bytes, row, column, None if held.unsized else round(held.bytes_per_step))
+        found.calls[row][column] += sums.calls_per_step
+        _add(found.bytes, row, column, None if sums.unsized else round(sums.bytes_per_step))
         received = peers.received.get(pair)
         waited_ms = received.exposed_ms_per_step if received else None
         _add(found.waited_ns, row, column, None if waited_ms is None else round(waited_ms * 1e6))
@@ -39,9 +39,9 @@ def peer_traffic(summary: RunSummary) -> PeerTraffic:
 def _names(peers: Peers, hosts: dict[int, str]) -> dict[int, str]:
     """Name each rank that takes part: after itself, its host, or as one of the others."""
     busy: Counter[int] = Counter()
-    for pair, held in peers.once.items():
+    for pair, sums in peers.once.items():
         for rank in pair:
-            busy[rank] += held.nbytes
+            busy[rank] += sums.nbytes
     ranks = sorted(busy)
     if len(ranks) > MOST and 1 < len({*hosts.values()}) <= MOST and hosts.keys() >= busy.keys():
         return {rank: hosts[rank] for rank in ranks}

@@ -65,10 +65,10 @@ def _largest(groups: Groups) -> int:
 
 
 def _layout(
-    name: str, groups: Groups, ranks: list[int], hosts: Mapping[int, str], held: BlockedTime
+    name: str, groups: Groups, ranks: list[int], hosts: Mapping[int, str], sums: BlockedTime
 ) -> GroupLayout:
     number = {n: i for i, place in enumerate(groups.values()) for n in place.ranks}
-    exposed_ms = held.exposed_ms_per_step
+    exposed_ms = sums.exposed_ms_per_step
     return GroupLayout(
         name=name,
         size=_largest(groups),
@@ -77,7 +77,7 @@ def _layout(
         if number.keys() <= hosts.keys()
         else None,
         group_of=[number.get(rank, -1) for rank in ranks],
-        bytes_per_step=held.bytes_per_step if held.rank_steps and not held.unsized else None,
+        bytes_per_step=sums.bytes_per_step if sums.rank_steps and not sums.unsized else None,
         exposed_ns=None if exposed_ms is None else exposed_ms * 1e6,
     )
 
@@ -85,7 +85,7 @@ def _layout(
 def _held(found: Placement, groups: Groups, summary: RunSummary) -> BlockedTime:
     """Add up what the groups did; all their ranks that are present share it."""
     present = {n for place in groups.values() for n in place.ranks} & summary[Run].ranks.keys()
-    mine = [held for use, held in found.rows.items() if use.group in groups]
+    mine = [sums for use, sums in found.rows.items() if use.group in groups]
     whole = sum(mine, BlockedTime(0, 0, 0, 0, 0.0))
     return replace(whole, rank_steps=len(present) * len(summary[Steps].measured))
 

@@ -126,13 +126,13 @@ class AllreduceForShardedGradients:
             blocker := _blocker(engines)
         ):
             return self._defeated(traffic, use, volume, *blocker)
-        asked = engines.written_zero("reduce_scatter") is True
+        demands = engines.written_zero("reduce_scatter") is True
         share = (use.group_size - 1) / use.group_size
         extra = round(traffic.per_step(volume.nbytes) * share)
         text = f"ZeRO-{engines.stage} reduces gradients by all-reduce, by design of DeepSpeed: "
         text += f"{_calls(traffic, volume)} per step. A reduce-scatter would send {size(extra)} "
         text += "less from each rank."
-        if asked:
+        if demands:
             text += " reduce_scatter is true, but has no effect at this stage."
         return self.meta.finding(
             Status.INFO,

@@ -66,16 +66,16 @@ class BarrierInStep:
     def _judged(self, barriers: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
         summary = f"{plural(calls_per_step(barriers), 'barrier')} per step and rank"
         table = calls_table(barriers)
-        held, saving = blocked_ms(barriers), omitting_saves(barriers)
-        if held is None:
+        cost_ms, saving = blocked_ms(barriers), omitting_saves(barriers)
+        if cost_ms is None:
             text = f"{summary}; their blocked time was not measured."
             return self.meta.finding(Status.INFO, text, evidence=(table,), action=_ACTION)
         costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
-        waits = held > 4 * (least_blocked_ms(barriers) or 0.0)
+        waits = cost_ms > 4 * (least_blocked_ms(barriers) or 0.0)
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{summary}: blocked time {duration(held * 1e6)} "
-            f"({percent(share_of_step(held, steps))} of the step).",
+            f"{summary}: blocked time {duration(cost_ms * 1e6)} "
+            f"({percent(share_of_step(cost_ms, steps))} of the step).",
             severity=Severity.MEDIUM if costs else Severity.NONE,
             cause="Most of it is waiting for a late rank. Without the barrier, ranks would "
             "wait for it in the next collective."

@@ -55,7 +55,7 @@ class FP32Gradients:
         """Judge by the engine's precision, or by what parameters are gathered in."""
         engines, wire = run[Engines], run[WireDtypes]
         gradients = wire.chosen(lambda kind: kind.purpose == "gradients")
-        wide = {kind: held for kind, held in gradients.items() if kind.dtype == _FULL}
+        wide = {kind: row for kind, row in gradients.items() if kind.dtype == _FULL}
         precision = engines.precision if engines.main else gathered_in(wire)
         if not gradients:
             text = NO_DETAILED_REDUCTION
@@ -75,7 +75,11 @@ class FP32Gradients:
         steps: Steps,
         thresholds: Thresholds,
     ) -> Finding:
-        held, saving, nbytes = blocked_ms(wide), omitting_saves(wide, 1 / 2), bytes_per_step(wide)
+        cost_ms, saving, nbytes = (
+            blocked_ms(wide),
+            omitting_saves(wide, 1 / 2),
+            bytes_per_step(wide),
+        )
         asked = _is_asked_for(engines)
         matters = saving is None or share_of_step(saving[1], steps) >= thresholds.saved_share
         evidence = Table(
@@ -86,7 +90,7 @@ class FP32Gradients:
                 Column("blocked per step", "ms"),
             ),
             rows=(
-                ("fp32, as recorded", round(calls_per_step(wide), 1), round(nbytes), held),
+                ("fp32, as recorded", round(calls_per_step(wide), 1), round(nbytes), cost_ms),
                 (precision, None, round(nbytes / 2), None),
             ),
         )

@@ -83,7 +83,7 @@ class InterNodeGathers:
     def _zero(
         self, run: RunSummary, crossing: _Crossing, thresholds: Thresholds
     ) -> Iterable[Finding]:
-        backward = {use: held for use, held in crossing.rows.items() if use.phase == "backward"}
+        backward = {use: row for use, row in crossing.rows.items() if use.phase == "backward"}
         engine = run[Engines].main
         if not backward or engine is None or not _takes_hpz(run, backward, engine):
             return
@@ -144,10 +144,12 @@ class InterNodeGathers:
         thresholds: Thresholds,
         **details: Any,
     ) -> Finding:
-        held = blocked_ms(avoidable)
-        is_costly = held is not None and share_of_step(held, run[Steps]) >= thresholds.held_share
+        cost_ms = blocked_ms(avoidable)
+        is_costly = (
+            cost_ms is not None and share_of_step(cost_ms, run[Steps]) >= thresholds.held_share
+        )
         nbytes = bytes_per_step(avoidable)
-        blocked = f" (blocked time {duration(held * 1e6)})" if held is not None else ""
+        blocked = f" (blocked time {duration(cost_ms * 1e6)})" if cost_ms is not None else ""
         return self.meta.finding(
             Status.FAIL if is_costly else Status.INFO,
             f"All-gathers send {size(nbytes)} per step and rank across nodes that could stay "
@@ -164,12 +166,12 @@ class InterNodeGathers:
 def _crossing(run: RunSummary, gathers: dict[GroupUse, BlockedTime]) -> _Crossing:
     host_of = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
     rows, counts = dict[_Gather, BlockedTime](), set[int]()
-    for use, held in gathers.items():
+    for use, row in gathers.items():
         place = run[Placement].groups[use.group]
         hosts = place.hosts(host_of)
         if len(hosts) > 1 and max(hosts.values()) > 1:
             kind = _Gather(place.role or place.label, len(place.ranks), use.phase)
-            rows[kind] = rows[kind] + held if kind in rows else held
+            rows[kind] = rows[kind] + row if kind in rows else row
             counts |= set(hosts.values())
     return _Crossing(rows, counts.pop() if len(counts) == 1 else 0)
 
@@ -232,11 +234,11 @@ def _table(gathers: dict[_Gather, BlockedTime]) -> Table:
         rows=tuple(
             (
                 *kind,
-                round(held.calls_per_step, 1),
-                round(held.bytes_per_step),
-                held.exposed_ms_per_step,
+                round(row.calls_per_step, 1),
+                round(row.bytes_per_step),
+                row.exposed_ms_per_step,
             )
-            for kind, held in sorted(gathers.items(), key=lambda item: -item[1].nbytes)
+            for kind, row in sorted(gathers.items(), key=lambda item: -item[1].nbytes)
         ),
         caption="All-gathers of parameters by groups that span nodes",
     )

@@ -140,15 +140,15 @@ def _of_one(
     placement: Placement, role: str, size: int, needed: int, groups: list[tuple[str, int]]
 ) -> _Spread:
     steps_of = dict.fromkeys((key for key, _ in groups), 0)
-    rows = [held for use, held in placement.rows.items() if use.group in steps_of]
-    for use, held in placement.rows.items():
+    rows = [row for use, row in placement.rows.items() if use.group in steps_of]
+    for use, row in placement.rows.items():
         if use.group in steps_of:
-            steps_of[use.group] = max(steps_of[use.group], held.rank_steps)
+            steps_of[use.group] = max(steps_of[use.group], row.rank_steps)
     steps = sum(steps_of.values())
-    known = [held.exposed_ns for held in rows if held.exposed_ns is not None]
+    known = [row.exposed_ns for row in rows if row.exposed_ns is not None]
     blocked_ms = sum(known) / steps / 1e6 if steps and len(known) == len(rows) else None
-    is_sized = steps > 0 and not any(held.unsized for held in rows)
-    nbytes = sum(held.nbytes for held in rows) / steps if is_sized else None
+    is_sized = steps > 0 and not any(row.unsized for row in rows)
+    nbytes = sum(row.nbytes for row in rows) / steps if is_sized else None
     nodes = max(nodes for _, nodes in groups)
     members = (placement.groups[key].ranks for key, _ in groups)
     in_order = all(max(ranks) - min(ranks) == len(ranks) - 1 for ranks in members)

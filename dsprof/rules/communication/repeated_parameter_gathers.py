@@ -72,14 +72,14 @@ class RepeatedParameterGathers:
         engines, again = run[Engines], run[WireDtypes].chosen(_is_again)
         low = None if is_short(run[Memory]) else _low_reuse(engines, gathered)
         fails = low is not None
-        held = blocked_ms(again)
-        costs = held is None or share_of_step(held, run[Steps]) >= thresholds.held_share
+        cost_ms = blocked_ms(again)
+        costs = cost_ms is None or share_of_step(cost_ms, run[Steps]) >= thresholds.held_share
         summary = (
             f"{percent(share)} of the parameters that a step all-gathers "
             f"({size(bytes_per_step(again))}) are all-gathered in backward, where forward "
             "had them already"
         )
-        wait = "" if held is None else f"; blocked time {duration(held * 1e6)} per step"
+        wait = "" if cost_ms is None else f"; blocked time {duration(cost_ms * 1e6)} per step"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
             f"{summary}{wait}.",
@@ -101,8 +101,8 @@ class RepeatedParameterGathers:
 
 def _saving(again: AnyCalls) -> Range | None:
     """Return what backward waits for its all-gathers, in ms of a step: they are gone altogether."""
-    held = blocked_ms(again)
-    return None if held is None else about(held)
+    cost_ms = blocked_ms(again)
+    return None if cost_ms is None else about(cost_ms)
 
 
 def _is_known(wire: WireDtypes) -> bool:

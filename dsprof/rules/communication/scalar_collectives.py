@@ -94,16 +94,16 @@ class ScalarCollectives:
             f"{plural(calls_per_step(scalars), 'collective')} of at most 4 KiB per step and rank"
         )
         summary += f", {count(objects)} of them for pickled objects" if objects else ""
-        held, saving = blocked_ms(scalars), _saving(scalars)
+        cost_ms, saving = blocked_ms(scalars), _saving(scalars)
         details: dict[str, Any] = {**told, "evidence": (calls_table(scalars),)}
-        if held is None:
+        if cost_ms is None:
             text = f"{summary}; their blocked time was not measured."
             return self.meta.finding(Status.INFO, text, **details)
         costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
-            f"{summary}: blocked time {duration(held * 1e6)} "
-            f"({percent(share_of_step(held, steps))} of the step).",
+            f"{summary}: blocked time {duration(cost_ms * 1e6)} "
+            f"({percent(share_of_step(cost_ms, steps))} of the step).",
             severity=Severity.MEDIUM if costs else Severity.NONE,
             cause="The program sends them in the training loop.",
             saving_ms_per_step=saving if costs else None,

@@ -64,11 +64,11 @@ class SingleRankGroups:
             yield self._judged(alone, run[Steps], thresholds)
 
     def _judged(self, alone: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
-        held = blocked_ms(alone)
+        cost_ms = blocked_ms(alone)
         own = {kind: row for kind, row in alone.items() if not _is_of_library(kind)}
         own_ms = blocked_ms(own) or 0.0
         costs = share_of_step(own_ms, steps) >= thresholds.held_share
-        took = "" if held is None else f", in {duration(held * 1e6)}"
+        took = "" if cost_ms is None else f", in {duration(cost_ms * 1e6)}"
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
             f"{plural(calls_per_step(alone), 'collective')} per step and rank in a single-rank "

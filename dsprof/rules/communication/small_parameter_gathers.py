@@ -97,11 +97,11 @@ class PersistentParameterGathers(_SmallGathers):
     phases = ("step",)
 
     def _judged(self, run: RunSummary, gathers: Calls, thresholds: _Thresholds) -> Finding:
-        written, held = written_number(run[Engines], PERSISTENCE), blocked_ms(gathers)
+        written, cost_ms = written_number(run[Engines], PERSISTENCE), blocked_ms(gathers)
         raised = written is not None and written > PERSISTENCE_DEFAULT
-        costs = share_of_step(held or 0.0, run[Steps]) >= thresholds.held_share
+        costs = share_of_step(cost_ms or 0.0, run[Steps]) >= thresholds.held_share
         fails = raised and costs
-        took = "" if held is None else f"; blocked time {duration(held * 1e6)}"
+        took = "" if cost_ms is None else f"; blocked time {duration(cost_ms * 1e6)}"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
             f"{count(calls_per_step(gathers))} parameters are all-gathered separately in each "
@@ -144,12 +144,12 @@ class TinyParameterGathers(_SmallGathers):
     phases = ("forward", "backward")
 
     def _judged(self, run: RunSummary, gathers: Calls, thresholds: _Thresholds) -> Finding:
-        written, held = written_number(run[Engines], PERSISTENCE), blocked_ms(gathers)
+        written, cost_ms = written_number(run[Engines], PERSISTENCE), blocked_ms(gathers)
         lowered = written is not None and written < PERSISTENCE_DEFAULT
-        costs = share_of_step(held or 0.0, run[Steps]) >= thresholds.held_share
+        costs = share_of_step(cost_ms or 0.0, run[Steps]) >= thresholds.held_share
         fails = costs and (lowered or not run[Run].is_cpu)
         calls = calls_per_step(gathers)
-        took = "" if held is None else f"; blocked time {duration(held * 1e6)}"
+        took = "" if cost_ms is None else f"; blocked time {duration(cost_ms * 1e6)}"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
             f"{plural(calls, 'all-gather')} of {size(bytes_per_step(gathers) / calls)} on average "

@@ -80,11 +80,11 @@ class StuckCollective:
             verdict.sentence,
             title="Collectives that every rank had joined were in flight",
             cause=verdict.cause.text,
-            evidence=(held_up_groups(hang.held_up),),
+            evidence=(stuck_of(hang.stuck_groups),),
         )
 
     def _finding(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Finding:
-        blocked = hang.unfinished if verdict.is_of_device else hang.held_up
+        blocked = hang.unfinished if verdict.is_of_device else hang.stuck_groups
         states = [state for state in blocked if state.absent] or blocked
         is_of_zero3 = any(state.call and state.call.is_of_zero3 for state in states)
         zero3 = " ZeRO-3 called it: it hangs where a rank does not run a module that others run."
@@ -99,7 +99,7 @@ class StuckCollective:
             cause=verdict.cause.text + zero3 * is_of_zero3,
             action=_action(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
             ranks=verdict.ranks if verdict.kind != "network" else (),
-            evidence=(held_up_groups(states), self._last(verdict, hang, endings)),
+            evidence=(stuck_of(states), self._last(verdict, hang, endings)),
             confidence=verdict.confidence,
         )
 
@@ -117,7 +117,7 @@ class StuckCollective:
 
 def _is_alone(hang: Hang, flights: FlightRecorders) -> bool:
     """Say whether no two ranks of a group were dumped."""
-    states = hang.held_up
+    states = hang.stuck_groups
     return len(flights.ranks) == 1 or (
         bool(states) and all(len(state.unknown) == len(state.members) - 1 for state in states)
     )
@@ -180,7 +180,7 @@ def last_calls(ranks: Sequence[int], flights: FlightRecorders) -> Table:
     )
 
 
-def held_up_groups(states: Sequence[GroupState]) -> Table:
+def stuck_of(states: Sequence[GroupState]) -> Table:
     """Say of groups who waits in them, and for whom."""
     return Table(
         columns=(

@@ -201,8 +201,8 @@ def _seen_fast(logs: Logs, facts: EnvironmentFacts) -> list[str]:
     providers = logs.values("libfabric provider")
     found += [f"libfabric {name}" for name in providers if name.startswith(_FAST_PROVIDERS)]
     # Ethernet that could do RoCE needs a network made for it: disabled-transport covers it.
-    for held in facts.adapters.values():
-        for adapter in (one for adapters in held for one in adapters):
+    for adapters in facts.adapters.values():
+        for adapter in (one for adapters in adapters for one in adapters):
             if adapter.state == "ACTIVE" and kind_of(adapter.driver, adapter.link) in _NETWORKS:
                 found.append(f"{adapter.name} ({adapter.link or adapter.driver})")
     return found

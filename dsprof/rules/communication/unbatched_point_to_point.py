@@ -61,15 +61,15 @@ class UnbatchedPointToPoint:
             )
             return
         both_ways = run[PointToPoint].both_ways
-        single = {kind: held for kind, held in both_ways.items() if _can_batch(kind.backend)}
+        single = {kind: row for kind, row in both_ways.items() if _can_batch(kind.backend)}
         if calls_per_step(single) >= thresholds.calls_per_step:
             yield self._judged(run, single, thresholds)
 
     def _judged(self, run: RunSummary, single: AnyCalls, thresholds: Thresholds) -> Finding:
-        held, is_pipeline = blocked_ms(single), _is_pipeline(run[Engines])
-        costs = share_of_step(held or 0.0, run[Steps]) >= thresholds.held_share
+        cost_ms, is_pipeline = blocked_ms(single), _is_pipeline(run[Engines])
+        costs = share_of_step(cost_ms or 0.0, run[Steps]) >= thresholds.held_share
         fails = costs and not is_pipeline
-        took = "" if held is None else f"; blocked time {duration(held * 1e6)}"
+        took = "" if cost_ms is None else f"; blocked time {duration(cost_ms * 1e6)}"
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
             f"{count(calls_per_step(single))} sends and receives per step and rank are launched "

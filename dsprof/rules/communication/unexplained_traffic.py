@@ -73,8 +73,8 @@ class UnexplainedTraffic:
 
     def _judged(self, lines: list[Line]) -> Finding:
         strange = [line for line in lines if line.verdict == "unexplained"]
-        asked = [line for line in lines if line.asked_bytes is not None]
-        changed = [line for line in asked if line.verdict == "explained"]
+        expected = [line for line in lines if line.expected_bytes is not None]
+        changed = [line for line in expected if line.verdict == "explained"]
         if strange:
             return self._unexplained(lines, strange)
         if changed:
@@ -88,7 +88,7 @@ class UnexplainedTraffic:
             )
         return self.meta.finding(
             Status.PASS,
-            f"{size(sum(line.nbytes for line in asked))} per step and rank, as the "
+            f"{size(sum(line.nbytes for line in expected))} per step and rank, as the "
             "configuration asks for.",
             evidence=(_table(lines),),
             confidence="high",
@@ -114,7 +114,7 @@ class UnexplainedTraffic:
 
 def _silent(number: int, account: Account, *, has_ddp: bool) -> str:
     """Return why nothing is asked for; "" if something may be."""
-    if account.asked or account.obstacle or not account.progress.steps:
+    if account.demands or account.obstacle or not account.progress.steps:
         return ""
     if not account.trains:
         return f"Engine {number} took no step, and communicates nothing in forward."
@@ -149,12 +149,12 @@ def _lines(run: RunSummary, number: int, thresholds: Thresholds) -> Iterator[Lin
 
 
 def _most(line: Line) -> float:
-    return line.asked_bytes[1] if line.asked_bytes is not None else 0.0
+    return line.expected_bytes[1] if line.expected_bytes is not None else 0.0
 
 
 def _in_words(line: Line) -> str:
     ops = ", ".join(line.families) or "nothing"
-    sent, *bounds = _sizes(line.nbytes, *(line.asked_bytes or ()))
+    sent, *bounds = _sizes(line.nbytes, *(line.expected_bytes or ()))
     text = f"{line.what} ({ops}): {sent} per step"
     return f"{text}, where {' to '.join(dict.fromkeys(bounds))} are asked for" if bounds else text
 
@@ -178,9 +178,9 @@ def _table(lines: list[Line]) -> Table:
                 line.what,
                 ", ".join(line.families),
                 line.why,
-                _range(line.asked_calls),
+                _range(line.expected_calls),
                 round(line.calls, 2),
-                *(map(round, line.asked_bytes) if line.asked_bytes else (None, None)),
+                *(map(round, line.expected_bytes) if line.expected_bytes else (None, None)),
                 round(line.nbytes),
                 line.verdict,
                 line.cause,

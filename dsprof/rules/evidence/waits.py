@@ -26,7 +26,7 @@ def longest_wait(awaits: WaitCauses, *, only_async: bool = False) -> str:
     if not found:
         return ""
     what, sums = found[0]
-    held = duration((sums.held.exposed_ms_per_step or 0.0) * 1e6)
+    held = duration((sums.blocked.exposed_ms_per_step or 0.0) * 1e6)
     return f"The longest wait, {held} per step, is for {name_of(what)}{_why(what, sums)}."
 
 
@@ -53,9 +53,9 @@ def waits_table(rows: Waits) -> Table:
         rows=tuple(
             (
                 name_of(what),
-                round(sums.held.calls_per_step, 2),
-                None if sums.held.unsized else round(sums.held.bytes_per_step),
-                sums.held.exposed_ms_per_step,
+                round(sums.blocked.calls_per_step, 2),
+                None if sums.blocked.unsized else round(sums.blocked.bytes_per_step),
+                sums.blocked.exposed_ms_per_step,
                 sums.lead_ms if what.is_async else None,
                 sums.in_flight_ms or None,
             )

@@ -43,12 +43,12 @@ def small_gathers(rows: dict[Kind, Row], phases: tuple[str, ...]) -> dict[Kind, 
 
 def joining_saves_of(run: RunSummary, gathers: Calls, share: float) -> Range | None:
     """Return what it saves if `share` of the all-gathers joins others: their latencies, in ms."""
-    held = blocked_ms(gathers)
-    if held is None:
+    cost_ms = blocked_ms(gathers)
+    if cost_ms is None:
         return None
     size, calls = max(kind.group_size for kind in gathers), calls_per_step(gathers)
     slope = ns_per_byte(run, "all_gather", size)
-    return joining_saves(held, calls, bytes_per_step(gathers), calls * (1 - share), slope)
+    return joining_saves(cost_ms, calls, bytes_per_step(gathers), calls * (1 - share), slope)
 
 
 def two_fetches(fetches: Fetches) -> int:

@@ -83,18 +83,18 @@ class GiantBucket:
     def _judged(
         self, run: RunSummary, giant: Giant, gradients: AnyCalls, thresholds: Thresholds
     ) -> Finding:
-        held, phase = blocked_ms(gradients), run[Phases].rows.get("backward")
+        cost_ms, phase = blocked_ms(gradients), run[Phases].rows.get("backward")
         backward_ms = phase.busy_ms_per_step if phase else None
         summary = (
             f"{giant.noun}, so one reduction of {size(giant.nbytes)} carries "
             f"{percent(giant.share)} of the gradients of a backward"
         )
-        evidence = (_figures(giant, held, backward_ms),)
-        if held is None:
+        evidence = (_figures(giant, cost_ms, backward_ms),)
+        if cost_ms is None:
             text = f"{summary}. Its blocked time was not measured."
             return self.meta.finding(Status.INFO, text, action=giant.action, evidence=evidence)
-        share = share_of_step(held, run[Steps])
-        summary += f"; gradients block the step for {duration(held * 1e6)} ({percent(share)})."
+        share = share_of_step(cost_ms, run[Steps])
+        summary += f"; gradients block the step for {duration(cost_ms * 1e6)} ({percent(share)})."
         if share < thresholds.held_share:
             return self.meta.finding(Status.PASS, summary)
         return self.meta.finding(
@@ -137,7 +137,7 @@ def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
     return by_hand(bytes_per_step(gradients) / backwards, calls_per_step(gradients) / backwards)
 
 
-def _figures(giant: Giant, held: float | None, backward_ms: float | None) -> Table:
+def _figures(giant: Giant, cost_ms: float | None, backward_ms: float | None) -> Table:
     return Table(
         columns=(
             Column("reductions a backward"),
@@ -147,7 +147,7 @@ def _figures(giant: Giant, held: float | None, backward_ms: float | None) -> Tab
             Column("blocked by gradients", "ms"),
             Column("backward, without waits", "ms"),
         ),
-        rows=((count(giant.count), giant.nbytes, giant.share, giant.parts, held, backward_ms),),
+        rows=((count(giant.count), giant.nbytes, giant.share, giant.parts, cost_ms, backward_ms),),
     )
 
 

@@ -73,7 +73,7 @@ class PrefetchMisses:
             yield self.meta.not_applicable(
                 f"{PREFETCH} is 0: nothing is prefetched. low-comm-overlap covers the cost."
             )
-        elif any(sums.held.exposed_ms_per_step is None for _, sums in missed):
+        elif any(sums.blocked.exposed_ms_per_step is None for _, sums in missed):
             yield self.meta.unknown("Unknown: waits for these all-gathers were not measured.")
         else:
             yield self._judged(run, missed, ahead, thresholds)
@@ -81,15 +81,15 @@ class PrefetchMisses:
     def _judged(
         self, run: RunSummary, missed: Waits, ahead: Waits, thresholds: Thresholds
     ) -> Finding:
-        sent, early = (sum(s.held.bytes_per_step for _, s in rows) for rows in (missed, ahead))
+        sent, early = (sum(s.blocked.bytes_per_step for _, s in rows) for rows in (missed, ahead))
         share = sent / (sent + early) if sent + early else 0.0
-        held = sum(sums.held.exposed_ms_per_step or 0.0 for _, sums in missed)
+        cost_ms = sum(sums.blocked.exposed_ms_per_step or 0.0 for _, sums in missed)
         summary = (
             f"{percent(share)} of the bytes that forward and backward all-gather were not "
-            f"prefetched; waits for these take {duration(held * 1e6)} per step "
-            f"({percent(share_of_step(held, run[Steps]))})."
+            f"prefetched; waits for these take {duration(cost_ms * 1e6)} per step "
+            f"({percent(share_of_step(cost_ms, run[Steps]))})."
         )
-        costs = share_of_step(held, run[Steps]) >= thresholds.held_share
+        costs = share_of_step(cost_ms, run[Steps]) >= thresholds.held_share
         if share < thresholds.missed_share or not costs:
             return self.meta.finding(Status.PASS, summary)
         told = _reason(run[Engines], run[Fetches])
@@ -132,7 +132,7 @@ def _reason(engines: Engines, fetches: Fetches) -> dict[str, Any]:
 
 
 def _shortness(row: tuple[Awaited, Await]) -> float:
-    return -(row[1].held.exposed_ms_per_step or 0.0)
+    return -(row[1].blocked.exposed_ms_per_step or 0.0)
 
 
 def _named(awaits: WaitCauses, name: str) -> Waits:

@@ -66,23 +66,23 @@ class UnhiddenReduction:
         if problem := _not_applicable(run, engines):
             yield self.meta.not_applicable(problem)
             return
-        held, patch = blocked_ms(gradients), _patch(engines)
-        if not gradients or held is None:
+        cost_ms, patch = blocked_ms(gradients), _patch(engines)
+        if not gradients or cost_ms is None:
             yield self.meta.unknown("Unknown: the blocked time of gradients was not measured.")
-        elif share_of_step(held, run[Steps]) < thresholds.held_share:
+        elif share_of_step(cost_ms, run[Steps]) < thresholds.held_share:
             return
         elif _in_backward(run, gradients) <= 1:
             if patch:
-                yield self._in_one(run, held)
+                yield self._in_one(run, cost_ms)
         elif patch:
-            yield self._judged(run, gradients, held, patch)
+            yield self._judged(run, gradients, cost_ms, patch)
         else:
-            yield self._by_design(run, held)
+            yield self._by_design(run, cost_ms)
 
-    def _in_one(self, run: RunSummary, held: float) -> Finding:
+    def _in_one(self, run: RunSummary, cost_ms: float) -> Finding:
         return self.meta.finding(
             Status.INFO,
-            f"{_held_words(run, held)}, in one bucket a backward.",
+            f"{_held_words(run, cost_ms)}, in one bucket a backward.",
             title="One bucket has no computation left to overlap with",
             cause=(
                 "It is sent after its last gradient, at the end of backward; overlap_comm cannot "
@@ -93,12 +93,12 @@ class UnhiddenReduction:
             confidence="high",
         )
 
-    def _by_design(self, run: RunSummary, held: float) -> Finding:
+    def _by_design(self, run: RunSummary, cost_ms: float) -> Finding:
         of = release(run[Engines].deepspeed)
         never_overlaps = of is not None and NEVER_OVERLAPS.concerns(of)
         return self.meta.finding(
             Status.INFO,
-            f"{_held_words(run, held)}; no setting causes it.",
+            f"{_held_words(run, cost_ms)}; no setting causes it.",
             title=(
                 "No bucket overlaps with backward in this release (DeepSpeed "
                 f"{run[Engines].deepspeed})"
@@ -116,7 +116,7 @@ class UnhiddenReduction:
         )
 
     def _judged(
-        self, run: RunSummary, gradients: AnyCalls, held: float, patch: dict[str, Any]
+        self, run: RunSummary, gradients: AnyCalls, cost_ms: float, patch: dict[str, Any]
     ) -> Finding:
         engines, waits = run[Engines], run[HostWaits]
         evidence = Table(
@@ -125,12 +125,12 @@ class UnhiddenReduction:
                 Column("blocked by gradients", "ms"),
                 Column("host synchronisations per step", "count"),
             ),
-            rows=((round(calls_per_step(gradients), 1), held, round(waits.calls_per_step, 1)),),
+            rows=((round(calls_per_step(gradients), 1), cost_ms, round(waits.calls_per_step, 1)),),
         )
         return self.meta.finding(
             Status.FAIL,
-            f"{_held_words(run, held)}.",
-            problem=f"Gradients block the step for {duration(held * 1e6)}",
+            f"{_held_words(run, cost_ms)}.",
+            problem=f"Gradients block the step for {duration(cost_ms * 1e6)}",
             severity=Severity.MEDIUM,
             cause=_cause(engines),
             action="Set "
@@ -145,8 +145,8 @@ class UnhiddenReduction:
         )
 
 
-def _held_words(run: RunSummary, held: float) -> str:
-    took = f"{duration(held * 1e6)} ({percent(share_of_step(held, run[Steps]))})"
+def _held_words(run: RunSummary, cost_ms: float) -> str:
+    took = f"{duration(cost_ms * 1e6)} ({percent(share_of_step(cost_ms, run[Steps]))})"
     return f"Gradients block the step for {took} at stage {run[Engines].stage}"
 
 

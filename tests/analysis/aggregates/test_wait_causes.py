@@ -31,7 +31,7 @@ def test_a_bucket_of_ddp_by_its_number_with_the_time_it_had():
     flushes = [flush(3, 10, 20, library="DDP", bucket=2, step=0)]
     ((what, sums),) = awaits(one_step(*comm, flushes=flushes)).rows.items()
     assert what == Awaited("DDP", "gradients", "bucket 2", "all_reduce", "backward", True)
-    assert sums.held.exposed_ms_per_step == pytest.approx(16)
+    assert sums.blocked.exposed_ms_per_step == pytest.approx(16)
     assert (sums.lead_ms, sums.in_flight_ms) == (pytest.approx(4), pytest.approx(20))
 
 
@@ -40,7 +40,7 @@ def test_calls_that_only_the_last_is_waited_for_have_the_lead_of_that_one():
     comm = [issued("all_gather", at, 30, step=0, phase="forward") for at in (10, 11, 12)]
     comm.append(issued("all_gather", 14, 30, wait=18, waited=30, step=0, phase="forward"))
     ((_, sums),) = awaits(one_step(*comm)).rows.items()
-    assert sums.held.calls == 4
+    assert sums.blocked.calls == 4
     assert sums.lead_ms == pytest.approx(4)
     ((_, none),) = awaits(one_step(*comm[:3])).rows.items()
     assert none.lead_ms == 0

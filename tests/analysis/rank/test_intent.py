@@ -7,12 +7,12 @@ from dsprof.analysis.rank.intent import (
     Expected,
     Span,
     accumulation_of,
-    asked_by_forwards,
-    asked_by_zero,
+    demands_of_forwards,
+    demands_of_zero,
     obstacle,
     stage_of,
 )
-from dsprof.analysis.rank.intent_torch import Sharing, asked_by_ddp, asked_by_fsdp
+from dsprof.analysis.rank.intent_torch import Sharing, demands_of_ddp, demands_of_fsdp
 from dsprof.trace.schema import BucketLayout, ParameterLayout
 from tests.factories.trace import engine, fetch, flush
 
@@ -61,7 +61,7 @@ def test_stage_3_gathers_once_or_twice_a_micro_step(distance, why, most):
     config = engine(3, 2, stage3_max_reuse_distance=distance)
     config.layout, config.parameter_dtype = ParameterLayout(gathered=500), "bfloat16"
     course = Course(steps=4, flushes=8, group_size=2, groups=1)
-    (asked,) = [one for one in asked_by_zero(config, course) if one[0].kind == "parameters"]
+    (asked,) = [one for one in demands_of_zero(config, course) if one[0].kind == "parameters"]
     demand, expected = asked
     assert (demand.why, expected.calls) == (why, None)
     assert expected.nbytes == Span(500 * 2 * 8, most * 500 * 2 * 8)
@@ -138,22 +138,22 @@ def test_a_stage_asks_for_this_many_calls_and_bytes(stage, zero, layout, asked):
             expected.calls and (expected.calls.low, expected.calls.high),
             (expected.nbytes.low, expected.nbytes.high),
         )
-        for demand, expected in asked_by_zero(config, COURSE)
+        for demand, expected in demands_of_zero(config, COURSE)
     ]
     assert found == asked
 
 
 def test_one_rank_asks_for_nothing():
-    assert not list(asked_by_zero(engine(2), COURSE._replace(group_size=1)))
+    assert not list(demands_of_zero(engine(2), COURSE._replace(group_size=1)))
 
 
 def test_an_engine_that_only_computes_gathers_once_a_forward():
     config = engine(3)
     config.layout = OF_EACH
-    ((demand, expected),) = asked_by_forwards(config, 5, 2)
+    ((demand, expected),) = demands_of_forwards(config, 5, 2)
     assert (demand.kind, expected) == ("parameters", Expected(None, Span(5000, 5000)))
-    assert not list(asked_by_forwards(config, 5, 1))
-    assert not list(asked_by_forwards(engine(3), 5, 2))
+    assert not list(demands_of_forwards(config, 5, 1))
+    assert not list(demands_of_forwards(engine(3), 5, 2))
 
 
 def bucket_layout(model: int, *nbytes: int) -> BucketLayout:
@@ -162,10 +162,10 @@ def bucket_layout(model: int, *nbytes: int) -> BucketLayout:
 
 def test_ddp_reduces_the_latest_buckets_of_each_model():
     layouts = [bucket_layout(1, 10, 20), bucket_layout(1, 30, 40, 50), bucket_layout(2, 60)]
-    ((demand, expected),) = asked_by_ddp(layouts, 5)
+    ((demand, expected),) = demands_of_ddp(layouts, 5)
     assert (demand.kind, demand.families) == ("gradients", ("all_reduce",))
     assert expected == Expected(Span(20, 20), Span(900, 900))
-    assert not list(asked_by_ddp(layouts, 0))
+    assert not list(demands_of_ddp(layouts, 0))
 
 
 @pytest.mark.parametrize(("has_replicas", "times"), [(False, 1), (True, 1.25)])
@@ -180,7 +180,7 @@ def test_fsdp_reduces_and_gathers_each_unit(has_replicas, times):
         fetch(3, 0, 1, library="ZeRO", module="b", elements=300),
     ]
     sharing = Sharing(3, 6, 4, has_replicas, gradient_bytes=4, parameter_bytes=2)
-    reduced, gathered = asked_by_fsdp(units, gathers, sharing)
+    reduced, gathered = demands_of_fsdp(units, gathers, sharing)
     # Two units of 1000 elements and 5 parameters, each filled up to shares of 4 ranks and a tenth.
     low, high = 2000 * 3 * 4, (2200 + 4 * 10) * 3 * 4
     assert reduced[1] == Expected(None, Span(round(low * times), round(high * times)))

@@ -23,7 +23,7 @@ def line(kind: Kind, amount: Amount, family: str = "", **done: int) -> Line:
     """What is said of traffic of which two bytes of each parameter and step are asked for."""
     demand = Demand(kind, (FAMILIES[kind],), "so it is")
     account = Account(
-        asked={demand: Expected(Span(STEPS, 2 * STEPS), Span(2 * PASS, 2 * PASS))},
+        demands={demand: Expected(Span(STEPS, 2 * STEPS), Span(2 * PASS, 2 * PASS))},
         sent={sent(kind, family): amount},
         progress=Progress(**({"steps": STEPS, "micro_steps": STEPS} | done)),
     )
@@ -54,8 +54,8 @@ def amount(of_two: float, elements: float | None = None, calls: int = STEPS) -> 
 def test_as_asked_is_what_has_the_bytes_and_the_calls(share, calls, verdict):
     found = line("update", amount(share, calls=calls))
     assert found.verdict == verdict
-    assert found.asked_calls == (1, 2)
-    assert found.asked_bytes == (2000, 2000)
+    assert found.expected_calls == (1, 2)
+    assert found.expected_bytes == (2000, 2000)
     assert (found.calls, found.nbytes) == (calls / STEPS, share * 2000)
 
 
@@ -141,13 +141,13 @@ def test_without_an_engine_the_layout_of_buckets_is_the_measure(share, elements,
     (found,) = compare(account, None, 0.01, 0.02)
     assert found.cause.startswith(cause)
     assert bool(found.cause) is bool(cause)
-    assert found.asked_calls is None
+    assert found.expected_calls is None
 
 
 def test_parameters_that_nothing_asks_for_are_at_their_first_use():
     account = Account({}, {sent("parameters"): amount(1)}, Progress(steps=STEPS))
     (found,) = compare(account, engine(3), 0.01, 0.02)
-    assert (found.verdict, found.asked_bytes) == ("explained", None)
+    assert (found.verdict, found.expected_bytes) == ("explained", None)
     assert "first use" in found.cause
 
 
@@ -172,8 +172,8 @@ def test_what_is_not_asked_for_is_named_by_who_did(fields, stage, verdict, cause
         {sent("gradients"): amount(1), sent("other", site="a.py:1", **fields): amount(1)},
         Progress(steps=STEPS, micro_steps=STEPS),
     )
-    asked, other = compare(account, engine(stage), 0.01, 0.02)
-    assert asked.verdict == "as asked"
+    demands, other = compare(account, engine(stage), 0.01, 0.02)
+    assert demands.verdict == "as asked"
     assert (other.what, other.verdict) == ("other", verdict)
     assert other.cause.startswith(cause) or cause in other.cause
     assert (other.calls, other.nbytes) == (1, 2000)

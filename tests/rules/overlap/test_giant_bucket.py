@@ -23,9 +23,9 @@ from tests.factories.trace import (
 MIB = 1 << 20
 
 
-def ranks(*blocked_ms: float, buckets=(64,), held_from=60, **fields):
+def ranks(*blocked_ms: float, buckets=(64,), blocked_from=60, **fields):
     """Ranks that reduce buckets of so many MiB after a backward of 30 ms, in steps of 100 ms."""
-    return [_rank(rank, ms, buckets, held_from, **fields) for rank, ms in enumerate(blocked_ms)]
+    return [_rank(rank, ms, buckets, blocked_from, **fields) for rank, ms in enumerate(blocked_ms)]
 
 
 def _rank(rank, blocked_ms, buckets, at, library="DDP", capacity_mib=1000, config=None, **given):
