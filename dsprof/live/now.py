@@ -50,7 +50,7 @@ class Strip(msgspec.Struct):
 
 
 class RunNow(msgspec.Struct):
-    """The run."""
+    """The run. Fields are added, never renamed, within a `schema_version`."""
 
     run_key: str
     started: str  # ISO 8601, UTC
@@ -70,3 +70,4 @@ class RunNow(msgspec.Struct):
     findings: list[Finding] = []  # that stand, the most important first
     judged_steps: int | None = None  # up to which findings are known; None: not judged yet
     waiting_rules: list[str] = []  # judged only when the run is over
+    schema_version: int = 1
