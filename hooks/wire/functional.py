@@ -24,6 +24,7 @@ from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
 
 _NAMESPACES = ("_c10d_functional", "_dtensor")
+_PREFIXES = tuple(f"{namespace}::" for namespace in _NAMESPACES)
 WAIT = "_c10d_functional::wait_tensor"
 _SILENT = (WAIT, "_c10d_functional::_wrap_tensor_autograd")  # of these, what issues nothing
 
@@ -63,7 +64,7 @@ class FunctionalHook(Hook):
             raise
 
     def _register(self) -> None:
-        names = [n for n in torch._C._dispatch_get_all_op_names() if _namespace(n) in _NAMESPACES]
+        names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(_PREFIXES)]
         for name in names:
             check_slot(name, "waits for functional collectives")
         self._put_in([name for name in names if name not in _SILENT])
