@@ -19,11 +19,6 @@ def bin_of(duration_ns: int) -> int:
     return int(math.log(max(duration_ns, 1)) / _BIN)
 
 
-def bin_ns(number: int) -> float:
-    """Return the middle of a bin, on its scale."""
-    return math.exp((number + 0.5) * _BIN)
-
-
 class RollUps:
     """Spans that are not over yet, the shortest first."""
 

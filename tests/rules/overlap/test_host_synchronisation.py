@@ -18,7 +18,7 @@ def test_stops_in_each_step_fail():
     assert "waits for the device 3 times per step" in finding.summary
     assert "The device is idle around these waits for 7.50 ms per step (7.5 %)" in finding.summary
     assert finding.config_patch is None
-    assert finding.fix == "Read losses every N steps: `.item()` blocks the host"
+    assert finding.fix == "Call `.item()` only every N steps"
     assert [one.label for one in finding.evidence[0].columns[3:]] == [
         "calls per step and rank",
         "blocked per step and rank",
