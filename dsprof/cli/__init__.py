@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsprof.cli.base import Command, Parser
 from dsprof.cli.bench import BenchCommand
 from dsprof.cli.build import BuildCommand
+from dsprof.cli.capture import CaptureCommand
 from dsprof.cli.check import CheckCommand
 from dsprof.cli.compare import CompareCommand
 from dsprof.cli.completion import CompletionCommand
@@ -29,6 +30,7 @@ COMMANDS: tuple[Command, ...] = (
     WatchCommand(),
     MetricsCommand(),
     HangCommand(),
+    CaptureCommand(),
     LintCommand(),
     CompareCommand(),
     CheckCommand(),

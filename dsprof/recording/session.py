@@ -50,6 +50,7 @@ from dsprof.trace.writer import Source, TraceWriter, Window
 
 if TYPE_CHECKING:
     from dsprof.hooks.base import Hook
+    from dsprof.recording.capture import Capture
     from dsprof.recording.watchdog.crash import CrashNotes
     from dsprof.recording.watchdog.thread import Watchdog
 
@@ -63,6 +64,7 @@ class Session:
         self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
+        self._capture: Capture | None = None
         self._crash: CrashNotes | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._installed: list[Hook] = []
@@ -202,14 +204,30 @@ class Session:
             last_step=self.last_step,
         )
         folder = Path(config.out)
+        if self._capture is not None:
+            self._capture.stop()
         if config.mode == ALWAYS:
-            writer: TraceWriter = RollingWriter(folder, header, source, budget_bytes)
+            writer: TraceWriter = self._roll(folder, header, source, budget_bytes)
         else:
             window = Window(config.start_step, config.steps, config.every)
             writer = TraceWriter(folder, header, source, window, budget_bytes)
         recorder.outbox.define(list(self._status.values()))
         writer.start()
         self._watch(header)
+        return writer
+
+    def _roll(
+        self, folder: Path, header: Header, source: Source, budget_bytes: int
+    ) -> RollingWriter:
+        """Record without end, and follow requests of `dsprof capture`."""
+        from dsprof.recording.capture import Capture
+
+        recorder = self.recorder
+        writer = RollingWriter(folder, header, source, budget_bytes)
+        self._capture = Capture(
+            header, folder, writer, lambda: recorder.progress.scope.step, recorder.fail
+        )
+        self._capture.start()
         return writer
 
     def _watch(self, header: Header) -> None:
@@ -286,6 +304,8 @@ class Session:
         forget_imports()
         if self._watchdog is not None:
             self._watchdog.stop()
+        if self._capture is not None:
+            self._capture.stop()
         if self._crash is not None:
             self._crash.close()
         self.recorder.stop()

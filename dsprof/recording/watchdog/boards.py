@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsprof.files.ownership import is_own
+from dsprof.files import notes
 
 LARGEST_BYTES = 1 << 18
 """The limit of one writer; more is not written, and not read."""
@@ -98,17 +97,7 @@ class FileBoard:
                     yield entry.name[len(start) :].removesuffix(self._ending), Path(entry.path)
 
     def _put(self, path: Path, data: bytes) -> None:
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            file = os.open(part, flags, 0o600)
-            try:
-                os.write(file, data)
-            finally:
-                os.close(file)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        notes.put(path, data)
         self._own.add(path)
 
 
@@ -158,13 +147,4 @@ class StoreBoard:
 
 
 def _read(path: Path) -> bytes:
-    """Return a small file of this user; nothing where there is none."""
-    with suppress(OSError):
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(file)
-            is_fit = stat.S_ISREG(status.st_mode) and is_own(status)
-            return os.read(file, LARGEST_BYTES) if is_fit else b""
-        finally:
-            os.close(file)
-    return b""
+    return notes.read(path, LARGEST_BYTES)

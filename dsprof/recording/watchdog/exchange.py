@@ -237,9 +237,9 @@ class Exchange:
 
     def lost_store(self) -> str:
         """Return where a store should be that does not answer; "": it does, or there is none."""
-        if (store := _default_store()) is None:
+        if (store := default_store()) is None:
             return ""
-        is_there = within(lambda: [self._connect(store)]) is not None
+        is_there = within(lambda: [connect(store)]) is not None
         return "" if is_there else f"{store.host}:{store.port}"
 
     def _connected(self) -> Any:
@@ -249,20 +249,22 @@ class Exchange:
             Exception: there is none, or it cannot be reached.
         """
         if self._connection is None:
-            self._connection = self._connect(_default_store())
+            self._connection = connect(default_store())
         return self._connection
 
-    def _connect(self, store: Any) -> Any:
-        return sys.modules["torch.distributed"].TCPStore(
-            store.host,
-            store.port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=PATIENCE_S),
-        )
+
+def connect(store: Any) -> Any:
+    """Return a connection of our own to a store; raises what torch does."""
+    return sys.modules["torch.distributed"].TCPStore(
+        store.host,
+        store.port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=PATIENCE_S),
+    )
 
 
-def _default_store() -> Any:
+def default_store() -> Any:
     """Return the store of the default group; None if there is none, or nothing like a server."""
     dist = sys.modules["torch.distributed"]
     with suppress(Exception):

@@ -15,6 +15,9 @@ FIRST_STEPS = 12
 SAMPLES = 256
 """When there are so many, half of them lose their worth: first every step, then every second..."""
 
+ALARMING_TIMES = 3.0
+"""A step that takes so many times the usual time is kept on all ranks, with those around it."""
+
 WORTH = ("sample", "slow", "change", "capture", "first")
 """The order of eviction when there is no more room."""
 

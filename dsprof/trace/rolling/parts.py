@@ -104,6 +104,7 @@ class Tails:
 
 
 class _Member(NamedTuple):
+    number: int
     worth: tuple[float, ...]
     start: int
     size: int
@@ -119,16 +120,24 @@ class Packed:
         self._members: list[_Member] = []
         self._size = 0
 
-    def add(self, worth: tuple[float, ...], lines: bytes) -> None:
-        """Append a block."""
+    def add(self, number: int, worth: tuple[float, ...], lines: bytes) -> None:
+        """Append a block; several may have one number."""
         data = gzip.compress(lines, 6, mtime=0)
         if self._size + len(data) > self._limit:
             self._shrink(self._limit // 2)
         if self._size + len(data) > self._limit:
             return
         write_all(self._file, data)
-        self._members.append(_Member(worth, self._size, len(data)))
+        self._members.append(_Member(number, worth, self._size, len(data)))
         self._size += len(data)
+
+    def promote(self, number: int, worth: tuple[float, ...]) -> bool:
+        """Give blocks more worth; false where none of that number is worth less."""
+        found = [at for at, one in enumerate(self._members) if one.number == number]
+        is_less = bool(found) and all(self._members[at].worth < worth for at in found)
+        for at in found if is_less else ():
+            self._members[at] = self._members[at]._replace(worth=worth)
+        return is_less
 
     def close(self) -> None:
         """Close the file."""

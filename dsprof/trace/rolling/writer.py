@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from dsprof.trace.lines import Line
-from dsprof.trace.rolling.interest import Interest
+from dsprof.trace.rolling.interest import ALARMING_TIMES, Interest
 from dsprof.trace.rolling.parts import KEPT, SERIES, STEPS, Extent, Packed, Tails, part_of
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import (
@@ -122,7 +122,7 @@ class _Batch:
     def __init__(self, packed: Packed) -> None:
         self.packed = packed
         self._lines = bytearray()
-        self._number = 0.0
+        self._number = 0
 
     def add(self, lines: bytes) -> None:
         """Take lines; pack them once they are many."""
@@ -134,7 +134,7 @@ class _Batch:
         """Pack all lines so far; the oldest leave first."""
         if self._lines:
             self._number += 1
-            self.packed.add((self._number,), bytes(self._lines))
+            self.packed.add(self._number, (self._number,), bytes(self._lines))
             self._lines.clear()
 
 
@@ -145,6 +145,7 @@ class RollingWriter(TraceWriter):
         super().__init__(folder, header, source, Window(), budget_bytes)
         self.interest = Interest()
         self.wanted: deque[range] = deque()  # steps that others ask to keep, also past ones
+        self.slow_step = 0  # a step far slower than usual, for the thread that tells the others
         self._tails: Tails | None = None
         self._packed: list[Packed] = []
         self._unjudged: dict[int, _Details] = {}
@@ -228,9 +229,9 @@ class RollingWriter(TraceWriter):
         definitions, records = self._source.definitions, self._source.records
         if records:
             self._silence.broken(time.perf_counter_ns())
-        while self.wanted:
-            self._look_back(self.wanted.popleft())
-        while (definitions or records) and not self._given_up:
+        while (definitions or records or self.wanted) and not self._given_up:
+            if self.wanted:
+                self._look_back(self.wanted.popleft())
             self._enter(self._define(definitions.popleft() for _ in range(len(definitions))))
             self._write_records(records.popleft() for _ in range(min(len(records), CHUNK_RECORDS)))
         self.cpu_ns = time.thread_time_ns()
@@ -238,8 +239,10 @@ class RollingWriter(TraceWriter):
     def _write_records(self, records: Iterable[Record]) -> None:
         """Write neighbours of one step together."""
         lines: list[Line] = []
-        at, details = -1, self._outside
+        at, details, last_step = -1, self._outside, self._source.last_step
         for record in records:
+            if last_step.is_asked:
+                last_step.take(record)
             if record.step != at or len(lines) >= _PIECE_LINES:
                 self._write_step(at, lines)
                 lines, at, details = [], record.step, self._of(record.step)
@@ -257,6 +260,8 @@ class RollingWriter(TraceWriter):
         self._step = record.step
         sample = self._look_at_memory(record)
         details.end(record, sample)
+        if self._source.last_step.is_asked:
+            self._source.last_step.end(record, sample, self._header.device)
         return self._lines.record(msgspec.structs.replace(sample, step=record.step))
 
     # -- steps that are over ------------------------------------------------------------------
@@ -269,6 +274,8 @@ class RollingWriter(TraceWriter):
                 self._sum_up(totals)
                 for kept in self.interest.judge(step, totals.end_ns - totals.start_ns):
                     self._keep(kept)
+                    if kept.why == "slow" and kept.times >= ALARMING_TIMES:
+                        self.slow_step = step
         while len(self._judged) > _LOOK_BACK_STEPS:
             del self._judged[next(iter(self._judged))]
 
@@ -285,14 +292,16 @@ class RollingWriter(TraceWriter):
     def _keep(self, kept: Kept) -> None:
         """Copy the details of a step; not of one that the tails no longer hold whole."""
         details = self._judged.get(kept.step)
-        if self._tails is None or details is None or not details.extents:
+        if self._tails is None or details is None:
             return
-        lines = [
-            self._encode([self._lines.definition(kept)]),
-            *map(self._tails.read, details.extents),
-        ]
-        self._kept.add(self.interest.worth(kept), b"".join(lines))
-        details.close()
+        worth = self.interest.worth(kept)
+        lines = [self._encode([self._lines.definition(kept)])]
+        if details.extents:
+            lines += map(self._tails.read, details.extents)
+            details.close()
+        elif not self._kept.promote(kept.step, worth):
+            return
+        self._kept.add(kept.step, worth, b"".join(lines))
 
     def _look_back(self, steps: range) -> None:
         self.interest.capture(steps)

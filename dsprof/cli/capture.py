@@ -1,0 +1,89 @@
+"""`dsprof capture`: have a running job keep the details of its next steps."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsprof.errors import DsprofError
+
+if TYPE_CHECKING:
+    from dsprof.trace.rolling.capture import Request
+
+_PATIENCE_S = 15.0
+_LOOK_S = 0.2
+
+
+class CaptureCommand:
+    """Asks the ranks of a rolling recording for the same future steps."""
+
+    name = "capture"
+    help = "keep the next steps of a running job in full detail"
+    description = """\
+Ask a job that records with mode: always to keep the details of its next
+steps, the same on all ranks.
+
+  dsprof capture dsprof-out                   20 steps
+  dsprof capture dsprof-out --steps 100
+
+FOLDER is where the job writes its traces; the user must be the same."""
+
+    def prepare(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        from dsprof.trace.rolling.capture import MOST_STEPS
+
+        parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of its traces")
+        parser.add_argument(
+            "--steps", type=int, default=20, metavar="N", help=f"how many, at most {MOST_STEPS:,}"
+        )
+
+    def run(self, arguments: Namespace) -> int:
+        """Ask, and wait for the ranks to agree."""
+        from dsprof.trace.rolling.capture import MOST_STEPS, ask
+
+        folder, steps = arguments.folder, arguments.steps
+        if not 1 <= steps <= MOST_STEPS:
+            raise DsprofError(f"--steps must be 1 to {MOST_STEPS:,}, got {steps:,}")
+        _check(folder)
+        try:
+            request = ask(folder, steps)
+        except OSError as error:
+            raise DsprofError(f"{folder}: cannot be written: {error.strerror}") from None
+        found = _wait(folder, request)
+        print(
+            f"Steps {found.start:,} to {found.stop - 1:,} are kept in full detail. When they are "
+            f"over: dsprof report {folder} --steps {found.start}:{found.stop}"
+        )
+        return 0
+
+
+def _check(folder: Path) -> None:
+    """Refuse a folder of another kind of recording: its ranks would not look for requests.
+
+    Raises:
+        DsprofError: it is one.
+    """
+    from dsprof.trace.rolling.parts import is_rolling
+    from dsprof.trace.run import find_run
+
+    if not any(map(is_rolling, find_run([folder]).headers)):
+        raise DsprofError(
+            f"{folder}: not recorded with mode: always, so its ranks follow no requests; all "
+            "steps of its window are in full detail already"
+        )
+
+
+def _wait(folder: Path, request: Request) -> range:
+    from dsprof.trace.rolling.capture import agreed
+
+    end_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < end_s:
+        if (found := agreed(folder, request)) is not None:
+            return found.range
+        time.sleep(_LOOK_S)
+    raise DsprofError(
+        f"{folder}: no rank has answered within {_PATIENCE_S:.0f} s: the job has ended, another "
+        "user runs it, or it has followed a request less than 10 s ago"
+    )

@@ -1,0 +1,88 @@
+"""What `dsprof capture` asks of a rolling recording, and which steps its ranks agree on."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from dsprof.files import notes
+
+MOST_STEPS = 1000
+LEAST_PAUSE_S = 10
+"""A request so soon after the one before is not followed."""
+
+_LARGEST_BYTES = 4096
+_REQUEST = ".capture.json"
+
+Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-z-]{1,40}$")]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Details of so many steps are wanted, on all ranks."""
+
+    id: Id
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
+    asked_s: float  # on the wall clock
+
+
+class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The steps that ranks agreed on."""
+
+    id: Id
+    first_step: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
+
+    @property
+    def range(self) -> range:
+        """The steps."""
+        return range(self.first_step, self.first_step + self.steps)
+
+
+def ask(folder: Path, steps: int) -> Request:
+    """Leave a request for the ranks that record into a folder.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    request = Request(secrets.token_hex(8), steps, time.time())
+    notes.put(folder / _REQUEST, msgspec.json.encode(request))
+    return request
+
+
+def asked(folder: Path) -> Request | None:
+    """Return the last request of this user; None if there is none, or it is damaged."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(notes.read(folder / _REQUEST, _LARGEST_BYTES), type=Request)
+    return None
+
+
+def decoded(data: bytes) -> Captured | None:
+    """Return what ranks agreed on; None if it is damaged."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(data, type=Captured)
+    return None
+
+
+def agree(folder: Path, proposal: Captured) -> Captured:
+    """Return what the first rank proposed that saw this request.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = _agreed(folder, proposal.id)
+    notes.put(path, msgspec.json.encode(proposal), is_first=True)
+    return decoded(notes.read(path, _LARGEST_BYTES)) or proposal
+
+
+def agreed(folder: Path, request: Request) -> Captured | None:
+    """Return what ranks agreed on after a request; None if they have not yet."""
+    return decoded(notes.read(_agreed(folder, request.id), _LARGEST_BYTES))
+
+
+def _agreed(folder: Path, request: str) -> Path:
+    return folder / f".capture-{request}.json"

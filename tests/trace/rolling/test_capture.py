@@ -1,0 +1,46 @@
+"""A request to keep steps: of this user only, of a fixed form, and one answer for all ranks."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from dsprof.trace.rolling.capture import Captured, Request, agree, agreed, ask, asked
+
+FITTING = {"id": "abc", "steps": 20, "asked_s": 1.0}
+
+
+def test_ranks_read_what_was_asked(tmp_path: Path) -> None:
+    assert asked(tmp_path) is None
+    request = ask(tmp_path, 20)
+    assert asked(tmp_path) == request
+    assert (request.steps, request.asked_s) == (20, pytest.approx(time.time(), abs=60))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"steps": 0}, {"steps": 1001}, {"steps": "20"}, {"id": "../x"}, {"command": "rm"}],
+)
+def test_a_request_of_another_form_is_ignored(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / ".capture.json"
+    path.write_text(json.dumps(FITTING))
+    assert asked(tmp_path) == Request("abc", 20, 1.0)
+    path.write_text(json.dumps(FITTING | change))
+    assert asked(tmp_path) is None
+
+
+def test_a_request_behind_a_link_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text(json.dumps(FITTING))
+    (tmp_path / ".capture.json").symlink_to(tmp_path / "elsewhere")
+    assert asked(tmp_path) is None
+
+
+def test_the_first_proposal_counts_for_all(tmp_path: Path) -> None:
+    request = ask(tmp_path, 20)
+    assert agreed(tmp_path, request) is None
+    first, second = Captured(request.id, 100, 20), Captured(request.id, 105, 20)
+    assert [agree(tmp_path, one) for one in (first, second)] == [first, first]
+    assert agreed(tmp_path, request) == first
