@@ -61,6 +61,7 @@ NOT_RUN = {
 PARSED = {
     "--engine": "needs a Dask cluster",
     "--hosts": "names nodes of the reader",
+    "capture": "asks a running job",
     "bench": "measures for minutes",
     "build": "compiles for half a minute",
     "run": "starts the reader's program",
