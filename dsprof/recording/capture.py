@@ -35,7 +35,7 @@ _LEAST_AHEAD = 5
 """The first step is so far ahead that all ranks know of it by then."""
 
 _QUIET_NS = 600_000_000_000
-"""A rank tells of a slow step at most so often."""
+"""A rank announces a slow step at most so often."""
 
 _AROUND = 4
 """Steps kept before a slow one; twice as many follow."""
@@ -146,7 +146,7 @@ class Capture:
         if self._leads:
             self._tell(found)
 
-    # -- the store, in a thread that nobody waits for long --------------------------------------
+    # -- the store, in a thread of its own --------------------------------------
 
     def _store(self) -> Any:
         if self._connection is None:
