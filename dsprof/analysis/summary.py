@@ -1,7 +1,7 @@
 """RunSummary: what is known of a run, collected rank by rank and then merged.
 
-An aggregate is a small value with `collect` (from one rank's trace) and an associative `merge`, so
-8 or 8,000 ranks take the same path, serially or in a pool. A rule reads nothing but aggregates.
+An aggregate is a small value with `collect` (from one rank's trace) and a `merge` that takes ranks
+in any order, so 8 or 8,000 take the same path, here or on a cluster. A rule reads nothing else.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Aggregate(ABC):
         """Read the fact from one rank's trace."""
 
     def merge(self: A, other: A) -> A:
-        """Join the facts of two disjoint sets of ranks; associative.
+        """Join the facts of two disjoint sets of ranks, in any order.
 
         Rows and numbers are added up; what joins otherwise has a method of its own.
         """
