@@ -25,6 +25,8 @@ class RuleMeta:
     needs: tuple[type[Aggregate], ...]
     order: int = 1000  # the lower owns exposed time that two could save: more specific first
     min_steps: int = 0  # fewer recorded steps: unknown
+    needs_ranks: bool = False  # single-rank runs: not applicable
+    needs_environment: bool = False  # where no rank recorded its own: unknown
     needs_sizes: bool = False  # where no collective has a size: unknown
     needs_groups: bool = False  # where a collective may be of one rank or of many: unknown
     judges_end: bool = False  # how a run ended: while it lasts, it says nothing

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from dsprof.analysis.aggregates.communication import Communication
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
@@ -18,6 +19,7 @@ from dsprof.findings import brief
 from dsprof.findings.finding import Finding, Range, Severity, Status
 from dsprof.plugins.entry_points import reason
 from dsprof.rules.causes import one_for_each_cause
+from dsprof.rules.reasons import NO_ENVIRONMENT, SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ORDER = [
@@ -72,6 +74,10 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
         return [meta.not_applicable("No step is marked.")]
     if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:
         return [meta.too_few(steps, meta.min_steps)]
+    if meta.needs_ranks and _ranks(run) < 2:
+        return [meta.not_applicable(SINGLE_RANK)]
+    if meta.needs_environment and not run[EnvironmentFacts].recorded:
+        return [meta.unknown(NO_ENVIRONMENT)]
     try:
         findings = list(rule.check(run.only(meta.needs), thresholds))
     except Exception as error:  # noqa: BLE001 - any data may come; the report goes on

@@ -295,6 +295,16 @@ def test_rules_on_steps_do_not_apply_to_files_of_other_tools_that_mark_none():
     assert undecided("; 1 is needed", foreign) == undecided(" are needed", foreign) == set()
 
 
+def test_rules_on_the_environment_are_undecided_without_any():
+    assert undecided("No rank recorded its environment.", zero_rank(0), zero_rank(1)) >= {
+        "bootstrap-interface",
+        "hidden-setting",
+        "misspelt-variable",
+        "unequal-hosts",
+        "unparsable-integer-variable",
+    }
+
+
 def test_rules_on_sizes_are_undecided_without_any():
     ranks = [zero_rank(rank) for rank in range(2)]
     assert undecided("sizes of collectives", *ranks) == set()

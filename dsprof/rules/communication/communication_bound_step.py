@@ -16,7 +16,6 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.causes import EXPOSED
-from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
@@ -52,6 +51,7 @@ class CommunicationBoundStep:
         category="communication",
         order=380,
         needs=(Arrivals, Engines, Run, Steps, Traffic),
+        needs_ranks=True,
         min_steps=2,
         left_to="late-rank",
         leads=True,
@@ -61,9 +61,7 @@ class CommunicationBoundStep:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge the share, and say whether the network or a late rank is behind it."""
         steps, share = run[Steps], run[Steps].exposed_share
-        if run[Run].first.world_size < 2:
-            yield self.meta.not_applicable(SINGLE_RANK)
-        elif share is None:
+        if share is None:
             yield self.meta.unknown(
                 "Unknown: exposed communication was not measurable in this run."
             )

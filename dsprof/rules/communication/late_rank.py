@@ -38,7 +38,7 @@ from dsprof.rules.communication.late_rank_causes import (
 from dsprof.rules.communication.late_rank_kernels import judge_kernels
 from dsprof.rules.communication.late_rank_thresholds import Thresholds
 from dsprof.rules.evidence.spans import span_behind
-from dsprof.rules.reasons import NO_ARRIVALS, SINGLE_RANK
+from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
 
@@ -57,14 +57,13 @@ class LateRank:
         category="communication",
         order=100,
         needs=(Arrivals, Device, Phases, Run, Steps),
+        needs_ranks=True,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the straggler."""
-        if run[Run].first.world_size < 2:
-            yield self.meta.not_applicable(SINGLE_RANK)
-        elif run[Device].ranks and not run[Device].is_beside:
+        if run[Device].ranks and not run[Device].is_beside:
             yield from judge_kernels(self.meta, run, thresholds)
         else:
             yield from self._by_arrivals(run, thresholds)

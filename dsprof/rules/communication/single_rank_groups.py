@@ -20,7 +20,6 @@ from dsprof.rules.evidence.calls import (
     over_all_ranks,
     share_of_step,
 )
-from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about
 
@@ -48,15 +47,13 @@ class SingleRankGroups:
         category="communication",
         order=220,
         needs=(Communication, Run, Steps),
+        needs_ranks=True,
         min_steps=1,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Weigh the collectives of single-rank groups."""
-        if run[Run].first.world_size < 2:
-            yield self.meta.not_applicable(SINGLE_RANK)
-            return
         rows = run[Communication].rows
         alone = {k: row for k, row in rows.items() if k.group_size == 1 and k.on_wire}
         alone = over_all_ranks(alone, run[Steps])

@@ -13,7 +13,6 @@ from dsprof.analysis.run.traffic_differences import Line, compare
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, size
-from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -37,6 +36,7 @@ class UnexplainedTraffic:
         category="communication",
         order=180,
         needs=(Engines, Intent, Run, Steps),
+        needs_ranks=True,
         needs_sizes=True,
         needs_groups=True,
         min_steps=1,
@@ -46,9 +46,6 @@ class UnexplainedTraffic:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge each kind of traffic of an engine, or of DDP and FSDP."""
         accounts = run[Intent].accounts
-        if run[Run].first.world_size < 2:
-            yield self.meta.not_applicable(SINGLE_RANK)
-            return
         silent = {
             number: reason
             for number, one in accounts.items()

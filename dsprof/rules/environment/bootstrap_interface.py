@@ -22,7 +22,6 @@ from dsprof.rules.environment.redacted_variables import unknown_values
 from dsprof.rules.environment.variable_values import select
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.knowledge.releases import version
-from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ONLY_RUNNING = (2, 28, 3)
@@ -71,15 +70,13 @@ class BootstrapInterface:
         category="environment",
         order=740,
         needs=(EnvironmentFacts,),
+        needs_environment=True,
     )
     thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report names without an interface, and local interfaces between hosts."""
         facts = run[EnvironmentFacts]
-        if not facts.recorded:
-            yield self.meta.unknown(NO_ENVIRONMENT)
-            return
         used = [one for one in _VARIABLES if answer(one.backend, facts)]
         choices = [choice for variable in used for choice in _choices(variable, facts)]
         yield from unknown_values(self.meta, facts, [variable.name for variable in used])

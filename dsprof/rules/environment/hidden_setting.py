@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Cell, Column, Finding, Status, Table
-from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
@@ -23,15 +22,13 @@ class HiddenSetting:
         category="environment",
         order=770,
         needs=(EnvironmentFacts,),
+        needs_environment=True,
     )
     thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report what files hold, and variables that changed when communication began."""
         facts = run[EnvironmentFacts]
-        if not facts.recorded:
-            yield self.meta.unknown(NO_ENVIRONMENT)
-            return
         rows = [*_of_files(facts), *_of_code(facts)]
         if not rows:
             return

@@ -19,7 +19,6 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table, wo
 from dsprof.findings.wording import capitalised, remarks
 from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.variables import is_known, known_names, retired_names
-from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -57,15 +56,13 @@ class MisspeltVariable:
         category="environment",
         order=630,
         needs=(EnvironmentFacts,),
+        needs_environment=True,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report unknown names that are close to a known one, and names that are read no more."""
         facts = run[EnvironmentFacts]
-        if not facts.recorded:
-            yield self.meta.unknown(NO_ENVIRONMENT)
-            return
         suspects = list(_suspects(facts, thresholds.similarity))
         if not suspects:
             return

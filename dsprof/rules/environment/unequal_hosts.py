@@ -23,7 +23,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table, wo
 from dsprof.findings.wording import shortened
 from dsprof.rules.environment.variable_values import select
 from dsprof.rules.hardware.hosts import kind_of, links
-from dsprof.rules.reasons import NO_ENVIRONMENT, ONE_ENVIRONMENT
+from dsprof.rules.reasons import ONE_ENVIRONMENT
 from dsprof.rules.rule import Rule, RuleMeta
 
 Values = dict[str, RankSet]
@@ -62,15 +62,13 @@ class UnequalHosts:
         category="environment",
         order=710,
         needs=(EnvironmentFacts,),
+        needs_environment=True,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report what differs, and what of it may be meant."""
         facts = run[EnvironmentFacts]
-        if not facts.recorded:
-            yield self.meta.unknown(NO_ENVIRONMENT)
-            return
         if facts.recorded.bit_count() == 1:
             yield self.meta.not_applicable(ONE_ENVIRONMENT)
             return

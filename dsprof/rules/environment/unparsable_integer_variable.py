@@ -20,7 +20,6 @@ from dsprof.findings.wording import shortened
 from dsprof.rules.environment.redacted_variables import unknown_values
 from dsprof.rules.environment.variable_values import strtoll
 from dsprof.rules.knowledge.variables import integer_variables
-from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _OFF_WORDS = frozenset(("false", "no", "off", "n", "f", "none", "disable", "disabled"))
@@ -46,15 +45,13 @@ class UnparsableIntegerVariable:
         category="environment",
         order=640,
         needs=(EnvironmentFacts,),
+        needs_environment=True,
     )
     thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the values that are misread; as info where no backend reads them."""
         facts = run[EnvironmentFacts]
-        if not facts.recorded:
-            yield self.meta.unknown(NO_ENVIRONMENT)
-            return
         named = sorted(integer_variables() & facts.variables.keys())
         yield from unknown_values(self.meta, facts, named)
         misread = list(_misread(facts))

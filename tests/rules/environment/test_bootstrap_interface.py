@@ -99,11 +99,6 @@ def test_each_host_is_asked_for_its_own_interfaces():
     assert finding.ranks == (1,)
 
 
-def test_no_environment_could_not_tell():
-    (finding,) = judge(RULE, rank_trace(0, recorded=False))
-    assert finding.status is Status.UNKNOWN
-
-
 def test_odd_values_are_no_error():
     for value in (" ", ",", "^", "=", "^=", "\x00", "eth0,,"):
         found(SEVERAL | {"NCCL_SOCKET_IFNAME": value}, network=["", " ", "eth0"])

@@ -38,8 +38,3 @@ def test_a_value_of_a_file_that_is_in_force_stands_once():
 
 def test_nothing_hidden_passes():
     assert judge(RULE, rank_trace(0, {"NCCL_CROSS_NIC": "1"})) == []
-
-
-def test_no_environment_could_not_tell():
-    (finding,) = judge(RULE, rank_trace(0, recorded=False))
-    assert finding.status is Status.UNKNOWN

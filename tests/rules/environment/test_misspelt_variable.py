@@ -91,10 +91,5 @@ def test_another_misspelt_name_beside_it_fails():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
 
 
-def test_no_environment_could_not_tell():
-    (finding,) = judge(RULE, rank_trace(0, recorded=False))
-    assert finding.status is Status.UNKNOWN
-
-
 def test_odd_names_are_no_error():
     assert judge(RULE, rank_trace(0, {"": "", "NCCL_": "", "NCCL_[*": "x"})) == []

@@ -154,10 +154,5 @@ def test_one_rank_has_nothing_to_compare():
     assert finding.status is Status.NOT_APPLICABLE
 
 
-def test_no_environment_could_not_tell():
-    (finding,) = judge(RULE, rank_trace(0, recorded=False))
-    assert finding.status is Status.UNKNOWN
-
-
 def test_ranks_that_tell_nothing_of_their_host_are_left_out():
     assert on_hosts(machines.h100_infiniband(), {}) == []
