@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ ALWAYS = "always"
 """The mode of a rolling recording."""
 
 _COPIED_BYTES = 1 << 20
+_LEVEL = 3  # 15 % larger than at 6, in a third of the time
 
 
 def part_of(book: Path, ending: str) -> Path:
@@ -42,6 +44,15 @@ def parts_of(book: Path) -> list[Path]:
     """Return the parts that a report reads: kept steps, roll-ups, then the newest lines."""
     paths = (part_of(book, ending) for ending in (KEPT, SERIES, *TAILS))
     return [path for path in paths if is_there(path) and not foreign_link(path)]
+
+
+def size_of_rank(book: Path) -> int:
+    """Return how many bytes a recording takes on disk, with its parts."""
+    size = 0
+    for path in (book, *(part_of(book, ending) for ending in PARTS)):
+        with suppress(OSError):
+            size += path.stat().st_size
+    return size
 
 
 def is_part(path: Path) -> bool:
@@ -122,7 +133,7 @@ class Packed:
 
     def add(self, number: int, worth: tuple[float, ...], lines: bytes) -> None:
         """Append a block; several may have one number."""
-        data = gzip.compress(lines, 6, mtime=0)
+        data = gzip.compress(lines, _LEVEL, mtime=0)
         if self._size + len(data) > self._limit:
             self._shrink(self._limit // 2)
         if self._size + len(data) > self._limit:

@@ -16,7 +16,16 @@ import msgspec
 
 from dsprof.trace.lines import Line
 from dsprof.trace.rolling.interest import ALARMING_TIMES, Interest
-from dsprof.trace.rolling.parts import KEPT, SERIES, STEPS, Extent, Packed, Tails, part_of
+from dsprof.trace.rolling.parts import (
+    KEPT,
+    SERIES,
+    STEPS,
+    Extent,
+    Packed,
+    Tails,
+    part_of,
+    size_of_rank,
+)
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import (
     Collective,
@@ -152,6 +161,11 @@ class RollingWriter(TraceWriter):
         self._judged: dict[int, _Details] = {}  # while they are in the tails
         self._outside = _Details()
         self._rollups = RollUps()
+
+    @property
+    def budget_left_bytes(self) -> int:
+        """What a recording that follows in this process may take."""
+        return max(self._budget_bytes - size_of_rank(self.path), 0)
 
     # -- files --------------------------------------------------------------------------------
 

@@ -117,3 +117,10 @@ def test_a_killed_process_loses_no_sums(tmp_path: Path, lines: int) -> None:
     assert summed == last
     assert {*range(last, max(trace.totals) + 1)} <= trace.totals.keys()
     assert max(step.step for step in trace.steps) >= done - 1
+
+
+def test_what_follows_in_the_process_gets_the_rest_of_the_budget(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, BUDGET_BYTES)
+    with run.running():
+        run.train(1000)
+    assert run.writer.budget_left_bytes == BUDGET_BYTES - size_of(tmp_path)
