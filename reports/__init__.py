@@ -1,7 +1,7 @@
 """Reports: a diagnosis as a page, as terminal text, as JSON.
 
-A format is a module or package here that has a `RENDERER`, or a plugin. What is heavy (plotly,
-jinja2) is imported by the renderer that needs it, when it renders.
+A format is a module or package here that has a `RENDERER`, or a plugin. What is heavy (jinja2)
+is imported by the renderer that needs it, when it renders.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ def render(
     diagnosis: Diagnosis,
     format_name: str,
     *,
-    plotlyjs: bytes | None = None,
     is_static: bool = False,
     width: int | None = None,
     colour: bool = False,
@@ -65,8 +64,6 @@ def render(
     Raises:
         DsprofError: there is no such format, or a plugin cannot render it.
     """
-    options = Options(
-        plotlyjs=plotlyjs, is_static=is_static, width=width, colour=colour, links=links
-    )
+    options = Options(is_static=is_static, width=width, colour=colour, links=links)
     shown = map_text(diagnosis, redact_text)  # it quotes logs and files of other programs
     return renderer(format_name).render(shown, options)

@@ -24,8 +24,7 @@ class Link(NamedTuple):
 class Options:
     """Wishes of the reader; a renderer takes from them what concerns it."""
 
-    plotlyjs: bytes | None = None  # a smaller plotly.js; None: the installed package's own
-    is_static: bool = False  # no figure of the page can be zoomed: it is small
+    is_static: bool = False  # the timeline of the page cannot be zoomed: it is small
     width: int | None = None  # columns of the terminal; None: DEFAULT_WIDTH
     colour: bool = False  # the output goes to a terminal that shows ANSI colours
     links: Sequence[Link] = ()  # of a page that is served: to other steps

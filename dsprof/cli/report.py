@@ -8,11 +8,8 @@ from pathlib import Path
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
 from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis
-from dsprof.errors import ConfigError
-from dsprof.files.inputs import read_input
 
 _PAGE = "report.html"
-_LARGEST_BUNDLE_BYTES = 1 << 26
 
 
 class ReportCommand:
@@ -53,41 +50,23 @@ files by name."""
         parser.add_argument(
             "--static",
             action="store_true",
-            help="a page of a tenth the size: timelines cannot be zoomed",
-        )
-        parser.add_argument(
-            "--plotlyjs", type=Path, metavar="FILE", help="a smaller plotly.js for the page"
+            help="a small page: drawings of three steps, which cannot be zoomed",
         )
 
     def run(self, arguments: Namespace) -> int:
         """Write the report; whatever is wrong with the arguments is said before the long part."""
         from dsprof.reports import render
 
-        options = (arguments.config, arguments.baseline, arguments.plotlyjs)
+        options = (arguments.config, arguments.baseline)
         inputs = [*arguments.paths, *(path for path in options if path)]
         output = destination(arguments, _PAGE, inputs)
-        plotlyjs = _bundle(arguments.plotlyjs) if arguments.plotlyjs else None
         diagnosis = load_diagnosis(
             arguments.paths, arguments.config, arguments.baseline, Reading.of(arguments)
         )
         show = partial(render, diagnosis)
         is_static = arguments.static
-        deliver(show, arguments, output, "Report", plotlyjs=plotlyjs, is_static=is_static)
+        deliver(show, arguments, output, "Report", is_static=is_static)
         return 0
-
-
-def _bundle(path: Path) -> bytes:
-    try:
-        bundle = read_input(path, _LARGEST_BUNDLE_BYTES)
-        problem = "" if b"Plotly" in bundle else "not a plotly.js bundle"
-    except OSError as error:
-        problem = str(error.strerror)
-    if problem:
-        raise ConfigError(
-            f"cannot read the plotly.js bundle {path}: {problem}; leave the option out "
-            "to use the one of the installed plotly package"
-        )
-    return bundle
 
 
 def _formats() -> list[str]:

@@ -94,7 +94,8 @@ class Site:
         """Return the report with this step as its timeline."""
         if step not in self._steps or not {*ranks} <= {*self._ranks}:
             return None
-        shown = msgspec.structs.replace(self._diagnosis, timelines=self._drawn(step, tuple(ranks)))
+        drawn = self._drawn(step, tuple(ranks))
+        shown = msgspec.structs.replace(self._diagnosis, timelines=drawn, timeline_places=[])
         return render(shown, "html", links=list(self._links(step)))
 
     def _links(self, step: int) -> Iterator[Link]:
