@@ -88,8 +88,7 @@ def line(finding: Finding) -> str:
     parts = [sentence(finding.problem)]
     if finding.fix:
         saved = saving(finding)
-        end = "" if finding.fix.endswith("?") else "."
-        parts.append(f"{finding.fix}: saves {saved}." if saved else f"{finding.fix}{end}")
+        parts.append(f"{finding.fix}: saves {saved}." if saved else sentence(finding.fix))
     return " ".join(parts)
 
 

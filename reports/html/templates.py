@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ _DIRECTIONS = dict.fromkeys(
     map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "?"
 )
 """Marks that turn the direction of text: those of a name would turn what is beside it, too."""
+
+_ONE_LINE = 80  # characters of a patch
 
 NO_SCRIPT = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -101,11 +103,17 @@ def environment() -> Environment:
         "saving": brief.saving,
         "share": fmt.share,
         "tops": tops,
-        "patch": lambda patch: json.dumps(patch, indent=2, ensure_ascii=False),
+        "patch": _patch,
         "prose": prose,
         "own": Markup,  # our own style sheet and script, as they are
     }
     return made
+
+
+def _patch(patch: Mapping[str, Any]) -> str:
+    """Write a patch as JSON, on one line if that is short."""
+    line = json.dumps(patch, ensure_ascii=False)
+    return line if len(line) <= _ONE_LINE else json.dumps(patch, indent=2, ensure_ascii=False)
 
 
 def rendered(template: str, **shown: Any) -> bytes:
