@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import psutil
@@ -68,7 +68,7 @@ def _holds(folder: Path, size: Size, *, with_dask: bool) -> bool:
             with _cluster(workers) as (address, pids):
                 there = _measured(f"Dask, {workers} workers", [str(folder), *address], pids)
             found.append(_said("JSON equal to the last byte", there.json == here.json))
-        with _cluster(2, killed_after_s=here.seconds / 2) as (address, pids):
+        with _cluster(2, is_one_killed=True) as (address, pids):
             there = _measured("Dask, a worker killed", [str(folder), *address], pids)
         found.append(_said("JSON equal to the last byte", there.json == here.json))
     found.append(_damaged(folder))
@@ -160,18 +160,24 @@ def _cpu_seconds(process: psutil.Process) -> float:
         return 0.0
 
 
+def _kill_at_work(worker: psutil.Process) -> None:
+    """Kill a worker when it has computed for a second."""
+    begun = _cpu_seconds(worker)
+    while _cpu_seconds(worker) < begun + 1:
+        time.sleep(0.05)
+    worker.kill()
+
+
 @contextmanager
-def _cluster(workers: int, killed_after_s: float = 0) -> Iterator[tuple[list[str], list[int]]]:
+def _cluster(workers: int, *, is_one_killed: bool = False) -> Iterator[tuple[list[str], list[int]]]:
     """Start Dask on this machine; one worker may be killed, and is started anew."""
     from distributed import LocalCluster
 
     options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(n_workers=workers, host="127.0.0.1", memory_limit=0, **options) as cluster:
         pids = [nanny.process.pid for nanny in cluster.workers.values()]
-        if killed_after_s:
-            from threading import Timer
-
-            Timer(killed_after_s, os.kill, (pids[0], signal.SIGKILL)).start()
+        if is_one_killed:
+            Thread(target=_kill_at_work, args=[psutil.Process(pids[0])], daemon=True).start()
         yield ["--engine", cluster.scheduler_address.replace("tcp://", "dask://")], pids
 
 
