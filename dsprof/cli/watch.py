@@ -67,12 +67,14 @@ def found(paths: Sequence[Path]) -> Watched:
     Raises:
         TraceError: a path is a file that cannot be read.
     """
-    from dsprof.live.watching import Watched
+    from dsprof.live.watching import NotGrowingError, Watched
 
     is_said = False
     while True:
         try:
             return Watched(paths)
+        except NotGrowingError:
+            raise
         except TraceError:
             if any(path.exists() and not path.is_dir() for path in paths):
                 raise

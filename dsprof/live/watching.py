@@ -19,6 +19,8 @@ from dsprof.live.judging import Judge
 from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
 from dsprof.live.recent import RecentSteps
 from dsprof.live.totals import Totals
+from dsprof.trace.readers import reader_of
+from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Group, Header
 
@@ -34,6 +36,10 @@ _STALLED = 5
 """So many typical steps without the end of one are a stall, if that is longer."""
 
 _STRIP_RANKS = 64
+
+
+class NotGrowingError(TraceError):
+    """A file that is not being recorded."""
 
 
 class Watched:
@@ -128,6 +134,11 @@ class Watched:
     def _find(self) -> None:
         names = _names(self._paths)
         run = find_run(self._paths)
+        for path in run.files:
+            if path.suffix == ".gz" or reader_of(path) not in (NATIVE, None):
+                raise NotGrowingError(
+                    f"{path}: packed, or of another tool: it does not grow; use dsprof report"
+                )
         known = {rank.path: rank for rank in self.ranks.values()}
         if run.headers[0].run_key not in {rank.header.run_key for rank in known.values()}:
             self.recent, self.totals = RecentSteps(), Totals()

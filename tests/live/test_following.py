@@ -1,5 +1,6 @@
 """A run is followed as its files grow: figures are those of the whole files."""
 
+import gzip
 import random
 from pathlib import Path
 
@@ -181,6 +182,13 @@ def test_a_file_that_goes_keeps_what_was_known(tmp_path: Path, watched: Watched)
     watched.look()
     watched.judge.close()
     assert watched.now().step == 11
+
+
+def test_what_does_not_grow_is_said(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "trace.rank00000.json.gz", "wb") as file:
+        file.write(encode(events(0)))
+    with pytest.raises(TraceError, match="does not grow; use dsprof report"):
+        Watched([tmp_path])
 
 
 def test_a_folder_without_traces_is_said(tmp_path: Path) -> None:
