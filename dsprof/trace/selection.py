@@ -81,6 +81,7 @@ def cut_to_steps(trace: RankTrace, steps: range) -> None:
         one.name: getattr(rows, one.name)[inside] for one in fields(rows) if one.name != "words"
     }
     trace.collectives = Collectives(words=rows.words, **columns)
+    trace.rollups, trace.totals, trace.kept = {}, {}, {}  # they are of the whole run
     for part in fields(trace):
         held = getattr(trace, part.name)
         if isinstance(held, list) and held and hasattr(held[0], "step"):

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.diagnosis.build import diagnose
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
+from dsprof.trace.selection import Selection
 from tests.factories.month import STEP_NS, FastMotion
 
 BUDGET_BYTES = 2_000_000
@@ -124,3 +126,9 @@ def test_what_follows_in_the_process_gets_the_rest_of_the_budget(tmp_path: Path)
     with run.running():
         run.train(1000)
     assert run.writer.budget_left_bytes == BUDGET_BYTES - size_of(tmp_path)
+
+
+def test_chosen_steps_are_read_alone(folder: Path) -> None:
+    diagnosis = diagnose(find_run([folder], Selection(steps=range(SLOW, SLOW + 1))))
+    assert [row.step for row in diagnosis.steps.rows] == [SLOW]
+    assert (diagnosis.run.steps, diagnosis.history.steps) == (1, 0)

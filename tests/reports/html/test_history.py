@@ -1,0 +1,41 @@
+"""The whole of a rolling recording on the page: a drawing, and the numbers in a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsprof.diagnosis.model import History, HistorySpan, KeptStep
+from dsprof.reports import tables
+from dsprof.reports.html.history_drawing import history_drawing
+
+MS = 10**6
+
+
+def span(number: int, mean_ms: int, **fields: Any) -> HistorySpan:
+    times = {"mean_ns": mean_ms * MS, "fastest_ns": mean_ms * MS, "slowest_ns": mean_ms * MS}
+    rest = {"slowest_step": number, "slowest_rank": 0, "blocked_ns": 0, "stalled_ns": 0, "bytes": 0}
+    return HistorySpan(begin_s=number * 10, ranks=2, steps=5, **(times | rest | fields))
+
+
+def test_a_line_of_means_with_the_slowest_step_named() -> None:
+    spans = [span(0, 100), span(1, 100, slowest_ns=900 * MS, slowest_step=7, slowest_rank=1)]
+    drawing = history_drawing(History(length_s=10, spans=spans, steps=10))
+    assert drawing is not None
+    assert drawing.sentence == (
+        "Time of a step over 10 steps, in spans of 10.0 s; the slowest is step 7 on rank 1 with "
+        "900 ms."
+    )
+    tallest = max(drawing.height_px, 0)
+    assert all(0 <= word.y <= tallest for word in drawing.words)
+
+
+def test_a_single_span_is_read_in_the_table() -> None:
+    found = History(length_s=10, spans=[span(0, 100)], steps=5)
+    assert history_drawing(found) is None
+    (row,) = tables.history(found).rows
+    assert row[:4] == ("01-01 00:00:00", 2, 5, 100 * MS)
+
+
+def test_kept_steps_say_why() -> None:
+    kept = [KeptStep(step=7, why="slow", times=3.0, ranks=2)]
+    assert tables.kept_steps(History(kept=kept)).rows == ((7, "slow", "3", 2),)
