@@ -500,7 +500,7 @@ class Timeline(_Part):
     """One step in detail."""
 
     step: int
-    why: str  # "worst", "median" or "first" of those measured, "sample"; in dsprof serve "chosen"
+    why: str  # "worst", "median" or "first" of those measured, "sample", "recording", "chosen"
     duration_ns: int
     bars: list[Bar] = []
     left_out: int = 0  # bars merged or dropped to keep the figure light

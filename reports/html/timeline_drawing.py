@@ -52,8 +52,9 @@ def timeline_drawing(step: Timeline, stragglers: Set[int] = frozenset()) -> Draw
         shapes.append(Shape(path, key.colour, key.label))
     bottom = max(tops.values()) + _LANE_PX
     marks = list(ticks(step.duration_ns, 4))
+    name = "The whole recording" if step.why == "recording" else f"Step {step.step}"
     return Drawing(
-        sentence=f"Step {step.step}, {fmt.duration(step.duration_ns)}: what each rank did when.",
+        sentence=f"{name}, {fmt.duration(step.duration_ns)}: what each rank did when.",
         height_px=bottom + _AXIS_PX,
         shapes=(
             Shape("".join(upright(ns * scale, 0, bottom) for ns in marks), "line", kind="line"),

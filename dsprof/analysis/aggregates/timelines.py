@@ -36,6 +36,7 @@ RANKS = 16  # the lowest ones; more would not fit a page
 BARS_PER_LANE = 300
 STREAMS = 4  # of a device, the busiest
 _GAPS = 1000  # of a step: kernels that are closer are drawn as one
+WHOLE = -1  # in place of a step: all that a rank without steps recorded
 _KERNELS = {COMPUTE: "compute", COMMUNICATION: "communication kernels", COPY: "copies"}
 
 
@@ -73,6 +74,8 @@ class Timelines(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Timelines:
         """Draw the candidate steps of one rank."""
+        if not trace.steps:
+            return cls._of_recording(trace, clock)
         numbers = set(np.intersect1d(detailed_steps(trace), kept_steps(trace)).tolist())
         steps = {step.step: step for step in trace.steps if step.step in numbers}
         durations = {n: (step.end_ns - step.start_ns, 1) for n, step in steps.items()}
@@ -82,6 +85,15 @@ class Timelines(Aggregate):
         if trace.rank < RANKS:
             chosen.update(spread(sorted(order), SAMPLE))
         return cls(durations, draw(trace, clock, chosen), (trace.rank,))
+
+    @classmethod
+    def _of_recording(cls, trace: RankTrace, clock: RankClock) -> Timelines:
+        whole = _recording(trace)
+        if whole is None:
+            return cls({}, {}, (trace.rank,))
+        drawn = _Artist(trace, clock).draw(whole)
+        length_ns = whole.end_ns - whole.start_ns
+        return cls({WHOLE: (length_ns, 1)}, {WHOLE: {trace.rank: drawn}}, (trace.rank,))
 
     def merge(self, other: Timelines) -> Timelines:
         """Add up the times of each step, and put the lowest ranks side by side."""
@@ -108,17 +120,18 @@ class Timelines(Aggregate):
         A step is named once. Steps that not all ranks recorded in detail are left aside, if there
         are others.
         """
-        most = max((count for _, count in self.durations.values()), default=0)
-        order = _slowest_first({n: d for n, d in self.durations.items() if d[1] == most})
-        if not order:
-            return []
+        durations = {n: d for n, d in self.durations.items() if n != WHOLE}
+        if not durations:
+            return [("recording", WHOLE)] if self.durations else []
+        most = max(count for _, count in durations.values())
+        order = _slowest_first({n: d for n, d in durations.items() if d[1] == most})
         chosen = {"first": min(order), "median": order[len(order) // 2], "worst": order[0]}
         why = {step: name for name, step in chosen.items()}
         return [(name, step) for step, name in reversed(why.items())]
 
     def missing(self) -> dict[int, set[int]]:
         """Return the chosen steps that ranks to be drawn have not drawn, by rank."""
-        chosen = [number for _, number in self.choose()]
+        chosen = [number for _, number in self.choose() if number != WHOLE]
         lacking: dict[int, set[int]] = {}
         for rank in self.ranks:
             if steps := {n for n in chosen if rank not in self.steps.get(n, {})}:
@@ -137,6 +150,17 @@ def draw(trace: RankTrace, clock: RankClock, numbers: Set[int]) -> dict[int, dic
     artist = _Artist(trace, clock)
     steps = {step.step: step for step in trace.steps if step.step in numbers}
     return {number: {trace.rank: artist.draw(step)} for number, step in steps.items()}
+
+
+def _recording(trace: RankTrace) -> Step | None:
+    """Return what a trace without steps covers, as a step; None where it has no times."""
+    rows, device = trace.collectives, trace.device
+    starts, ends = [rows.issue_ns], [completion(rows)[1]]
+    if device is not None:
+        starts, ends = [*starts, device.start_ns], [*ends, device.end_ns]
+    first = min((int(column.min()) for column in starts if len(column)), default=0)
+    last = max((int(column.max()) for column in ends if len(column)), default=0)
+    return Step(step=WHOLE, start_ns=first, end_ns=last) if last > first else None
 
 
 def _slowest_first(durations: dict[int, tuple[int, int]]) -> list[int]:

@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.device import Device, KernelSum, RankDevice
 from dsprof.analysis.aggregates.phases import Phases, PhaseSums
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Parts, Steps
-from dsprof.analysis.aggregates.timelines import SAMPLE, StepDetail, Timelines, spread
+from dsprof.analysis.aggregates.timelines import SAMPLE, WHOLE, StepDetail, Timelines, spread
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
@@ -72,7 +72,7 @@ def timelines(summary: RunSummary) -> list[model.Timeline]:
     """Show the worst, the median and the first step of up to 16 ranks, then a sample of others."""
     facts = summary[Timelines]
     chosen = [(why, number) for why, number in facts.choose() if facts.steps.get(number)]
-    others = sorted(facts.steps.keys() - {number for _, number in chosen})
+    others = sorted(facts.steps.keys() - {number for _, number in chosen} - {WHOLE})
     counts = [sum(len(detail.bars) for detail in facts.steps[n].values()) for n in others]
     affordable = _SAMPLE_BARS * len(others) // max(sum(counts), 1)
     chosen += [("sample", number) for number in spread(others, min(affordable, SAMPLE))]

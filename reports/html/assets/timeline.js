@@ -178,7 +178,8 @@
     picked = null;
     framed = stragglers(step.step);
     const why = { worst: ", the longest", median: ", near the median", first: ", the first measured" }[step.why] ?? "";
-    const title = `Step ${step.step}${why}: ${duration(step.duration_ns)}`;
+    const name = step.why === "recording" ? "The whole recording" : `Step ${step.step}${why}`;
+    const title = `${name}: ${duration(step.duration_ns)}`;
     part(".step").textContent = title;
     part(".range").value = report.timelines.indexOf(step);
     part(".range").setAttribute("aria-valuetext", title);

@@ -4,7 +4,14 @@ import itertools
 
 import numpy as np
 
-from dsprof.analysis.aggregates.timelines import BARS_PER_LANE, CANDIDATES, RANKS, SAMPLE, Timelines
+from dsprof.analysis.aggregates.timelines import (
+    BARS_PER_LANE,
+    CANDIDATES,
+    RANKS,
+    SAMPLE,
+    WHOLE,
+    Timelines,
+)
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, DeviceActivity
 from dsprof.trace.schema import Fetch, Flush
@@ -176,3 +183,14 @@ def test_a_collective_belongs_to_the_module_that_was_gathered_or_reduced():
     assert {bar.kind: bar.module for bar in bars if bar.lane == "communication"} == {
         "all_gather": "layers.7", "reduce_scatter": "bucket 2",
     }  # fmt: skip
+
+
+def test_a_recording_without_steps_is_drawn_whole_unless_another_rank_has_steps():
+    bare = rank_trace(1, comm=[sync("all_reduce", 3, 1), sync("barrier", 6, 2)])
+    alone = Timelines.collect(bare, RankClock())
+    assert alone.choose() == [("recording", WHOLE)]
+    detail = alone.steps[WHOLE][1]
+    assert (detail.start_ns, detail.end_ns) == (ns(3), ns(8))
+    assert [b.kind for b in detail.bars if b.lane == "communication"] == ["all_reduce", "barrier"]
+    both = summary(uneven(0), bare)[Timelines]
+    assert WHOLE not in [number for _, number in both.choose()]
