@@ -703,6 +703,7 @@ class KeptStep(_Part):
     why: str
     times: float | None  # its time over the usual time then
     ranks: int  # that kept it
+    late_ranks: list[int] = []  # of a captured step: those that did not
 
 
 class History(_Part):

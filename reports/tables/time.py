@@ -15,6 +15,7 @@ from dsprof.diagnosis.model import (
     KeptStep,
     Timeline,
 )
+from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.content import PARTS, StepBar
 from dsprof.reports.tables.communication import per_step
@@ -72,6 +73,7 @@ _KEPT: tuple[Shown[KeptStep], ...] = (
     Shown("Kept for", lambda one: one.why),
     Shown("Times the usual", lambda one: one.times and f"{one.times:.3g}"),
     Shown("Ranks", lambda one: one.ranks, "count"),
+    Shown("Too late", lambda one: fmt.ranks(one.late_ranks) if one.late_ranks else None),
 )
 
 

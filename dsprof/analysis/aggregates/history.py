@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace import schema
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S, complete
 from dsprof.trace.schema import RollUp
@@ -21,6 +22,7 @@ class Kept(NamedTuple):
     why: str
     times: float
     ranks: int
+    captured: frozenset[int]  # ranks that kept it because they agreed on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class History(Aggregate):
             {length_s: found for length_s, found in spans.items() if _fits(length_s, found)},
             max((one.first_step + one.steps for one in whole.values()), default=0),
             len(trace.steps) if whole else 0,
-            {one.step: Kept(one.why, one.times, 1) for one in trace.kept.values()},
+            {one.step: _of_rank(one, trace.rank) for one in trace.kept.values()},
         )
 
     def merge(self, other: History) -> History:
@@ -110,6 +112,11 @@ class History(Aggregate):
         return length_s, {begin_s: found[begin_s] for begin_s in sorted(found)}
 
 
+def _of_rank(kept: schema.Kept, rank: int) -> Kept:
+    captured = frozenset({rank} if kept.why == "capture" else ())
+    return Kept(kept.why, kept.times, 1, captured)
+
+
 def _fits(length_s: int, found: Mapping[int, Span]) -> bool:
     return bool(found) and (len(found) <= MOST_SPANS or length_s == SPANS_S[-1])
 
@@ -126,7 +133,7 @@ def _kept(one: Mapping[int, Kept], other: Mapping[int, Kept]) -> dict[int, Kept]
     for step, mine in other.items():
         if (theirs := kept.get(step)) is not None:
             why, times = max((theirs.times, theirs.why), (mine.times, mine.why))[::-1]
-            mine = Kept(why, times, theirs.ranks + mine.ranks)
+            mine = Kept(why, times, theirs.ranks + mine.ranks, theirs.captured | mine.captured)
         kept[step] = mine
     return kept
 

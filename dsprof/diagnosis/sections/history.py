@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dsprof.analysis.aggregates.history import History, Span
+from collections.abc import Set
+
+from dsprof.analysis.aggregates.history import History, Kept, Span
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
@@ -25,10 +28,7 @@ def history(summary: RunSummary) -> model.History:
         steps=found.steps,
         detailed_steps=found.detailed_steps,
         newest_from=summary[Steps].newest_from,
-        kept=[
-            model.KeptStep(step=step, why=one.why, times=one.times or None, ranks=one.ranks)
-            for step, one in ((step, telling[step]) for step in order)
-        ],
+        kept=[_kept(step, telling[step], summary[Run].ranks.keys()) for step in order],
     )
 
 
@@ -41,6 +41,14 @@ def history_note(found: model.History) -> str:
         f"Details of {found.detailed_steps:,} of {found.steps:,} steps are kept, sums of all. "
         f"Findings and figures per step are of the newest {newest}, from step "
         f"{found.newest_from:,} on; --steps judges others of which details are kept"
+    )
+
+
+def _kept(step: int, one: Kept, ranks: Set[int]) -> model.KeptStep:
+    """Show a kept step; of a captured one the ranks that learnt of it too late."""
+    late = sorted(ranks - one.captured) if one.captured and one.ranks < len(ranks) else []
+    return model.KeptStep(
+        step=step, why=one.why, times=one.times or None, ranks=one.ranks, late_ranks=late
     )
 
 

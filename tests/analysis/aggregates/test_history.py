@@ -79,3 +79,11 @@ def test_figures_are_of_the_newest_steps_and_the_rest_is_named() -> None:
     assert [(one.step, one.why) for one in diagnosis.history.kept] == [(200, "slow")]
     assert any("6 of 400 steps are kept" in note for note in diagnosis.quality.notes)
     assert "details of 6 of 400 steps" in diagnosis.quality.line
+
+
+def test_ranks_that_did_not_keep_a_captured_step_are_named() -> None:
+    early, late = recorded(0), recorded(1)
+    early.kept[200] = Kept(200, "capture")
+    late.kept.clear()
+    (kept,) = diagnosis_of(summary(early, late), {}).history.kept
+    assert (kept.ranks, kept.late_ranks) == (1, [1])

@@ -38,4 +38,4 @@ def test_a_single_span_is_read_in_the_table() -> None:
 
 def test_kept_steps_say_why() -> None:
     kept = [KeptStep(step=7, why="slow", times=3.0, ranks=2)]
-    assert tables.kept_steps(History(kept=kept)).rows == ((7, "slow", "3", 2),)
+    assert tables.kept_steps(History(kept=kept)).rows == ((7, "slow", "3", 2, None),)
