@@ -225,9 +225,9 @@ def _attribution(summary: RunSummary) -> str:
         return ""
     is_network = split.transfer > _MINOR * split.waiting
     whom = "late ranks" if is_network or split.latest is None else f"rank {split.latest}"
-    transfer = f"ransfer takes {percent(split.transfer)} of the step"
+    start = "Transfer (the network)" if is_network else "Not the network: transfer"
     waiting = f"waiting for {whom} takes {percent(split.waiting)}"
-    return f"{'T' if is_network else 'Not the network: t'}{transfer}, {waiting}."
+    return f"{start} takes {percent(split.transfer)} of the step, {waiting}."
 
 
 def _pairs(late: Lateness, order: Array, steps: int) -> model.WaitPairs:

@@ -45,5 +45,7 @@ def test_exposed_time_is_said_to_be_waiting_or_transfer() -> None:
         "Not the network: transfer takes 5 % of the step, waiting for rank 1 takes 23 %."
     )
     even = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=50)))
-    assert even.attribution == "Transfer takes 50 % of the step, waiting for late ranks takes 0 %."
+    assert even.attribution == (
+        "Transfer (the network) takes 50 % of the step, waiting for late ranks takes 0 %."
+    )
     assert not arrivals(summary(zero_rank(0), rank_trace(1))).attribution
