@@ -60,6 +60,14 @@ def test_unknown_effect_is_info():
     assert finding.summary == "NCCL_MY_OWN_THING differs across ranks, without known harm."
 
 
+@pytest.mark.parametrize(("count", "rest"), [(3, ""), (4, " and 1 more")])
+def test_three_are_named_and_the_others_counted(count, rest):
+    names = [f"NCCL_MY_OWN_{letter}" for letter in "ABCD"[:count]]
+    one, other = (dict.fromkeys(names, value) for value in "12")
+    (finding,) = judge(RULE, rank_trace(0, one), rank_trace(1, other))
+    assert finding.summary.startswith(f"{', '.join(names[:3])}{rest} differ across ranks")
+
+
 def test_nccl_settings_of_a_run_without_nccl_are_info():
     (finding,) = both("NCCL_ALGO", "Ring", "Tree", backend="gloo", device="cpu")
     assert finding.status is Status.INFO
