@@ -142,6 +142,10 @@ class Packed:
         self._members.append(_Member(number, worth, self._size, len(data)))
         self._size += len(data)
 
+    def has(self, number: int) -> bool:
+        """Say whether a block of this number is there."""
+        return any(one.number == number for one in self._members)
+
     def promote(self, number: int, worth: tuple[float, ...]) -> bool:
         """Give blocks more worth; false where none of that number is worth less."""
         found = [at for at, one in enumerate(self._members) if one.number == number]

@@ -61,7 +61,7 @@ class _Details:
     """Where the lines of a step are, and their sums."""
 
     extents: list[Extent] = field(default_factory=list)
-    is_closed: bool = False  # no longer whole, or copied
+    is_cut: bool = False  # no longer whole
     step: Step | None = None
     memory: MemorySample | None = None
     phase_ns: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class _Details:
 
     def add(self, extent: Extent) -> None:
         """Know where lines are; neighbours become one."""
-        if self.is_closed:
+        if self.is_cut:
             return
         last = self.extents[-1] if self.extents else None
         if last and (last.segment, last.end) == (extent.segment, extent.start):
@@ -81,12 +81,8 @@ class _Details:
     def forget(self, oldest: int) -> None:
         """Give up a step of which lines are in segments before `oldest`."""
         if any(extent.segment < oldest for extent in self.extents):
-            self.close()
-
-    def close(self) -> None:
-        """Copy it no more."""
-        self.extents.clear()
-        self.is_closed = True
+            self.extents.clear()
+            self.is_cut = True
 
     def count(self, record: Record) -> None:
         """Add a record to the sums."""
@@ -310,10 +306,12 @@ class RollingWriter(TraceWriter):
             return
         worth = self.interest.worth(kept)
         lines = [self._encode([self._lines.definition(kept)])]
-        if details.extents:
+        if self._kept.has(kept.step):
+            if not self._kept.promote(kept.step, worth):
+                return
+        elif details.extents:
             lines += map(self._tails.read, details.extents)
-            details.close()
-        elif not self._kept.promote(kept.step, worth):
+        else:
             return
         self._kept.add(kept.step, worth, b"".join(lines))
 
