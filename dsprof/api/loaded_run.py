@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -26,6 +26,9 @@ from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, find_run, read_run
 from dsprof.trace.schema import Flush, MemorySample
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 
 class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +147,18 @@ class LoadedRun(RunSummary):
         if quality.missing_ranks:
             texts.append(f"no trace file: {fmt.named_ranks(quality.missing_ranks)}")
         return "; ".join(texts)
+
+    def plot(self, what: str = "steps") -> Figure:
+        """Return an interactive figure: `steps`, `ranks`, `memory` or `bandwidth`.
+
+        Raises:
+            ValueError: there is no such figure.
+        """
+        from dsprof.reports.html.plots import PLOTS
+
+        if what not in PLOTS:
+            raise ValueError(f"no figure is called {what!r}: choose one of {', '.join(PLOTS)}")
+        return PLOTS[what](self.diagnosis)
 
     def _each_rank(self, columns: Callable[[RankTrace, RankClock], Columns]) -> Iterator[Columns]:
         clocks = align_run(self.files).clocks

@@ -21,7 +21,7 @@ class MetricsCommand:
     name = "metrics"
     help = "serve the figures of a run to Prometheus"
     description = """\
-Follow a run while it records, and serve its figures in Prometheus' text format.
+Follow a run while it records, and serve its figures to Prometheus.
 Run it once on a node that sees the folder of traces; training opens no port.
 
   dsprof metrics dsprof-out                     http://127.0.0.1:9467/metrics

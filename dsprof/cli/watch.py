@@ -27,8 +27,8 @@ class WatchCommand:
     help = "show a run in the terminal while it lasts"
     description = """\
 Follow a run while it records: pace, where a step goes, ranks by steps, what is
-in flight, memory, and the findings so far. It reads the traces as they grow, and
-asks nothing of the training.
+in flight, memory, and the findings so far. It reads the traces as they grow;
+the training notices nothing.
 
   dsprof watch dsprof-out                          q quits, arrows choose a rank
   dsprof watch dsprof-out --once                   print it once, as text

@@ -44,7 +44,7 @@ def test_importing_it_is_light_and_only_hooks_need_torch() -> None:
         "import sys, dsprof.api as api\n"
         "print(sorted({'numpy', 'msgspec', 'torch', 'importlib.metadata'} & set(sys.modules)))\n"
         "[getattr(api, name) for name in api.__all__ if name not in ('Hook', 'Target')]\n"
-        "print(sorted({'torch', 'jinja2', 'yaml'} & set(sys.modules)))"
+        "print(sorted({'torch', 'plotly', 'jinja2', 'yaml'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[0] == "[]"

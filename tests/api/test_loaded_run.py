@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dsprof
@@ -13,7 +14,7 @@ from dsprof.api.loaded_run import LoadedRun
 from dsprof.errors import DsprofError, TraceError
 from dsprof.trace.lines import LINES, Line
 from tests.factories import trace as make
-from tests.factories.trace_files import encode, write_run
+from tests.factories.trace_files import encode, write_run, write_trace
 
 
 def two_ranks(folder: Path, extra: list[Line] | None = None) -> LoadedRun:
@@ -165,3 +166,35 @@ def test_a_notebook_shows_it(tmp_path: Path) -> None:
     said, shown = unrecorded
     assert said.text.startswith("dsprof: nothing is recorded yet: no process group has")
     assert shown.data["text/plain"] == "dsprof recording: ended, no process group has communicated"
+
+
+def test_figures_show_the_numbers_of_the_report(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    for rank in range(2):
+        head = make.header(rank)
+        write_trace(tmp_path / "traces" / f"trace.rank{rank:05d}.json", head, steps=6)
+    run = dsprof.load(tmp_path / "traces")
+    steps = run.plot()
+    heights = np.sum([[y or 0 for y in bar.y] for bar in steps.data], axis=0)
+    assert heights.tolist() == [row.total_ns / 1e6 for row in run.steps]
+    assert list(steps.data[0].x) == [row.step for row in run.steps]
+    (cells,) = run.plot("ranks").data
+    assert list(cells.y) == ["rank 0", "rank 1"]
+    assert np.array(cells.z).shape == (2, len(run.diagnosis.step_map.steps))
+    assert run.plot("memory").data == ()  # none was recorded
+    run.plot("bandwidth")
+    with pytest.raises(ValueError, match="choose one of steps, ranks, memory, bandwidth"):
+        run.plot("stpes")
+
+
+def test_figures_of_all_kinds_of_rows() -> None:
+    from dsprof.reports.html.plots import PLOTS
+    from tests.factories import diagnosis as make
+
+    found = make.diagnosis(ranks=3, steps=5)
+    lines = PLOTS["memory"](found).data
+    assert {line.name.partition(", ")[0] for line in lines} == {"rank 0", "rank 1", "rank 2"}
+    (busbw,) = (one for one in PLOTS["bandwidth"](found).data if one.name == found.transfers[0].op)
+    assert max(busbw.y) == max(
+        row.busbw / 1e9 for row in found.transfers if row.op == found.transfers[0].op
+    )

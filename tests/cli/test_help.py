@@ -79,7 +79,7 @@ def test_no_command_imports_torch_or_the_session(tmp_path: Path, arguments: list
     code = (
         "import sys; from dsprof.__main__ import main\n"
         f"main({arguments})\n"
-        "heavy = {'torch', 'deepspeed', 'dsprof.recording.session', 'jinja2', 'yaml'}\n"
+        "heavy = {'torch', 'deepspeed', 'dsprof.recording.session', 'plotly', 'jinja2', 'yaml'}\n"
         "print('heavy:', sorted(heavy & sys.modules.keys()))"
     )
     done = subprocess.run(

@@ -114,7 +114,7 @@ def test_hjson_is_named(folder):
 def test_no_heavy_library_is_imported(folder):
     code = (
         "import sys; from dsprof.__main__ import main; main(['lint', 'bad.json'])\n"
-        "heavy = {'torch', 'deepspeed', 'pydantic', 'dsprof.recording.session'}\n"
+        "heavy = {'torch', 'deepspeed', 'pydantic', 'dsprof.recording.session', 'plotly'}\n"
         "heavy |= {'jinja2', 'yaml'}\n"
         "print('heavy:', sorted(heavy & sys.modules.keys()))"
     )
