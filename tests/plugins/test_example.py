@@ -26,7 +26,7 @@ def test_its_rule_is_listed_with_its_package_and_explained(tmp_path: Path, examp
     listed = dsprof("rules", cwd=tmp_path, env=environment(example)).stdout
     entry = listed.split("  slow-first-step: The first step is slow\n")[1]
     assert [line.strip() for line in entry.splitlines()[:3]] == [
-        "needs FirstSteps",
+        "needs first steps",
         "thresholds times=10.0",
         "from dsprof-example 1.0",
     ]
