@@ -16,7 +16,9 @@ _TIMED = tuple(
     kind.cat for kind in KINDS if "step" in getattr(kind.record, "__struct_fields__", ())
 )
 _LINE_OF_STEP = re.compile(
-    rb'\{"cat":"(?:' + "|".join(_TIMED).encode() + rb')","args":\{[^\n]*?"step":(\d+)'
+    rb'(?m)^[\[ ]{0,4}\{"cat":"(?:'
+    + "|".join(_TIMED).encode()
+    + rb')","args":\{[^\n]*?"step":(\d{1,18})[,}]'
 )
 _STARTS = tuple(f'{{"cat":"{cat}"'.encode() for cat in _TIMED)
 

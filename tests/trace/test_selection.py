@@ -11,7 +11,7 @@ from dsprof.trace import reader
 from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Site
-from dsprof.trace.selection import Selection, ranks_in, steps_in
+from dsprof.trace.selection import Selection, needed_lines, ranks_in, steps_in
 from tests.factories.trace import group, header, span, step, sync
 from tests.factories.trace_files import encode, write_run
 
@@ -56,6 +56,17 @@ def test_only_the_steps_asked_for_are_read_and_decoded(tmp_path, monkeypatch):
     assert sum(decoded) < path.stat().st_size / 4
     assert {site.line for site in trace.sites.values()} == {0, 200}
     assert trace.broken_lines == 0
+
+
+def test_a_line_made_of_beginnings_of_lines_is_passed_over_at_once():
+    """From each beginning the rest of the line was searched: 16 MiB took days."""
+    line = bytearray(b" " + b'{"cat":"comm","args":{' * 60_000 + b" ")
+    assert needed_lines(line, range(1, 2)) is line
+
+
+def test_a_step_of_more_digits_than_a_number_has_is_left_to_the_decoder():
+    line = bytearray(b' {"cat":"step","args":{"step":' + b"9" * 5000 + b"}}\n ")
+    assert needed_lines(line, range(1, 2)) is line
 
 
 def test_files_of_other_ranks_are_not_opened(tmp_path):
