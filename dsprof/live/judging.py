@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import IO
@@ -20,8 +21,18 @@ from dsprof.findings.finding import Finding, Status
 _REST = 25
 """After a judgement, rest so many times as long as it took: 4 % of a core."""
 
+_AGAIN_S = 60.0
+
 _PERSISTENCE = 2
 """So many judgements in a row raise a finding, and withdraw it."""
+
+_PROGRAM = """\
+import sys
+sys.path = [place for place in sys.path if place]
+from dsprof.__main__ import main
+sys.exit(main())
+"""
+"""`python -m dsprof` would import whatever another user left in the current folder."""
 
 
 class Standing:
@@ -68,7 +79,7 @@ class Asked:
     """
 
     def __init__(self, *arguments: str) -> None:
-        self._command = [sys.executable, "-m", "dsprof", *arguments]
+        self._command = [sys.executable, "-c", _PROGRAM, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._files: tuple[IO[bytes], ...] = ()
         self._began = self._due = monotonic()
@@ -84,16 +95,18 @@ class Asked:
         return self._process is not None
 
     def ask(self) -> None:
-        """Start it."""
+        """Start it; where that is not possible now, it is due again later."""
         self._began = monotonic()
-        self._files = tuple(map(tempfile.TemporaryFile, ("w+b", "w+b")))
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._files[0],
-            stderr=self._files[1],
-            start_new_session=True,  # Ctrl-C is for whoever watches
-        )
+        self._due = self._began + _AGAIN_S
+        with suppress(OSError):  # no more processes, or no room for their answers
+            self._files = tuple(map(tempfile.TemporaryFile, ("w+b", "w+b")))
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._files[0],
+                stderr=self._files[1],
+                start_new_session=True,  # Ctrl-C is for whoever watches
+            )
 
     def answer(self) -> bytes | None:
         """Return what it wrote, once it has ended; None before.

@@ -1,5 +1,6 @@
 """Findings of a run that goes on: none flickers, and the last ones are the report's."""
 
+import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -78,6 +79,31 @@ def test_a_run_that_is_replayed_ends_with_the_findings_of_its_report(
     assert standing.findings == failed
     assert ("late-rank" in before) == bool(late_ms)
     assert max(flips.values(), default=0) <= 2
+
+
+def test_a_command_beside_imports_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "msgspec.py").write_text("open('executed', 'w')")
+    monkeypatch.chdir(tmp_path)
+    asked = Asked("--version")
+    asked.ask()
+    while (found := asked.answer()) is None:
+        assert asked.is_busy
+    assert found.startswith(b"dsprof ")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_command_that_cannot_start_now_is_due_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    asked = Asked("--version")
+    asked.ask()
+    assert (asked.is_busy, asked.is_due) == (False, False)
 
 
 def test_a_command_beside_answers_or_says_why_not(tmp_path: Path) -> None:
