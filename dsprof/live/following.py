@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from time import monotonic
 
-from dsprof.errors import TraceError
 from dsprof.files.inputs import open_input
+from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState, find_state
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
@@ -34,19 +35,12 @@ class _GrowingFile:
         self._path, self._offset, self._start = path, 0, b""
 
     def read(self) -> list[Line]:
-        """Return the whole lines that are new.
-
-        Raises:
-            TraceError: the file cannot be read.
-        """
-        try:
-            with open_input(self._path) as file:
-                data = self._new(file)
-        except FileNotFoundError:
-            self.is_behind = False
-            return []
-        except OSError as error:
-            raise TraceError(f"{self._path}: cannot be read: {error.strerror}") from None
+        """Return the whole lines that are new; none of a file that cannot be read (any more)."""
+        data = b""
+        with suppress(OSError):
+            if not foreign_link(self._path):  # as in a report
+                with open_input(self._path) as file:
+                    data = self._new(file)
         end = data.rfind(b"\n") + 1
         self.is_behind = len(data) == _LOOK_BYTES
         if not end and not self.is_behind:
@@ -109,11 +103,7 @@ class FollowedRank:
         return self._lasting.groups
 
     def look(self) -> list[Line]:
-        """Read and return what is new, up to the last whole line.
-
-        Raises:
-            TraceError: the file has gone, or cannot be read any more.
-        """
+        """Read and return what is new, up to the last whole line; what is known stays."""
         events = [event for file in self._files for event in file.read()]
         if events:
             self.grown_at = monotonic()

@@ -92,7 +92,8 @@ class RecentSteps:
         half = len(lengths) // 2
         if half < _LEAST_STEPS // 2:
             return None
-        return median(lengths[half:]) / median(lengths[:half]) - 1
+        older_ns = median(lengths[:half])
+        return median(lengths[half:]) / older_ns - 1 if older_ns else None
 
     def straggler(self) -> tuple[int, int] | None:
         """Return the rank that others wait for most in two thirds of the steps, and how long.

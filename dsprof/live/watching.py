@@ -81,12 +81,11 @@ class Watched:
                 self._find()
         windows = []
         for followed in self.ranks.values():
-            with suppress(TraceError):  # it has gone: what is known of it stays
-                events = followed.look()
-                if (window := followed.window()) is not None:
-                    windows.append(window)
-                labels = {number: group.label for number, group in followed.groups.items()}
-                self.totals.add_lines(events, labels)
+            events = followed.look()
+            if (window := followed.window()) is not None:
+                windows.append(window)
+            labels = {number: group.label for number, group in followed.groups.items()}
+            self.totals.add_lines(events, labels)
         steps = self.recent.add(windows)
         for rank, number, found in steps:
             self.totals.add_step(rank, number, found, self.ranks[rank].header.host)
@@ -141,7 +140,8 @@ class Watched:
                 )
         known = {rank.path: rank for rank in self.ranks.values()}
         if run.headers[0].run_key not in {rank.header.run_key for rank in known.values()}:
-            self.recent, self.totals = RecentSteps(), Totals()
+            self.judge.close()
+            self.recent, self.totals, self.judge = RecentSteps(), Totals(), Judge(self._paths)
         self.ranks = {
             header.rank: known.get(path) or FollowedRank(path, header)
             for path, header in zip(run.files, run.headers, strict=True)

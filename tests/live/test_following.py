@@ -1,6 +1,7 @@
 """A run is followed as its files grow: figures are those of the whole files."""
 
 import gzip
+import os
 import random
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dsprof.trace.lines import LINES, Line
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Header, MemorySample, Segment, Trailer
 from tests.factories import trace as make
+from tests.factories.hostile import owned_by_another
 from tests.factories.trace_files import encode
 
 
@@ -149,10 +151,12 @@ def test_ranks_that_come_later_are_found_and_a_new_run_replaces_the_old(tmp_path
     (tmp_path / "trace.next.rank00000.json").write_bytes(
         encode([LINES["header"](args=head), LINES["step"](args=make.step(7, 0, 10))])
     )
+    watched.judge.is_done, watched.judge.stuck = True, "of the old run"
     watched.look()
     watched.judge.close()
     now = watched.now()
     assert (now.run_key, now.world_size, now.step) == ("next", 1, 7)
+    assert (watched.judge.is_done, now.stuck) == (False, "")
 
 
 def as_dict(header: Header) -> dict[str, object]:
@@ -173,6 +177,47 @@ def test_a_rolling_recording_is_followed_through_its_segments(tmp_path: Path) ->
     watched.judge.close()
     assert sorted(watched.recent.steps) == list(range(12))
     assert watched.totals.calls["all_reduce", "world"] == 12
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    book, *_ = lines = events(0)
+    book.args.config["mode"] = "always"
+    (folder := tmp_path / "run").mkdir()
+    (folder / "trace.rank00000.json").write_bytes(encode(lines[:2]))
+    (tmp_path / "private").write_bytes(encode(lines[2:]))
+    link = folder / "trace.rank00000.tail0"
+    link.symlink_to(tmp_path / "private")
+    for owner, seen in (("another", False), ("self", True)):
+        if owner == "another":
+            owned_by_another(link)
+        else:
+            os.lchown(link, 0, 0)
+        watched = Watched([folder])
+        watched.look()
+        watched.judge.close()
+        assert bool(watched.recent.steps) == seen
+
+
+def test_a_part_that_cannot_be_read_does_not_hide_the_rest(tmp_path: Path) -> None:
+    book, *_ = lines = events(0)
+    book.args.config["mode"] = "always"
+    (tmp_path / "trace.rank00000.json").write_bytes(encode(lines[:2]))
+    os.mkfifo(tmp_path / "trace.rank00000.tail0")
+    (tmp_path / "trace.rank00000.tail1").write_bytes(encode([*lines[2:], TRAILER]))
+    watched = Watched([tmp_path])
+    watched.look()
+    watched.judge.close()
+    assert not watched.is_behind
+    assert sorted(watched.recent.steps) == list(range(12))
+
+
+def test_steps_without_length_have_no_trend(tmp_path: Path, watched: Watched) -> None:
+    still = [LINES["step"](args=make.step(number, 0, 0)) for number in range(40)]
+    grow(tmp_path, 0, encode(still)[2:])
+    watched.look()
+    watched.judge.close()
+    assert watched.now().trend is None
 
 
 def test_a_file_that_goes_keeps_what_was_known(tmp_path: Path, watched: Watched) -> None:
