@@ -77,12 +77,15 @@ docs/how-to/watch.md lists the metrics."""
             otlp = _otlp(collector.collect)
         try:
             server, _ = start_http_server(arguments.port, arguments.host, registry)
+        except UnicodeError:  # no name has such parts
+            raise DsprofError(f"no host is called '{arguments.host}'; correct --host") from None
         except OSError as error:
             raise DsprofError(
                 f"cannot listen on {arguments.host}:{arguments.port}: {error.strerror}; choose "
                 "another port with --port N, or any with --port 0"
             ) from None
-        shown = f"http://{arguments.host}:{server.server_port}/metrics"
+        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        shown = f"http://{host}:{server.server_port}/metrics"
         print(f"dsprof: {shown}; Ctrl-C ends", file=sys.stderr, flush=True)
         watched = found(arguments.paths)
 

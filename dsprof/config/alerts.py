@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from dsprof.files.inputs import read_input
 
 _LARGEST_BYTES = 1 << 16
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
 
 
 class OnFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +49,13 @@ def load_alerts(path: Path) -> OnFinding:
         raise ConfigError(f"{os.fspath(path)}: this is no YAML") from None
     if found.command is None and not found.webhook:
         raise ConfigError(f"{os.fspath(path)}: on_finding needs a command or a webhook")
-    if found.webhook and urlsplit(found.webhook).scheme not in ("http", "https"):
+    if found.webhook and not _is_web_address(found.webhook):
         raise ConfigError(f"{os.fspath(path)}: the webhook must begin with https:// or http://")
     return found
+
+
+def _is_web_address(text: str) -> bool:
+    with suppress(ValueError):  # half an IPv6 address
+        address = urlsplit(text)
+        return address.scheme in ("http", "https") and bool(address.hostname)
+    return False

@@ -35,7 +35,7 @@ class Alert(msgspec.Struct):
 
 
 class Alerts:
-    """Sends each finding once, and no two alerts within `every_minutes`; later ones wait."""
+    """Sends a finding once a run, and no two alerts within `every_minutes`; later ones wait."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Alerts:
     ) -> None:
         self._on_finding, self._complain = on_finding, complain
         self._severities = _ORDER[: _ORDER.index(Severity(on_finding.severity)) + 1]
-        self._known: set[str] = set()
+        self._run_key = ""
+        self._known: set[str] = set()  # rules, and why the run is stuck
         self._next_at = monotonic()
         self._sender = ThreadPoolExecutor(1)
         self._sent: Future[None] | None = None
@@ -52,6 +53,8 @@ class Alerts:
     def show(self, now: RunNow) -> None:
         """Send what is new in the state of a run, unless something is being sent."""
         new = [one for one in now.findings if one.severity in self._severities]
+        if now.run_key != self._run_key:
+            self._run_key, self._known = now.run_key, set()
         new = [one for one in new if one.rule not in self._known]
         is_stuck = bool(now.stuck) and now.stuck not in self._known
         is_busy = self._sent is not None and not self._sent.done()
@@ -76,12 +79,17 @@ class Alerts:
     def _run(self, command: Sequence[str], body: bytes) -> None:
         try:
             done = subprocess.run(
-                command, input=body, capture_output=True, timeout=self._on_finding.timeout_s
+                command,
+                input=body,
+                stdout=subprocess.DEVNULL,  # it may write without end
+                stderr=subprocess.DEVNULL,
+                timeout=self._on_finding.timeout_s,
             )
         except subprocess.TimeoutExpired:
             self._complain(f"dsprof: the command of on_finding took over {self._limit}: ended")
-        except OSError as error:
-            self._complain(f"dsprof: the command of on_finding cannot start: {error.strerror}")
+        except (OSError, ValueError) as error:  # ValueError: a NUL is in it
+            why = error.strerror if isinstance(error, OSError) else error
+            self._complain(f"dsprof: the command of on_finding cannot start: {why}")
         else:
             if done.returncode:
                 self._complain(

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from dsprof.findings.finding import Severity
 from dsprof.live.now import RankNow, RunNow
-from dsprof.live.totals import BUCKETS_S, Totals
+from dsprof.live.totals import BUCKETS_S, OTHERS, Totals
 
 _MOST_RANKS = 64
 """Of more, each series is of a host."""
@@ -32,7 +32,6 @@ _MOST_GROUPS = 200
 """Operations and groups with series of their own; the rest is `others`."""
 
 _MOST_CAUSES = 16
-_OTHERS = "others"
 _LENGTHS = (*map(str, BUCKETS_S), "+Inf")
 
 
@@ -132,7 +131,7 @@ def _of_traffic(totals: Totals) -> Iterator[Metric]:
     sums: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for what, count in totals.calls.items():
-        known = what if what in kept else (_OTHERS, _OTHERS)
+        known = what if what in kept else (OTHERS, OTHERS)
         sums[known] += count
         sizes[known] += totals.nbytes[what]
     for (op, group), count in sums.items():

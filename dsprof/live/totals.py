@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dsprof.live.recent import StepOfRank
 from dsprof.trace.lines import COMM_LINE, LINES, Line
@@ -14,6 +15,14 @@ _FLUSH_LINE = LINES["flush"]
 
 BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0)
 """Lengths up to which steps are counted."""
+
+OTHERS = "others"
+_MOST_KINDS = 1 << 12
+"""Kinds that are counted by themselves."""
+
+_LARGEST_BYTES = 1 << 62
+
+Kind = TypeVar("Kind")
 
 
 @dataclass
@@ -39,11 +48,12 @@ class Totals:
         """Count collectives that have ended, and flushes; `labels` are those of process groups."""
         for line in lines:
             if type(line) is COMM_LINE:
-                what = line.name, labels.get(line.args.group, "")
+                called = line.name, labels.get(line.args.group, "")
+                what = _counted(called, self.calls, (OTHERS, OTHERS))
                 self.calls[what] += 1
-                self.nbytes[what] += line.args.nbytes
+                self.nbytes[what] += min(line.args.nbytes, _LARGEST_BYTES)
             elif type(line) is _FLUSH_LINE:
-                self.flushes[line.args.cause] += 1
+                self.flushes[_counted(line.args.cause, self.flushes, OTHERS)] += 1
 
     def add_step(self, rank: int, number: int, found: StepOfRank, host: str) -> None:
         """Take a step of a rank; a later account of it replaces the one before."""
@@ -58,3 +68,8 @@ class Totals:
         sums.lengths[bisect_left(BUCKETS_S, seconds)] += 1
         sums.total_s += seconds
         sums.exposed_s += (found.exposed_ns or 0) / 1e9
+
+
+def _counted(kind: Kind, counts: Counter[Kind], others: Kind) -> Kind:
+    """Return as what a kind is counted: by itself while there are not too many."""
+    return kind if kind in counts or len(counts) < _MOST_KINDS else others

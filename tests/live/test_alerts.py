@@ -92,10 +92,20 @@ def test_a_stuck_run_is_told_without_a_finding(tmp_path: Path) -> None:
     assert [alert["stuck"] for alert in lines(out)] == ["Rank 1 never entered all_reduce 7."]
 
 
+def test_a_finding_is_told_of_each_run(tmp_path: Path) -> None:
+    found = [finding("late-rank")]
+    given = OnFinding(command=appending(tmp_path / "told"), every_minutes=1e-9)
+    first, second = run(findings=found), run(findings=found)
+    second.run_key = "next"
+    told(given, first, second, second)
+    assert [alert["run_key"] for alert in lines(tmp_path / "told")] == ["key", "next"]
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
         (("/nowhere/program",), "cannot start: No such file or directory"),
+        (("a\0b",), "cannot start: embedded null byte"),
         ((sys.executable, "-c", "raise SystemExit(3)"), "ended with exit code 3"),
         ((sys.executable, "-c", "import time; time.sleep(60)"), "took over 0.5 s: ended"),
     ],
@@ -172,7 +182,10 @@ def test_a_webhook_that_is_not_there_is_said_without_its_address() -> None:
         ("on_finding: {}", "needs a command or a webhook"),
         ("on_finding: {webhook: 'file:///etc/passwd'}", "must begin with https:// or http://"),
         ("on_finding: {webhook: 'http://x', severty: low}", "severty"),
+        ("on_finding: {webhook: 'http://[x'}", "must begin with https:// or http://"),
+        ("on_finding: {webhook: 'https:'}", "must begin with https:// or http://"),
         ("on_finding: {webhook: 'http://x', every_minutes: 0}", "> 0"),
+        ("on_finding: {webhook: 'http://x', timeout_s: .inf}", "<= 1000000"),
         ("{", "this is no YAML"),
         ("", "Expected `object`, got `null`"),
     ],

@@ -1,5 +1,6 @@
 """What Prometheus reads: known names, bounded labels, nothing where nothing is known."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dsprof.__main__ import main
 from dsprof.live.metrics import RunCollector
 from dsprof.live.now import InFlight, RunNow
 from dsprof.live.recent import StepOfRank
@@ -60,6 +62,16 @@ def test_collectives_are_counted_by_operation_and_group_up_to_a_number() -> None
     assert sum(name == "dsprof_calls_total" for name, _ in found) == 201
 
 
+def test_names_without_end_and_numbers_beyond_all_machines_are_bounded() -> None:
+    totals = Totals()
+    for number in range(5000):
+        totals.add_lines([sync(f"op{number}", 0, 1, nbytes=10**400)], {})
+        totals.add_lines([LINES["flush"](args=flush(0, 0, 1, cause=f"c{number}"))], {})
+    assert max(len(totals.calls), len(totals.nbytes), len(totals.flushes)) < 4200
+    found = scraped(run(), totals)
+    assert sum(n for (name, _), n in found.items() if name == "dsprof_calls_total") == 5000
+
+
 def test_flushes_are_counted_by_cause() -> None:
     totals = Totals()
     totals.add_lines([LINES["flush"](args=flush(n, 0, 1, cause="full")) for n in range(3)], {})
@@ -87,3 +99,10 @@ def test_many_ranks_are_told_by_host_and_the_worst_speaks(count: int) -> None:
     ages = {labels: n for (name, labels), n in found.items() if name == "dsprof_in_flight_seconds"}
     assert len(ages) == (64 if count == 64 else 1)
     assert max(ages.values()) == 3
+
+
+def test_a_host_that_has_no_possible_name_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["metrics", str(tmp_path), "--host", "a..b", "--port", "0"]) == 2
+    assert "no host is called 'a..b'" in capsys.readouterr().err
