@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Iterable
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -24,6 +26,7 @@ class OtlpSender:
     """
 
     def __init__(self, families: Families) -> None:
+        _show_no_secrets()
         self._families = families
         self._known: set[str] = set()
         reader = PeriodicExportingMetricReader(OTLPMetricExporter())
@@ -55,3 +58,23 @@ class OtlpSender:
                         yield Observation(float(sample.value), sample.labels)
 
         return read
+
+
+class _Problems(logging.Handler):
+    """Shows what OpenTelemetry logs, but of its values numbers only: others may be secrets."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        given = record.args if isinstance(record.args, tuple) else ()
+        text = record.msg % tuple(map(_harmless, given)) if given else record.msg
+        print(f"dsprof: OpenTelemetry: {text}", file=sys.stderr)
+
+
+def _harmless(value: object) -> object:
+    if isinstance(value, Exception):
+        return type(value).__name__  # its text may quote the address
+    return value if isinstance(value, (int, float)) else "..."
+
+
+def _show_no_secrets() -> None:
+    logger = logging.getLogger("opentelemetry")
+    logger.handlers, logger.propagate = [_Problems(logging.WARNING)], False

@@ -64,3 +64,19 @@ def test_a_receiver_gets_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = {one.key: one.value.string_value for one in nbytes.attributes}
     assert (nbytes.as_double, labels) == (100, {"op": "all_reduce", "group": "data"})
     assert metrics["dsprof_bytes"].sum.is_monotonic
+
+
+def test_neither_address_nor_headers_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "strange://user:s3cret@host/s3cret")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization Bearer s3cret")
+    collector = RunCollector()
+    collector.show(run(straggler=3), Totals())
+    sender = OtlpSender(collector.collect)
+    sender.show()
+    sender.close()
+    said = capsys.readouterr().err
+    assert "dsprof: OpenTelemetry: Failed to export ... batch" in said
+    assert "Header format invalid" in said
+    assert "s3cret" not in said
