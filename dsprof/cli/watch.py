@@ -57,7 +57,7 @@ the training notices nothing.
         elif not sys.stdout.isatty():
             raise DsprofError("standard output is no terminal; add --once to print the state")
         else:
-            _app(found(arguments.paths))
+            _app(arguments.paths)
         return 0
 
 
@@ -102,11 +102,11 @@ def _print(watched: Watched, form: str) -> None:
         print_bytes(as_text(screen(now, width, len(now.ranks) + 60, Chosen())).encode())
 
 
-def _app(watched: Watched) -> None:
+def _app(paths: Sequence[Path]) -> None:
     try:
         from dsprof.live.terminal import WatchApp
     except ImportError:
         raise DsprofError(
             "the terminal view needs textual: pip install 'dsprof[watch]', or add --once"
         ) from None
-    WatchApp(watched).run()
+    WatchApp(found(paths)).run()

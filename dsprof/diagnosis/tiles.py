@@ -80,7 +80,7 @@ def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
     if failed is not None:
         yield Tile("Straggler", named_ranks(failed.ranks), failed.problem)
     elif any(one.status is Status.UNKNOWN for one in found):
-        yield Tile("Straggler", "unknown", reason(found[0].summary))
+        yield Tile("Straggler", "unknown", found[0].problem or reason(found[0].summary))
     elif any(one.status is Status.PASS for one in found):
         yield Tile("Straggler", "none", "no rank delays the others by a measurable share")
 

@@ -180,8 +180,10 @@ def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
     for place, finding in enumerate(now.findings):
         is_chosen = place == chosen.finding
         mark = f"{finding.severity.value:<9}"
-        text = brief.line(finding)
-        yield [(mark, _STYLES.get(finding.severity, "")), (text, "reverse" if is_chosen else "")]
+        first, *rest = _wrapped(brief.line(finding), width - len(mark)) or [""]
+        style = "reverse" if is_chosen else ""
+        yield [(mark, _STYLES.get(finding.severity, "")), (first, style)]
+        yield from ([(" " * len(mark), ""), (line, style)] for line in rest)
         if is_chosen:
             more = " ".join(filter(None, (finding.summary, finding.cause, finding.action)))
             yield from ([(f"  {line}", "")] for line in _wrapped(more, width - 2))

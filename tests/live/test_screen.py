@@ -116,6 +116,12 @@ def test_findings_say_how_far_they_go_and_unfold() -> None:
     assert "Not judged yet." in "\n".join(lines(run()))
 
 
+def test_a_finding_that_is_wider_than_the_screen_is_wrapped() -> None:
+    now = run(findings=[finding("a", problem="word " * 30, fix="Set that")], judged_steps=1)
+    assert lines(now)[-1].endswith("Set that.")
+    assert len(lines(now)) == len(lines(now, width=200)) + 2
+
+
 def test_names_of_a_trace_cannot_move_the_cursor() -> None:
     found = lines(run(rank(0, state="silent"), stuck="\x1b[2J" + "no\nway"))
     assert "\x1b" not in "".join(found)

@@ -59,6 +59,27 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     }
 
 
+def stalled(number: int, arrive: float, more: float) -> RankTrace:
+    """As `rank`, but the last step takes 500 ms, in which it arrives `more` ms later."""
+    comm = [
+        sync("all_reduce", 100 * n + arrive, 90 - arrive, seq=n + 1, step=n)
+        for n in range(STEPS - 1)
+    ]
+    last = 100 * (STEPS - 1)
+    issue = last + arrive + more
+    comm.append(sync("all_reduce", issue, last + 490 - issue, seq=STEPS, step=STEPS - 1))
+    steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS - 1)]
+    steps.append(step(STEPS - 1, last, last + 500))
+    return rank_trace(number, comm=comm, groups={1: group(2)}, steps=steps, engine=engine())
+
+
+def test_a_long_delay_of_one_step_is_not_said_of_every_step():
+    even = said(RULE, stalled(0, 30, 0), stalled(1, 80, 0))
+    assert even.problem.startswith("Rank 1 delays every step by 50.0 ms (")
+    uneven = said(RULE, stalled(0, 30, 0), stalled(1, 80, 400))
+    assert uneven.problem == "Rank 1 delays most steps by 50.0 ms (mean 90.0 ms)"
+
+
 def at(*arrivals: float) -> list[RankTrace]:
     return [rank(n, arrive, world=len(arrivals)) for n, arrive in enumerate(arrivals)]
 

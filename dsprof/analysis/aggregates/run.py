@@ -10,6 +10,7 @@ import numpy as np
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.rollups import SPANS_S, complete
 from dsprof.trace.schema import Header, HookStatus, Trailer
 from dsprof.trace.selection import EVERYTHING, Selection
 
@@ -36,6 +37,7 @@ class RankFacts:
     in_flight: str  # the first of the open collectives, in words
     unknown_records: int  # of kinds that only a newer dsprof knows
     has_ddp: bool  # a model was wrapped in DDP
+    rolled_ns: int  # of a rolling recording: time of all steps, those without details included
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Run(Aggregate):
             in_flight=_first_open(trace),
             unknown_records=trace.unknown_records,
             has_ddp=bool(trace.layouts),
+            rolled_ns=_rolled_ns(trace),
         )
         return cls({trace.rank: facts})
 
@@ -127,10 +130,15 @@ class Run(Aggregate):
     def cost_shares(self, steps: Steps) -> tuple[float, float] | None:
         """Return what recording cost in training threads and in the writer, per time in steps.
 
-        Medians over ranks; None where no rank both ended cleanly and took a step. The cost in
-        training threads is an estimate from few samples: that of a single rank is mostly chance.
+        Medians over ranks; None where no rank both ended cleanly and took a step, or only some
+        steps were read: the cost is that of all. The cost in training threads is an estimate from
+        few samples: that of a single rank is mostly chance.
         """
-        spent = {rank: row.all_ns for rank, row in steps.ranks.items()}
+        if self.selection.steps is not None:
+            return None
+        spent = {
+            rank: self.ranks[rank].rolled_ns or row.all_ns for rank, row in steps.ranks.items()
+        }
         ended = {rank: facts.trailer for rank, facts in self.ranks.items() if spent.get(rank)}
         shares = [
             (trailer.hooks_ns / spent[rank], trailer.writer_ns / spent[rank])
@@ -151,6 +159,11 @@ class Run(Aggregate):
     def is_cpu(self) -> bool:
         """Whether the run was on CPUs, where the host clock tells all."""
         return all(facts.header.device == "cpu" for facts in self.ranks.values())
+
+
+def _rolled_ns(trace: RankTrace) -> int:
+    spans = complete(trace.rollups, trace.totals, trace.header.started_epoch_ns)
+    return sum(one.total_ns for (length_s, _), one in spans.items() if length_s == SPANS_S[-1])
 
 
 def _first_open(trace: RankTrace) -> str:

@@ -105,7 +105,7 @@ class Votes:
     """Each step in which one rank waited far less than the others is a vote for that rank.
 
     Costs are means over all steps, of how much longer the others waited than the rank: the median
-    of them, and the least.
+    of them, and the least. `usual_ns` is that of the median step.
     """
 
     ranks: tuple[int, ...]
@@ -114,6 +114,7 @@ class Votes:
     steps: int
     median_ns: Array
     least_ns: Array
+    usual_ns: Array
 
     @property
     def leader(self) -> int:
@@ -136,18 +137,21 @@ def vote(late: Lateness, least_gap_ns: float) -> Votes:
     """Let the steps vote in which all ranks have matched collectives."""
     columns = np.flatnonzero((late.waited_ns >= 0).all(axis=0))
     count = len(late.ranks)
-    votes, median, least = (np.zeros(count, np.int64) for _ in range(3))
+    votes, least = (np.zeros(count, np.int64) for _ in range(2))
+    median = np.zeros((count, len(columns)), np.int64)
     cast = 0
-    for column in columns:
+    for place, column in enumerate(columns):
         waited = late.waited_ns[:, column]
         found = low_outliers(waited, least_gap_ns, late.doubt_ns)
         votes += found
         cast += bool(found.any())
         others = _of_others(waited)
-        median += np.maximum(others[0] - waited, 0)
+        median[:, place] = np.maximum(others[0] - waited, 0)
         least += np.maximum(others[1] - waited, 0)
     shared = max(len(columns), 1)
-    return Votes(late.ranks, votes, cast, len(columns), median // shared, least // shared)
+    means = median.sum(axis=1) // shared, least // shared
+    usual = np.median(median, axis=1) if len(columns) else np.zeros(count)
+    return Votes(late.ranks, votes, cast, len(columns), *means, usual.astype(np.int64))
 
 
 class Together(NamedTuple):

@@ -171,7 +171,7 @@ class LateRank:
             severity=_gravity(share, thresholds),
             cause=cause,
             action=action,
-            problem=_problem(votes.late, cost_ns, share),
+            problem=_problem(votes.late, cost_ns, share, int(votes.usual_ns[place])),
             fix=fix,
             ranks=votes.late,
             evidence=(last_arrivals(late, votes), table),
@@ -198,7 +198,7 @@ class LateRank:
             severity=_gravity(share, thresholds),
             cause=cause,
             action=action,
-            problem=_problem(several.ranks, several.cost_ns, share),
+            problem=_problem(several.ranks, several.cost_ns, share, several.cost_ns),
             fix=fix,
             ranks=several.ranks,
             evidence=(evidence,),
@@ -284,6 +284,8 @@ _SUSPICIOUS = 15
 """Times the chance that proves it: what is likelier is nothing to follow up."""
 _MARGIN = 1.1
 """More seconds than are needed: the steps to come may be shorter."""
+_UNEVEN = 1.5
+"""Above it, mean delay by that of the median step, "every step" would not be true."""
 
 
 def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresholds) -> int | None:
@@ -303,8 +305,12 @@ def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresho
     return None
 
 
-def _problem(ranks: tuple[int, ...], cost_ns: float, share: float) -> str:
-    return f"{ranks_do(ranks, 'delay')} every step by {duration(cost_ns)} ({percent(share)})"
+def _problem(ranks: tuple[int, ...], cost_ns: float, share: float, usual_ns: float) -> str:
+    """Say the mean delay, and that of the median step where a few long delays are most of it."""
+    late, mean = ranks_do(ranks, "delay"), duration(cost_ns)
+    if cost_ns > _UNEVEN * usual_ns:
+        return f"{late} most steps by {duration(usual_ns)} (mean {mean})"
+    return f"{late} every step by {mean} ({percent(share)})"
 
 
 def _mean_waited(late: Lateness) -> float:

@@ -132,3 +132,4 @@ def test_chosen_steps_are_read_alone(folder: Path) -> None:
     diagnosis = diagnose(find_run([folder], Selection(steps=range(SLOW, SLOW + 1))))
     assert [row.step for row in diagnosis.steps.rows] == [SLOW]
     assert (diagnosis.run.steps, diagnosis.history.steps) == (1, 0)
+    assert diagnosis.quality.writer_cost_share is None
