@@ -64,7 +64,7 @@ _DTYPES = {np.dtype(one).str: np.dtype(one) for one in (*_NARROW, np.int64, np.b
 
 def load(path: Path) -> RankTrace | None:
     """Return what was read of a trace before; None if it was not, or is another file now."""
-    with suppress(OSError, ValueError, IndexError, msgspec.MsgspecError):
+    with suppress(OSError, ValueError, IndexError, RecursionError, msgspec.MsgspecError):
         place = _place(path)
         if place is None or why_untrusted(place):
             return None
@@ -127,7 +127,8 @@ def _write(trace: RankTrace, place: Path) -> None:
         arrays.append(array)
     head = msgspec.msgpack.encode(_Head(place.name, len(rows), columns, rows.words))
     records = msgspec.msgpack.encode(_Records(*(getattr(trace, name) for name in _KEPT)))
-    number, temporary = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
+    # Named as all others, so that one whose writer was killed is dropped some day.
+    number, temporary = tempfile.mkstemp(dir=place.parent, suffix=".columns")
     try:
         with os.fdopen(number, "wb") as file:
             for part in (head, records):

@@ -128,6 +128,34 @@ def test_a_code_of_no_word_is_not_taken(path, cache):
     assert content(read(path)) == first
 
 
+def test_records_nested_without_end_are_not_taken(path, cache):
+    first = content(read(path))
+    [kept] = cache.iterdir()
+    data = kept.read_bytes()
+    records = 8 + int.from_bytes(data[:8], "little")
+    nested = b"\x91" * 100_000
+    kept.write_bytes(data[:records] + len(nested).to_bytes(8, "little") + nested)
+    assert content(read(path)) == first
+
+
+def test_what_a_killed_writer_left_is_dropped_some_day(path, cache, monkeypatch):
+    def killed(*_):
+        raise SystemExit
+
+    monkeypatch.setattr("dsprof.trace.column_cache.os.replace", killed)
+    monkeypatch.setattr("dsprof.trace.column_cache.os.unlink", lambda _: None)
+    with pytest.raises(SystemExit):
+        read(path)
+    monkeypatch.undo()
+    monkeypatch.setenv("DSPROF_CACHE", str(cache))
+    monkeypatch.setattr(column_cache, "SMALLEST_BYTES", 0)
+    monkeypatch.setattr(column_cache, "LARGEST_CACHE_BYTES", path.stat().st_size + 100)
+    [left] = cache.iterdir()
+    os.utime(left, (0, 0))
+    read(path)
+    assert left not in cache.iterdir()
+
+
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_others_can_write_is_not_trusted(path, cache, monkeypatch, what):
     read(path)
