@@ -5,8 +5,10 @@ An engine works on tasks and merges what they give in the order in which it come
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Generic, Protocol, TypeVar
@@ -116,8 +118,11 @@ def _survived(job: Job[T, R], left: dict[int, Sequence[T]], count: int) -> Itera
     from multiprocessing import get_context
 
     # A fork would copy the threads' locks of whoever calls; a fresh process has none.
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-        futures = {pool.submit(job.of_part, part): place for place, part in left.items()}
+    with _safe_path():
+        made = ProcessPoolExecutor(count, get_context("spawn"))
+    with made as pool:
+        with _safe_path():
+            futures = {pool.submit(job.of_part, part): place for place, part in left.items()}
         for future in as_completed(list(futures)):
             place = futures.pop(future)
             try:
@@ -125,3 +130,19 @@ def _survived(job: Job[T, R], left: dict[int, Sequence[T]], count: int) -> Itera
             except BrokenProcessPool:
                 continue
             yield len(left.pop(place)), result
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Have processes that start now import nothing from the current folder (from Python 3.11 on).
+
+    They look there for `multiprocessing` itself, before they get the path of this process.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
+        if before is not None:
+            os.environ["PYTHONSAFEPATH"] = before

@@ -129,7 +129,8 @@ def _hooks(variables: Mapping[str, str]) -> Iterator[Check]:
     except ConfigError:  # which `_configuration` tells
         interception = Config().interception
     command = [sys.executable, "-m", "dsprof.hooks.inventory", interception]
-    apart = {**variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    # The current folder may hold a torch.py of somebody else.
+    apart = {**variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONSAFEPATH": "1"}
     try:
         done = subprocess.run(
             command, env=apart, capture_output=True, text=True, errors="replace", timeout=120

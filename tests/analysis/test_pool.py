@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,19 @@ def test_every_rank_is_told_of(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     summarise(find_run([tmp_path]), [Steps], progress=lambda *now: told.append(now))
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python looks there before it asks")
+def test_processes_import_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, 2)
+    (tmp_path / "multiprocessing.py").write_text("open('executed', 'w')")
+    monkeypatch.chdir(tmp_path)
+    summary = summarise(find_run([tmp_path]), [Run], engine=Processes(2))
+    assert sorted(summary[Run].ranks) == [0, 1]
+    assert not (tmp_path / "executed").exists()
+    assert "PYTHONSAFEPATH" not in os.environ
 
 
 def test_a_file_that_vanishes_is_passed_over_from_a_process_too(tmp_path: Path) -> None:
