@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsprof.errors import DsprofError
+from dsprof.errors import DsprofError, escaped
 
 if TYPE_CHECKING:
     from dsprof.trace.rolling.capture import Request
@@ -54,7 +54,7 @@ FOLDER is where the job writes its traces; the user must be the same."""
         found = _wait(folder, request)
         print(
             f"Steps {found.start:,} to {found.stop - 1:,} are kept in full detail. When they are "
-            f"over: dsprof report {folder} --steps {found.start}:{found.stop}"
+            f"over: dsprof report {escaped(str(folder))} --steps {found.start}:{found.stop}"
         )
         return 0
 

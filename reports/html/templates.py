@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-_DIRECTIONS = dict.fromkeys(
-    map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "?"
-)
-"""Marks that turn the direction of text: those of a name would turn what is beside it, too."""
+_DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_CONTROLS = "".join(map(chr, (*range(9), 11, 12, *range(14, 32), *range(127, 160))))
+_UNSEEN = dict.fromkeys(map(ord, _DIRECTIONS + _CONTROLS), "?")
+"""Marks that turn the direction of text: those of a name would turn what is beside it, too.
+And controls: HTML has no NUL, and an escape steers the terminal of whoever prints the page."""
 
 _ONE_LINE = 80  # characters of a patch
 
@@ -147,4 +148,4 @@ def prose(text: str) -> Markup:
 
 
 def _shown(text: str) -> str:
-    return fmt.unbroken(text).translate(_DIRECTIONS)
+    return fmt.unbroken(text).translate(_UNSEEN)

@@ -92,8 +92,8 @@ class Page:
 
 
 def printable(text: str) -> str:
-    """Replace control and format characters: a name in a trace must not steer the terminal."""
+    """Replace what is no letter, sign or blank: a name in a trace must not steer the terminal."""
     return "".join(
-        "?" if unicodedata.category(char) in ("Cc", "Cf", "Cs") else char
+        "?" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") else char
         for char in text.replace("\n", " ").replace("\t", " ")
     )

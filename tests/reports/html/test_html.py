@@ -59,8 +59,9 @@ def page() -> Element:
 
 
 def test_a_name_cannot_turn_the_text_beside_it() -> None:
-    page = render(factory.diagnosis(headline=Headline(line="a\u202eb\u2067c")), "html")
-    assert parse(page).one("h1").text == "a?b?c"
+    line = "a\u202eb\u2067c\x00d\x1b[2J"
+    page = render(factory.diagnosis(headline=Headline(line=line)), "html")
+    assert parse(page).one("h1").text == "a?b?c?d?[2J"
 
 
 def test_sections_come_in_the_order_in_which_a_reader_needs_them(page: Element) -> None:

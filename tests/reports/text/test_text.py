@@ -250,8 +250,8 @@ def test_colour_only_where_asked_for() -> None:
 
 
 def test_names_from_a_run_cannot_steer_the_terminal() -> None:
-    shown = text(factory.hostile("\x1b]0;owned\x07\u202e\x9b31m\r"))
-    assert set(shown) & set("\x1b\x07\u202e\x9b\r") == set()
+    shown = text(factory.hostile("\x1b]0;owned\x07\u202e\x9b31m\r\u2028"))
+    assert set(shown) & set("\x1b\x07\u202e\x9b\r\u2028") == set()
 
 
 def test_printable_keeps_words_in_any_language() -> None:
