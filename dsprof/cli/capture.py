@@ -32,11 +32,9 @@ FOLDER is where the job writes its traces; the user must be the same."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
-        from dsprof.trace.rolling.capture import MOST_STEPS
-
         parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of its traces")
         parser.add_argument(
-            "--steps", type=int, default=20, metavar="N", help=f"how many, at most {MOST_STEPS:,}"
+            "--steps", type=int, default=20, metavar="N", help="how many (default: 20)"
         )
 
     def run(self, arguments: Namespace) -> int:

@@ -27,8 +27,8 @@ from dsprof.trace.schema import (
     Phase,
     Segment,
 )
-from dsprof.trace.selection import needed_lines
 from dsprof.trace.source import Source, check_damage, read_start, size_of
+from dsprof.trace.step_cutting import needed_lines
 
 _CHUNK_BYTES = 1 << 19
 _HEADER_BYTES = 1 << 16

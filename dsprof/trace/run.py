@@ -32,8 +32,9 @@ from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.rolling.parts import is_part
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
-from dsprof.trace.selection import EVERYTHING, Selection, cut_to_steps
+from dsprof.trace.selection import EVERYTHING, Selection
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
+from dsprof.trace.step_cutting import cut_to_steps
 
 _NATIVE_NAME = re.compile(r"^trace.*\.rank(\d{1,9})\.json(?:\.gz)?$")
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")

@@ -11,7 +11,8 @@ from dsprof.trace import reader
 from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Site
-from dsprof.trace.selection import Selection, needed_lines, ranks_in, steps_in
+from dsprof.trace.selection import Selection, ranks_in, steps_in
+from dsprof.trace.step_cutting import needed_lines
 from tests.factories.trace import group, header, span, step, sync
 from tests.factories.trace_files import encode, write_run
 
