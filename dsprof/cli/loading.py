@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsprof.errors import ConfigError, DsprofError, escaped
 from dsprof.files.inputs import read_input
-from dsprof.trace.selection import EVERYTHING, Selection, ranks_in, steps_in
 
 if TYPE_CHECKING:
     from dsprof.analysis.engine import Engine, Progress
     from dsprof.diagnosis.model import Diagnosis
     from dsprof.trace.run import RunFiles
+    from dsprof.trace.selection import Selection
 
 _WIDTH = 30
 _SMALL_BYTES = 1 << 23
@@ -58,7 +58,7 @@ class Reading(NamedTuple):
     """How traces are read."""
 
     engine: str = ""
-    selection: Selection = EVERYTHING
+    selection: Selection | None = None  # None: all of the run
     is_quiet: bool = False
 
     @classmethod
@@ -68,6 +68,8 @@ class Reading(NamedTuple):
         Raises:
             ConfigError: ranks or steps are none.
         """
+        from dsprof.trace.selection import Selection, ranks_in, steps_in
+
         try:
             selection = Selection(
                 ranks=ranks_in(arguments.ranks) if arguments.ranks else (),
@@ -133,13 +135,14 @@ def load_run_and_diagnosis(
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
     from dsprof.trace.run import find_run, is_growing
+    from dsprof.trace.selection import EVERYTHING
     from dsprof.trace.source import size_of
 
     thresholds = load_thresholds(config, threshold_schema()) if config else {}
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
     # Workers of a cluster have a current folder of their own.
     places = [path.absolute() for path in paths] if reading.engine else paths
-    run = find_run(places, reading.selection)
+    run = find_run(places, reading.selection or EVERYTHING)
     keep_live_states(run)
     sizes = [size_of(path) for path in run.files]
     engine = _engine_at(reading.engine) if reading.engine else Processes(processes_for(sizes))
