@@ -86,8 +86,10 @@ def found(paths: Sequence[Path]) -> Watched:
 
 
 def _print(watched: Watched, form: str) -> None:
+    from dsprof.live.judging import Standing
     from dsprof.live.screen import Chosen, as_text, screen
 
+    watched.judge.standing = Standing(persistence=1)  # no second judgement follows
     watched.look()
     while watched.is_behind or watched.judge.is_busy:
         time.sleep(0 if watched.is_behind else _POLL_S)

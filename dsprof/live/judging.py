@@ -42,7 +42,8 @@ class Standing:
     whole run, holds without more ado.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, persistence: int = _PERSISTENCE) -> None:
+        self._persistence = persistence
         self.findings: list[Finding] = []
         self.waiting: list[str] = []
         self._agreed: dict[str, int] = {}  # rule -> judgements in a row that are unlike what stands
@@ -66,7 +67,7 @@ class Standing:
         standing = {one.rule for one in self.findings}
         unlike = (heard ^ standing) - self._withdrawn
         self._agreed = {rule: self._agreed.get(rule, 0) + 1 for rule in unlike}
-        due = {rule for rule, count in self._agreed.items() if count >= _PERSISTENCE}
+        due = {rule for rule, count in self._agreed.items() if count >= self._persistence}
         self._agreed = {rule: n for rule, n in self._agreed.items() if rule not in due}
         self._withdrawn |= due & standing
         return standing ^ due

@@ -30,7 +30,7 @@ from dsprof.trace.reader import read_trace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
-from dsprof.trace.rolling.parts import is_part
+from dsprof.trace.rolling.parts import is_part, parts_of
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.selection import EVERYTHING, Selection
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
@@ -138,8 +138,9 @@ def is_growing(run: RunFiles) -> bool:
     for path in run.files:
         with suppress(OSError), open_input(path) as file:
             status = os.fstat(file.fileno())
+            written = max([status.st_mtime, *(part.stat().st_mtime for part in parts_of(path))])
             file.seek(max(status.st_size - len(_LAST), 0))
-            if file.read() != _LAST and time.time() - status.st_mtime < _FRESH_S:
+            if file.read() != _LAST and time.time() - written < _FRESH_S:
                 return True
     return False
 

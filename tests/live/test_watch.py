@@ -39,6 +39,22 @@ def test_once_prints_the_findings_of_the_report(
     assert now["exposed_share"] == pytest.approx(report["steps"]["exposed_share"])
 
 
+def test_once_prints_the_findings_of_a_run_that_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(2):
+        content = encode(events(rank, 40, late_ms=18))
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(content.removesuffix(b"\n]\n"))
+    assert main(["watch", str(tmp_path), "--once", "--format", "json"]) == 0
+    now = json.loads(capsys.readouterr().out)
+    assert main(["report", str(tmp_path), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    failed = [one for one in report["findings"] if one["status"] == "fail"]
+    expected = [one["rule"] for one in failed if one["rule"] not in now["waiting_rules"]]
+    assert not now["is_over"]
+    assert [one["rule"] for one in now["findings"]] == expected != []
+
+
 def test_once_prints_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(run), "--once"]) == 0
     text = capsys.readouterr().out
