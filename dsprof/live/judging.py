@@ -154,6 +154,8 @@ class Judge:
             self._take()
         except DsprofError as error:
             self.failure = str(error)
+        except msgspec.MsgspecError:  # as of a dsprof that is installed anew meanwhile
+            self.failure = "dsprof hang gave no readable answer"
         if not is_stalled:
             self.stuck = ""
         elif self._hang.is_due:

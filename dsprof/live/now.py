@@ -69,5 +69,6 @@ class RunNow(msgspec.Struct):
     stuck: str = ""  # why no step ends, where none does
     findings: list[Finding] = []  # that stand, the most important first
     judged_steps: int | None = None  # up to which findings are known; None: not judged yet
+    judge_failure: str = ""  # why the newest judgement failed
     waiting_rules: list[str] = []  # judged only when the run is over
     schema_version: int = 1

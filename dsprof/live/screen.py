@@ -171,8 +171,12 @@ def _heat(now: RunNow, width: int) -> dict[int, Line]:
 
 
 def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
-    if now.judged_steps is None:
+    if now.judge_failure:
+        failure = _wrapped(f"The rules cannot be applied: {now.judge_failure}", width)
+        yield from ([(line, "yellow")] for line in failure)
+    elif now.judged_steps is None:
         yield [("Not judged yet.", "")]
+    if now.judged_steps is None:
         return
     waiting = f"; judged at its end: {', '.join(now.waiting_rules)}" if now.waiting_rules else ""
     count = fmt.plural(len(now.findings), "finding") if now.findings else "No findings"

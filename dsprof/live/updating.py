@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event
 from time import thread_time
 
@@ -38,8 +39,6 @@ class UpdatingSite:
         took_s = 0.0
         while self.is_growing and not stopped.wait(max(REST * took_s, _SHORTEST_REST_S)):
             began_s = thread_time()
-            try:
+            with suppress(DsprofError, MemoryError):  # what is known stays; it may go on later
                 self._site = self._load()
-            except DsprofError:  # a file has gone: what is known stays
-                return
             took_s = thread_time() - began_s

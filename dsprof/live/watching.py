@@ -127,6 +127,7 @@ class Watched:
             stuck=self.judge.stuck,
             findings=self.judge.standing.findings,
             judged_steps=self.judge.steps,
+            judge_failure=self.judge.failure,
             waiting_rules=self.judge.standing.waiting,
         )
 

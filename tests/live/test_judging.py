@@ -11,7 +11,8 @@ from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis, RuleInfo
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Status
-from dsprof.live.judging import Asked, Standing
+from dsprof.live import judging
+from dsprof.live.judging import Asked, Judge, Standing
 from dsprof.trace.run import find_run
 from tests.factories import diagnosis as make
 from tests.factories.trace_files import encode
@@ -92,6 +93,18 @@ def test_a_command_beside_imports_nothing_from_the_current_folder(
         assert asked.is_busy
     assert found.startswith(b"dsprof ")
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_an_answer_that_cannot_be_read_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(judging, "_PROGRAM", f"print('x'); raise SystemExit({code})")
+    judge = Judge([tmp_path])
+    while not judge.failure:
+        judge.poll(is_over=False, is_stalled=True)
+    judge.close()
+    assert judge.stuck == ""
 
 
 def test_a_command_that_cannot_start_now_is_due_again_later(

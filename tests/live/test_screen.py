@@ -134,3 +134,9 @@ def test_a_run_without_a_step_says_so() -> None:
     now = run(step=None, step_ns=None, parts=None)
     assert "No step has ended yet." in lines(now)
     assert msgspec.json.decode(msgspec.json.encode(now), type=RunNow) == now
+
+
+def test_why_there_is_no_judgement_is_said() -> None:
+    found = lines(run(judge_failure="/run: cannot be read"))
+    assert "The rules cannot be applied: /run: cannot be read" in found
+    assert "Not judged yet." not in found
