@@ -17,9 +17,11 @@ LEAST_PAUSE_S = 10
 """A request so soon after the one before is not followed."""
 
 _LARGEST_BYTES = 4096
-_REQUEST = ".capture.json"
+_REQUEST, _ANSWER = ".capture.json", ".capture-{}.json"
+_KEPT_S = 3600.0
+"""An answer this old is known to all ranks: a request may come each minute for a month."""
 
-Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-z-]{1,40}$")]
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-z-]{1,40}\Z")]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,8 +52,16 @@ def ask(folder: Path, steps: int) -> Request:
         OSError: it cannot be written.
     """
     request = Request(secrets.token_hex(8), steps, time.time())
+    _forget_answers(folder, before_s=request.asked_s - _KEPT_S)
     notes.put(folder / _REQUEST, msgspec.json.encode(request))
     return request
+
+
+def _forget_answers(folder: Path, before_s: float) -> None:
+    for path in folder.glob(_ANSWER.format("*")):
+        with suppress(OSError):
+            if path.lstat().st_mtime < before_s:
+                path.unlink()
 
 
 def asked(folder: Path) -> Request | None:
@@ -85,4 +95,4 @@ def agreed(folder: Path, request: Request) -> Captured | None:
 
 
 def _agreed(folder: Path, request: str) -> Path:
-    return folder / f".capture-{request}.json"
+    return folder / _ANSWER.format(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -22,7 +23,14 @@ def test_ranks_read_what_was_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"steps": 0}, {"steps": 1001}, {"steps": "20"}, {"id": "../x"}, {"command": "rm"}],
+    [
+        {"steps": 0},
+        {"steps": 1001},
+        {"steps": "20"},
+        {"id": "../x"},
+        {"id": "a\n"},
+        {"command": "rm"},
+    ],
 )
 def test_a_request_of_another_form_is_ignored(tmp_path: Path, change: dict[str, object]) -> None:
     path = tmp_path / ".capture.json"
@@ -44,3 +52,13 @@ def test_the_first_proposal_counts_for_all(tmp_path: Path) -> None:
     first, second = Captured(request.id, 100, 20), Captured(request.id, 105, 20)
     assert [agree(tmp_path, one) for one in (first, second)] == [first, first]
     assert agreed(tmp_path, request) == first
+
+
+def test_old_answers_are_forgotten(tmp_path: Path) -> None:
+    old, new = (ask(tmp_path, 20) for _ in range(2))
+    for request in (old, new):
+        agree(tmp_path, Captured(request.id, 100, 20))
+    os.utime(tmp_path / f".capture-{old.id}.json", (0, 0))
+    ask(tmp_path, 20)
+    assert agreed(tmp_path, old) is None
+    assert agreed(tmp_path, new) is not None
