@@ -71,7 +71,11 @@ def _exposed(d: Diagnosis) -> Tile:
     if parts.exposed_comm_ns is None:
         return Tile(label, "unknown", d.steps.method)
     share = percent(parts.exposed_comm_ns / max(parts.total_ns, 1))
-    return Tile(label, share, f"{duration(parts.exposed_comm_ns)} of the median step")
+    return Tile(
+        label,
+        share,
+        f"{duration(parts.exposed_comm_ns)} of the median step, in which ranks only wait",
+    )
 
 
 def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
