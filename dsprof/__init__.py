@@ -53,7 +53,7 @@ def enable(
         config: YAML file with settings.
         out: folder for the trace files.
         interception: where collectives are intercepted.
-        mode: "always" records without end within `budget_mb`.
+        mode: "always" records the whole run within `budget_mb`.
         start_step: first optimizer step recorded in detail.
         steps: number of steps recorded from there on; None: all.
         every: record only each n-th of these steps in detail.

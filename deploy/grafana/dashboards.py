@@ -60,13 +60,13 @@ EXPOSED = Panel(
 )
 IN_FLIGHT = Panel(
     "Oldest collective in flight",
-    "Seconds since ranks called a collective that has not ended.",
+    "Time since the rank called a collective that has not ended.",
     "s",
     _ten_largest("dsprof_in_flight_seconds"),
 )
 LATENESS = Panel(
     "Late ranks",
-    "How long the others wait for a rank in each step.",
+    "Time that the others wait for a rank in each step.",
     "s",
     _ten_largest("dsprof_rank_lateness_seconds"),
 )
@@ -104,7 +104,7 @@ DASHBOARDS: Mapping[str, Sequence[Panel]] = {
         LATENESS,
         Panel(
             "Straggler",
-            "How long the others wait in each step for the rank that is late in most steps.",
+            "Time that the others wait for the straggler in each step.",
             "s",
             {"lateness": f"dsprof_straggler_lateness_seconds{_HERE}"},
         ),
@@ -124,25 +124,25 @@ DASHBOARDS: Mapping[str, Sequence[Panel]] = {
     "memory": (
         Panel(
             "Host memory",
-            "Resident memory of ranks; of many ranks, the largest of each host.",
+            "Resident memory of ranks; with more than 64 ranks, the largest of each host.",
             "bytes",
             _ten_largest("dsprof_host_memory_bytes"),
         ),
         Panel(
             "Device memory in use",
-            "What the allocator has given to tensors.",
+            "Memory that the allocator has given to tensors.",
             "bytes",
             _ten_largest("dsprof_device_allocated_bytes"),
         ),
         Panel(
             "Device memory reserved",
-            "What the allocator holds.",
+            "Memory that the allocator has reserved.",
             "bytes",
             _ten_largest("dsprof_device_reserved_bytes"),
         ),
         Panel(
             "Device memory stuck",
-            "Free memory in segments that are partly used: no other size can have it.",
+            "Free memory in segments that are partly used; only smaller requests can use it.",
             "bytes",
             _ten_largest("dsprof_device_stuck_bytes"),
         ),
@@ -150,7 +150,7 @@ DASHBOARDS: Mapping[str, Sequence[Panel]] = {
     "hang": (
         Panel(
             "Stuck",
-            "1 where a rank keeps the others waiting.",
+            "1 if no step ends and the cause is known.",
             "none",
             {"stuck": f"dsprof_stuck{_HERE}"},
         ),

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes the report of a job that recorded into dsprof-JOBID in its folder; the job's state is left alone.
+# Writes the report of a job that recorded into dsprof-JOBID in its folder. It never changes the job's exit code.
 # In a job script: trap 'deploy/slurm/epilogue.sh' EXIT. As TaskEpilog: give its path in slurm.conf.
 set -u
 

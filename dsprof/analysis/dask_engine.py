@@ -80,10 +80,10 @@ def _check_versions(client: Client) -> None:
     """
     for worker, version in client.run(installed_version, on_error="return").items():
         if version != __version__:
-            found = version if isinstance(version, str) else "none that can be imported"
+            found = f"dsprof {version}" if isinstance(version, str) else "no working dsprof"
             raise DsprofError(
-                f"worker {worker} has another dsprof than this process: {found}, not "
-                f"{__version__}; install the same on all workers"
+                f"worker {worker} has {found}; install dsprof {__version__} on all workers, as in "
+                "this process"
             )
 
 

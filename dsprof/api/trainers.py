@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def log_to_trackers(trainer: Trainer) -> None:
     """Let a Hugging Face Trainer log `dsprof/*` to the trackers that it reports to.
 
-    Call it after the Trainer is made and before `train`. Whenever the Trainer logs, the figures of
-    the last step of rank 0 are among what it logs.
+    Call it after the Trainer is made and before `train`. Each log of the Trainer
+    then has the figures of rank 0's last step.
     """
     from transformers import TrainerCallback
 

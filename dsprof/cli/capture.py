@@ -28,13 +28,15 @@ steps, the same on all ranks.
   dsprof capture dsprof-out                   20 steps
   dsprof capture dsprof-out --steps 100
 
-FOLDER is where the job writes its traces; the user must be the same."""
+FOLDER is where the job writes its traces. Run it as the user of the job."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
-        parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of its traces")
         parser.add_argument(
-            "--steps", type=int, default=20, metavar="N", help="how many (default: 20)"
+            "folder", type=Path, metavar="FOLDER", help="folder of the job's traces"
+        )
+        parser.add_argument(
+            "--steps", type=int, default=20, metavar="N", help="number of steps (default: 20)"
         )
 
     def run(self, arguments: Namespace) -> int:
@@ -51,8 +53,8 @@ FOLDER is where the job writes its traces; the user must be the same."""
             raise DsprofError(f"{folder}: cannot be written: {error.strerror}") from None
         found = _wait(folder, request)
         print(
-            f"Steps {found.start:,} to {found.stop - 1:,} are kept in full detail. When they are "
-            f"over: dsprof report {escaped(str(folder))} --steps {found.start}:{found.stop}"
+            f"All ranks keep steps {found.start:,} to {found.stop - 1:,} in full detail. After "
+            f"them, run: dsprof report {escaped(str(folder))} --steps {found.start}:{found.stop}"
         )
         return 0
 
@@ -68,8 +70,8 @@ def _check(folder: Path) -> None:
 
     if not any(map(is_rolling, find_run([folder]).headers)):
         raise DsprofError(
-            f"{folder}: not recorded with mode: always, so its ranks follow no requests; all "
-            "steps of its window are in full detail already"
+            f"{folder}: recorded without mode: always, so its ranks ignore requests; its recorded "
+            "steps already have full detail"
         )
 
 
@@ -82,6 +84,6 @@ def _wait(folder: Path, request: Request) -> range:
             return found.range
         time.sleep(_LOOK_S)
     raise DsprofError(
-        f"{folder}: no rank has answered within {_PATIENCE_S:.0f} s: the job has ended, another "
-        "user runs it, or it has followed a request less than 10 s ago"
+        f"{folder}: no rank answered within {_PATIENCE_S:.0f} s: the job has ended, runs as "
+        "another user, or followed another request in the last 10 s"
     )

@@ -47,10 +47,17 @@ def add_reading(parser: ArgumentParser) -> None:
         metavar="ADDRESS",
         help="read on a Dask cluster: dask://HOST:PORT (default: processes of this machine)",
     )
-    parser.add_argument("--ranks", default="", metavar="RANKS", help="read only these: 0-63,128")
-    parser.add_argument("--hosts", default="", metavar="HOSTS", help="read only these: node1,node2")
     parser.add_argument(
-        "--steps", default="", metavar="FROM:TO", help="read only these: 1000:1200 ends at 1199"
+        "--ranks", default="", metavar="RANKS", help="read only these ranks: 0-63,128"
+    )
+    parser.add_argument(
+        "--hosts", default="", metavar="HOSTS", help="read only these hosts: node1,node2"
+    )
+    parser.add_argument(
+        "--steps",
+        default="",
+        metavar="FROM:TO",
+        help="read only these steps: 1000:1200 is 1000 to 1199",
     )
 
 

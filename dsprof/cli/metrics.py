@@ -22,7 +22,8 @@ class MetricsCommand:
     help = "serve the figures of a run to Prometheus"
     description = """\
 Follow a run while it records, and serve its figures to Prometheus.
-Run it once on a node that sees the folder of traces; training opens no port.
+Start it once, on a node that sees the folder of traces. The training opens no
+port.
 
   dsprof metrics dsprof-out                     http://127.0.0.1:9467/metrics
   dsprof metrics dsprof-out --host 0.0.0.0      also for other machines
@@ -46,12 +47,12 @@ docs/how-to/watch.md lists the metrics."""
             "--alerts",
             type=Path,
             metavar="FILE",
-            help="YAML file that says where findings are sent",
+            help="YAML file with the command or webhook that receives findings",
         )
         parser.add_argument(
             "--otlp",
             action="store_true",
-            help="also send by OTLP, to where OTEL_EXPORTER_OTLP_ENDPOINT says",
+            help="also send them by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT",
         )
 
     def run(self, arguments: Namespace) -> int:
@@ -60,7 +61,7 @@ docs/how-to/watch.md lists the metrics."""
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError:
             raise DsprofError(
-                "metrics need prometheus_client: pip install 'dsprof[metrics]'"
+                "dsprof metrics needs prometheus_client: pip install 'dsprof[metrics]'"
             ) from None
         from dsprof.cli.watch import found
         from dsprof.config.alerts import load_alerts
@@ -86,7 +87,7 @@ docs/how-to/watch.md lists the metrics."""
             ) from None
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         shown = f"http://{host}:{server.server_port}/metrics"
-        print(f"dsprof: {shown}; Ctrl-C ends", file=sys.stderr, flush=True)
+        print(f"dsprof: {shown}; Ctrl-C quits", file=sys.stderr, flush=True)
         watched = found(arguments.paths)
 
         def show(now: RunNow) -> None:
@@ -104,5 +105,5 @@ def _otlp(families: Families) -> OtlpSender:
     try:
         from dsprof.live.otlp import OtlpSender
     except ImportError:
-        raise DsprofError("OTLP needs OpenTelemetry: pip install 'dsprof[otlp]'") from None
+        raise DsprofError("--otlp needs OpenTelemetry: pip install 'dsprof[otlp]'") from None
     return OtlpSender(families)

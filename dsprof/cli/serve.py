@@ -18,8 +18,8 @@ class ServeCommand:
     name = "serve"
     help = "show a run in a browser, with every step"
     description = """\
-Show the report of a run as a web page of this machine, with each step of each
-rank in detail: steps are read from the traces when they are asked for.
+Show the report of a run in a browser on this machine, with each step of each
+rank in detail. Steps are read from the traces on request.
 
   dsprof serve dsprof-out            prints the address; Ctrl-C ends it
   dsprof serve dsprof-out --open     and opens it in a browser

@@ -26,19 +26,19 @@ class WatchCommand:
     name = "watch"
     help = "show a run in the terminal while it lasts"
     description = """\
-Follow a run while it records: pace, where a step goes, ranks by steps, what is
-in flight, memory, and the findings so far. It reads the traces as they grow;
-the training notices nothing.
+Follow a run while it records: pace, parts of a step, ranks by steps,
+collectives in flight, memory, and the findings so far. It only reads the
+traces; the training does no extra work.
 
   dsprof watch dsprof-out                          q quits, arrows choose a rank
-  dsprof watch dsprof-out --once                   print it once, as text
+  dsprof watch dsprof-out --once                   print the state once, as text
   dsprof watch dsprof-out --once --format json     the same for programs"""
 
     def prepare(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "paths", nargs="+", type=Path, metavar="PATH", help="folder that the run records into"
         )
-        parser.add_argument("--once", action="store_true", help="print the state and end")
+        parser.add_argument("--once", action="store_true", help="print the state once and exit")
         parser.add_argument(
             "--format",
             choices=("text", "json"),
@@ -53,9 +53,9 @@ the training notices nothing.
         if arguments.once:
             _print(Watched(arguments.paths), arguments.format)
         elif arguments.format == "json":
-            raise DsprofError("--format json needs --once")
+            raise DsprofError("--format json works only with --once")
         elif not sys.stdout.isatty():
-            raise DsprofError("standard output is no terminal; add --once to print the state")
+            raise DsprofError("standard output is not a terminal; add --once to print the state")
         else:
             _app(arguments.paths)
         return 0
@@ -80,7 +80,7 @@ def found(paths: Sequence[Path]) -> Watched:
                 raise
         if not is_said:
             names = escaped(", ".join(map(str, paths)))
-            print(f"dsprof: waiting for the first trace in {names}; Ctrl-C ends", file=sys.stderr)
+            print(f"dsprof: waiting for the first trace in {names}; Ctrl-C quits", file=sys.stderr)
             is_said = True
         time.sleep(_WAIT_S)
 

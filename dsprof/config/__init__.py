@@ -47,8 +47,8 @@ class Config:
     mode: Literal["window", "always"] = _option(
         "window",
         "window records the steps of start_step, steps and every in detail until budget_mb is "
-        "spent; always records without end within budget_mb: sums of all steps, and details of the "
-        "newest and of the most telling ones",
+        "spent; always records the whole run within budget_mb: sums of all steps, and details of "
+        "the newest and of selected ones",
     )
     start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
     steps: int | None = _option(

@@ -46,7 +46,7 @@ def load_alerts(path: Path) -> OnFinding:
     except msgspec.ValidationError as error:
         raise ConfigError(f"{os.fspath(path)}: {error}") from None
     except (msgspec.DecodeError, RecursionError):
-        raise ConfigError(f"{os.fspath(path)}: this is no YAML") from None
+        raise ConfigError(f"{os.fspath(path)}: invalid YAML") from None
     if found.command is None and not found.webhook:
         raise ConfigError(f"{os.fspath(path)}: on_finding needs a command or a webhook")
     if found.webhook and not _is_web_address(found.webhook):

@@ -86,7 +86,9 @@ class Alerts:
                 timeout=self._on_finding.timeout_s,
             )
         except subprocess.TimeoutExpired:
-            self._complain(f"dsprof: the command of on_finding took over {self._limit}: ended")
+            self._complain(
+                f"dsprof: the command of on_finding took over {self._limit} and was killed"
+            )
         except (OSError, ValueError) as error:  # ValueError: a NUL is in it
             why = error.strerror if isinstance(error, OSError) else error
             self._complain(f"dsprof: the command of on_finding cannot start: {why}")
@@ -114,7 +116,7 @@ class Alerts:
             except (OSError, HTTPException, ValueError) as error:
                 # Its text may quote the address.
                 failure = f"it cannot be reached ({type(error).__name__})"
-        self._complain(f"dsprof: the webhook of on_finding was given up: {failure}")
+        self._complain(f"dsprof: the webhook of on_finding failed: {failure}")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -60,28 +60,28 @@ class RunCollector(Collector):
 
 
 def _of_run(now: RunNow) -> Iterator[Metric]:
-    info = InfoMetricFamily("dsprof_run", "The run that is watched")
+    info = InfoMetricFamily("dsprof_run", "The watched run")
     info.add_metric([], {"run_key": now.run_key, "world_size": str(now.world_size)})
     yield info
-    yield _gauge("dsprof_over", "Whether all ranks have ended their traces", now.is_over)
+    yield _gauge("dsprof_over", "1 once all ranks have ended their traces", now.is_over)
     yield _gauge("dsprof_step", "The last step that a rank completed", now.step)
     yield _gauge("dsprof_ranks", "Ranks that have a trace", len(now.ranks))
     yield _gauge(
         "dsprof_exposed_share",
-        "Exposed communication / time of recent steps",
+        "Exposed communication as a share of recent steps",
         now.exposed_share,
     )
     yield _gauge(
         "dsprof_straggler_rank",
-        "The rank that others wait for in most recent steps; absent where none is",
+        "The late rank of most recent steps; absent if there is none",
         now.straggler,
     )
     yield _gauge(
         "dsprof_straggler_lateness_seconds",
-        "How long the others wait for it in a step",
+        "Time that the others wait for the straggler in a step",
         _seconds(now.straggler_ns) or 0,
     )
-    yield _gauge("dsprof_stuck", "Whether no step ends for a known reason", bool(now.stuck))
+    yield _gauge("dsprof_stuck", "1 if no step ends and the cause is known", bool(now.stuck))
     found = GaugeMetricFamily("dsprof_findings", "Findings so far", labels=["severity"])
     counts = Counter(finding.severity for finding in now.findings)
     for severity in Severity:
@@ -126,7 +126,7 @@ def _of_steps(totals: Totals) -> Iterator[Metric]:
 
 def _of_traffic(totals: Totals) -> Iterator[Metric]:
     calls = CounterMetricFamily("dsprof_calls", "Collectives", labels=["op", "group"])
-    nbytes = CounterMetricFamily("dsprof_bytes", "Their bytes", labels=["op", "group"])
+    nbytes = CounterMetricFamily("dsprof_bytes", "Bytes of collectives", labels=["op", "group"])
     kept = dict(totals.calls.most_common(_MOST_GROUPS))
     sums: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
@@ -139,7 +139,7 @@ def _of_traffic(totals: Totals) -> Iterator[Metric]:
         nbytes.add_metric([op, group], sizes[op, group])
     yield calls
     yield nbytes
-    flushes = CounterMetricFamily("dsprof_flushes", "Flushes of buckets", labels=["cause"])
+    flushes = CounterMetricFamily("dsprof_flushes", "Flushes of gradient buckets", labels=["cause"])
     for cause, count in totals.flushes.most_common(_MOST_CAUSES):
         flushes.add_metric([cause], count)
     yield flushes
@@ -174,28 +174,28 @@ _OF_RANKS = (
     ),
     (
         "dsprof_rank_silent",
-        "Whether a rank shows no sign of life",
+        "1 if the rank has written nothing for 10 seconds",
         lambda rank: float(rank.state == "silent"),
     ),
     (
         "dsprof_rank_lateness_seconds",
-        "How long others wait for a rank in a step",
+        "Time that the others wait for the rank in a step",
         lambda rank: _seconds(rank.late_ns),
     ),
-    ("dsprof_host_memory_bytes", "Resident memory", lambda rank: rank.rss_bytes),
+    ("dsprof_host_memory_bytes", "Resident memory of the process", lambda rank: rank.rss_bytes),
     (
         "dsprof_device_allocated_bytes",
-        "Memory of the device in use",
+        "Device memory in use",
         lambda rank: rank.allocated_bytes,
     ),
     (
         "dsprof_device_reserved_bytes",
-        "Memory that the allocator holds",
+        "Device memory that the allocator has reserved",
         lambda rank: rank.reserved_bytes,
     ),
     (
         "dsprof_device_stuck_bytes",
-        "Free memory in segments that are partly used",
+        "Free device memory in segments that are partly used",
         lambda rank: rank.stuck_bytes,
     ),
 )

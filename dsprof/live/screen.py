@@ -66,7 +66,7 @@ def _title(now: RunNow) -> Line:
         present = f"{len(now.ranks)} of {present}"
     hosts = {rank.host for rank in now.ranks}
     where = next(iter(hosts)) if len(hosts) == 1 else fmt.plural(len(hosts), "host")
-    state = "over" if now.is_over else "running"
+    state = "ended" if now.is_over else "running"
     return [
         ("dsprof ", "bold"),
         (f"{present} on {shortened(where, 24)}, since {now.started[11:19]} UTC, ", ""),
@@ -78,7 +78,7 @@ def _step(now: RunNow, width: int) -> Iterator[Line]:
     if now.step is None or now.step_ns is None:
         yield [("No step has ended yet.", "")]
         return
-    pace = "" if now.steps_per_s is None else f", {now.steps_per_s:.3g} a second"
+    pace = "" if now.steps_per_s is None else f", {now.steps_per_s:.3g} steps/s"
     trend = _trend(now.trend)
     yield [(f"Step {now.step:,}", "bold"), (f"  {fmt.duration(now.step_ns)}{pace}{trend}", "")]
     if now.parts is None:
@@ -112,7 +112,7 @@ def _stuck(now: RunNow, width: int) -> Iterator[Line]:
 
 
 def _rank_head(width: int) -> Line:
-    head = f"{'rank':>5} {'step':>8} {'a step':>8} {'exposed':>7} {'memory':>8}  recent steps"
+    head = f"{'rank':>5} {'step':>8} {'time':>8} {'exposed':>7} {'memory':>8}  recent steps"
     return [(head[:width], "bold")]
 
 
@@ -178,7 +178,9 @@ def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
         yield [("Not judged yet.", "")]
     if now.judged_steps is None:
         return
-    waiting = f"; judged at its end: {', '.join(now.waiting_rules)}" if now.waiting_rules else ""
+    waiting = (
+        f"; judged only at its end: {', '.join(now.waiting_rules)}" if now.waiting_rules else ""
+    )
     count = fmt.plural(len(now.findings), "finding") if now.findings else "No findings"
     yield [(f"{count} after {fmt.plural(now.judged_steps, 'step')}{waiting}"[:width], "bold")]
     for place, finding in enumerate(now.findings):

@@ -137,7 +137,7 @@ class Watched:
         for path in run.files:
             if path.suffix == ".gz" or reader_of(path) not in (NATIVE, None):
                 raise NotGrowingError(
-                    f"{path}: packed, or of another tool: it does not grow; use dsprof report"
+                    f"{path}: packed or of another tool, so it does not grow; use dsprof report"
                 )
         known = {rank.path: rank for rank in self.ranks.values()}
         if run.headers[0].run_key not in {rank.header.run_key for rank in known.values()}:

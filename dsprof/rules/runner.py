@@ -69,7 +69,7 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
         text = f"Unknown: {', '.join(missing)} was not collected."
         return [meta.unknown(text)]
     if meta.judges_end and Run in run and run[Run].is_running:
-        return [meta.unknown("The run goes on; its end is not judged yet.")]
+        return [meta.unknown("Unknown: the run has not ended yet.")]
     if _is_of_steps(meta) and _has_no_steps(run):
         return [meta.not_applicable("No step is marked.")]
     if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:

@@ -123,7 +123,7 @@ def _selected(files: Sequence[Path], selection: Selection) -> list[Path]:
 
 
 def _nothing_selected(selection: Selection) -> TraceError:
-    return TraceError(f"no trace of {selection} is here; leave the option out to see all ranks")
+    return TraceError(f"no trace of {selection} was found; omit the option to read all ranks")
 
 
 _LAST = b"\n]\n"

@@ -65,7 +65,7 @@ def waiting_lines(rows: Sequence[CallSiteRow]) -> FlameGraph | None:
         for row in rows
         if row.exposed_ns and row.exposed_ns > 0
     }
-    labels = {"own": "line of the program", "library": "phase, operation", "others": "all others"}
+    labels = {"own": "line of the program", "library": "phase, operation", "others": "others"}
     return _flame_graph(paths, "exposed communication per rank and step", fmt.duration, labels)
 
 
@@ -79,7 +79,7 @@ def held_memory(row: SnapshotRow) -> FlameGraph | None:
     labels = {
         "own": "call in the program",
         "library": "call in a library",
-        "others": "no call stack, or all others",
+        "others": "others, or no call stack",
     }
     return _flame_graph(paths, f"in use on rank {row.rank}", fmt.size, labels)
 
@@ -102,7 +102,7 @@ def _flame_graph(
     largest = max(paths, key=lambda path: paths[path])
     named = next((frame for frame in reversed(largest) if frame.kind == "own"), largest[-1])
     return FlameGraph(
-        sentence=f"{title}; most, {shown(paths[largest])}, in {named.name}.",
+        sentence=f"{title}; the largest part is {shown(paths[largest])} in {named.name}.",
         height_px=_ROW_PX + max(box.top_px for box in boxes),
         boxes=tuple(boxes),
         keys=tuple(Key(label, f"flame-{kind}") for kind, label in labels.items() if kind in kinds),

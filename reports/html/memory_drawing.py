@@ -24,8 +24,8 @@ KINDS = (
     ("allocated", "allocated on the device", "series-1"),
     ("reserved", "reserved on the device", "series-3"),
     ("stuck", "stuck in the allocator", "exposed_comm"),
-    ("gathered", "gathered parameters, most in the step", "series-6"),
-    ("reducing", "gradient buckets in flight, most in the step", "series-2"),
+    ("gathered", "gathered parameters, peak of the step", "series-6"),
+    ("reducing", "gradient buckets in flight, peak of the step", "series-2"),
 )
 _LEAST_SHARE = 0.03  # of the largest value: a line below lies on the axis, and is in the table
 _PLOT_PX, _TOP_PX, _AXIS_PX = 130, 14, 20

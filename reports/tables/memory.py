@@ -20,8 +20,8 @@ _RANK: tuple[Shown[RankMemory], ...] = (
 )
 _OF_STEPS: tuple[Shown[RankMemory], ...] = (
     Shown("Stuck", lambda row: _most(row.stuck_bytes), "bytes"),
-    Shown("Most gathered", lambda row: _most(row.gathered_bytes), "bytes"),
-    Shown("Most buckets in flight", lambda row: _most(row.reducing_bytes), "bytes"),
+    Shown("Peak gathered", lambda row: _most(row.gathered_bytes), "bytes"),
+    Shown("Peak buckets in flight", lambda row: _most(row.reducing_bytes), "bytes"),
 )
 
 

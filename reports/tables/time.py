@@ -53,12 +53,12 @@ _HISTORY: tuple[Shown[HistorySpan], ...] = (
     Shown("Mean step", lambda span: span.mean_ns, "ns"),
     Shown("Fastest", lambda span: span.fastest_ns, "ns"),
     Shown("Slowest", lambda span: span.slowest_ns, "ns"),
-    Shown("Slowest is step", lambda span: span.slowest_step, "count"),
+    Shown("Slowest step", lambda span: span.slowest_step, "count"),
     Shown("On rank", lambda span: span.slowest_rank, "count"),
     Shown("Blocked", lambda span: span.blocked_ns, "ns"),
     Shown("Bytes", lambda span: span.bytes, "bytes"),
-    Shown("Most memory", lambda span: span.rss_bytes, "bytes"),
-    Shown("Most device memory", lambda span: span.device_bytes, "bytes"),
+    Shown("Peak memory", lambda span: span.rss_bytes, "bytes"),
+    Shown("Peak device memory", lambda span: span.device_bytes, "bytes"),
 )
 
 
@@ -70,10 +70,10 @@ def history(found: History) -> Table:
 
 _KEPT: tuple[Shown[KeptStep], ...] = (
     Shown("Step", lambda one: one.step, "count"),
-    Shown("Kept for", lambda one: one.why),
-    Shown("Times the usual", lambda one: one.times and f"{one.times:.3g}"),
+    Shown("Reason", lambda one: one.why),
+    Shown("Time / usual time", lambda one: one.times and f"{one.times:.3g}"),
     Shown("Ranks", lambda one: one.ranks, "count"),
-    Shown("Too late", lambda one: fmt.ranks(one.late_ranks) if one.late_ranks else None),
+    Shown("Ranks too late", lambda one: fmt.ranks(one.late_ranks) if one.late_ranks else None),
 )
 
 

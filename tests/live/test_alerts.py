@@ -107,7 +107,7 @@ def test_a_finding_is_told_of_each_run(tmp_path: Path) -> None:
         (("/nowhere/program",), "cannot start: No such file or directory"),
         (("a\0b",), "cannot start: embedded null byte"),
         ((sys.executable, "-c", "raise SystemExit(3)"), "ended with exit code 3"),
-        ((sys.executable, "-c", "import time; time.sleep(60)"), "took over 0.5 s: ended"),
+        ((sys.executable, "-c", "import time; time.sleep(60)"), "took over 0.5 s and was killed"),
     ],
 )
 def test_a_command_that_fails_is_said(command: tuple[str, ...], said: str) -> None:
@@ -159,7 +159,7 @@ def test_redirects_are_not_followed_and_secrets_not_said(receiver: str) -> None:
     Receiver.answers = [302, 307, 500]
     given = OnFinding(webhook=receiver, headers={"Authorization": "Bearer t0ken"})
     (complaint,) = told(given, run(findings=[finding("late-rank")]))
-    assert complaint == "dsprof: the webhook of on_finding was given up: it answered 500"
+    assert complaint == "dsprof: the webhook of on_finding failed: it answered 500"
     assert len(Receiver.got) == 3
 
 
@@ -170,7 +170,7 @@ def test_a_webhook_that_is_not_there_is_said_without_its_address() -> None:
         (complaint,) = told(given, run(findings=[finding("late-rank")]))
     finally:
         module._PAUSES_S = module_pauses
-    assert complaint.startswith("dsprof: the webhook of on_finding was given up: it cannot be")
+    assert complaint.startswith("dsprof: the webhook of on_finding failed: it cannot be")
     assert "s3cr3t" not in complaint
 
 
@@ -186,7 +186,7 @@ def test_a_webhook_that_is_not_there_is_said_without_its_address() -> None:
         ("on_finding: {webhook: 'https:'}", "must begin with https:// or http://"),
         ("on_finding: {webhook: 'http://x', every_minutes: 0}", "> 0"),
         ("on_finding: {webhook: 'http://x', timeout_s: .inf}", "<= 1000000"),
-        ("{", "this is no YAML"),
+        ("{", "invalid YAML"),
         ("", "Expected `object`, got `null`"),
     ],
 )

@@ -59,7 +59,7 @@ def lines(now: RunNow, width: int = 80, height: int = 24, **chosen: Any) -> list
 def test_the_pace_and_the_parts_of_a_step_are_said() -> None:
     found = lines(run(trend=0.25))
     assert found[0] == "dsprof 2 ranks on node-a, since 03:04:05 UTC, running"
-    assert found[1] == "Step 40  100 ms, 10 a second, 25 % slower than before"
+    assert found[1] == "Step 40  100 ms, 10 steps/s, 25 % slower than before"
     assert found[2].count("█") == 56 + 20 + 4
     assert found[3] == "compute 70 %  exposed communication 25 %  other 5 %"
 
@@ -109,7 +109,7 @@ def test_findings_say_how_far_they_go_and_unfold() -> None:
     )
     now = run(findings=[failed], judged_steps=1, waiting_rules=["data-quality"])
     folded = "\n".join(lines(now))
-    assert "1 finding after 1 step; judged at its end: data-quality" in folded
+    assert "1 finding after 1 step; judged only at its end: data-quality" in folded
     assert "high     Rank 1 delays every step. Look at rank 1." in folded
     assert "Rank 1 is last." not in folded
     assert "Rank 1 is last. Look at rank 1." in "\n".join(lines(now, finding=0))

@@ -65,8 +65,8 @@ def test_once_prints_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--format", "json"], "--format json needs --once"),
-        ([], "standard output is no terminal; add --once to print the state"),
+        (["--format", "json"], "--format json works only with --once"),
+        ([], "standard output is not a terminal; add --once to print the state"),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -117,7 +117,7 @@ def test_a_terminal_shows_a_run_as_it_grows(tmp_path: Path, terminal: Callable[.
             grown.write(encode([*lines[2 + 3 * 6 :], TRAILER])[2:])
     screen = terminal("Step 29")
     assert "Rank 1 is late: the others wait 12.0 ms a step for it." in screen
-    terminal("over")
+    terminal("UTC, ended")
     terminal("finding")
     first = terminal("Rank 1 delays", "f")
     assert all(len(line) <= 80 for line in first.splitlines())

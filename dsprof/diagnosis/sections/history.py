@@ -38,9 +38,9 @@ def history_note(found: model.History) -> str:
         return ""
     newest = plural(found.steps - found.newest_from, "step")
     return (
-        f"Details of {found.detailed_steps:,} of {found.steps:,} steps are kept, sums of all. "
-        f"Findings and figures per step are of the newest {newest}, from step "
-        f"{found.newest_from:,} on; --steps judges others of which details are kept"
+        f"Details of {found.detailed_steps:,} of {found.steps:,} steps are kept, and sums of all. "
+        f"Findings and figures per step describe the newest {newest}, from step "
+        f"{found.newest_from:,} on; use --steps to analyse other kept steps"
     )
 
 

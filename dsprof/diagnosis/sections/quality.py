@@ -81,10 +81,10 @@ def _some(ranks: int) -> str:
 def _partial(run: Run, steps: Steps) -> Iterator[str]:
     """Say what of the run is left out."""
     if str(run.selection):
-        yield f"Only a part of the run is read, as asked: {run.selection}"
+        yield f"Only a part of the run was read, as requested: {run.selection}"
     if steps.is_sampled:
         kept = f"{len(steps.numbers):,} of {steps.recorded:,} steps"
-        yield f"Step times are of {kept}, the same on all ranks"
+        yield f"Step times cover {kept}, the same on all ranks"
 
 
 def _notes(run: Run) -> list[str]:

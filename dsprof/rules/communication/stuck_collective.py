@@ -92,7 +92,7 @@ class StuckCollective:
             Status.FAIL,
             verdict.sentence,
             title=self._title_of(verdict),
-            problem=f"{capitalised(named(verdict.ranks))} did not finish what others finished"
+            problem=f"{capitalised(named(verdict.ranks))} did not finish calls that others finished"
             if verdict.is_of_device
             else "",
             severity=Severity.CRITICAL,

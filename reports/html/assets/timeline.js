@@ -191,7 +191,7 @@
     part(".plot").setAttribute("aria-label", `${title}. Lanes of ${new Set(step.bars.map((bar) => bar.rank)).size} ranks.`);
     names(height);
     recolour();
-    say(framed.length ? `Framed: the straggler, rank ${framed.join(", ")}.` : "");
+    say(framed.length ? `The frame marks the straggler, rank ${framed.join(", ")}.` : "");
     numbers();
   }
 

@@ -192,15 +192,15 @@ def test_memory_has_a_colour_for_each_kind_that_can_be_seen_and_gaps_where_it_is
         "rank 0: allocated on the device, at most 900 B",
         "rank 0: reserved on the device, at most 1,000 B",
         "rank 0: stuck in the allocator, at most 300 B",
-        "rank 0: gathered parameters, most in the step, at most 500 B",
+        "rank 0: gathered parameters, peak of the step, at most 500 B",
     ]
     assert len({shape.colour for shape in lines.values()}) == len(made.keys) == 4
     assert [*lines.values()][3].path.startswith("M500 ")  # step 0 is not known
     table = tables.memory([rank])
     assert [c.label for c in table.columns][7:] == [
         "Stuck",
-        "Most gathered",
-        "Most buckets in flight",
+        "Peak gathered",
+        "Peak buckets in flight",
     ]
     assert table.rows[0][7:] == (300, 500, 9)
 

@@ -46,7 +46,10 @@ def test_a_frame_is_as_wide_as_what_is_below_it_and_begins_where_its_parent_does
     assert (named(made, LIBRARY).kind, main.kind) == ("library", "own")
     assert named(made, "no call stack recorded").kind == "others"
     assert main.label == "main a/main.py:1"
-    assert made.sentence == "100 B in use on rank 0; most, 60 B, in /a/model.py:7 forward."
+    assert (
+        made.sentence
+        == "100 B in use on rank 0; the largest part is 60 B in /a/model.py:7 forward."
+    )
 
 
 def test_many_frames_are_summed_and_deep_stacks_are_cut() -> None:

@@ -323,7 +323,7 @@ def test_point_to_point_traffic_is_a_matrix_in_one_unit_and_a_table() -> None:
     assert [row.text for row in matrix.one("tbody").all("tr")] == [
         "0 \N{MIDDLE DOT} 1.5", f"1 \N{MIDDLE DOT} {NOTHING}", "others 10 \N{MIDDLE DOT}",
     ]  # fmt: skip
-    assert "MiB of a step that the row sends to the column" in section.text
+    assert "MiB per step that the rank of the row sends to the rank of the column" in section.text
     table = next(one for one in section.all("table") if "Receiver waits" in one.text)
     assert [row.text for row in table.one("tbody").all("tr")] == [
         "others rank 0 10.0 MiB 1 0 ns",
@@ -336,7 +336,7 @@ def test_lines_that_wait_are_drawn_and_listed_by_exposed_time_with_bars(page: El
     section = page.one("section", id="communication")
     picture = section.one("div", _class="flame")
     assert picture.attributes["aria-label"] == (
-        "84.4\xa0ms exposed communication per rank and step; most, 61.0\xa0ms, in "
+        "84.4\xa0ms exposed communication per rank and step; the largest part is 61.0\xa0ms in "
         "/home/me/train.py:160 main."
     )
     lines = next(one for one in section.all("table") if "Phases" in one.text)
