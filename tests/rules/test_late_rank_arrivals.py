@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dsprof.analysis.aggregates.run import Run
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.late_rank import RULE
+from dsprof.rules.runner import judge
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.selection import Selection
 from tests.factories.trace import (
     MS,
     assert_reached_at,
@@ -18,6 +23,7 @@ from tests.factories.trace import (
     said,
     span,
     step,
+    summary,
     sync,
     zero_rank,
 )
@@ -189,6 +195,13 @@ def test_a_suspect_says_how_many_more_steps_decide_it(steps, step_ms, why):
     more = finding.more_steps
     assert finding.fix == f"Record {more} more steps to be sure"
     assert suspected(steps + more, step_ms).status is Status.FAIL
+
+
+def test_of_chosen_steps_more_are_to_be_chosen():
+    run = summary(*(zero_rank(n, comm_ms=ms, steps=12, step_ms=20) for n, ms in ((0, 10), (1, 1))))
+    run = run.with_part(replace(run[Run], selection=Selection(steps=range(12))))
+    (finding,) = judge(run, [RULE])
+    assert finding.fix == f"Choose {finding.more_steps} more steps to be sure"
 
 
 def test_a_span_that_the_program_named_is_named_as_the_cause():

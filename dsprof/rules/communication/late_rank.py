@@ -139,7 +139,8 @@ class LateRank:
     ) -> Finding:
         """Say how many more steps would decide it."""
         more = _more_steps(votes, len(run[Steps].measured), step_ns, thresholds)
-        record = "Record more steps" if more is None else f"Record {plural(more, 'more step')}"
+        verb = "Record" if run[Run].selection.steps is None else "Choose"
+        record = f"{verb} more steps" if more is None else f"{verb} {plural(more, 'more step')}"
         cost_ns = int(votes.median_ns[votes.leader])
         rank = votes.ranks[votes.leader]
         delay = f"{duration(cost_ns)} ({percent(cost_ns / step_ns)})"
