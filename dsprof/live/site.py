@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
@@ -22,6 +23,7 @@ from dsprof.errors import TraceError
 from dsprof.reports import render
 from dsprof.reports.base import Link
 from dsprof.reports.html.steps_page import steps_page
+from dsprof.trace.rolling.parts import is_rolling, parts_of
 from dsprof.trace.run import RunFiles, is_growing
 
 _RANKS = 16
@@ -39,7 +41,8 @@ def check_confined(run: RunFiles, roots: Sequence[Path]) -> None:
         TraceError: a file is not in the folders of `roots`.
     """
     folders = [Path(os.path.realpath(root if root.is_dir() else root.parent)) for root in roots]
-    for path in (*run.files, *(path for paths in run.beside.values() for path in paths)):
+    rolling = (path for path, head in zip(run.files, run.headers, strict=True) if is_rolling(head))
+    for path in chain(run.files, *run.beside.values(), *map(parts_of, rolling)):
         real = Path(os.path.realpath(path))
         if not any(real.is_relative_to(folder) for folder in folders):
             raise TraceError(f"{path}: a link to {real}, which is in another folder; name that one")

@@ -18,7 +18,8 @@ from dsprof.live import site as pages
 from dsprof.live.site import Site, check_confined
 from dsprof.trace.run import find_run
 from tests.cli.command import environment
-from tests.factories.trace_files import write_run
+from tests.factories.trace_files import encode, write_run
+from tests.live.test_following import events
 from tests.reports.pages import parse
 
 
@@ -83,6 +84,18 @@ def test_a_link_to_another_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="which is in another folder"):
         check_confined(find_run([tmp_path / "traces"]), [tmp_path / "traces"])
     check_confined(find_run([tmp_path / "elsewhere"]), [tmp_path / "elsewhere"])
+
+
+def test_a_part_of_a_recording_may_not_be_a_link_to_elsewhere(tmp_path: Path) -> None:
+    (folder := tmp_path / "traces").mkdir()
+    book, *lines = events(0)
+    book.args.config["mode"] = "always"
+    (folder / "trace.rank00000.json").write_bytes(encode([book, *lines]))
+    check_confined(find_run([folder]), [folder])
+    (tmp_path / "private").touch()
+    (folder / "trace.rank00000.kept.gz").symlink_to(tmp_path / "private")
+    with pytest.raises(TraceError, match="which is in another folder"):
+        check_confined(find_run([folder]), [folder])
 
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
