@@ -13,7 +13,7 @@ from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState, find_state
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
-from dsprof.trace.reader import add_collectives, decode_lines, take_rare
+from dsprof.trace.reader import add_collectives, decode_lines, fits, take_rare
 from dsprof.trace.rolling.parts import TAILS, is_rolling, part_of
 from dsprof.trace.schema import Group, Header, Heartbeat, MemorySample
 
@@ -108,7 +108,7 @@ class FollowedRank:
         if events:
             self.grown_at = monotonic()
         for event in events:
-            if type(event) is OPEN_LINE:
+            if type(event) is OPEN_LINE and fits(event):
                 self._opened[event.args.id] = event
             elif type(event) is COMM_LINE:
                 self._opened.pop(event.args.id, None)

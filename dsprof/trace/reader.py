@@ -86,7 +86,7 @@ def read_header(path: Path) -> Header:
         header: Header = msgspec.json.decode(line, type=LINES["header"]).args
     except _UNDECODABLE as error:
         raise TraceError(f"{path}: line 1: damaged trace header: {error}") from None
-    if not _fits(header):
+    if not fits(header):
         raise TraceError(f"{path}: line 1: damaged trace header: a number is beyond 64 bits")
     if not 0 <= header.rank < header.world_size <= LARGEST_WORLD:
         raise TraceError(
@@ -248,13 +248,13 @@ def add_collectives(builder: CollectivesBuilder, events: Sequence[Line]) -> int:
     try:
         builder.add(events)
     except OverflowError:
-        fitting = [event for event in events if _fits(event)]
+        fitting = [event for event in events if fits(event)]
         builder.add(fitting)
         return len(events) - len(fitting)
     return 0
 
 
-def _fits(value: object) -> bool:
+def fits(value: object) -> bool:
     """Say whether all integers in `value`, at any depth, have 64 bits, and differences of times.
 
     DeepSpeed writes sys.maxsize for what has no limit, and so do hosts.
@@ -277,7 +277,7 @@ def _fits(value: object) -> bool:
 
 def take_rare(trace: RankTrace, rare: list[Line], opened: dict[int, Line]) -> int:
     """Put the rarer events where they belong; return the number of those that do not fit."""
-    fitting = [event for event in rare if _fits(event)]
+    fitting = [event for event in rare if fits(event)]
     for event in fitting:
         if type(event) is OPEN_LINE:
             opened[event.args.id] = event

@@ -10,6 +10,7 @@ import pytest
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
+from dsprof.live.screen import Chosen, screen
 from dsprof.live.watching import Watched
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.run import find_run
@@ -125,6 +126,16 @@ def test_a_rank_tells_what_is_in_flight(tmp_path: Path, watched: Watched) -> Non
     flying = watched.now().ranks[0].in_flight
     assert flying is not None
     assert (flying.op, flying.group, flying.nbytes) == ("broadcast", "world", 1 << 20)
+
+
+def test_a_call_of_a_time_beyond_all_clocks_is_left_out(tmp_path: Path, watched: Watched) -> None:
+    open_call = make.hanging("broadcast", 20, step=3)
+    open_call.args.issue_ns = -(10**400)
+    grow(tmp_path, 0, encode([events(0)[1], open_call])[2:])
+    watched.look()
+    watched.judge.close()
+    assert screen(watched.now(), 80, 24, Chosen())
+    assert watched.now().ranks[0].in_flight is None
 
 
 def test_memory_is_the_newest_sample(tmp_path: Path, watched: Watched) -> None:
