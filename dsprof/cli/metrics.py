@@ -79,7 +79,7 @@ docs/how-to/watch.md lists the metrics."""
         try:
             server, _ = start_http_server(arguments.port, arguments.host, registry)
         except UnicodeError:  # no name has such parts
-            raise DsprofError(f"no host is called '{arguments.host}'; correct --host") from None
+            raise DsprofError(f"unknown host '{arguments.host}'; correct --host") from None
         except OSError as error:
             raise DsprofError(
                 f"cannot listen on {arguments.host}:{arguments.port}: {error.strerror}; choose "

@@ -27,7 +27,7 @@ class WatchApp(App[None]):
         Binding("pagedown", "rank(16)", show=False),
         Binding("pageup", "rank(-16)", show=False),
         Binding("f", "finding", "next finding"),
-        Binding("escape", "fold", "fold"),
+        Binding("escape", "fold", "close finding"),
     ]
 
     def __init__(self, watched: Watched) -> None:

@@ -422,7 +422,7 @@ class StepTotals(msgspec.Struct, gc=False, omit_defaults=True):
 class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
     """The steps that ended in one span of time, in sums."""
 
-    begin_s: Annotated[int, "begin on the wall clock, in s since 1970: a multiple of `length_s`"]
+    begin_s: Annotated[int, "start on the wall clock, in s since 1970: a multiple of `length_s`"]
     length_s: Annotated[int, "length of the span: 10, 300 or 3600"]
     first_step: Annotated[int, "number of the first step that ended in it"]
     steps: Annotated[int, "how many"] = 0
@@ -434,8 +434,8 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
     stalled_ns: Annotated[Duration, "time that streams waited for communication, summed"] = 0
     calls: Annotated[int, "collectives"] = 0
     nbytes: Annotated[int, "their bytes"] = 0
-    rss_bytes: Annotated[int, "most resident memory of the process; -1: unknown"] = -1
-    device_bytes: Annotated[int, "most memory allocated on the device; -1: unknown"] = -1
+    rss_bytes: Annotated[int, "peak resident memory of the process; -1: unknown"] = -1
+    device_bytes: Annotated[int, "peak memory allocated on the device; -1: unknown"] = -1
     phase_ns: Annotated[
         dict[str, int], Mark.DURATION, "time in each phase, by name; from 300 s on"
     ] = {}
@@ -451,15 +451,15 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class Kept(msgspec.Struct, gc=False, omit_defaults=True):
-    """A step of which a rolling recording keeps the details."""
+    """A step whose details a rolling recording keeps."""
 
     step: Annotated[int, "number of the step"]
     why: Annotated[str, "`first`, `capture`, `change`, `slow` or `sample`"]
-    times: Annotated[float, "its time over the usual time then; 0: not compared"] = 0.0
+    times: Annotated[float, "its time as a multiple of the usual time; 0: not compared"] = 0.0
 
 
 class Segment(msgspec.Struct, gc=False, omit_defaults=True):
-    """The begin of a file of details, of which two are written by turns."""
+    """The start of a file of details; two such files are written in turn."""
 
     number: Annotated[int, "number of the file, counted from 0"]
     step: Annotated[int, "last step that ended before it"] = -1

@@ -105,4 +105,4 @@ def test_a_host_that_has_no_possible_name_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["metrics", str(tmp_path), "--host", "a..b", "--port", "0"]) == 2
-    assert "no host is called 'a..b'" in capsys.readouterr().err
+    assert "unknown host 'a..b'" in capsys.readouterr().err

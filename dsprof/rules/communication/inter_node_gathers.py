@@ -215,8 +215,8 @@ def _why_not(ranks: int, copy: int, room: int | None, *, is_set: bool, in_order:
     if is_set:
         return f"Set it to {ranks}, the ranks of a node."
     return (
-        f"Free memory, then set zero_hpz_partition_size to {ranks}: these all-gathers then stay "
-        f"inside the node, but it takes {size(copy)} on each rank, and the fullest has "
+        f"Free memory, then set zero_hpz_partition_size to {ranks}: it keeps these all-gathers "
+        f"inside the node, but takes {size(copy)} on each rank, and the fullest rank has "
         f"{size(max(room or 0, 0))} left."
     )
 

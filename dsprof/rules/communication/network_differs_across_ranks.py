@@ -133,7 +133,7 @@ class NetworkDiffersAcrossRanks:
             f"interface {', '.join(local)}, which they cannot reach.",
             title="Ranks offer a bootstrap interface that other hosts cannot reach",
             problem=f"Other hosts cannot reach the interface {', '.join(local)}",
-            fix="Name the right one in NCCL_SOCKET_IFNAME",
+            fix="Set NCCL_SOCKET_IFNAME to the right one",
             severity=Severity.HIGH,
             cause="NCCL took the first interface that is up.",
             action="Set NCCL_SOCKET_IFNAME to the interface that connects the hosts.",

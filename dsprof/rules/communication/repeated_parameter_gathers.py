@@ -89,7 +89,7 @@ class RepeatedParameterGathers:
             if fails
             else _by_design(engines),
             action=_keep(engines) if fails else _by_choice(engines),
-            problem=f"{percent(share)} of parameters are gathered twice",
+            problem=f"{percent(share)} of parameters are all-gathered twice",
             config_patch={"zero_optimization": {REUSE: REUSE_DEFAULT}} if fails else None,
             evidence=(_by_phase(gathered),),
             saving_bytes_per_step=round(bytes_per_step(again)),

@@ -72,7 +72,7 @@ class SingleRankGroups:
             f"group: {size(bytes_per_step(alone))} copied back to the same rank{took}.",
             severity=Severity.LOW if costs else Severity.NONE,
             cause="The program, or a library, calls them without checking the size of the group.",
-            problem=f"{plural(calls_per_step(alone), 'collective')} of one rank per step",
+            problem=f"{plural(calls_per_step(alone), 'single-rank collective')} per step",
             action="Skip the call if the group has one rank. If a library makes it, choose a "
             "layout with larger groups, or leave it: it costs little.",
             evidence=(calls_table(alone),),

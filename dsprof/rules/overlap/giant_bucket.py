@@ -103,7 +103,7 @@ class GiantBucket:
             severity=Severity.MEDIUM,
             cause=giant.cause,
             action=giant.action,
-            problem=f"{percent(giant.share)} of gradients share a bucket",
+            problem=f"One bucket has {percent(giant.share)} of gradients",
             fix=giant.fix,
             config_patch=giant.config_patch,
             evidence=evidence,

@@ -97,7 +97,7 @@ class LowComputeShare:
             "dsprof.annotate() gives such parts a name in the timeline.",
             fix=f"Shorten {span.name}, or run it beside the step"
             if span
-            else "Name what the loop does there with dsprof.annotate()",
+            else "Mark the parts of the loop with dsprof.annotate()",
             evidence=(_parts(total, count),),
             confidence="medium",
         )
